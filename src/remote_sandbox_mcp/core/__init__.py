@@ -1,0 +1,1 @@
+"""Values and decisions: pure, standard library only, no input or output."""

@@ -1,0 +1,100 @@
+"""What can go wrong, as one tree; a branch exists only where a caller acts differently.
+
+SandboxError                 anything that we tell an agent in one sentence
+├── ConfigError              the operator's configuration is wrong
+├── BadArgument              a caller's argument is wrong; nothing was done
+├── UnknownSandbox           no sandbox has that name
+├── Unsupported              this sandbox cannot do that
+├── FileProblem              a file could not be read, written, listed or searched
+├── ConnectError             the sandbox could not be opened; nothing was started
+│   ├── Unreachable          no answer, no route, no name; may be tried again
+│   ├── LoginRefused         the machine answered and said no
+│   └── HostKeyProblem       the machine is not, or may not be, the one we know
+├── NotStarted               the command itself could not be started
+└── LostContact              the line went while a command may have been running
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SandboxError(Exception):
+    """A failure that is told in one sentence: what, on what, why, and what to do next."""
+
+    code: ClassVar[str] = "failed"
+
+
+class ConfigError(SandboxError):
+    """The operator's configuration is wrong."""
+
+    code = "config"
+
+
+class BadArgument(SandboxError):
+    """A caller's argument is wrong; nothing was done."""
+
+    code = "bad_argument"
+
+
+class UnknownSandbox(SandboxError):
+    """No sandbox has that name."""
+
+    code = "unknown_sandbox"
+
+
+class Unsupported(SandboxError):
+    """This sandbox cannot do that."""
+
+    code = "unsupported"
+
+
+class FileProblem(SandboxError):
+    """A file could not be read, written, listed or searched."""
+
+    code = "file"
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class ConnectError(SandboxError):
+    """The sandbox could not be opened; nothing was started on it."""
+
+    code = "connect"
+
+
+class Unreachable(ConnectError):
+    """No answer, no route, no such name."""
+
+    code = "unreachable"
+
+
+class LoginRefused(ConnectError):
+    """The machine answered and refused the login."""
+
+    code = "login_refused"
+
+
+class HostKeyProblem(ConnectError):
+    """The machine's host key has changed, or is unknown in strict mode."""
+
+    code = "host_key"
+
+
+class NotStarted(SandboxError):
+    """The command could not be started: no such folder, no such shell."""
+
+    code = "not_started"
+
+
+class LostContact(SandboxError):
+    """The line went while the command may have been running; the run id can be asked for later."""
+
+    code = "connection_lost"
+
+    def __init__(self, message: str, *, run_id: str, outcome: str) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.outcome = outcome

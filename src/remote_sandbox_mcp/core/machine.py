@@ -1,0 +1,57 @@
+"""A machine as the operator configured it: where it is, how to log in, how commands start there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from .command import Environment
+from .secret import Secret
+
+
+@dataclass(frozen=True)
+class Login:
+    """The ways into a machine. Keys are tried first, then the agent, then the password."""
+
+    user: str = ""
+    password: Secret | None = None
+    key_files: tuple[PurePath, ...] = ()
+    certificate_files: tuple[PurePath, ...] = ()
+    key_passphrase: Secret | None = None
+    agent: str = ""
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One jump host on the way."""
+
+    host: str
+    port: int = 22
+    login: Login = field(default_factory=Login)
+    host_key_name: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """An SSH machine. `hops` are passed in order; `host_key_name` is the name to look up in known_hosts."""
+
+    name: str
+    host: str
+    port: int = 22
+    login: Login = field(default_factory=Login)
+    hops: tuple[Hop, ...] = ()
+    host_key_name: str = ""
+    known_hosts_files: tuple[PurePath, ...] = ()
+    strict_host_keys: bool = False
+    connect_timeout_s: float = 5.0
+    python: str = "python3"
+    environment: Environment = field(default_factory=Environment)
+
+
+@dataclass(frozen=True)
+class LocalPlace:
+    """The embedded sandbox on this machine: bubblewrap around a private home."""
+
+    name: str = "local"
+    network: bool = False
+    environment: Environment = field(default_factory=Environment)

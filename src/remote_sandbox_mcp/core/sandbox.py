@@ -1,0 +1,94 @@
+"""The Sandbox protocol: one handle over machines, containers and the embedded sandbox."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from .command import Command, Completed, Observation, Running
+from .files import FileSlice, Found, Listing, Search, Span, Written
+from .progress import Progress, silent
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What sandboxes differ in, as data."""
+
+    survives_disconnect: bool = False
+    kills_trees: bool = False
+    network: bool = True
+    gpu: bool = False
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a sandbox is, known without asking it."""
+
+    name: str
+    kind: str
+    host: str = ""
+    port: int = 0
+    user: str = ""
+    capabilities: Capabilities = Capabilities()
+
+
+class Sandbox(Protocol):
+    """A place to run commands and keep files.
+
+    Every method opens the sandbox if it is not open, and raises ConnectError, with nothing done, if that fails.
+    All methods may be called at once, any number of times.
+    """
+
+    @property
+    def description(self) -> Description: ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a live line to the sandbox exists now; asks nobody."""
+        ...
+
+    async def open(self) -> None:
+        """Open it, or see that it is open: on return the far side has answered. Raises ConnectError."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the line. Runs go on where `survives_disconnect`."""
+        ...
+
+    async def run(
+        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
+    ) -> Completed | Running:
+        """Run to the end, or until `patience_s` is over (the run goes on and can be observed).
+
+        The command's own timeout ends its whole tree: TERM, two seconds, KILL. Cancelling this call stops the run.
+        A cut line is mended and the true result returned; the command never starts twice.
+        Raises NotStarted, or LostContact where the outcome cannot be learned in time.
+        """
+        ...
+
+    async def observe(self, run_id: str, *, keep: int = 40_000) -> Observation:
+        """What became of a run, whoever started it."""
+        ...
+
+    async def stop(self, run_id: str, *, keep: int = 40_000) -> Observation:
+        """End a run's whole tree and say what became of it."""
+        ...
+
+    async def read(self, path: str, span: Span) -> FileSlice:
+        """Read a part of a regular file. Raises FileProblem."""
+        ...
+
+    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+        """Put a file in place at once (temporary name, rename), keeping its mode; follows no symlink at `path`.
+
+        With `expected`, refuses (FileProblem, reason "stale") a file whose version is another; "" expects no file.
+        """
+        ...
+
+    async def list(self, path: str, *, recursive: bool = False, limit: int = 200) -> Listing:
+        """Name what is in a folder; at most `limit` entries leave the far side."""
+        ...
+
+    async def search(self, search: Search) -> Found:
+        """Find files by name and lines by pattern; at most `search.limit` matches leave the far side."""
+        ...
