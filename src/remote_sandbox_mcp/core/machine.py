@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import PurePath
 
 from .command import Environment
 from .secret import Secret
@@ -15,8 +14,8 @@ class Login:
 
     user: str = ""
     password: Secret | None = None
-    key_files: tuple[PurePath, ...] = ()
-    certificate_files: tuple[PurePath, ...] = ()
+    key_files: tuple[str, ...] = ()
+    certificate_files: tuple[str, ...] = ()
     key_passphrase: Secret | None = None
     agent: str = ""
 
@@ -41,7 +40,7 @@ class Machine:
     login: Login = field(default_factory=Login)
     hops: tuple[Hop, ...] = ()
     host_key_name: str = ""
-    known_hosts_files: tuple[PurePath, ...] = ()
+    known_hosts_files: tuple[str, ...] = ()
     strict_host_keys: bool = False
     connect_timeout_s: float = 5.0
     python: str = "python3"
