@@ -1,0 +1,1 @@
+"""Places that commands run in, several ways behind one protocol."""

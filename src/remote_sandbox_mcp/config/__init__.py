@@ -1,0 +1,1 @@
+"""What the operator says: environment variables, config.toml, ~/.ssh/config."""

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from .command import Running
+
 
 class SandboxError(Exception):
     """A failure that is told in one sentence: what, on what, why, and what to do next."""
@@ -94,7 +96,7 @@ class LostContact(SandboxError):
 
     code = "connection_lost"
 
-    def __init__(self, message: str, *, run_id: str, outcome: str) -> None:
+    def __init__(self, message: str, *, outcome: str, so_far: Running) -> None:
         super().__init__(message)
-        self.run_id = run_id
         self.outcome = outcome
+        self.so_far = so_far

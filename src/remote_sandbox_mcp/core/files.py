@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Span:
-    """A part of a file: `limit` bytes from `offset` (from the end where negative), or `lines` lines from `line` (1-based)."""
+    """A part of a file: `limit` bytes from `offset` (from the end if negative), or `lines` lines from `line`."""
 
     offset: int = 0
     limit: int = 200_000

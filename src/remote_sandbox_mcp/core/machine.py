@@ -39,6 +39,7 @@ class Machine:
     port: int = 22
     login: Login = field(default_factory=Login)
     hops: tuple[Hop, ...] = ()
+    proxy_command: tuple[str, ...] = ()
     host_key_name: str = ""
     known_hosts_files: tuple[str, ...] = ()
     strict_host_keys: bool = False

@@ -48,7 +48,9 @@ def clip(excerpt: Excerpt, limit: int) -> Clipped:
         tail = tail[max(0, len(tail) - limit // 2) :]
     shown = len(head.encode()) + len(tail.encode())
     omitted = max(1, excerpt.total - shown)
-    return Clipped(f"{head}\n[... {omitted} of {excerpt.total} bytes left out{_where(excerpt, head)} ...]\n{tail}", omitted)
+    return Clipped(
+        f"{head}\n[... {omitted} of {excerpt.total} bytes left out{_where(excerpt, head)} ...]\n{tail}", omitted
+    )
 
 
 def _where(excerpt: Excerpt, head: str) -> str:

@@ -74,6 +74,10 @@ class Sandbox(Protocol):
         """End a run's whole tree and say what became of it."""
         ...
 
+    def forget(self, run_id: str) -> None:
+        """The result is known: nothing of an ended run needs to be kept. Best effort, waits for nothing."""
+        ...
+
     async def read(self, path: str, span: Span) -> FileSlice:
         """Read a part of a regular file. Raises FileProblem."""
         ...

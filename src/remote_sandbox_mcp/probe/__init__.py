@@ -1,0 +1,1 @@
+"""What a machine has and who uses it, asked in one round trip."""

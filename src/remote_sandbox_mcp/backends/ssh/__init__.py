@@ -1,0 +1,1 @@
+"""SSH machines, on asyncssh."""

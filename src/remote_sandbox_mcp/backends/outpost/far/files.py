@@ -1,0 +1,255 @@
+"""Small file work: read, write, list, search. Each request runs in its own process."""
+
+import errno
+import fnmatch
+import heapq
+import os
+import re
+import stat
+
+from .output import Listener
+from .place import to_path, to_text
+from .wire import END, OUT, frame, json_frame
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+CHUNK = 1 << 16
+LONGEST_LINE = 500
+LARGEST_SEARCHED = 32 << 20
+MOST_PROBLEMS = 20
+KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "link"}
+
+
+class Refused(Exception):
+    """A request that cannot be done, with a word for the program and a sentence for the reader."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        Exception.__init__(self, message)
+        self.reason = reason
+
+
+def version_of(found: os.stat_result) -> str:
+    """Names one state of a file: any write, replacement or touch gives another."""
+    return "%x-%x-%x-%x" % (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+
+
+def open_regular(path: bytes) -> "tuple[int, os.stat_result]":
+    """Open for reading without ever waiting for a pipe's writer, and only what is a file."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    found = os.fstat(fd)
+    if stat.S_ISDIR(found.st_mode):
+        raise Refused("is_dir", "%s is a folder; list_remote_files shows what is in it" % to_text(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise Refused("not_a_file", "%s is a pipe, socket or device, not a file" % to_text(path))
+    return fd, found
+
+
+def read(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+    fd, found = open_regular(to_path(str(order["path"])))
+    with open(fd, "rb") as file:
+        if order.get("lines"):
+            start, data, more = read_lines(file, int(order["line"]), int(order["lines"]), int(order["limit"]))
+        else:
+            start = int(order["offset"])
+            start = max(0, found.st_size + start) if start < 0 else start
+            file.seek(start)
+            data = file.read(int(order["limit"]))
+            more = bool(file.read(1))
+    for at in range(0, len(data), CHUNK):
+        listener.send(frame(OUT, request, data[at : at + CHUNK]))
+    size = max(found.st_size, start + len(data))
+    end = {"size": size, "version": version_of(found), "offset": start, "more": more}
+    listener.send(json_frame(END, request, end))
+
+
+def read_lines(file: "Any", first: int, count: int, limit: int) -> "tuple[int, bytes, bool]":
+    for _ in range(first - 1):
+        if not file.readline():
+            break
+    start, data = file.tell(), b""
+    for _ in range(count):
+        line = file.readline(limit - len(data) + 1)
+        data += line
+        if not line or len(data) > limit:
+            break
+    return start, data[:limit], len(data) > limit or bool(file.read(1))
+
+
+def write(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+    path = to_path(str(order["path"]))
+    old = check_target(path, order.get("expected"))
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    fresh = os.path.join(os.path.dirname(path), b".remote-sandbox-" + os.urandom(8).hex().encode())
+    fd = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o666 if old is None else 0o600)
+    try:
+        with open(fd, "wb") as file:
+            file.write(raw)
+            if old is not None:
+                keep_owner_and_mode(file.fileno(), old)
+            file.flush()
+            os.fsync(file.fileno())
+        check_target(path, order.get("expected"))
+        os.rename(fresh, path)
+    except BaseException:
+        os.unlink(fresh)
+        raise
+    found = os.lstat(path)
+    end = {"size": found.st_size, "version": version_of(found), "created": old is None}
+    listener.send(json_frame(END, request, end))
+
+
+def check_target(path: bytes, expected: "object") -> "os.stat_result | None":
+    """What is at `path` now, if it may be replaced."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        if expected:
+            raise Refused("stale", "%s is no longer there; it was removed since it was read" % to_text(path))
+        return None
+    if stat.S_ISLNK(found.st_mode):
+        target = to_text(os.path.realpath(path))
+        raise Refused("is_link", "%s is a symbolic link to %s; write to that path instead" % (to_text(path), target))
+    if not stat.S_ISREG(found.st_mode):
+        raise Refused("not_a_file", "%s is not a regular file, so it is not replaced" % to_text(path))
+    if expected == "":
+        raise Refused("exists", "%s exists already" % to_text(path))
+    if expected is not None and expected != version_of(found):
+        raise Refused("stale", "%s has changed since it was read; read it again, then repeat" % to_text(path))
+    return found
+
+
+def keep_owner_and_mode(fd: int, old: os.stat_result) -> None:
+    try:
+        os.fchown(fd, old.st_uid, old.st_gid)
+    except OSError:
+        pass
+    os.fchmod(fd, stat.S_IMODE(old.st_mode))
+
+
+def entry_of(path: bytes) -> "list[object]":
+    found = os.lstat(path)
+    kind = KINDS.get(stat.S_IFMT(found.st_mode), "other")
+    return [to_text(path), kind, found.st_size, found.st_mtime]
+
+
+def list_entries(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+    root, limit = to_path(str(order["path"])), int(order["limit"])
+    entries: "list[list[object]]" = []
+    problems: "list[list[str]]" = []
+    truncated = False
+    if not stat.S_ISDIR(os.stat(root).st_mode):
+        entries, folders = [entry_of(root)], []
+    else:
+        os.listdir(root)
+        folders = [root]
+    while folders and not truncated:
+        folder = folders.pop()
+        below = []
+        for path in names_in(folder, limit - len(entries) + 1, problems):
+            if len(entries) >= limit:
+                truncated = True
+                break
+            try:
+                entries.append(entry_of(path))
+            except OSError as problem:
+                note(problems, path, problem)
+                continue
+            if order.get("recursive") and entries[-1][1] == "dir":
+                below.append(path)
+        folders.extend(reversed(below))
+    listener.send(json_frame(END, request, {"entries": entries, "truncated": truncated, "problems": problems}))
+
+
+def names_in(folder: bytes, most: int, problems: "list[list[str]]") -> "list[bytes]":
+    """The first names in order; a folder of millions costs its names, not its entries."""
+    try:
+        names = os.listdir(folder)
+    except OSError as problem:
+        note(problems, folder, problem)
+        return []
+    first = heapq.nsmallest(most, names) if len(names) > most * 4 else sorted(names)
+    return [os.path.join(folder, name) for name in first]
+
+
+def note(problems: "list[list[str]]", path: bytes, problem: OSError) -> None:
+    if len(problems) < MOST_PROBLEMS:
+        problems.append([to_text(path), problem.strerror or "unreadable"])
+
+
+def search(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+    root, limit = to_path(str(order["path"])), int(order["limit"])
+    wanted = compile_pattern(str(order["pattern"]), bool(order.get("ignore_case")))
+    problems: "list[list[str]]" = []
+    matches: "list[list[object]]" = []
+    os.lstat(root)
+    for path in walk(root, str(order["glob"]), problems):
+        if wanted is None:
+            matches.append([to_text(path), 0, ""])
+        else:
+            search_file(path, wanted, matches, limit, problems)
+        if len(matches) > limit:
+            break
+    end = {"matches": matches[:limit], "truncated": len(matches) > limit, "problems": problems}
+    listener.send(json_frame(END, request, end))
+
+
+def compile_pattern(pattern: str, ignore_case: bool) -> "re.Pattern[bytes] | None":
+    if not pattern:
+        return None
+    try:
+        return re.compile(pattern.encode("utf-8", "surrogateescape"), re.IGNORECASE if ignore_case else 0)
+    except re.error as problem:
+        raise Refused("pattern", "the pattern is not a regular expression: %s" % problem)
+
+
+def walk(root: bytes, glob: str, problems: "list[list[str]]") -> "Any":
+    """Regular files below `root` whose name, or path below it, fits `glob`; links are not followed."""
+    if not os.path.isdir(root):
+        yield root
+        return
+    fits = glob_test(glob)
+    for folder, folders, names in os.walk(root, onerror=lambda problem: note(problems, problem.filename, problem)):
+        folders[:] = sorted(name for name in folders if name != b".git")
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            if fits(name, os.path.relpath(path, root)) and not os.path.islink(path) and os.path.isfile(path):
+                yield path
+
+
+def glob_test(glob: str) -> "Any":
+    if not glob:
+        return lambda name, path: True
+    pattern = glob.encode("utf-8", "surrogateescape")
+    if b"/" not in pattern:
+        return lambda name, path: fnmatch.fnmatchcase(name, pattern)
+    compiled = re.compile(glob_expression(pattern.lstrip(b"/")))
+    return lambda name, path: compiled.match(path) is not None
+
+
+def glob_expression(pattern: bytes) -> bytes:
+    """`**` crosses folders, `*` and `?` do not."""
+    parts = re.split(rb"(\*\*/|\*\*|\*|\?)", pattern)
+    words = {b"**/": rb"(?:[^/]+/)*", b"**": b".*", b"*": b"[^/]*", b"?": b"[^/]"}
+    return b"(?s)" + b"".join(words.get(part, re.escape(part)) for part in parts) + rb"\Z"
+
+
+def search_file(
+    path: bytes, wanted: "re.Pattern[bytes]", matches: "list[list[object]]", limit: int, problems: "list[list[str]]"
+) -> None:
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size > LARGEST_SEARCHED:
+                raise OSError(errno.EFBIG, "larger than 32 MiB, not searched")
+            if b"\0" in file.read(8192):
+                return
+            file.seek(0)
+            for number, line in enumerate(file, 1):
+                if wanted.search(line.rstrip(b"\r\n")):
+                    text = line.rstrip(b"\r\n")[:LONGEST_LINE].decode("utf-8", "replace")
+                    matches.append([to_text(path), number, text])
+                    if len(matches) > limit:
+                        return
+    except OSError as problem:
+        note(problems, path, problem)

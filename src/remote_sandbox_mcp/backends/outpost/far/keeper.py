@@ -1,0 +1,297 @@
+"""A keeper per run: it owns the command, collects its output, ends it, and outlives the line."""
+
+import errno
+import os
+import select
+import signal
+import time
+
+from .family import PRCTL, become_subreaper, descendants, read_status, strike
+from .look import look
+from .output import Listener, Stream, widen_pipe
+from .place import boot_id, claim_run, find_run, put_json, start_folder, to_text
+from .wire import BEAT, END, ERR, ERR_TAIL, FAIL, OUT, OUT_TAIL, frame, json_frame
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+GRACE_S = 2.0
+KILL_S = 2.0
+DRAIN_S = 0.2
+BEAT_S = 2.0
+# One argument may hold 128 KiB on Linux; a longer script is read from its file.
+LONGEST_ARGUMENT = 100000
+
+
+class Keeper:
+    """Runs one command from its start to its end."""
+
+    def __init__(self, order: "dict[str, Any]", request: int, listener: Listener) -> None:
+        self.order = order
+        self.request = request
+        self.listener = listener
+        self.started = time.time()
+        self.begun = time.monotonic()
+        self.deadline = self.begun + float(order["timeout"])
+        self.status: "int | None" = None
+        self.ended_at = 0.0
+        self.ending = "exited"
+        self.kill_at = 0.0
+        self.beaten = (self.begun, 0)
+        self.main = 0
+        self.childless = False
+
+    def run(self) -> None:
+        record = {"id": self.order["id"], "pid": os.getpid(), "boot": boot_id(), "started": self.started}
+        try:
+            claimed = None if self.is_elsewhere() else claim_run(str(self.order["id"]), record)
+        except OSError as problem:
+            self.fail("folder", "unable to make a folder for the run: %s" % problem.strerror)
+            return
+        if claimed is None:
+            look(dict(self.order, wait=self.order["timeout"] + 3600), self.request, self.listener)
+            return
+        self.folder, self.lock = claimed
+        keep = int(self.order["keep"])
+        self.streams: "dict[int, Stream]" = {}
+        try:
+            self.start(keep)
+        except OSError as problem:
+            self.abandon(problem)
+            return
+        while not self.is_over():
+            self.step()
+        self.finish()
+
+    def is_elsewhere(self) -> bool:
+        """A start that is repeated after a cut must not start where the first one could not be found again."""
+        from_place = self.order.get("only_in")
+        if not from_place or find_run(str(self.order["id"])):
+            return False
+        return bool(from_place != self.order["here"])
+
+    def start(self, keep: int) -> None:
+        become_subreaper()
+        script = self.script_arguments()
+        out, out_end = os.pipe()
+        err, err_end = os.pipe()
+        gate, gate_end = os.pipe()
+        self.wakeup, wake_end = os.pipe()
+        os.set_blocking(wake_end, False)
+        os.set_blocking(self.wakeup, False)
+        signal.set_wakeup_fd(wake_end)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        self.main = os.fork()
+        if not self.main:
+            self.become_command(script, out_end, err_end, gate_end)
+        for fd in (out_end, err_end, gate_end):
+            os.close(fd)
+        trouble = os.read(gate, 4096)
+        os.close(gate)
+        if trouble:
+            code, _, what = trouble.partition(b" ")
+            raise OSError(int(code), os.strerror(int(code)), to_text(what))
+        self.poller = select.poll()
+        self.poller.register(self.wakeup, select.POLLIN)
+        for fd, name in ((out, b"out"), (err, b"err")):
+            os.set_blocking(fd, False)
+            self.poller.register(fd, select.POLLIN)
+            self.streams[fd] = Stream(os.path.join(self.folder, name), keep)
+        self.out, self.err = self.streams[out], self.streams[err]
+
+    def script_arguments(self) -> "list[str]":
+        script = str(self.order["script"])
+        if len(script.encode("utf-8", "surrogateescape")) <= LONGEST_ARGUMENT:
+            return [script]
+        path = os.path.join(self.folder, b"command")
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with open(fd, "wb") as file:
+            file.write(script.encode("utf-8", "surrogateescape"))
+        return ['. "$0"', to_text(path)]
+
+    def become_command(self, script: "list[str]", out: int, err: int, gate: int) -> None:
+        """In the child: turn into the command, or tell the gate why not."""
+        step = b"shell"
+        try:
+            os.setsid()
+            os.dup2(out, 1)
+            os.dup2(err, 2)
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            environment = dict(os.environb)
+            for name, value in self.order.get("env", {}).items():
+                environment[os.fsencode(name)] = os.fsencode(value)
+            folder = start_folder(str(self.order["cwd"]))
+            step = b"cwd"
+            os.chdir(folder)
+            environment[b"PWD"] = folder
+            step = b"shell"
+            exec_shell(self.order["shell"], [os.fsencode(word) for word in script], environment)
+        except OSError as problem:
+            os.write(gate, b"%d %s" % (problem.errno or errno.EINVAL, step))
+        except ValueError:
+            os.write(gate, b"%d %s" % (errno.EINVAL, step))
+        finally:
+            os._exit(127)
+
+    def abandon(self, problem: OSError) -> None:
+        for name in os.listdir(self.folder):
+            os.unlink(os.path.join(self.folder, name))
+        os.rmdir(self.folder)
+        os.close(self.lock)
+        if problem.filename == "cwd":
+            self.fail("cwd", "unable to enter %s: %s" % (self.order["cwd"] or "~", problem.strerror))
+        else:
+            shell = " ".join(self.order["shell"]) or "bash"
+            self.fail("shell", "unable to start %s: %s" % (shell, problem.strerror))
+
+    def fail(self, reason: str, message: str) -> None:
+        self.listener.send(json_frame(FAIL, self.request, {"reason": reason, "message": message}))
+
+    def step(self) -> None:
+        for fd, _ in self.poller.poll(self.wait_ms()):
+            if fd == self.wakeup:
+                self.heed_signals()
+            else:
+                self.take(fd)
+        now = time.monotonic()
+        if self.ending == "exited" and self.status is None and now >= self.deadline:
+            self.stop("timed_out")
+        self.press(now)
+        self.beat(now)
+        self.listener.flush()
+
+    def wait_ms(self) -> int:
+        now = time.monotonic()
+        if self.ending != "exited":
+            return 20
+        if self.status is not None:
+            return max(0, int((self.ended_at + DRAIN_S - now) * 1000) + 1)
+        until = min(self.deadline, self.beaten[0] + (0.02 if self.listener.backlog else BEAT_S))
+        return max(0, int((until - now) * 1000) + 1)
+
+    def take(self, fd: int) -> None:
+        stream = self.streams[fd]
+        try:
+            data = os.read(fd, 1 << 18)
+        except BlockingIOError:
+            return
+        if not data:
+            self.poller.unregister(fd)
+            os.close(fd)
+            del self.streams[fd]
+            return
+        if len(data) == 1 << 16:
+            widen_pipe(fd)
+        head = stream.feed(data)
+        if head:
+            self.listener.send(frame(OUT if stream is self.out else ERR, self.request, head))
+
+    def heed_signals(self) -> None:
+        numbers = os.read(self.wakeup, 512)
+        if signal.SIGTERM in numbers and self.status is None:
+            self.stop("stopped")
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                if pid == self.main:
+                    self.status, self.ended_at = status, time.monotonic()
+        except ChildProcessError:
+            self.childless = True
+
+    def stop(self, ending: str) -> None:
+        if self.ending == "exited":
+            self.ending = ending
+            self.kill_at = time.monotonic() + GRACE_S
+            strike(self.family(), signal.SIGTERM)
+            strike(self.family(), signal.SIGCONT)
+
+    def press(self, now: float) -> None:
+        """After the grace: KILL whatever is left, again and again, because a tree may still be growing."""
+        if self.ending != "exited" and now >= self.kill_at:
+            strike(self.family(), signal.SIGKILL)
+
+    def family(self) -> "list[int]":
+        """All that descends from the command. A subreaper without children has no descendants: no need to look."""
+        return [] if self.childless and PRCTL is not None else descendants(os.getpid(), self.main)
+
+    def beat(self, now: float) -> None:
+        total = self.out.total + self.err.total
+        if now - self.beaten[0] >= BEAT_S:
+            if total != self.beaten[1]:
+                line = (self.out.tail[-400:] or self.err.tail[-400:]).decode("utf-8", "replace")
+                value = {"bytes": total, "line": line}
+                self.listener.send(json_frame(BEAT, self.request, value))
+            self.beaten = (now, total)
+
+    def is_over(self) -> bool:
+        now = time.monotonic()
+        if self.ending != "exited":
+            return (self.status is not None and not self.family()) or now > self.kill_at + KILL_S
+        return self.status is not None and (not self.streams or now > self.ended_at + DRAIN_S)
+
+    def finish(self) -> None:
+        for fd in list(self.streams):
+            # A process left behind may write for ever; the result does not wait for it.
+            for _ in range(64):
+                if fd not in self.streams or not select.select([fd], [], [], 0)[0]:
+                    break
+                self.take(fd)
+        end = self.describe_end()
+        path = os.path.join(self.folder, b"end.json")
+        try:
+            for stream in (self.out, self.err):
+                stream.save_tail()
+            put_json(path + b".new", end)
+            os.rename(path + b".new", path)
+        except OSError:
+            end["saved"] = False
+        # Unlocked before it is told, so that the near side may forget the run as soon as it knows.
+        os.close(self.lock)
+        frames = frame(OUT_TAIL, self.request, self.out.rest()) + frame(ERR_TAIL, self.request, self.err.rest())
+        self.listener.send(frames + json_frame(END, self.request, end))
+        self.listener.finish()
+        self.drain()
+
+    def describe_end(self) -> "dict[str, Any]":
+        left = self.family()
+        ended = self.ending != "exited"
+        exit_code, name = read_status(self.status)
+        return {
+            "state": "ended",
+            "exit": 124 if self.ending == "timed_out" else exit_code,
+            "signal": name,
+            "ending": self.ending,
+            "seconds": round(time.monotonic() - self.begun, 4),
+            "out": self.out.total,
+            "err": self.err.total,
+            "folder": to_text(self.folder),
+            "survivors": left[:20] if ended else [],
+            "left": [] if ended else left[:20],
+        }
+
+    def drain(self) -> None:
+        """Take and drop what processes left behind still print, so that they do not die of a closed pipe."""
+        while self.streams:
+            for fd, _ in self.poller.poll():
+                if fd == self.wakeup:
+                    self.heed_signals()
+                elif not os.read(fd, 1 << 16):
+                    self.poller.unregister(fd)
+                    os.close(fd)
+                    del self.streams[fd]
+
+
+def exec_shell(shell: "list[str]", script: "list[bytes]", environment: "dict[bytes, bytes]") -> None:
+    """The configured shell; without one bash, or sh where there is no bash."""
+    if shell:
+        os.execvpe(os.fsencode(shell[0]), [os.fsencode(word) for word in shell] + script, environment)
+    try:
+        os.execvpe(b"bash", [b"bash", b"-c"] + script, environment)
+    except FileNotFoundError:
+        os.execvpe(b"sh", [b"sh", b"-c"] + script, environment)

@@ -1,0 +1,82 @@
+"""What became of a run, read from its folder by whoever asks."""
+
+import os
+import signal
+import time
+
+from .family import strike
+from .output import Listener
+from .place import boot_id, find_run, get_json, is_locked, to_text
+from .wire import BEAT, END, ERR, ERR_TAIL, OUT, OUT_TAIL, frame, json_frame
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+LOOK_BEAT_S = 2.0
+
+
+def look(order: "dict[str, Any]", request: int, listener: Listener) -> None:
+    """Tell what became of a run, waiting for its end up to `wait` seconds; with `stop`, end it first."""
+    folder = find_run(str(order["id"]))
+    if folder is None:
+        listener.send(json_frame(END, request, {"state": "missing", "reason": "it is not known on this machine"}))
+        return
+    if order.get("stop"):
+        stop_run(folder)
+    deadline = time.monotonic() + float(order.get("wait", 0))
+    beaten = time.monotonic()
+    while is_locked(folder) and time.monotonic() < deadline and listener.fd >= 0:
+        time.sleep(0.02)
+        if time.monotonic() - beaten > LOOK_BEAT_S:
+            beaten = time.monotonic()
+            listener.send(json_frame(BEAT, request, live_state(folder)))
+    tell(folder, order, request, listener)
+
+
+def stop_run(folder: bytes) -> None:
+    """A locked folder names a living keeper, so its pid cannot have been given to another process."""
+    record = get_json(os.path.join(folder, b"run.json"))
+    if record and is_locked(folder):
+        strike([int(record["pid"])], signal.SIGTERM)
+
+
+def live_state(folder: bytes) -> "dict[str, Any]":
+    names = [os.path.join(folder, name) for name in (b"out", b"err")]
+    sizes = [os.path.getsize(path) if os.path.exists(path) else 0 for path in names]
+    tail = read_part(names[0] if sizes[0] else names[1], max(0, max(sizes) - 400), 400)
+    return {"bytes": sum(sizes), "line": tail.decode("utf-8", "replace")}
+
+
+def tell(folder: bytes, order: "dict[str, Any]", request: int, listener: Listener) -> None:
+    running = is_locked(folder)
+    end = None if running else get_json(os.path.join(folder, b"end.json"))
+    record = get_json(os.path.join(folder, b"run.json")) or {}
+    state: "dict[str, Any]" = (
+        dict(end) if end else {"state": "running" if running else "lost", "folder": to_text(folder)}
+    )
+    if not end:
+        state["seconds"] = round(time.time() - float(record.get("started", time.time())), 3)
+        restarted = record.get("boot") != boot_id()
+        state["reason"] = "the machine was restarted" if restarted else "the process that kept it was killed"
+    keep = int(order["keep"])
+    for name, head_kind, tail_kind in ((b"out", OUT, OUT_TAIL), (b"err", ERR, ERR_TAIL)):
+        path = os.path.join(folder, name)
+        size = os.path.getsize(path) if os.path.exists(path) else 0
+        total = int(state.setdefault(to_text(name), size))
+        head = read_part(path, 0, min(keep, size))
+        rest = min(keep, total - len(head))
+        tail = read_part(path + b".tail", 0, keep) if total > size else read_part(path, size - rest, rest)
+        listener.send(frame(head_kind, request, head) + frame(tail_kind, request, tail[max(0, len(tail) - rest) :]))
+    listener.send(json_frame(END, request, state))
+
+
+def read_part(path: bytes, offset: int, length: int) -> bytes:
+    if length <= 0:
+        return b""
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            return file.read(length)
+    except OSError:
+        return b""

@@ -1,0 +1,95 @@
+"""A run's output on its way: to whoever listens, and into bounded files."""
+
+import fcntl
+import os
+import select
+import time
+
+FLUSH_S = 600.0
+SPOOL_BYTES = 64 << 20
+BACKLOG_BYTES = 16 << 20
+
+
+class Listener:
+    """The pipe to the outpost: never blocks the run, and may be gone."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.backlog = bytearray()
+        os.set_blocking(fd, False)
+
+    def send(self, data: bytes) -> None:
+        if self.fd >= 0 and len(self.backlog) < BACKLOG_BYTES:
+            self.backlog += data
+            self.flush()
+
+    def flush(self) -> None:
+        try:
+            while self.backlog and self.fd >= 0:
+                del self.backlog[: os.write(self.fd, self.backlog[:65536])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()
+
+    def finish(self) -> None:
+        """Give the outpost a fair time to take the rest: its line may be slow."""
+        deadline = time.monotonic() + FLUSH_S
+        while self.backlog and self.fd >= 0 and time.monotonic() < deadline:
+            select.select([], [self.fd], [], 1.0)
+            self.flush()
+        self.close()
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+        self.backlog.clear()
+
+
+class Stream:
+    """One output stream: its head goes on at once, its tail at the end, all of it (bounded) into a file."""
+
+    def __init__(self, path: bytes, keep: int) -> None:
+        self.path = path
+        self.keep = keep
+        self.total = self.sent = self.stored = 0
+        self.tail = b""
+        self.file = -1
+
+    def feed(self, data: bytes) -> bytes:
+        """Take data; return the part of it that still belongs to the head."""
+        if self.stored == self.total:
+            self.spool(data)
+        self.total += len(data)
+        self.tail = (self.tail + data)[-self.keep :] if self.keep else b""
+        head = data[: max(0, self.keep - self.sent)]
+        self.sent += len(head)
+        return head
+
+    def spool(self, data: bytes) -> None:
+        """The file holds the stream's beginning without a gap, as far as the bound and the disk allow."""
+        try:
+            if self.file < 0:
+                self.file = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+            self.stored += os.write(self.file, data[: SPOOL_BYTES - self.stored])
+        except OSError:
+            # A full disk must not end the command; what is kept in memory still comes back.
+            pass
+
+    def rest(self) -> bytes:
+        """What the near side lacks: the tail, without what it has as the head."""
+        missing = min(self.total - self.sent, self.keep)
+        return self.tail[len(self.tail) - missing :]
+
+    def save_tail(self) -> None:
+        if self.total > self.stored:
+            with open(self.path + b".tail", "wb") as file:
+                file.write(self.tail)
+
+
+def widen_pipe(fd: int) -> None:
+    try:
+        fcntl.fcntl(fd, 1031, 1 << 20)
+    except OSError:
+        pass

@@ -1,0 +1,186 @@
+"""Where runs live on the far side: owner-only folders, one per run, with a lock that says whether it lives."""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import stat
+import time
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+KEEP_RUNS_S = 24 * 3600
+KEEP_RUNS_BYTES = 1 << 30
+
+
+def to_path(text: str) -> bytes:
+    """A caller's path as bytes: `~` and relative paths start at the home folder."""
+    if not text:
+        return os.path.expanduser(b"~")
+    path = os.path.expanduser(text.encode("utf-8", "surrogateescape"))
+    return os.path.normpath(os.path.join(os.path.expanduser(b"~"), path))
+
+
+def start_folder(text: str) -> bytes:
+    """Where a command starts: as asked, or at home, or at the root as sshd does where the home folder is missing."""
+    folder = to_path(text)
+    return folder if text or os.path.isdir(folder) else b"/"
+
+
+def to_text(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")
+
+
+def candidates() -> "list[bytes]":
+    """Folders for runs, best first: fast, then still there when the disk is full, then the home folder."""
+    mine = b"remote-sandbox-%d" % os.getuid()
+    return [b"/tmp/" + mine, b"/dev/shm/" + mine, os.path.expanduser(b"~/.cache/remote-sandbox")]
+
+
+def is_private(folder: bytes) -> bool:
+    """Ours alone: a real folder, owned by us, closed to others (another user may have made one of that name)."""
+    try:
+        found = os.lstat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def base_folder() -> bytes:
+    trouble = OSError(errno.ENOENT, "no folder for runs")
+    for folder in candidates():
+        try:
+            os.makedirs(os.path.dirname(folder), exist_ok=True)
+            if not os.path.lexists(folder):
+                os.mkdir(folder, 0o700)
+            if is_private(folder) and os.access(folder, os.W_OK):
+                place_mark(folder)
+                return folder
+        except OSError as problem:
+            trouble = problem
+    raise trouble
+
+
+def boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def place_mark(folder: bytes) -> str:
+    """A mark made once per folder: a container restarted on the same host has the same boot id but not this."""
+    path = os.path.join(folder, b"mark")
+    try:
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except FileExistsError:
+        with open(path) as file:
+            return file.read()
+    mark = os.urandom(8).hex()
+    os.write(fd, mark.encode())
+    os.close(fd)
+    return mark
+
+
+def place_id() -> str:
+    """Equal only where a run that was started before can still be found, if it was started at all."""
+    return boot_id() + ":" + place_mark(base_folder())
+
+
+def find_run(run_id: str) -> "bytes | None":
+    for base in candidates():
+        folder = os.path.join(base, run_id.encode())
+        if is_private(base) and is_private(folder):
+            return folder
+    return None
+
+
+def claim_run(run_id: str, record: "dict[str, Any]") -> "tuple[bytes, int] | None":
+    """Make the run's folder, locked, in one step; None where somebody has it already."""
+    base = base_folder()
+    folder = os.path.join(base, run_id.encode())
+    fresh = os.path.join(base, b".new-%d" % os.getpid())
+    os.mkdir(fresh, 0o700)
+    lock = os.open(os.path.join(fresh, b"lock"), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    put_json(os.path.join(fresh, b"run.json"), record)
+    try:
+        if find_run(run_id) is None:
+            os.rename(fresh, folder)
+            return folder, lock
+    except OSError as problem:
+        if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    os.close(lock)
+    shutil.rmtree(fresh, ignore_errors=True)
+    return None
+
+
+def put_json(path: bytes, value: "dict[str, Any]") -> None:
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    try:
+        os.write(fd, json.dumps(value).encode())
+    finally:
+        os.close(fd)
+
+
+def get_json(path: bytes) -> "dict[str, Any] | None":
+    try:
+        with open(path, "rb") as file:
+            value = json.loads(file.read().decode())
+            return value if isinstance(value, dict) else None
+    except (OSError, ValueError):
+        return None
+
+
+def is_locked(folder: bytes) -> bool:
+    """Whether the run's keeper lives: the kernel lets go of its lock the moment it does not."""
+    try:
+        fd = os.open(os.path.join(folder, b"lock"), os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+
+
+def forget_run(run_id: str) -> bool:
+    folder = find_run(run_id)
+    if folder is None or is_locked(folder):
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    return True
+
+
+def prune_runs() -> None:
+    """Remove ended runs that nobody asked for: the old ones, and the oldest beyond a total size."""
+    for base in candidates():
+        if is_private(base):
+            prune_folder(base, time.time())
+
+
+def prune_folder(base: bytes, now: float) -> None:
+    total = 0
+    for age, size, folder in sorted(measured_runs(base, now)):
+        total += size
+        if (age > KEEP_RUNS_S or total > KEEP_RUNS_BYTES) and not is_locked(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def measured_runs(base: bytes, now: float) -> "list[tuple[float, int, bytes]]":
+    runs = []
+    for name in os.listdir(base):
+        folder = os.path.join(base, name)
+        if name.startswith((b"run-", b".new-")) and is_private(folder):
+            files = [os.path.join(folder, part) for part in os.listdir(folder)]
+            size = sum(os.lstat(path).st_size for path in files if os.path.lexists(path))
+            runs.append((now - os.lstat(folder).st_mtime, size, folder))
+    return runs

@@ -1,0 +1,262 @@
+"""A Sandbox over any line to an outpost: reopens it, and finds every run again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ...core.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
+from ...core.errors import ConnectError, FileProblem, LostContact, NotStarted, Unreachable
+from ...core.files import Entry, FileSlice, Found, Listing, Match, Problem, Search, Span, Written
+from ...core.output import last_line
+from ...core.progress import Beat, Progress, silent
+from ...core.sandbox import Description
+from .client import Exchange, LineLost, OutpostClient, Refusal
+from .far import wire
+
+BEAT_S = 5.0
+MEND_S = 20.0
+
+
+class OutpostSandbox:
+    """Everything that an outpost offers, over a line that may be cut at any moment."""
+
+    def __init__(
+        self, description: Description, environment: Environment, connect: Callable[[], Awaitable[OutpostClient]]
+    ) -> None:
+        self.description = description
+        self._environment = environment
+        self._connect = connect
+        self._client: OutpostClient | None = None
+        self._opening: asyncio.Task[OutpostClient] | None = None
+        self._chores: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_open(self) -> bool:
+        return self._client is not None and self._client.is_alive
+
+    @property
+    def hello(self) -> dict[str, Any]:
+        """What the far side said of itself when the line was opened."""
+        return self._client.hello if self._client else {}
+
+    async def open(self) -> None:
+        client = await self._reach()
+        with contextlib.suppress(LineLost):
+            await client.ask("forget", id="run-none")
+            return
+        await self._reach()
+
+    async def close(self) -> None:
+        for task in (*self._chores, *([self._opening] if self._opening else [])):
+            task.cancel()
+        if self._client:
+            await self._client.close()
+
+    async def _reach(self) -> OutpostClient:
+        """The live client, or a new one; callers who come while it is being opened share it."""
+        if self._client and self._client.is_alive:
+            return self._client
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.create_task(self._reopen())
+        return await asyncio.shield(self._opening)
+
+    async def _reopen(self) -> OutpostClient:
+        if self._client:
+            await self._client.close()
+        self._client = await self._connect()
+        return self._client
+
+    async def run(
+        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
+    ) -> Completed | Running:
+        client = await self._reach()
+        watch = _Watch(command, patience_s, progress)
+        order = self._order(command)
+        place = client.hello["place"]
+        exchange = client.begin("run", **order)
+        try:
+            while True:
+                try:
+                    return await watch.follow(client, exchange)
+                except LineLost:
+                    client = await self._mend(watch, exchange)
+                    # The same id never starts twice where the first start can be found again.
+                    exchange = client.begin("run", **order, only_in=place)
+        except asyncio.CancelledError:
+            client.cancel(exchange) if client.is_alive else self._later(self._stop_quietly(command.run_id))
+            raise
+        except Refusal as refusal:
+            raise NotStarted(f"{self.description.name}: {refusal}") from None
+
+    def _order(self, command: Command) -> dict[str, Any]:
+        return {
+            "id": command.run_id,
+            "script": self._environment.source(command.script),
+            "shell": list(self._environment.shell),
+            "env": dict(self._environment.env),
+            "cwd": command.cwd,
+            "timeout": command.timeout_s,
+            "keep": command.keep,
+        }
+
+    async def _mend(self, watch: _Watch, exchange: Exchange) -> OutpostClient:
+        """A new line after a cut. Raises LostContact when there is none in time."""
+        give_up, delay = min(time.monotonic() + MEND_S, watch.until), 0.1
+        while True:
+            try:
+                return await asyncio.wait_for(self._reach(), max(0.1, give_up - time.monotonic()))
+            except (ConnectError, TimeoutError, asyncio.TimeoutError) as problem:
+                if time.monotonic() + delay > give_up or not isinstance(problem, Unreachable):
+                    raise self._lost(str(problem) or "no answer in time", watch.snapshot(exchange)) from None
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, 2.0)
+
+    def _lost(self, why: str, so_far: Running) -> LostContact:
+        return LostContact(
+            f"contact with {self.description.name} was lost while the command ran and could not be made again ({why}); "
+            f"it may still run or have ended. Ask later with check_background_task(tmux_session={so_far.run_id!r}) "
+            "before repeating it",
+            outcome="unknown",
+            so_far=so_far,
+        )
+
+    async def _stop_quietly(self, run_id: str) -> None:
+        with contextlib.suppress(ConnectError, FileProblem, asyncio.TimeoutError):
+            await asyncio.wait_for(self.stop(run_id), MEND_S)
+
+    def _later(self, chore: Any) -> None:
+        task = asyncio.ensure_future(chore)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+    async def observe(self, run_id: str, *, keep: int = 40_000) -> Observation:
+        exchange, end = await self._ask("look", id=run_id, keep=keep)
+        return read_end(run_id, exchange, end)
+
+    async def stop(self, run_id: str, *, keep: int = 40_000) -> Observation:
+        exchange, end = await self._ask("look", id=run_id, keep=keep, stop=True, wait=8)
+        return read_end(run_id, exchange, end)
+
+    def forget(self, run_id: str) -> None:
+        if self._client and self._client.is_alive:
+            self._client.release(self._client.begin("forget", id=run_id))
+
+    async def read(self, path: str, span: Span) -> FileSlice:
+        order: dict[str, Any] = {"offset": span.offset, "limit": span.limit, "line": span.line, "lines": span.lines}
+        exchange, end = await self._ask("read", path=path, **order)
+        data = exchange.part(wire.OUT)
+        return FileSlice(data, int(end["size"]), str(end["version"]), int(end["offset"]), bool(end["more"]))
+
+    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+        client = await self._reach()
+        order: dict[str, Any] = {"path": path} if expected is None else {"path": path, "expected": expected}
+        try:
+            _, end = await self._told(client.ask("write", data, **order))
+        except LineLost:
+            # It may have been written before the cut: then the file says so.
+            with contextlib.suppress(FileProblem):
+                found = await self.read(path, Span(limit=len(data) + 1))
+                if found.data == data:
+                    return Written(found.size, found.version)
+            _, end = await self._ask("write", data, **order)
+        return Written(int(end["size"]), str(end["version"]), bool(end["created"]))
+
+    async def list(self, path: str, *, recursive: bool = False, limit: int = 200) -> Listing:
+        _, end = await self._ask("list", path=path, recursive=recursive, limit=limit)
+        return Listing(tuple(Entry(*entry) for entry in end["entries"]), bool(end["truncated"]), read_problems(end))
+
+    async def search(self, search: Search) -> Found:
+        order: dict[str, Any] = {"glob": search.glob, "pattern": search.pattern, "ignore_case": search.ignore_case}
+        _, end = await self._ask("search", path=search.path, limit=search.limit, **order)
+        return Found(tuple(Match(*match) for match in end["matches"]), bool(end["truncated"]), read_problems(end))
+
+    async def _ask(self, verb: str, raw: bytes = b"", **order: Any) -> tuple[Exchange, dict[str, Any]]:
+        """A request that may be repeated on a new line after a cut."""
+        with contextlib.suppress(LineLost):
+            return await self._told((await self._reach()).ask(verb, raw, **order))
+        try:
+            return await self._told((await self._reach()).ask(verb, raw, **order))
+        except LineLost:
+            raise Unreachable(f"{self.description.name}: the connection was cut twice in a row; try again") from None
+
+    async def _told(self, answer: Awaitable[tuple[Exchange, dict[str, Any]]]) -> tuple[Exchange, dict[str, Any]]:
+        try:
+            return await answer
+        except Refusal as refusal:
+            raise FileProblem(f"{self.description.name}: {refusal}", refusal.reason) from None
+
+
+class _Watch:
+    """Waits for one run: until its end, or until the caller's patience is over."""
+
+    def __init__(self, command: Command, patience_s: float | None, progress: Progress) -> None:
+        self.command = command
+        self.progress = progress
+        self.begun = time.monotonic()
+        self.until = self.begun + (patience_s if patience_s is not None else 10 * 365 * 86400)
+
+    async def follow(self, client: OutpostClient, exchange: Exchange) -> Completed | Running:
+        while not exchange.done.done():
+            left = self.until - time.monotonic()
+            if left <= 0:
+                client.release(exchange)
+                return self.snapshot(exchange)
+            await asyncio.wait((exchange.done,), timeout=min(left, BEAT_S))
+            if not exchange.done.done():
+                self._report(exchange)
+        seen = read_end(self.command.run_id, exchange, exchange.done.result())
+        if isinstance(seen, Missing):
+            raise LostContact(
+                f"the run was lost: {seen.reason}. What it did before that is not known; look before repeating it",
+                outcome="lost",
+                so_far=Running(seen.run_id, seen.stdout, seen.stderr),
+            )
+        return seen
+
+    def _report(self, exchange: Exchange) -> None:
+        heard = exchange.part(wire.OUT) or exchange.part(wire.ERR)
+        line = last_line(exchange.last_text.encode() or heard)
+        total = max(exchange.last_bytes, len(heard))
+        self.progress(Beat(time.monotonic() - self.begun, total, line))
+
+    def snapshot(self, exchange: Exchange) -> Running:
+        out, err = exchange.part(wire.OUT), exchange.part(wire.ERR)
+        seconds = time.monotonic() - self.begun
+        return Running(self.command.run_id, Excerpt(out, total=len(out)), Excerpt(err, total=len(err)), seconds)
+
+
+def read_end(run_id: str, exchange: Exchange, end: dict[str, Any]) -> Observation:
+    """The far side's last words on a run, as a value."""
+    state = end["state"]
+    if state == "missing":
+        return Missing(run_id, str(end["reason"]))
+    out = _excerpt(exchange, wire.OUT, wire.OUT_TAIL, int(end["out"]), f"{end['folder']}/out")
+    err = _excerpt(exchange, wire.ERR, wire.ERR_TAIL, int(end["err"]), f"{end['folder']}/err")
+    seconds = float(end["seconds"])
+    if state == "running":
+        return Running(run_id, out, err, seconds)
+    if state == "lost":
+        return Missing(run_id, str(end["reason"]), out, err)
+    return Completed(
+        run_id,
+        int(end["exit"]),
+        Ending(end["ending"]),
+        str(end["signal"]),
+        out,
+        err,
+        seconds,
+        tuple(end["survivors"]),
+        tuple(end["left"]),
+    )
+
+
+def _excerpt(exchange: Exchange, head: int, tail: int, total: int, file: str) -> Excerpt:
+    return Excerpt(exchange.part(head), exchange.part(tail), total, file if total else "")
+
+
+def read_problems(end: dict[str, Any]) -> tuple[Problem, ...]:
+    return tuple(Problem(*problem) for problem in end["problems"])

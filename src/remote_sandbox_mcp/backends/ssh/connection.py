@@ -1,0 +1,197 @@
+"""Opening SSH connections: hops, keys, host keys, deadlines, and a pause after a refused login."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from ...core.errors import ConnectError, HostKeyProblem, LoginRefused, Unreachable
+from ...core.machine import Hop, Login, Machine
+from .host_keys import USUAL_FILES, HostKeys, entry_name
+
+if TYPE_CHECKING:
+    import asyncssh
+
+# GCM first: with hardware AES it carries half as much again as asyncssh's own first choice.
+CIPHERS = (
+    "aes128-gcm@openssh.com",
+    "aes256-gcm@openssh.com",
+    "chacha20-poly1305@openssh.com",
+    "aes128-ctr",
+    "aes192-ctr",
+    "aes256-ctr",
+)
+KEEPALIVE_S = 15
+PAUSE_S, LONGEST_PAUSE_S = 15.0, 300.0
+
+
+class Gate:
+    """The way into one machine; each `enter` is a new connection."""
+
+    def __init__(self, machine: Machine, own_known_hosts: Any) -> None:
+        self.machine = machine
+        self.host_keys = HostKeys(own_known_hosts, machine.known_hosts_files or USUAL_FILES)
+        self._refused: LoginRefused | None = None
+        self._pause = PAUSE_S
+        self._closed_until = 0.0
+
+    @property
+    def deadline_s(self) -> float:
+        return self.machine.connect_timeout_s * (1 + len(self.machine.hops))
+
+    async def enter(self) -> asyncssh.SSHClientConnection:
+        """Connect within the machine's deadline. Raises ConnectError."""
+        self._heed_pause()
+        try:
+            connection = await asyncio.wait_for(self._connect(), self.deadline_s)
+        except LoginRefused as refused:
+            # Servers lock out those who keep knocking.
+            self._refused, self._closed_until = refused, time.monotonic() + self._pause
+            self._pause = min(self._pause * 2, LONGEST_PAUSE_S)
+            raise
+        except (asyncio.TimeoutError, TimeoutError):
+            raise Unreachable(f"{self._who()}: no answer within {self.deadline_s:g} s") from None
+        self._pause = PAUSE_S
+        return connection
+
+    def _heed_pause(self) -> None:
+        left = self._closed_until - time.monotonic()
+        if self._refused is not None and left > 0:
+            raise LoginRefused(f"{self._refused}; not tried again for another {left:.0f} s, so as not to be locked out")
+
+    async def _connect(self) -> asyncssh.SSHClientConnection:
+        tunnel: asyncssh.SSHClientConnection | None = None
+        machine = self.machine
+        target = Hop(machine.host, machine.port, machine.login, machine.host_key_name)
+        try:
+            for hop in (*machine.hops, target):
+                tunnel = await self._connect_hop(hop, tunnel, "" if hop is target else hop.host)
+        except BaseException:
+            if tunnel is not None:
+                tunnel.abort()
+            raise
+        assert tunnel is not None
+        return tunnel
+
+    async def _connect_hop(
+        self, hop: Hop, tunnel: asyncssh.SSHClientConnection | None, through: str
+    ) -> asyncssh.SSHClientConnection:
+        import asyncssh
+
+        judge = _Judge(self, hop)
+        who = self._who() + (f" (jump host {through})" if through else "")
+        proxy = self.machine.proxy_command if tunnel is None and hop.host == self.machine.host else ()
+        try:
+            return await asyncssh.connect(
+                hop.host,
+                hop.port,
+                tunnel=tunnel or (),
+                proxy_command=list(proxy) or (),
+                client_factory=lambda: judge.client(asyncssh),
+                known_hosts=self.host_keys.lookup,
+                host_key_alias=hop.host_key_name or None,
+                encryption_algs=CIPHERS,
+                compression_algs=None,
+                keepalive_interval=KEEPALIVE_S,
+                keepalive_count_max=3,
+                config=None,
+                gss_auth=False,
+                gss_kex=False,
+                **await asyncio.to_thread(credentials, hop.login, who),
+            )
+        except (OSError, asyncssh.Error) as problem:
+            raise translate(problem, who, judge.verdict) from None
+
+    def _who(self) -> str:
+        return f"unable to open {self.machine.name} ({entry_name(self.machine.host, self.machine.port)})"
+
+
+class _Judge:
+    """Decides on a host key that known_hosts does not hold, and remembers why it said no."""
+
+    def __init__(self, gate: Gate, hop: Hop) -> None:
+        self._gate = gate
+        self._hop = hop
+        self.verdict = ""
+
+    def client(self, asyncssh: Any) -> Any:
+        judge = self
+
+        class Client(asyncssh.SSHClient):  # type: ignore[misc, name-defined]
+            def validate_host_public_key(self, host: str, addr: str, port: int, key: Any) -> bool:
+                return judge.accepts(host, addr, port, key)
+
+        return Client()
+
+    def accepts(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+        keys, machine = self._gate.host_keys, self._gate.machine
+        name = self._hop.host_key_name or self._hop.host
+        if keys.known(name, addr, port):
+            self.verdict = (
+                f"the host key has changed since it was first seen (now {key.get_fingerprint()}). "
+                f"If that is expected, run: remote-sandbox-mcp hosts forget {machine.name}"
+            )
+        elif machine.strict_host_keys:
+            self.verdict = (
+                f"the host key {key.get_fingerprint()} is not known and strict_host_keys is on. "
+                f"If it is right, add it: ssh-keyscan -p {port} {self._hop.host} >> ~/.ssh/known_hosts"
+            )
+        else:
+            keys.remember(name, port, key)
+        return not self.verdict
+
+
+def credentials(login: Login, who: str) -> dict[str, Any]:
+    """A login as asyncssh's options. Reads keys and asks for secrets, so it belongs into a thread."""
+    import asyncssh
+
+    options: dict[str, Any] = {"client_keys": None, "agent_path": login.agent or None}
+    if login.user:
+        options["username"] = login.user
+    if login.password is not None:
+        options["password"] = login.password.reveal()
+    keys, problems = [], []
+    for path in login.key_files:
+        try:
+            passphrase = login.key_passphrase.reveal() if login.key_passphrase else None
+            keys.append(asyncssh.read_private_key(path, passphrase))
+        except (OSError, asyncssh.KeyImportError) as problem:
+            problems.append(f"{path}: {_key_trouble(problem)}")
+    if login.certificate_files and keys:
+        keys = list(asyncssh.load_keypairs(keys, certlist=list(login.certificate_files)))
+    if keys:
+        options["client_keys"] = keys
+    elif problems and not login.password and not login.agent:
+        raise LoginRefused(f"{who}: no usable key: {'; '.join(problems)}")
+    return options
+
+
+def _key_trouble(problem: Exception) -> str:
+    import asyncssh
+
+    if isinstance(problem, OSError):
+        return problem.strerror or "unreadable"
+    if isinstance(problem, asyncssh.KeyEncryptionError) or "passphrase" in str(problem).lower():
+        return "it is encrypted and key_passphrase is missing or wrong"
+    return "it is not a private key that can be read"
+
+
+def translate(problem: Exception, who: str, verdict: str) -> ConnectError:
+    """Foreign exceptions become ours here, and nowhere else."""
+    import asyncssh
+
+    if isinstance(problem, asyncssh.HostKeyNotVerifiable):
+        return HostKeyProblem(f"{who}: {verdict or problem.reason}")
+    if isinstance(problem, asyncssh.KeyExchangeFailed):
+        return HostKeyProblem(f"{who}: no common algorithm or host key type: {problem.reason}")
+    if isinstance(problem, asyncssh.PermissionDenied):
+        return LoginRefused(f"{who}: the login was refused; check user, key and password ({problem.reason})")
+    if isinstance(problem, socket.gaierror):
+        return Unreachable(f"{who}: the host name cannot be found; check host or your DNS")
+    if isinstance(problem, ConnectionRefusedError):
+        return Unreachable(f"{who}: nothing listens on that port; check port, or whether sshd runs")
+    if isinstance(problem, asyncssh.Error):
+        return Unreachable(f"{who}: {problem.reason or 'the connection was closed'}")
+    return Unreachable(f"{who}: {getattr(problem, 'strerror', None) or problem}")

@@ -1,0 +1,92 @@
+"""Host keys: the user's, the system's and our own known_hosts; unknown keys are remembered, changed ones refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncssh
+
+USUAL_FILES = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+
+
+def entry_name(host: str, port: int) -> str:
+    """How known_hosts names a machine."""
+    return host if port == 22 else f"[{host}]:{port}"
+
+
+class HostKeys:
+    """What is known of host keys, read anew for each connection; `own` is the file that we write."""
+
+    def __init__(self, own: Path, others: Iterable[str] = USUAL_FILES) -> None:
+        self.own = own
+        self._others = tuple(others)
+
+    def known(self, host: str, addr: str, port: int) -> list[asyncssh.SSHKey]:
+        """The keys known for exactly this port (a key of port 22 says nothing of another)."""
+        return self.lookup(host, addr, port)[0]  # type: ignore[return-value]
+
+    def lookup(self, host: str, addr: str, port: int | None) -> tuple[list[object], ...]:
+        """asyncssh's question: which host keys, authorities and revoked keys are known for this machine?"""
+        known = self._read()
+        names = dict.fromkeys(entry_name(name, port or 22) for name in (host, addr) if name)
+        found = [known.match(name, "", None) for name in names]
+        return tuple([item for part in parts for item in part] for parts in zip(*found, strict=True))
+
+    def remember(self, host: str, port: int, key: asyncssh.SSHKey) -> None:
+        """Append one line at once, so that several processes may do it at the same time."""
+        self.own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        line = f"{entry_name(host, port)} {key.export_public_key('openssh').decode().strip()}\n"
+        fd = os.open(self.own, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+        with open(fd, "w") as file:
+            file.write(line)
+
+    def forget(self, host: str, port: int) -> int:
+        """Drop what we remembered of a machine; the number of keys dropped. The user's own files are not touched."""
+        if not self.own.exists():
+            return 0
+        lines = self.own.read_text().splitlines(keepends=True)
+        kept = [line for line in lines if line.split(" ", 1)[0] != entry_name(host, port)]
+        fresh = self.own.with_suffix(f".{os.getpid()}")
+        fresh.write_text("".join(kept))
+        fresh.chmod(0o600)
+        fresh.replace(self.own)
+        return len(lines) - len(kept)
+
+    def elsewhere(self, host: str, port: int) -> list[str]:
+        """Other files that know a key for this machine."""
+        name = entry_name(host, port)
+        return [path for path in self._others if _parse(_text(path)).match(name, "", None)[0]]
+
+    def _read(self) -> asyncssh.SSHKnownHosts:
+        return _parse("\n".join(_text(path) for path in (*self._others, str(self.own))))
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).expanduser().read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _parse(text: str) -> asyncssh.SSHKnownHosts:
+    import asyncssh
+
+    try:
+        return asyncssh.import_known_hosts(text)
+    except ValueError:
+        # One broken line must not hide the others.
+        return asyncssh.import_known_hosts("\n".join(line for line in text.splitlines() if _is_entry(line)))
+
+
+def _is_entry(line: str) -> bool:
+    import asyncssh
+
+    try:
+        asyncssh.import_known_hosts(line)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,95 @@
+"""An SSH machine as a Sandbox: over an outpost where it has Python, over plain channels where it has not."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...core.errors import Unreachable
+from ...core.machine import Machine
+from ...core.sandbox import Capabilities, Description
+from ..outpost import program
+from ..outpost.client import NoOutpost, OutpostClient
+from ..outpost.sandbox import OutpostSandbox
+from .connection import Gate
+from .plain import PlainSandbox
+
+if TYPE_CHECKING:
+    import asyncssh
+
+OUTPOST = Capabilities(survives_disconnect=True, kills_trees=True)
+PLAIN = Capabilities(survives_disconnect=True)
+
+
+def describe(machine: Machine, capabilities: Capabilities = OUTPOST) -> Description:
+    """What is known of a machine before it is opened."""
+    return Description(machine.name, "ssh", machine.host, machine.port, machine.login.user, capabilities)
+
+
+async def open_machine(machine: Machine, own_known_hosts: Path) -> OutpostSandbox | PlainSandbox:
+    """Open a machine the best way it offers. Raises ConnectError."""
+    gate = Gate(machine, own_known_hosts)
+    sandbox = OutpostSandbox(describe(machine), machine.environment, lambda: open_outpost(gate))
+    try:
+        await sandbox.open()
+        return sandbox
+    except NoOutpost:
+        await sandbox.close()
+        plain = PlainSandbox(describe(machine, PLAIN), machine.environment, gate)
+        await plain.open()
+        return plain
+
+
+async def open_outpost(gate: Gate) -> OutpostClient:
+    """One connection, one channel, one outpost, all within the machine's deadline."""
+    connection = await gate.enter()
+    try:
+        return await asyncio.wait_for(_start(connection, gate.machine.python), gate.deadline_s)
+    except (asyncio.TimeoutError, TimeoutError):
+        connection.abort()
+        raise Unreachable(f"unable to open {gate.machine.name}: logged in, but its shell did not answer") from None
+    except BaseException:
+        connection.abort()
+        raise
+
+
+async def _start(connection: asyncssh.SSHClientConnection, python: str) -> OutpostClient:
+    import asyncssh
+
+    token = secrets.token_hex(16)
+    try:
+        process = await connection.create_process(program.start_line(python, token), encoding=None)
+    except (OSError, asyncssh.Error) as problem:
+        raise Unreachable(f"logged in, but no session could be opened: {problem}") from None
+    client = OutpostClient(ChannelLine(connection, process))
+    process.stdin.write(program.packed())
+    await client.greet(token)
+    return client
+
+
+class ChannelLine:
+    """A session channel as a Line; it has the connection to itself, so that ending it ends both."""
+
+    def __init__(self, connection: asyncssh.SSHClientConnection, process: asyncssh.SSHClientProcess[bytes]) -> None:
+        self._connection = connection
+        self._process = process
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._process.stdin.write(data)
+        except OSError:
+            # The reader finds the end of the line and tells it.
+            pass
+
+    async def read(self) -> bytes:
+        import asyncssh
+
+        try:
+            return await self._process.stdout.read(1 << 18)
+        except (OSError, asyncssh.Error):
+            return b""
+
+    def close(self) -> None:
+        self._connection.abort()
