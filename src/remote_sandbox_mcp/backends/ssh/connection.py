@@ -119,7 +119,7 @@ class _Judge:
     def client(self, asyncssh: Any) -> Any:
         judge = self
 
-        class Client(asyncssh.SSHClient):  # type: ignore[misc, name-defined]
+        class Client(asyncssh.SSHClient):  # type: ignore[misc]
             def validate_host_public_key(self, host: str, addr: str, port: int, key: Any) -> bool:
                 return judge.accepts(host, addr, port, key)
 
@@ -152,7 +152,8 @@ def credentials(login: Login, who: str) -> dict[str, Any]:
         options["username"] = login.user
     if login.password is not None:
         options["password"] = login.password.reveal()
-    keys, problems = [], []
+    keys: list[Any] = []
+    problems = []
     for path in login.key_files:
         try:
             passphrase = login.key_passphrase.reveal() if login.key_passphrase else None

@@ -8,7 +8,7 @@ import re
 import stat
 
 from .output import Listener
-from .place import to_path, to_text
+from .place import to_bytes, to_path, to_text
 from .wire import END, OUT, frame, json_frame
 
 MYPY = False
@@ -199,7 +199,7 @@ def compile_pattern(pattern: str, ignore_case: bool) -> "re.Pattern[bytes] | Non
     if not pattern:
         return None
     try:
-        return re.compile(pattern.encode("utf-8", "surrogateescape"), re.IGNORECASE if ignore_case else 0)
+        return re.compile(to_bytes(pattern), re.IGNORECASE if ignore_case else 0)
     except re.error as problem:
         raise Refused("pattern", "the pattern is not a regular expression: %s" % problem)
 
@@ -221,7 +221,7 @@ def walk(root: bytes, glob: str, problems: "list[list[str]]") -> "Any":
 def glob_test(glob: str) -> "Any":
     if not glob:
         return lambda name, path: True
-    pattern = glob.encode("utf-8", "surrogateescape")
+    pattern = to_bytes(glob)
     if b"/" not in pattern:
         return lambda name, path: fnmatch.fnmatchcase(name, pattern)
     compiled = re.compile(glob_expression(pattern.lstrip(b"/")))

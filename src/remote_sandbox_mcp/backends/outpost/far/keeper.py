@@ -9,7 +9,7 @@ import time
 from .family import PRCTL, become_subreaper, descendants, read_status, strike
 from .look import look
 from .output import Listener, Stream, widen_pipe
-from .place import boot_id, claim_run, find_run, put_json, start_folder, to_text
+from .place import boot_id, claim_run, find_run, put_json, start_folder, to_bytes, to_text
 from .wire import BEAT, END, ERR, ERR_TAIL, FAIL, OUT, OUT_TAIL, frame, json_frame
 
 MYPY = False
@@ -103,12 +103,12 @@ class Keeper:
 
     def script_arguments(self) -> "list[str]":
         script = str(self.order["script"])
-        if len(script.encode("utf-8", "surrogateescape")) <= LONGEST_ARGUMENT:
+        if len(to_bytes(script)) <= LONGEST_ARGUMENT:
             return [script]
         path = os.path.join(self.folder, b"command")
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with open(fd, "wb") as file:
-            file.write(script.encode("utf-8", "surrogateescape"))
+            file.write(to_bytes(script))
         return ['. "$0"', to_text(path)]
 
     def become_command(self, script: "list[str]", out: int, err: int, gate: int) -> None:
@@ -123,13 +123,13 @@ class Keeper:
                 signal.signal(number, signal.SIG_DFL)
             environment = dict(os.environb)
             for name, value in self.order.get("env", {}).items():
-                environment[os.fsencode(name)] = os.fsencode(value)
+                environment[to_bytes(name)] = to_bytes(value)
             folder = start_folder(str(self.order["cwd"]))
             step = b"cwd"
             os.chdir(folder)
             environment[b"PWD"] = folder
             step = b"shell"
-            exec_shell(self.order["shell"], [os.fsencode(word) for word in script], environment)
+            exec_shell(self.order["shell"], [to_bytes(word) for word in script], environment)
         except OSError as problem:
             os.write(gate, b"%d %s" % (problem.errno or errno.EINVAL, step))
         except ValueError:
@@ -290,7 +290,7 @@ class Keeper:
 def exec_shell(shell: "list[str]", script: "list[bytes]", environment: "dict[bytes, bytes]") -> None:
     """The configured shell; without one bash, or sh where there is no bash."""
     if shell:
-        os.execvpe(os.fsencode(shell[0]), [os.fsencode(word) for word in shell] + script, environment)
+        os.execvpe(to_bytes(shell[0]), [to_bytes(word) for word in shell] + script, environment)
     try:
         os.execvpe(b"bash", [b"bash", b"-c"] + script, environment)
     except FileNotFoundError:

@@ -16,11 +16,16 @@ KEEP_RUNS_S = 24 * 3600
 KEEP_RUNS_BYTES = 1 << 30
 
 
+def to_bytes(text: str) -> bytes:
+    """As UTF-8 whatever the locale; bytes that are not, come and go as surrogates."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def to_path(text: str) -> bytes:
     """A caller's path as bytes: `~` and relative paths start at the home folder."""
     if not text:
         return os.path.expanduser(b"~")
-    path = os.path.expanduser(text.encode("utf-8", "surrogateescape"))
+    path = os.path.expanduser(to_bytes(text))
     return os.path.normpath(os.path.join(os.path.expanduser(b"~"), path))
 
 

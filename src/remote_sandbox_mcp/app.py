@@ -1,0 +1,187 @@
+"""The verbs that every front end calls, and the one place where the parts are put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from .core import check
+from .core.command import Command, Completed, Missing, Running
+from .core.errors import BadArgument, FileProblem, SandboxError
+from .core.files import FileSlice, Found, Listing, Search, Span, Written
+from .core.output import Clipped, clip
+from .core.progress import Progress, silent
+from .core.sandbox import Description
+from .core.score import idle_score
+from .core.usage import Usage
+from .fleet import Fleet, Member
+from .probe.measure import measure
+
+REMEMBERED_VERSIONS = 1000
+
+
+@dataclass(frozen=True)
+class View:
+    """A sandbox as it stands: what it is, whether it answers, what it has."""
+
+    description: Description
+    active: bool
+    alive: bool
+    trouble: str = ""
+    usage: Usage | None = None
+    usage_trouble: str = ""
+
+    @property
+    def score(self) -> float:
+        return idle_score(self.usage) if self.usage else 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of a command, with its output cut to what the caller can take."""
+
+    seen: Completed | Running | Missing
+    stdout: Clipped
+    stderr: Clipped
+
+
+class App:
+    """One user's sandboxes and the verbs on them."""
+
+    def __init__(self, fleet: Fleet, *, problems: tuple[str, ...] = (), patience_s: float | None = None) -> None:
+        self.fleet = fleet
+        self.problems = problems
+        self.patience_s = patience_s
+        self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    async def close(self) -> None:
+        await self.fleet.close()
+
+    # Sandboxes
+
+    async def survey(self, *, resources: bool = False) -> list[View]:
+        """Every sandbox at once; one that does not answer delays nobody."""
+        members = await self.fleet.offered()
+        return list(await asyncio.gather(*(self.view(member, resources=resources) for member in members)))
+
+    async def view(self, member: Member, *, resources: bool = False) -> View:
+        active = member.name == self.fleet.active
+        try:
+            sandbox = await member.open()
+            await sandbox.open()
+        except SandboxError as problem:
+            return View(member.describe(), active, False, str(problem))
+        if not resources:
+            return View(sandbox.description, active, True)
+        try:
+            return View(sandbox.description, active, True, usage=await measure(sandbox))
+        except SandboxError as problem:
+            return View(sandbox.description, active, True, usage_trouble=str(problem))
+
+    # Commands
+
+    async def run(
+        self, script: str, *, cwd: str = "", timeout_s: float = 120, limit: int = 20_000, name: str = "",
+        patience_s: float | None = None, progress: Progress = silent,
+    ) -> Report:  # fmt: skip
+        """Run a script and report within the caller's patience."""
+        check.text_argument("command", script)
+        check.text_argument("cwd", cwd, required=False)
+        check.within("timeout_s", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)
+        check.within("max_output_chars", limit, 1, check.MOST_OUTPUT_CHARS)
+        sandbox = await self.fleet.get(name)
+        command = Command(script, cwd, timeout_s, keep=2 * limit + 8)
+        seen = await sandbox.run(command, patience_s=patience_s, progress=progress)
+        report = make_report(seen, limit)
+        if isinstance(seen, Completed) and not (report.stdout.omitted or report.stderr.omitted):
+            sandbox.forget(seen.run_id)
+        return report
+
+    async def check(self, handle: str, *, limit: int = 20_000, name: str = "") -> Report:
+        """What became of a run that outlasted its caller."""
+        sandbox = await self.fleet.get(name)
+        return make_report(await sandbox.observe(check.run_handle(handle), keep=2 * limit + 8), limit)
+
+    async def stop(self, handle: str, *, limit: int = 20_000, name: str = "") -> Report:
+        """End a run's whole tree."""
+        sandbox = await self.fleet.get(name)
+        return make_report(await sandbox.stop(check.run_handle(handle), keep=2 * limit + 8), limit)
+
+    # Files
+
+    async def read(self, path: str, span: Span, *, name: str = "") -> FileSlice:
+        check.text_argument("remote_path", path)
+        member = self.fleet.member(name)
+        found = await (await member.open()).read(path, span)
+        self._remember(member.name, path, found.version)
+        return found
+
+    async def write(self, path: str, data: bytes, *, create_only: bool = False, name: str = "") -> Written:
+        """Put a file in place; one that was read here and has changed since is refused."""
+        check.text_argument("remote_path", path)
+        if len(data) > check.LARGEST_WRITE:
+            raise BadArgument(
+                f"content has {len(data)} bytes; at most {check.LARGEST_WRITE} can be written in one call"
+            )
+        member = self.fleet.member(name)
+        expected = "" if create_only else self._versions.get((member.name, path))
+        return await self._put(member, path, data, expected)
+
+    async def edit(self, path: str, old: str, new: str, *, every: bool = False, name: str = "") -> tuple[Written, int]:
+        """Replace an exact text that occurs once (or every one); the file must be as it was last read here."""
+        check.text_argument("remote_path", path)
+        if not old:
+            raise BadArgument("old_text is empty; give the exact text to replace (write_remote_file makes a new file)")
+        member = self.fleet.member(name)
+        found = await (await member.open()).read(path, Span(limit=check.LARGEST_WRITE))
+        if found.more:
+            raise FileProblem(f"{path} is larger than {check.LARGEST_WRITE} bytes, too large to edit", "too_large")
+        known = self._versions.get((member.name, path), found.version)
+        if known != found.version:
+            self._versions.pop((member.name, path), None)
+            raise FileProblem(f"{path} has changed since it was read; read it again, then repeat the edit", "stale")
+        count = found.data.count(old.encode("utf-8", "surrogateescape"))
+        if count == 0 or (count > 1 and not every):
+            raise FileProblem(_mismatch(path, count), "no_match" if not count else "ambiguous")
+        data = found.data.replace(old.encode("utf-8", "surrogateescape"), new.encode("utf-8", "surrogateescape"))
+        return await self._put(member, path, data, found.version), count
+
+    async def list(self, path: str, *, recursive: bool = False, limit: int = 200, name: str = "") -> Listing:
+        check.text_argument("remote_path", path, required=False)
+        check.within("max_entries", limit, 1, 10_000)
+        return await (await self.fleet.get(name)).list(path, recursive=recursive, limit=limit)
+
+    async def search(self, search: Search, *, name: str = "") -> Found:
+        for argument in ("path", "glob", "pattern"):
+            check.text_argument(argument, getattr(search, argument), required=False)
+        if not search.glob and not search.pattern:
+            raise BadArgument("give a glob (which files), a pattern (which lines), or both")
+        check.within("max_results", search.limit, 1, 2000)
+        return await (await self.fleet.get(name)).search(search)
+
+    async def _put(self, member: Member, path: str, data: bytes, expected: str | None) -> Written:
+        try:
+            written = await (await member.open()).write(path, data, expected=expected)
+        except FileProblem as problem:
+            if problem.reason == "stale":
+                self._versions.pop((member.name, path), None)
+            raise
+        self._remember(member.name, path, written.version)
+        return written
+
+    def _remember(self, name: str, path: str, version: str) -> None:
+        self._versions[name, path] = version
+        self._versions.move_to_end((name, path))
+        if len(self._versions) > REMEMBERED_VERSIONS:
+            self._versions.popitem(last=False)
+
+
+def make_report(seen: Completed | Running | Missing, limit: int) -> Report:
+    return Report(seen, clip(seen.stdout, limit), clip(seen.stderr, limit))
+
+
+def _mismatch(path: str, count: int) -> str:
+    if not count:
+        return f"old_text does not occur in {path}; read the file and copy the text exactly, with its white space"
+    return f"old_text occurs {count} times in {path}; add surrounding lines until it is unique, or set replace_all"

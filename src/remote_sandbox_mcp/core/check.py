@@ -1,0 +1,35 @@
+"""What a caller may ask: each argument is refused here, in one sentence, before anything is done."""
+
+from __future__ import annotations
+
+from .command import RUN_ID
+from .errors import BadArgument
+
+LONGEST_TIMEOUT_S = 7 * 86400
+MOST_OUTPUT_CHARS = 1_000_000
+LARGEST_WRITE = 16 << 20
+
+
+def text_argument(name: str, value: str, *, required: bool = True) -> str:
+    """A text that a shell and a file system can take."""
+    if "\0" in value:
+        raise BadArgument(f"{name} holds a NUL character, which no command or path can; remove it")
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise BadArgument(f"{name} holds half of a surrogate pair, which is no text; send valid Unicode") from None
+    if required and not value.strip():
+        raise BadArgument(f"{name} is empty; say what is wanted")
+    return value
+
+
+def within(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise BadArgument(f"{name} is {value:g}, but must be between {least:g} and {most:g}")
+
+
+def run_handle(value: str) -> str:
+    """A handle of ours; nothing else is ever looked up on a machine."""
+    if not RUN_ID.match(value):
+        raise BadArgument(f"{value[:60]!r} is not a handle; pass the tmux_session that exec_bash returned (run-...)")
+    return value

@@ -1,0 +1,122 @@
+"""The shapes of tool results, from which the output schemas are made."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from typing_extensions import NotRequired, TypedDict
+
+
+class SandboxShape(TypedDict):
+    name: str
+    kind: str
+    host: NotRequired[str]
+    port: NotRequired[int]
+    user: NotRequired[str]
+    is_active: bool
+    connection_alive: bool
+    connection_error: NotRequired[str]
+    resources: NotRequired[dict[str, Any]]
+
+
+class SandboxesShape(TypedDict):
+    active_sandbox: str
+    sandboxes: list[SandboxShape]
+    problems: NotRequired[list[str]]
+
+
+class SelectedShape(TypedDict):
+    active_sandbox: str
+    status: Literal["selected"]
+
+
+class ActiveShape(TypedDict):
+    active_sandbox: str
+    kind: str
+    host: NotRequired[str]
+    port: NotRequired[int]
+    user: NotRequired[str]
+    connection_alive: bool
+    connection_error: NotRequired[str]
+
+
+class ExecShape(TypedDict, total=False):
+    exit_code: int
+    stdout: str
+    stderr: str
+    timed_out: bool
+    stopped: bool
+    signal: str
+    running: bool
+    tmux_session: str
+    truncated: bool
+    stdout_bytes: int
+    stdout_file: str
+    stderr_bytes: int
+    stderr_file: str
+    left_running: list[int]
+    still_alive: list[int]
+
+
+class TaskShape(TypedDict, total=False):
+    tmux_session: str
+    running: bool
+    exit_code: int
+    timed_out: bool
+    stopped: bool
+    signal: str
+    log_tail: str
+    stderr_tail: str
+    truncated: bool
+    stdout_bytes: int
+    stdout_file: str
+    stderr_bytes: int
+    stderr_file: str
+    left_running: list[int]
+    still_alive: list[int]
+    error: str
+
+
+class EntryShape(TypedDict):
+    path: str
+    is_dir: bool
+    size: int
+    mtime: float
+    kind: NotRequired[str]
+
+
+class ProblemShape(TypedDict):
+    path: str
+    reason: str
+
+
+class ListingShape(TypedDict):
+    truncated: bool
+    entries: list[EntryShape]
+    problems: NotRequired[list[ProblemShape]]
+
+
+class ContentShape(TypedDict):
+    size: int
+    truncated: bool
+    content: str
+    encoding: NotRequired[str]
+    offset: NotRequired[int]
+
+
+class WrittenShape(TypedDict):
+    size: int
+    created: NotRequired[bool]
+    replacements: NotRequired[int]
+
+
+class MatchShape(TypedDict):
+    path: str
+    line: NotRequired[int]
+    text: NotRequired[str]
+
+
+class FoundShape(TypedDict):
+    truncated: bool
+    matches: list[MatchShape]
+    problems: NotRequired[list[ProblemShape]]

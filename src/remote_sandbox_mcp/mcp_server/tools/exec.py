@@ -1,0 +1,104 @@
+"""Tools that run commands, and ask after or end those that outlast a call."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import Context
+from mcp.types import CallToolResult, ToolAnnotations
+from pydantic import Field
+
+from ...core.command import Running
+from ...core.patience import patience_of
+from ...core.progress import Beat, Progress
+from ..results import exec_fields, exec_text, reply, task_fields
+from ..server import SandboxServer
+from ..shapes import ExecShape, TaskShape
+
+RUN = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
+ASK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
+END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
+
+SandboxName = Annotated[str, Field(description="Default: the active sandbox")]
+Handle = Annotated[str, Field(description="The handle that exec_bash returned")]
+
+
+def offer(server: SandboxServer) -> None:
+    app = server.app
+
+    async def exec_bash(
+        command: Annotated[str, Field(description="Shell source, any length")],
+        ctx: Context[None, Any],
+        cwd: Annotated[str, Field(description="Folder to start in; default: home")] = "",
+        timeout_s: Annotated[float, Field(description="Default 120. Then the whole process tree is ended")] = 120,
+        max_output_chars: Annotated[
+            int, Field(description="Per stream, default 20000; head and tail are kept")
+        ] = 20000,
+        sandbox_name: SandboxName = "",
+    ) -> Annotated[CallToolResult, ExecShape]:
+        """Run a command in a new shell and return its exit code and output.
+
+        One that outlasts the call returns running=true and a tmux_session for check_background_task, and goes on."""
+        patience = app.patience_s or patience_of(client_name(ctx))
+        async with Reporting(ctx, timeout_s) as progress:
+            report = await app.run(
+                command,
+                cwd=cwd,
+                timeout_s=timeout_s,
+                limit=max_output_chars,
+                name=sandbox_name,
+                patience_s=patience,
+                progress=progress,
+            )
+        return reply(exec_fields(report), exec_text(report))
+
+    async def check_background_task(
+        tmux_session: Handle,
+        last_n_lines: Annotated[int, Field(description="Default 50", ge=1, le=5000)] = 50,
+        sandbox_name: SandboxName = "",
+    ) -> Annotated[CallToolResult, TaskShape]:
+        """Ask after a command that outlasted its call: does it run, how did it end, what did it print last."""
+        report = await app.check(tmux_session, name=sandbox_name)
+        return reply(task_fields(report, last_n_lines), exec_text(report))
+
+    async def stop_background_task(
+        tmux_session: Handle, sandbox_name: SandboxName = ""
+    ) -> Annotated[CallToolResult, TaskShape]:
+        """End a command's whole process tree (TERM, then KILL) and say whether it is gone."""
+        report = await app.stop(tmux_session, name=sandbox_name)
+        fields = task_fields(report, 50)
+        if isinstance(report.seen, Running):
+            fields["error"] = "it was told to stop but is still running; ask again with check_background_task"
+        return reply(fields, exec_text(report))
+
+    server.offer(exec_bash, title="Run a command", annotations=RUN)
+    server.offer(check_background_task, title="Ask after a running command", annotations=ASK)
+    server.offer(stop_background_task, title="End a running command", annotations=END)
+
+
+def client_name(ctx: Context[None, Any]) -> str:
+    params = ctx.session.client_params
+    return params.client_info.name if params else ""
+
+
+class Reporting:
+    """Passes beats on as MCP progress for as long as the call lasts."""
+
+    def __init__(self, ctx: Context[None, Any], total: float) -> None:
+        self._ctx = ctx
+        self._total = total
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Progress:
+        return self._send
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._sending:
+            task.cancel()
+
+    def _send(self, beat: Beat, /) -> None:
+        message = beat.line or f"{beat.seconds:.0f} s, nothing printed yet"
+        task = asyncio.ensure_future(self._ctx.report_progress(beat.seconds, self._total, message))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)

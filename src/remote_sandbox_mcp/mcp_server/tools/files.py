@@ -1,0 +1,150 @@
+"""Tools that work on remote files as on local ones."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Any, Literal
+
+from mcp.types import CallToolResult, ToolAnnotations
+from pydantic import Field
+
+from ...core.errors import BadArgument
+from ...core.files import Entry, Match, Problem, Search, Span
+from ..results import file_content, lean, path_text, reply
+from ..server import SandboxServer
+from ..shapes import ContentShape, FoundShape, ListingShape, WrittenShape
+
+LOOK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
+WRITE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
+EDIT = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
+
+SandboxName = Annotated[str, Field(description="Default: the active sandbox")]
+MOST_BYTES = 10_000_000
+
+
+def offer(server: SandboxServer) -> None:
+    for tool, title, hints in (
+        (list_files(server), "List a folder", LOOK),
+        (read_file(server), "Read a file", LOOK),
+        (write_file(server), "Write a file", WRITE),
+        (edit_file(server), "Edit a file", EDIT),
+        (search_files(server), "Search files", LOOK),
+    ):
+        server.offer(tool, title=title, annotations=hints)
+
+
+def list_files(server: SandboxServer) -> Any:
+    async def list_remote_files(
+        remote_path: Annotated[str, Field(description="Default: home")] = "",
+        recursive: bool = False,
+        max_entries: Annotated[int, Field(description="Default 200, at most 10000")] = 200,
+        sandbox_name: SandboxName = "",
+    ) -> Annotated[CallToolResult, ListingShape]:
+        """What is in a folder, in the order of names. Folders that cannot be read are told in problems."""
+        found = await server.app.list(remote_path, recursive=recursive, limit=max_entries, name=sandbox_name)
+        fields = {"truncated": found.truncated, "entries": [entry_fields(entry) for entry in found.entries]}
+        return reply(fields | problem_fields(found.problems), f"{len(found.entries)} entries")
+
+    return list_remote_files
+
+
+def read_file(server: SandboxServer) -> Any:
+    async def read_remote_file(
+        remote_path: str,
+        max_bytes: Annotated[int, Field(description="Default 200000", ge=1, le=MOST_BYTES)] = 200_000,
+        offset: Annotated[int, Field(description="Byte to start at; negative counts from the end")] = 0,
+        start_line: Annotated[int, Field(description="First line, from 1, instead of offset", ge=0)] = 0,
+        line_count: Annotated[int, Field(description="How many lines", ge=0)] = 0,
+        sandbox_name: SandboxName = "",
+    ) -> Annotated[CallToolResult, ContentShape]:
+        """Read a file or a part of it. size is the whole file's; what is not UTF-8 text comes as base64 (encoding)."""
+        lines = (line_count or 1_000_000_000) if start_line or line_count else 0
+        span = Span(offset, max_bytes, max(1, start_line), lines)
+        found = await server.app.read(remote_path, span, name=sandbox_name)
+        fields = {"size": found.size, "truncated": found.more} | file_content(found.data)
+        text = f"{len(found.data)} of {found.size} bytes\n{fields['content']}"
+        return reply(fields | lean(offset=found.offset or None), text)
+
+    return read_remote_file
+
+
+def write_file(server: SandboxServer) -> Any:
+    async def write_remote_file(
+        remote_path: str,
+        content: str,
+        encoding: Annotated[Literal["text", "base64"], Field(description="How content is given")] = "text",
+        create_only: Annotated[bool, Field(description="Refuse if the file exists")] = False,
+        sandbox_name: SandboxName = "",
+    ) -> Annotated[CallToolResult, WrittenShape]:
+        """Create or replace a file at once, keeping its mode; missing folders are made.
+
+        Refused if the file changed since you read it."""
+        data = decode(content, encoding)
+        written = await server.app.write(remote_path, data, create_only=create_only, name=sandbox_name)
+        return reply({"size": written.size} | lean(created=written.created), f"{written.size} bytes written")
+
+    return write_remote_file
+
+
+def edit_file(server: SandboxServer) -> Any:
+    async def edit_remote_file(
+        remote_path: str,
+        old_text: Annotated[str, Field(description="Exact text that occurs once")],
+        new_text: str,
+        replace_all: bool = False,
+        sandbox_name: SandboxName = "",
+    ) -> Annotated[CallToolResult, WrittenShape]:
+        """Replace an exact text in a file.
+
+        Refused if it is not there, is not unique, or the file changed since you read it."""
+        app = server.app
+        written, count = await app.edit(remote_path, old_text, new_text, every=replace_all, name=sandbox_name)
+        return reply({"size": written.size, "replacements": count}, f"{count} replaced, {written.size} bytes")
+
+    return edit_remote_file
+
+
+def search_files(server: SandboxServer) -> Any:
+    async def search_remote_files(
+        remote_path: Annotated[str, Field(description="Folder or file; default: home")] = "",
+        pattern: Annotated[str, Field(description="Regular expression for lines; none: only names")] = "",
+        glob: Annotated[str, Field(description="Which files: *.py by name, src/**/*.c by path")] = "",
+        ignore_case: bool = False,
+        max_results: Annotated[int, Field(description="Default 100, at most 2000")] = 100,
+        sandbox_name: SandboxName = "",
+    ) -> Annotated[CallToolResult, FoundShape]:
+        """Find files by name (glob) and lines by regular expression (pattern), at any depth.
+
+        Binary files and .git are skipped."""
+        search = Search(remote_path, glob, pattern, ignore_case, max_results)
+        found = await server.app.search(search, name=sandbox_name)
+        fields = {"truncated": found.truncated, "matches": [match_fields(match) for match in found.matches]}
+        return reply(fields | problem_fields(found.problems), f"{len(found.matches)} found")
+
+    return search_remote_files
+
+
+def decode(content: str, encoding: str) -> bytes:
+    if encoding == "text":
+        try:
+            return content.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raise BadArgument("content holds half of a surrogate pair; send it as base64") from None
+    try:
+        return base64.b64decode(content, validate=True)
+    except (binascii.Error, ValueError):
+        raise BadArgument("content is not valid base64, though encoding says so; check it") from None
+
+
+def entry_fields(entry: Entry) -> dict[str, Any]:
+    fields = {"path": path_text(entry.path), "is_dir": entry.is_dir, "size": entry.size, "mtime": entry.mtime}
+    return fields | ({"kind": entry.kind} if entry.kind not in ("file", "dir") else {})
+
+
+def match_fields(match: Match) -> dict[str, Any]:
+    return {"path": path_text(match.path)} | lean(line=match.line or None, text=path_text(match.text))
+
+
+def problem_fields(problems: tuple[Problem, ...]) -> dict[str, Any]:
+    return lean(problems=[{"path": path_text(problem.path), "reason": problem.reason} for problem in problems])
