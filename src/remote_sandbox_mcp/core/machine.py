@@ -10,7 +10,10 @@ from .secret import Secret
 
 @dataclass(frozen=True)
 class Login:
-    """The ways into a machine. Keys are tried first, then the agent, then the password."""
+    """The ways into a machine. Keys are tried first, then the agent, then the password.
+
+    `agent` is the agent's socket; `agent_identities` are public key files that limit which of its keys are offered.
+    """
 
     user: str = ""
     password: Secret | None = None
@@ -18,6 +21,7 @@ class Login:
     certificate_files: tuple[str, ...] = ()
     key_passphrase: Secret | None = None
     agent: str = ""
+    agent_identities: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,10 @@ class Hop:
 
 @dataclass(frozen=True)
 class Machine:
-    """An SSH machine. `hops` are passed in order; `host_key_name` is the name to look up in known_hosts."""
+    """An SSH machine. `hops` are passed in order; `host_key_name` is the name to look up in known_hosts.
+
+    `proxy_command` is an argument vector that takes the place of the first TCP connection: to the first hop, else here.
+    """
 
     name: str
     host: str

@@ -1,5 +1,6 @@
-"""Processes: who descends from whom, how to end them, and how they ended."""
+"""Processes: how they start, who descends from whom, how to end them, and how they ended."""
 
+import errno
 import os
 import signal
 import sys
@@ -83,3 +84,39 @@ def read_status(status: "int | None") -> "tuple[int, str]":
         except ValueError:
             return 128 + number, "signal %d" % number
     return os.WEXITSTATUS(status), ""
+
+
+def start_process(argv: "list[bytes]", environment: "dict[bytes, bytes]", out: int, err: int) -> int:
+    """Start a program in its own session with these outputs; OSError where it cannot be executed."""
+    if not hasattr(os, "posix_spawnp") or not sys.platform.startswith("linux"):
+        return fork_process(argv, environment, out, err)
+    # Spawning copies no page tables: it is several times faster than a fork.
+    moves = [(os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
+    defaults = [signal.SIGPIPE, signal.SIGXFSZ]
+    return os.posix_spawnp(argv[0], argv, environment, file_actions=moves, setsid=True, setsigdef=defaults)
+
+
+def fork_process(argv: "list[bytes]", environment: "dict[bytes, bytes]", out: int, err: int) -> int:
+    """The same where there is nothing to spawn with (Python 3.6 and 3.7, macOS)."""
+    gate, gate_end = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setsid()
+            os.dup2(out, 1)
+            os.dup2(err, 2)
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)
+            os.execvpe(argv[0], argv, environment)
+        except OSError as problem:
+            os.write(gate_end, b"%d" % (problem.errno or errno.EINVAL))
+        finally:
+            os._exit(127)
+    os.close(gate_end)
+    trouble = os.read(gate, 64)
+    os.close(gate)
+    if trouble:
+        os.waitpid(pid, 0)
+        raise OSError(int(trouble), os.strerror(int(trouble)))
+    return pid

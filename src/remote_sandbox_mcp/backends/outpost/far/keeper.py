@@ -1,15 +1,14 @@
 """A keeper per run: it owns the command, collects its output, ends it, and outlives the line."""
 
-import errno
 import os
 import select
 import signal
 import time
 
-from .family import PRCTL, become_subreaper, descendants, read_status, strike
+from .family import PRCTL, become_subreaper, descendants, read_status, start_process, strike
 from .look import look
 from .output import Listener, Stream, widen_pipe
-from .place import boot_id, claim_run, find_run, put_json, start_folder, to_bytes, to_text
+from .place import RunFolder, find_run, start_folder, to_bytes, to_text
 from .wire import BEAT, END, ERR, ERR_TAIL, FAIL, OUT, OUT_TAIL, frame, json_frame
 
 MYPY = False
@@ -27,7 +26,8 @@ LONGEST_ARGUMENT = 100000
 class Keeper:
     """Runs one command from its start to its end."""
 
-    def __init__(self, order: "dict[str, Any]", request: int, listener: Listener) -> None:
+    def __init__(self, folder: RunFolder, order: "dict[str, Any]", request: int, listener: Listener) -> None:
+        self.folder = folder
         self.order = order
         self.request = request
         self.listener = listener
@@ -43,20 +43,15 @@ class Keeper:
         self.childless = False
 
     def run(self) -> None:
-        record = {"id": self.order["id"], "pid": os.getpid(), "boot": boot_id(), "started": self.started}
-        try:
-            claimed = None if self.is_elsewhere() else claim_run(str(self.order["id"]), record)
-        except OSError as problem:
-            self.fail("folder", "unable to make a folder for the run: %s" % problem.strerror)
-            return
-        if claimed is None:
+        boot = str(self.order["here"]).partition(":")[0]
+        start = {"id": self.order["id"], "pid": os.getpid(), "boot": boot, "started": self.started}
+        if self.is_elsewhere() or not self.folder.claim(str(self.order["id"]), start):
+            self.folder.remove()
             look(dict(self.order, wait=self.order["timeout"] + 3600), self.request, self.listener)
             return
-        self.folder, self.lock = claimed
-        keep = int(self.order["keep"])
         self.streams: "dict[int, Stream]" = {}
         try:
-            self.start(keep)
+            self.start(int(self.order["keep"]))
         except OSError as problem:
             self.abandon(problem)
             return
@@ -76,72 +71,58 @@ class Keeper:
         script = self.script_arguments()
         out, out_end = os.pipe()
         err, err_end = os.pipe()
-        gate, gate_end = os.pipe()
         self.wakeup, wake_end = os.pipe()
-        os.set_blocking(wake_end, False)
-        os.set_blocking(self.wakeup, False)
+        for fd in (out, err, self.wakeup, wake_end):
+            os.set_blocking(fd, False)
         signal.set_wakeup_fd(wake_end)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: None)
-        self.main = os.fork()
-        if not self.main:
-            self.become_command(script, out_end, err_end, gate_end)
-        for fd in (out_end, err_end, gate_end):
-            os.close(fd)
-        trouble = os.read(gate, 4096)
-        os.close(gate)
-        if trouble:
-            code, _, what = trouble.partition(b" ")
-            raise OSError(int(code), os.strerror(int(code)), to_text(what))
+        self.main = self.launch(script, out_end, err_end)
+        os.close(out_end)
+        os.close(err_end)
         self.poller = select.poll()
         self.poller.register(self.wakeup, select.POLLIN)
         for fd, name in ((out, b"out"), (err, b"err")):
-            os.set_blocking(fd, False)
             self.poller.register(fd, select.POLLIN)
-            self.streams[fd] = Stream(os.path.join(self.folder, name), keep)
+            self.streams[fd] = Stream(self.folder.file(name), keep)
         self.out, self.err = self.streams[out], self.streams[err]
+
+    def launch(self, script: "list[str]", out: int, err: int) -> int:
+        """Start the shell in the caller's folder; without a configured one bash, or sh where there is no bash."""
+        environment = dict(os.environb)
+        for name, value in self.order.get("env", {}).items():
+            environment[to_bytes(name)] = to_bytes(value)
+        folder = start_folder(str(self.order["cwd"]))
+        try:
+            os.chdir(folder)
+        except OSError as problem:
+            problem.filename = "cwd"
+            raise
+        environment[b"PWD"] = folder
+        shells = [self.order["shell"]] if self.order["shell"] else [["bash", "-c"], ["sh", "-c"]]
+        try:
+            for shell in shells:
+                try:
+                    return start_process([to_bytes(word) for word in shell + script], environment, out, err)
+                except FileNotFoundError:
+                    if shell is shells[-1]:
+                        raise
+        finally:
+            # A keeper must not hold a folder that somebody wants to unmount.
+            os.chdir("/")
+        raise FileNotFoundError
 
     def script_arguments(self) -> "list[str]":
         script = str(self.order["script"])
         if len(to_bytes(script)) <= LONGEST_ARGUMENT:
             return [script]
-        path = os.path.join(self.folder, b"command")
-        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with open(fd, "wb") as file:
+        path = self.folder.file(b"command")
+        with open(self.folder.create(b"command"), "wb") as file:
             file.write(to_bytes(script))
         return ['. "$0"', to_text(path)]
 
-    def become_command(self, script: "list[str]", out: int, err: int, gate: int) -> None:
-        """In the child: turn into the command, or tell the gate why not."""
-        step = b"shell"
-        try:
-            os.setsid()
-            os.dup2(out, 1)
-            os.dup2(err, 2)
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM):
-                signal.signal(number, signal.SIG_DFL)
-            environment = dict(os.environb)
-            for name, value in self.order.get("env", {}).items():
-                environment[to_bytes(name)] = to_bytes(value)
-            folder = start_folder(str(self.order["cwd"]))
-            step = b"cwd"
-            os.chdir(folder)
-            environment[b"PWD"] = folder
-            step = b"shell"
-            exec_shell(self.order["shell"], [to_bytes(word) for word in script], environment)
-        except OSError as problem:
-            os.write(gate, b"%d %s" % (problem.errno or errno.EINVAL, step))
-        except ValueError:
-            os.write(gate, b"%d %s" % (errno.EINVAL, step))
-        finally:
-            os._exit(127)
-
     def abandon(self, problem: OSError) -> None:
-        for name in os.listdir(self.folder):
-            os.unlink(os.path.join(self.folder, name))
-        os.rmdir(self.folder)
-        os.close(self.lock)
+        self.folder.remove()
         if problem.filename == "cwd":
             self.fail("cwd", "unable to enter %s: %s" % (self.order["cwd"] or "~", problem.strerror))
         else:
@@ -243,16 +224,15 @@ class Keeper:
                     break
                 self.take(fd)
         end = self.describe_end()
-        path = os.path.join(self.folder, b"end.json")
         try:
             for stream in (self.out, self.err):
                 stream.save_tail()
-            put_json(path + b".new", end)
-            os.rename(path + b".new", path)
+            self.folder.note(end)
         except OSError:
-            end["saved"] = False
+            # A full disk: who listens now still gets the result, who asks later is told that it is lost.
+            pass
         # Unlocked before it is told, so that the near side may forget the run as soon as it knows.
-        os.close(self.lock)
+        self.folder.release()
         frames = frame(OUT_TAIL, self.request, self.out.rest()) + frame(ERR_TAIL, self.request, self.err.rest())
         self.listener.send(frames + json_frame(END, self.request, end))
         self.listener.finish()
@@ -270,7 +250,7 @@ class Keeper:
             "seconds": round(time.monotonic() - self.begun, 4),
             "out": self.out.total,
             "err": self.err.total,
-            "folder": to_text(self.folder),
+            "folder": to_text(self.folder.path),
             "survivors": left[:20] if ended else [],
             "left": [] if ended else left[:20],
         }
@@ -285,13 +265,3 @@ class Keeper:
                     self.poller.unregister(fd)
                     os.close(fd)
                     del self.streams[fd]
-
-
-def exec_shell(shell: "list[str]", script: "list[bytes]", environment: "dict[bytes, bytes]") -> None:
-    """The configured shell; without one bash, or sh where there is no bash."""
-    if shell:
-        os.execvpe(to_bytes(shell[0]), [to_bytes(word) for word in shell] + script, environment)
-    try:
-        os.execvpe(b"bash", [b"bash", b"-c"] + script, environment)
-    except FileNotFoundError:
-        os.execvpe(b"sh", [b"sh", b"-c"] + script, environment)

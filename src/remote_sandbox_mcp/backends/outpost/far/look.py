@@ -6,7 +6,7 @@ import time
 
 from .family import strike
 from .output import Listener
-from .place import boot_id, find_run, get_json, is_locked, to_text
+from .place import boot_id, find_run, is_locked, read_record, to_text
 from .wire import BEAT, END, ERR, ERR_TAIL, OUT, OUT_TAIL, frame, json_frame
 
 MYPY = False
@@ -36,9 +36,9 @@ def look(order: "dict[str, Any]", request: int, listener: Listener) -> None:
 
 def stop_run(folder: bytes) -> None:
     """A locked folder names a living keeper, so its pid cannot have been given to another process."""
-    record = get_json(os.path.join(folder, b"run.json"))
-    if record and is_locked(folder):
-        strike([int(record["pid"])], signal.SIGTERM)
+    start = read_record(folder)[0]
+    if start and is_locked(folder):
+        strike([int(start["pid"])], signal.SIGTERM)
 
 
 def live_state(folder: bytes) -> "dict[str, Any]":
@@ -50,14 +50,12 @@ def live_state(folder: bytes) -> "dict[str, Any]":
 
 def tell(folder: bytes, order: "dict[str, Any]", request: int, listener: Listener) -> None:
     running = is_locked(folder)
-    end = None if running else get_json(os.path.join(folder, b"end.json"))
-    record = get_json(os.path.join(folder, b"run.json")) or {}
-    state: "dict[str, Any]" = (
-        dict(end) if end else {"state": "running" if running else "lost", "folder": to_text(folder)}
-    )
-    if not end:
-        state["seconds"] = round(time.time() - float(record.get("started", time.time())), 3)
-        restarted = record.get("boot") != boot_id()
+    start, end = read_record(folder)
+    state: "dict[str, Any]" = {} if running else dict(end)
+    if not state:
+        state = {"state": "running" if running else "lost", "folder": to_text(folder)}
+        state["seconds"] = round(time.time() - float(start.get("started", time.time())), 3)
+        restarted = start.get("boot") != boot_id()
         state["reason"] = "the machine was restarted" if restarted else "the process that kept it was killed"
     keep = int(order["keep"])
     for name, head_kind, tail_kind in ((b"out", OUT, OUT_TAIL), (b"err", ERR, ERR_TAIL)):

@@ -40,9 +40,9 @@ def to_text(path: bytes) -> str:
 
 
 def candidates() -> "list[bytes]":
-    """Folders for runs, best first: fast, then still there when the disk is full, then the home folder."""
+    """Folders for runs, best first. /dev/shm works when disks are full, but a logout may empty it, so it is last."""
     mine = b"remote-sandbox-%d" % os.getuid()
-    return [b"/tmp/" + mine, b"/dev/shm/" + mine, os.path.expanduser(b"~/.cache/remote-sandbox")]
+    return [b"/tmp/" + mine, os.path.expanduser(b"~/.cache/remote-sandbox"), b"/dev/shm/" + mine]
 
 
 def is_private(folder: bytes) -> bool:
@@ -55,13 +55,14 @@ def is_private(folder: bytes) -> bool:
 
 
 def base_folder() -> bytes:
+    """The first place that is ours; raises OSError where there is none."""
     trouble = OSError(errno.ENOENT, "no folder for runs")
     for folder in candidates():
         try:
             os.makedirs(os.path.dirname(folder), exist_ok=True)
             if not os.path.lexists(folder):
                 os.mkdir(folder, 0o700)
-            if is_private(folder) and os.access(folder, os.W_OK):
+            if is_private(folder):
                 place_mark(folder)
                 return folder
         except OSError as problem:
@@ -104,48 +105,80 @@ def find_run(run_id: str) -> "bytes | None":
     return None
 
 
-def claim_run(run_id: str, record: "dict[str, Any]") -> "tuple[bytes, int] | None":
-    """Make the run's folder, locked, in one step; None where somebody has it already."""
-    base = base_folder()
-    folder = os.path.join(base, run_id.encode())
-    fresh = os.path.join(base, b".new-%d" % os.getpid())
-    os.mkdir(fresh, 0o700)
-    lock = os.open(os.path.join(fresh, b"lock"), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    put_json(os.path.join(fresh, b"run.json"), record)
+class RunFolder:
+    """A run's folder, made and locked before it has a name: on a busy disk that takes longer than to start a command.
+
+    In it: `run`, locked for as long as the keeper lives, with a line for the start and a line for the end; `out` and
+    `err`, what was printed; `out.tail` and `err.tail`, its end where it was too much.
+    """
+
+    def __init__(self, base: bytes) -> None:
+        self.path = os.path.join(base, b".new-%d" % os.getpid())
+        os.mkdir(self.path, 0o700)
+        self.record = self.create(b"run")
+        fcntl.flock(self.record, fcntl.LOCK_EX)
+        os.close(self.create(b"out"))
+        os.close(self.create(b"err"))
+
+    def create(self, name: bytes) -> int:
+        return os.open(self.file(name), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, 0o600)
+
+    def file(self, name: bytes) -> bytes:
+        return os.path.join(self.path, name)
+
+    def claim(self, run_id: str, start: "dict[str, Any]") -> bool:
+        """Take the run's name, which is its start: False where somebody has it already."""
+        self.note(start)
+        final = os.path.join(os.path.dirname(self.path), run_id.encode())
+        try:
+            if find_run(run_id) is None:
+                os.rename(self.path, final)
+                self.path = final
+                return True
+        except OSError as problem:
+            if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        return False
+
+    def note(self, line: "dict[str, Any]") -> None:
+        os.write(self.record, json.dumps(line).encode() + b"\n")
+
+    def release(self) -> None:
+        os.close(self.record)
+
+    def remove(self) -> None:
+        self.release()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def make_folder() -> RunFolder:
+    trouble = OSError(errno.ENOENT, "no folder for runs")
+    base_folder()
+    for base in candidates():
+        try:
+            if is_private(base):
+                return RunFolder(base)
+        except OSError as problem:
+            trouble = problem
+            shutil.rmtree(os.path.join(base, b".new-%d" % os.getpid()), ignore_errors=True)
+    raise trouble
+
+
+def read_record(folder: bytes) -> "tuple[dict[str, Any], dict[str, Any]]":
+    """A run's start and end as they were noted; empty where they were not."""
     try:
-        if find_run(run_id) is None:
-            os.rename(fresh, folder)
-            return folder, lock
-    except OSError as problem:
-        if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-    os.close(lock)
-    shutil.rmtree(fresh, ignore_errors=True)
-    return None
-
-
-def put_json(path: bytes, value: "dict[str, Any]") -> None:
-    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    try:
-        os.write(fd, json.dumps(value).encode())
-    finally:
-        os.close(fd)
-
-
-def get_json(path: bytes) -> "dict[str, Any] | None":
-    try:
-        with open(path, "rb") as file:
-            value = json.loads(file.read().decode())
-            return value if isinstance(value, dict) else None
+        with open(os.path.join(folder, b"run"), "rb") as file:
+            lines = file.read().split(b"\n")[:-1]
+            start, end = ([json.loads(line.decode()) for line in lines] + [{}, {}])[:2]
+            return start, end
     except (OSError, ValueError):
-        return None
+        return {}, {}
 
 
 def is_locked(folder: bytes) -> bool:
     """Whether the run's keeper lives: the kernel lets go of its lock the moment it does not."""
     try:
-        fd = os.open(os.path.join(folder, b"lock"), os.O_RDONLY)
+        fd = os.open(os.path.join(folder, b"run"), os.O_RDONLY)
     except OSError:
         return False
     try:

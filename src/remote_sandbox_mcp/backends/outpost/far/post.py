@@ -12,7 +12,7 @@ from .files import Refused, list_entries, read, search, write
 from .keeper import Keeper
 from .look import look
 from .output import Listener
-from .place import forget_run, place_id, prune_runs
+from .place import forget_run, make_folder, place_id, prune_runs
 from .wire import CANCEL, END, FAIL, HELLO, PING, PONG, REQUEST, frame, json_frame, split_frames, write_all
 
 MYPY = False
@@ -21,6 +21,8 @@ if MYPY:
 
 QUEUE_BYTES = 4 << 20
 WORKER_S = 60
+IDLE_MS = 100
+MOST_FORGOTTEN = 200
 WORKERS = {"read": read, "write": write, "list": list_entries, "search": search}
 
 
@@ -35,6 +37,15 @@ class Child:
         self.answered = False
 
 
+class Spare:
+    """A keeper that waits for its order."""
+
+    def __init__(self, pid: int, feed: int, answers: int) -> None:
+        self.pid = pid
+        self.feed = feed
+        self.answers = answers
+
+
 class Post:
     """One line's outpost."""
 
@@ -46,17 +57,25 @@ class Post:
         self.poller.register(0, select.POLLIN)
         self.listening = True
         self.here = place_id()
+        self.spare: "Spare | None" = None
+        self.forgotten: "list[str]" = []
         os.set_blocking(1, False)
 
     def serve(self) -> None:
+        self.spare = self.prepare()
         while True:
-            for fd, _ in self.poller.poll():
+            events = self.poller.poll(IDLE_MS if self.forgotten else None)
+            if not events or len(self.forgotten) > MOST_FORGOTTEN:
+                self.tidy()
+            for fd, _ in events:
                 if fd == 0:
                     if not self.receive():
                         return
                 elif fd in self.children and self.listening:
                     self.relay(fd)
             self.flush()
+            if self.spare is None:
+                self.spare = self.prepare()
 
     def receive(self) -> bool:
         data = os.read(0, 1 << 18)
@@ -90,10 +109,11 @@ class Post:
             self.fail(request, "unknown", "a request that cannot be read")
             return
         if verb == "forget":
-            self.queue += json_frame(END, request, {"gone": forget_run(str(order["id"]))})
+            self.forgotten.append(str(order["id"]))
+            self.queue += json_frame(END, request, {})
         elif verb in WORKERS or verb in ("run", "look"):
             try:
-                self.spawn(verb, order, raw, request)
+                self.hand_over(request, head) if verb == "run" else self.spawn(verb, order, raw, request)
             except OSError as problem:
                 self.fail(request, "fork", "the machine cannot start another process: %s" % problem.strerror)
         else:
@@ -103,31 +123,84 @@ class Post:
         self.queue += json_frame(FAIL, request, {"reason": reason, "message": message})
 
     def spawn(self, verb: str, order: "dict[str, Any]", raw: bytes, request: int) -> None:
+        """Start the process that answers one request."""
         ours, theirs = os.pipe()
         pid = os.fork()
         if not pid:
-            self.become(verb, order, raw, request, theirs)
+            try:
+                self.leave_the_line()
+                listener = Listener(theirs)
+                if verb == "look":
+                    look(order, request, listener)
+                else:
+                    signal.alarm(WORKER_S)
+                    answer(WORKERS[verb], order, raw, request, listener)
+                listener.finish()
+            finally:
+                # Nothing may reach the outpost's own loop.
+                os._exit(0)
         os.close(theirs)
-        self.children[ours] = Child(pid, request, verb == "run")
-        if self.listening:
-            self.poller.register(ours, select.POLLIN)
+        self.adopt(ours, Child(pid, request, False))
 
-    def become(self, verb: str, order: "dict[str, Any]", raw: bytes, request: int, pipe: int) -> None:
-        """In the child: let go of the line, answer, and end; nothing may reach the outpost's own loop."""
-        try:
-            leave_the_line(self.children)
-            listener = Listener(pipe)
-            if verb == "run":
+    def adopt(self, fd: int, child: Child) -> None:
+        self.children[fd] = child
+        if self.listening:
+            self.poller.register(fd, select.POLLIN)
+
+    def prepare(self) -> Spare:
+        """Fork the next keeper ahead of its order, because a fork takes as long as the rest of a run's start."""
+        orders, feed = os.pipe()
+        answers, theirs = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                self.leave_the_line()
+                os.close(feed)
+                os.close(answers)
                 os.setsid()
-                Keeper(dict(order, here=self.here), request, listener).run()
-            elif verb == "look":
-                look(order, request, listener)
-            else:
-                signal.alarm(WORKER_S)
-                answer(WORKERS[verb], order, raw, request, listener)
+                self.keep(orders, theirs)
+            finally:
+                os._exit(0)
+        os.close(orders)
+        os.close(theirs)
+        return Spare(pid, feed, answers)
+
+    def keep(self, orders: int, answers: int) -> None:
+        """In the keeper: wait for the order (none comes when the outpost ends), then see it through."""
+        listener = Listener(answers)
+        try:
+            folder = make_folder()
+        except OSError as problem:
+            request, _ = read_order(orders)
+            reason = "unable to make a folder for the run: %s" % problem.strerror
+            listener.send(json_frame(FAIL, request, {"reason": "folder", "message": reason}))
+            return
+        request, order = read_order(orders)
+        if order:
+            Keeper(folder, dict(order, here=self.here), request, listener).run()
             listener.finish()
-        finally:
-            os._exit(0)
+        else:
+            folder.remove()
+
+    def hand_over(self, request: int, head: bytes) -> None:
+        """Give a run to the waiting keeper."""
+        spare = self.spare or self.prepare()
+        self.spare = None
+        write_all(spare.feed, frame(REQUEST, request, head))
+        os.close(spare.feed)
+        self.adopt(spare.answers, Child(spare.pid, request, True))
+
+    def leave_the_line(self) -> None:
+        """sshd ends a channel when nobody holds its ends any more; a run must not hold them."""
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        os.close(null)
+        for fd in self.children:
+            os.close(fd)
+        if self.spare:
+            os.close(self.spare.feed)
+            os.close(self.spare.answers)
 
     def relay(self, fd: int) -> None:
         """Pass on whole frames only, so that the answers of many requests never mix."""
@@ -180,7 +253,14 @@ class Post:
                 else:
                     self.poller.unregister(fd)
 
+    def tidy(self) -> None:
+        """Remove what is no longer needed while nobody waits for anything."""
+        for run_id in self.forgotten:
+            forget_run(run_id)
+        self.forgotten.clear()
+
     def leave(self) -> None:
+        self.tidy()
         for child in self.children.values():
             if not child.keeps_a_run:
                 os.kill(child.pid, signal.SIGKILL)
@@ -189,14 +269,16 @@ class Post:
 DONE: "list[int]" = []
 
 
-def leave_the_line(children: "dict[int, Child]") -> None:
-    """sshd ends a channel when nobody holds its ends any more; a run must not hold them."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    os.close(null)
-    for fd in children:
-        os.close(fd)
+def read_order(orders: int) -> "tuple[int, dict[str, Any]]":
+    buffer = bytearray()
+    while True:
+        data = os.read(orders, 1 << 18)
+        buffer += data
+        for _, request, body in split_frames(buffer):
+            os.close(orders)
+            return request, json.loads(body.decode())
+        if not data:
+            return 0, {}
 
 
 def answer(work: "Any", order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
@@ -233,8 +315,8 @@ def main(token: str) -> None:
     post.flush()
     pruning = os.fork()
     if not pruning:
-        leave_the_line({})
         try:
+            post.leave_the_line()
             prune_runs()
         finally:
             os._exit(0)

@@ -1,0 +1,44 @@
+"""Look at a machine: run probe.sh there and read what it says."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+
+from ..core.command import Command, Completed, Ending, Running
+from ..core.errors import SandboxError
+from ..core.output import last_line
+from ..core.sandbox import Sandbox
+from ..core.shell import join
+from ..core.usage import Usage, parse_usage
+
+# 64 AMD partitions tell 60 KB of JSON.
+_KEEP = 200_000
+
+
+async def measure(sandbox: Sandbox, timeout_s: float = 12.0) -> Usage:
+    """How busy the sandbox's machine is, in one round trip.
+
+    What hangs there (a broken GPU driver, a dead file server) is left out and told in the Usage.
+    Raises what `sandbox.run` raises, and SandboxError where the machine's answer holds nothing.
+    """
+    outcome = await sandbox.run(Command(_script(), timeout_s=timeout_s, keep=_KEEP))
+    try:
+        return parse_usage((outcome.stdout.head + outcome.stdout.tail).decode("utf-8", "replace"))
+    except ValueError as error:
+        name = sandbox.description.name
+        raise SandboxError(f"unable to measure {name}: {_reason(outcome, error, timeout_s)}") from error
+
+
+@cache
+def _script() -> str:
+    """One command for whatever shell the machine is configured with; the probe itself wants sh."""
+    text = resources.files(__package__).joinpath("probe.sh").read_text(encoding="utf-8")
+    return "exec " + join(["sh", "-c", text])
+
+
+def _reason(outcome: Completed | Running, error: ValueError, timeout_s: float) -> str:
+    if isinstance(outcome, Running) or outcome.ending is Ending.TIMED_OUT:
+        return f"it did not answer within {timeout_s:g} s. It may be overloaded; try again later"
+    said = last_line(outcome.stderr.head + outcome.stderr.tail) or str(error)
+    return f"the probe ended with exit code {outcome.exit_code}: {said}"

@@ -1,0 +1,194 @@
+#!/bin/sh
+# Tells how busy this machine is: one round trip, no temporary files, nothing left behind. POSIX sh.
+#
+# Output: a line that begins with "@@ " opens a section; lines that begin with one space belong to it; any other line is
+# noise (a banner, a message) and means nothing. Text that others chose (names of processes and cards) is always
+# indented, so it cannot open a section. What the machine does not tell is absent. What can hang comes last, so that
+# output cut off by a time limit is still worth reading.
+#
+#   @@ probe 1                  the version of this format
+#   @@ clock                    seconds since 1970
+#   @@ uptime                   seconds since boot (Linux)
+#   @@ boot                     `{ sec = SECONDS SINCE 1970, ... }` (macOS, BSD)
+#   @@ load                     three load averages, perhaps in braces, perhaps with more behind them
+#   @@ cpus                     `online: N` CPUs that run, `usable: N` that we may use, `quota: N` of each `period: N`
+#   @@ memory                   `NAME: NUMBER`: /proc/meminfo in KiB; cgroup limits and sysctl in bytes; vm_stat in pages
+#   @@ asking PROGRAM           PROGRAM is about to be run; without its own section below, it never answered
+#   @@ nvidia STATUS COLUMNS    exit status of nvidia-smi; a row per GPU, or its complaint (124, 137: out of time)
+#   @@ apps STATUS COLUMNS      the same, a row per process that computes on a GPU
+#   @@ rocm STATUS              exit status of rocm-smi; JSON, or its complaint
+#   @@ kfd                      `GPU_ID PID BYTES`: memory that a process holds on an AMD GPU
+#   @@ owners                   `PID USER ELAPSED COMMAND`: who runs the GPU processes; ELAPSED is [[DD-]HH:]MM:SS or -
+#   @@ disk root|home           df -Pk of / and of the home folder
+#   @@ end                      nothing was cut off
+
+LC_ALL=C
+# A shell that nobody logged in to may miss the folders of the vendors' tools; what PATH has already goes first.
+PATH="${PATH:-/usr/bin:/bin}:/usr/sbin:/sbin:/usr/local/bin:/opt/rocm/bin:/usr/local/nvidia/bin:/usr/lib/wsl/lib"
+export LC_ALL PATH
+system=$(uname -s)
+
+# section NAME [TEXT]
+section() {
+    printf '@@ %s\n' "$1"
+    [ -z "${2:-}" ] || printf '%s\n' "$2" | sed 's/^/ /'
+}
+
+# The same, or nothing where there is no text.
+tell() {
+    [ -z "$2" ] || section "$1" "$2"
+}
+
+has() {
+    command -v "$1" >/dev/null 2>&1
+}
+
+# A broken driver or a dead file server answers never: at most 8 seconds, where the machine has timeout(1).
+limit=
+if timeout -k 1 8 true; then
+    limit='timeout -k 1 8'
+elif timeout 8 true; then
+    limit='timeout 8'
+fi >/dev/null 2>&1
+
+limited() {
+    # shellcheck disable=SC2086 # a command with its options, or no words at all
+    $limit "$@" </dev/null 2>&1
+}
+
+# named FILE: `NAME: CONTENT`, if it can be read
+named() {
+    [ ! -r "$1" ] || printf '%s: %s\n' "${1##*/}" "$(cat "$1")"
+}
+
+cpus() {
+    online=$(getconf _NPROCESSORS_ONLN 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || grep -c ^processor /proc/cpuinfo)
+    printf 'online: %s\nusable: %s\n' "$online" "$(nproc 2>/dev/null || echo "$online")"
+    if [ -r /sys/fs/cgroup/cpu.max ]; then
+        read -r quota period </sys/fs/cgroup/cpu.max
+    elif [ -r /sys/fs/cgroup/cpu/cpu.cfs_quota_us ]; then
+        read -r quota </sys/fs/cgroup/cpu/cpu.cfs_quota_us
+        read -r period </sys/fs/cgroup/cpu/cpu.cfs_period_us
+    fi
+    printf 'quota: %s\nperiod: %s\n' "${quota:-none}" "${period:-none}"
+}
+
+linux_memory() {
+    grep -E '^(MemTotal|MemFree|MemAvailable|Buffers|Cached|SReclaimable|Shmem):' /proc/meminfo
+    for folder in /sys/fs/cgroup /sys/fs/cgroup/memory; do
+        for name in memory.max memory.current memory.limit_in_bytes memory.usage_in_bytes; do
+            named "$folder/$name"
+        done
+        grep -E '^(total_)?inactive_file ' "$folder/memory.stat" 2>/dev/null | sed 's/ /: /'
+    done
+}
+
+# Each system knows some of these names, and says nothing on standard output about the others.
+sysctl_memory() {
+    for name in hw.memsize hw.physmem hw.pagesize vm.stats.vm.v_free_count vm.stats.vm.v_inactive_count \
+        vm.stats.vm.v_laundry_count; do
+        value=$(sysctl -n "$name" 2>/dev/null) && printf '%s: %s\n' "$name" "$value"
+    done
+    ! has vm_stat || vm_stat
+}
+
+host() {
+    tell clock "$(date +%s)"
+    if [ "$system" = Linux ]; then
+        tell uptime "$(cut -d ' ' -f 1 /proc/uptime 2>/dev/null)"
+        tell load "$(cat /proc/loadavg 2>/dev/null)"
+        tell memory "$(linux_memory 2>/dev/null)"
+    else
+        tell boot "$(sysctl -n kern.boottime 2>/dev/null)"
+        tell load "$(sysctl -n vm.loadavg 2>/dev/null)"
+        tell memory "$(sysctl_memory 2>/dev/null)"
+    fi
+    tell cpus "$(cpus 2>/dev/null)"
+}
+
+# Where ps cannot be asked for single processes (busybox), /proc knows their owners.
+owners_from_proc() {
+    for pid in $1; do
+        [ ! -d "/proc/$pid" ] || echo "$pid $(stat -c %U "/proc/$pid") - $(cat "/proc/$pid/comm")"
+    done
+}
+
+# owners PIDS: one on each line, among them perhaps what is no number
+owners() {
+    pids=$(printf '%s\n' "$1" | tr -dc '0-9\n' | grep . | sort -un | head -n 256)
+    [ -n "$pids" ] || return 0
+    user=user
+    # ps on Linux prints a number in place of a name that is longer than its column.
+    [ "$system" != Linux ] || user=user:32
+    list=$(ps -o pid= -o "$user=" -o etime= -o comm= -p "$(printf '%s\n' "$pids" | paste -s -d , -)" 2>/dev/null)
+    tell owners "${list:-$(owners_from_proc "$pids" 2>/dev/null)}"
+}
+
+nvidia_gpus() {
+    columns=index,uuid,name,driver_version,utilization.gpu,utilization.memory,memory.total,memory.used,memory.free
+    columns=$columns,temperature.gpu,power.draw,power.limit,compute_mode
+    asked=$columns,mig.mode.current
+    rows=$(limited nvidia-smi --query-gpu="$asked" --format=csv,noheader,nounits)
+    status=$?
+    case $rows in
+    *'not a valid field'*)
+        # Drivers before 450 have not heard of MIG.
+        asked=$columns
+        rows=$(limited nvidia-smi --query-gpu="$asked" --format=csv,noheader,nounits)
+        status=$?
+        ;;
+    esac
+    section "nvidia $status $asked" "$rows"
+}
+
+nvidia() {
+    has nvidia-smi || return 0
+    section 'asking nvidia-smi'
+    # The two sides of the pipe run at the same time: each question can take seconds.
+    nvidia_gpus | {
+        columns=gpu_uuid,pid,used_memory,process_name
+        rows=$(limited nvidia-smi --query-compute-apps="$columns" --format=csv,noheader,nounits)
+        status=$?
+        cat
+        section "apps $status $columns" "$rows"
+        owners "$(printf '%s\n' "$rows" | cut -d , -f 2)"
+    }
+}
+
+amd_processes() {
+    for file in /sys/class/kfd/kfd/proc/*/vram_*; do
+        folder=${file%/*}
+        [ ! -r "$file" ] || echo "${file##*_} ${folder##*/} $(cat "$file")"
+    done
+}
+
+amd() {
+    has rocm-smi || return 0
+    section 'asking rocm-smi'
+    answer=$(limited rocm-smi --showid --showproductname --showuse --showmeminfo vram --showtemp --showpower --json)
+    section "rocm $?" "$answer"
+    processes=$(amd_processes 2>/dev/null)
+    tell kfd "$processes"
+    owners "$(printf '%s\n' "$processes" | cut -d ' ' -f 2)"
+}
+
+disks() {
+    section 'disk root' "$(limited df -Pk /)"
+    section 'disk home' "$(limited df -Pk "${HOME:-/}")"
+}
+
+main() {
+    section 'probe 1'
+    host
+    # Again all at once; each waits to be printed until those before it are done.
+    disks | {
+        amd | {
+            nvidia
+            cat
+        }
+        cat
+    }
+    section end
+}
+
+main

@@ -1,0 +1,62 @@
+"""Fixtures for every test: a clean environment, real machines, coroutine tests without decoration."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.sshd import Fleet, Sshd
+
+FOREIGN_PREFIXES = ("REMOTE_", "OPENSANDBOX_", "OPEN_SANDBOX_", "MCP_", "XDG_")
+XDG_FOLDERS = ("CONFIG_HOME", "DATA_HOME", "STATE_HOME", "CACHE_HOME", "RUNTIME_DIR")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> None:
+    """Mark every coroutine test for anyio's plugin, which looks for the mark right after this."""
+    if collector.istestfunction(obj, name) and inspect.iscoroutinefunction(obj):
+        pytest.mark.anyio(obj)
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nothing of the person who runs the tests is seen or touched; gives the home folder used instead."""
+    for name in tuple(os.environ):
+        if name.startswith(FOREIGN_PREFIXES) or name == "SSH_AUTH_SOCK":
+            monkeypatch.delenv(name)
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("REMOTE_SANDBOX_MCP_HOME", str(home / "remote-sandbox-mcp"))
+    for name in XDG_FOLDERS:
+        monkeypatch.setenv(f"XDG_{name}", str(home / "xdg" / name.lower()))
+    # The one that must exist already where it is named at all.
+    (home / "xdg" / "runtime_dir").mkdir(parents=True, mode=0o700)
+    return home
+
+
+@pytest.fixture(scope="session")
+def fleet() -> Iterator[Fleet]:
+    """Starts machines on demand; all of them end with the session."""
+    with Fleet() as fleet:
+        yield fleet
+
+
+@pytest.fixture(scope="session")
+def shared_sshd(fleet: Fleet) -> Sshd:
+    return fleet.machine("shared")
+
+
+@pytest.fixture
+def sshd(shared_sshd: Sshd) -> Iterator[Sshd]:
+    """A machine with bash and a key login, shared by all tests and put right after each."""
+    yield shared_sshd
+    shared_sshd.reset()
