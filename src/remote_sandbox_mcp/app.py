@@ -6,13 +6,16 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from .config import paths
+from .config.schema import Configuration
 from .core import check
 from .core.command import Command, Completed, Missing, Running
 from .core.errors import BadArgument, FileProblem, SandboxError
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
+from .core.machine import LocalPlace, Machine
 from .core.output import Clipped, clip
 from .core.progress import Progress, silent
-from .core.sandbox import Description
+from .core.sandbox import Description, Sandbox
 from .core.score import idle_score
 from .core.usage import Usage
 from .fleet import Fleet, Member
@@ -185,3 +188,34 @@ def _mismatch(path: str, count: int) -> str:
     if not count:
         return f"old_text does not occur in {path}; read the file and copy the text exactly, with its white space"
     return f"old_text occurs {count} times in {path}; add surrounding lines until it is unique, or set replace_all"
+
+
+def compose(configuration: Configuration) -> App:
+    """Put the parts together: nothing is opened, and no library is loaded that the first call does not need."""
+    members = [_machine_member(machine) for machine in configuration.machines]
+    if configuration.local is not None:
+        members.append(_local_member(configuration.local))
+    return App(
+        Fleet(members, configuration.default),
+        problems=configuration.problems,
+        patience_s=configuration.settings.patience_s,
+    )
+
+
+def _machine_member(machine: Machine) -> Member:
+    async def opener() -> Sandbox:
+        from .backends.ssh.machine import open_machine
+
+        return await open_machine(machine, paths.known_hosts_file())
+
+    description = Description(machine.name, "ssh", machine.host, machine.port, machine.login.user)
+    return Member(machine.name, lambda: description, opener)
+
+
+def _local_member(place: LocalPlace) -> Member:
+    from .backends import local
+
+    async def opener() -> Sandbox:
+        return await local.open_local(place, paths.state_folder())
+
+    return Member(place.name, lambda: local.describe(place), opener, local.why_not)

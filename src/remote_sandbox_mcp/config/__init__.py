@@ -1,1 +1,1 @@
-"""What the operator says: environment variables, config.toml, ~/.ssh/config."""
+"""The operator's configuration: config.toml, environment variables, ~/.ssh/config aliases and secrets."""

@@ -70,8 +70,8 @@ class Exchange:
             self.last_bytes, self.last_text = int(beat["bytes"]), str(beat["line"])
         elif self.done.done():
             return
-        elif kind == wire.END:
-            self.done.set_result(json.loads(body))
+        elif kind in (wire.END, wire.PONG):
+            self.done.set_result(json.loads(body or b"{}"))
         elif kind == wire.FAIL:
             answer = json.loads(body)
             self.done.set_exception(Refusal(str(answer["reason"]), str(answer["message"])))
@@ -113,6 +113,14 @@ class OutpostClient:
 
     def begin(self, verb: str, raw: bytes = b"", **order: Any) -> Exchange:
         """Send a request; the exchange fills as answers come."""
+        body = json.dumps({"verb": verb, **order}).encode() + (b"\0" + raw if raw else b"")
+        return self._begin(wire.REQUEST, body)
+
+    async def ping(self) -> None:
+        """One round trip. Raises LineLost."""
+        await self._begin(wire.PING).done
+
+    def _begin(self, kind: int, body: bytes = b"") -> Exchange:
         exchange = Exchange(next(self._numbers), asyncio.get_running_loop().create_future())
         # A failure that nobody waits for any more is not an error in the log.
         exchange.done.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -122,8 +130,7 @@ class OutpostClient:
         if not self._open:
             self._heard = time.monotonic()
         self._open[exchange.number] = exchange
-        body = json.dumps({"verb": verb, **order}).encode() + (b"\0" + raw if raw else b"")
-        self._send(wire.frame(wire.REQUEST, exchange.number, body))
+        self._line.write(wire.frame(kind, exchange.number, body))
         return exchange
 
     async def ask(self, verb: str, raw: bytes = b"", **order: Any) -> tuple[Exchange, dict[str, Any]]:
@@ -138,7 +145,7 @@ class OutpostClient:
     def cancel(self, exchange: Exchange) -> None:
         """End the request's process at the far side; for a run, its whole tree."""
         if self._open.pop(exchange.number, None) and self.is_alive:
-            self._send(wire.frame(wire.CANCEL, exchange.number))
+            self._line.write(wire.frame(wire.CANCEL, exchange.number))
 
     def release(self, exchange: Exchange) -> None:
         """Stop listening; the far side goes on."""
@@ -149,9 +156,6 @@ class OutpostClient:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _send(self, data: bytes) -> None:
-        self._line.write(data)
 
     async def _listen(self, buffer: bytearray) -> None:
         try:
@@ -170,7 +174,7 @@ class OutpostClient:
         exchange = self._open.get(number)
         if exchange is None:
             return
-        if kind in (wire.END, wire.FAIL):
+        if kind in (wire.END, wire.FAIL, wire.PONG):
             del self._open[number]
         exchange.take(kind, body)
 
@@ -183,7 +187,7 @@ class OutpostClient:
                 self._pinged = 0.0
             elif not self._pinged:
                 self._pinged = now
-                self._send(wire.frame(wire.PING, 0))
+                self._line.write(wire.frame(wire.PING, 0))
             elif now - self._pinged > PONG_S:
                 self._lose()
 

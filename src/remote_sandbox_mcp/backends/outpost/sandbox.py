@@ -19,6 +19,7 @@ from .far import wire
 
 BEAT_S = 5.0
 MEND_S = 20.0
+LAST_LOOK_S = 2.0
 
 
 class OutpostSandbox:
@@ -46,7 +47,7 @@ class OutpostSandbox:
     async def open(self) -> None:
         client = await self._reach()
         with contextlib.suppress(LineLost):
-            await client.ask("forget", id="run-none")
+            await client.ping()
             return
         await self._reach()
 
@@ -81,7 +82,8 @@ class OutpostSandbox:
         try:
             while True:
                 try:
-                    return await watch.follow(client, exchange)
+                    seen = await watch.follow(client, exchange)
+                    return seen or await self._handed_over(watch, exchange)
                 except LineLost:
                     client = await self._mend(watch, exchange)
                     # The same id never starts twice where the first start can be found again.
@@ -102,6 +104,15 @@ class OutpostSandbox:
             "timeout": command.timeout_s,
             "keep": command.keep,
         }
+
+    async def _handed_over(self, watch: _Watch, exchange: Exchange) -> Completed | Running:
+        """What there is when the caller's patience ends: asked for once more, because the end of it says most."""
+        with contextlib.suppress(ConnectError, asyncio.TimeoutError, TimeoutError):
+            command = watch.command
+            seen = await asyncio.wait_for(self.observe(command.run_id, keep=command.keep), LAST_LOOK_S)
+            if not isinstance(seen, Missing):
+                return seen
+        return watch.snapshot(exchange)
 
     async def _mend(self, watch: _Watch, exchange: Exchange) -> OutpostClient:
         """A new line after a cut. Raises LostContact when there is none in time."""
@@ -199,12 +210,13 @@ class _Watch:
         self.begun = time.monotonic()
         self.until = self.begun + (patience_s if patience_s is not None else 10 * 365 * 86400)
 
-    async def follow(self, client: OutpostClient, exchange: Exchange) -> Completed | Running:
+    async def follow(self, client: OutpostClient, exchange: Exchange) -> Completed | Running | None:
+        """The end, or None when patience is over. Raises LineLost, Refusal, LostContact."""
         while not exchange.done.done():
             left = self.until - time.monotonic()
             if left <= 0:
                 client.release(exchange)
-                return self.snapshot(exchange)
+                return None
             await asyncio.wait((exchange.done,), timeout=min(left, BEAT_S))
             if not exchange.done.done():
                 self._report(exchange)

@@ -11,15 +11,16 @@ BACKLOG_BYTES = 16 << 20
 
 
 class Listener:
-    """The pipe to the outpost: never blocks the run, and may be gone."""
+    """The pipe to the outpost. A run never waits for it (and it may be gone); a worker does."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, waits: bool = False) -> None:
         self.fd = fd
         self.backlog = bytearray()
-        os.set_blocking(fd, False)
+        self.most = 0 if waits else BACKLOG_BYTES
+        os.set_blocking(fd, waits)
 
     def send(self, data: bytes) -> None:
-        if self.fd >= 0 and len(self.backlog) < BACKLOG_BYTES:
+        if self.fd >= 0 and len(self.backlog) <= self.most:
             self.backlog += data
             self.flush()
 

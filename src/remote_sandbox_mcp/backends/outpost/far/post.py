@@ -62,7 +62,7 @@ class Post:
         os.set_blocking(1, False)
 
     def serve(self) -> None:
-        self.spare = self.prepare()
+        self.ready()
         while True:
             events = self.poller.poll(IDLE_MS if self.forgotten else None)
             if not events or len(self.forgotten) > MOST_FORGOTTEN:
@@ -74,8 +74,7 @@ class Post:
                 elif fd in self.children and self.listening:
                     self.relay(fd)
             self.flush()
-            if self.spare is None:
-                self.spare = self.prepare()
+            self.ready()
 
     def receive(self) -> bool:
         data = os.read(0, 1 << 18)
@@ -129,7 +128,7 @@ class Post:
         if not pid:
             try:
                 self.leave_the_line()
-                listener = Listener(theirs)
+                listener = Listener(theirs, waits=True)
                 if verb == "look":
                     look(order, request, listener)
                 else:
@@ -164,6 +163,14 @@ class Post:
         os.close(orders)
         os.close(theirs)
         return Spare(pid, feed, answers)
+
+    def ready(self) -> None:
+        """Have a keeper waiting; where the machine cannot start one now, the next run will say so."""
+        if self.spare is None:
+            try:
+                self.spare = self.prepare()
+            except OSError:
+                pass
 
     def keep(self, orders: int, answers: int) -> None:
         """In the keeper: wait for the order (none comes when the outpost ends), then see it through."""

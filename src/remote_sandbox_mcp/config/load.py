@@ -1,0 +1,217 @@
+"""Loads the configuration: environment variables beat config.toml, and one bad entry does not spoil the others."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core.command import Environment
+from ..core.machine import LocalPlace, Machine
+from . import paths, readers
+from .machines import Builder
+from .problems import Fault, Tell, plain, quoted
+from .schema import (
+    LOCAL_READERS,
+    SECRET_KEYS,
+    SERVER_READERS,
+    SERVER_VARIABLES,
+    TOP_KEYS,
+    Configuration,
+    Entry,
+    Settings,
+    read_entry,
+    read_table,
+    tell_unknown,
+)
+from .secrets import readable_by_others
+
+LIST = "REMOTE_SANDBOX_LIST"
+SINGLE_KEYS = ("host", "port", "user", "password", "key_file", "key_passphrase")
+
+
+def load(config_path: Path | None = None, environ: Mapping[str, str] = os.environ) -> Configuration:
+    """Read everything that is configured. Never fails: what cannot be used is told in `problems`."""
+    problems: list[str] = []
+    tell = problems.append
+    path = config_path or paths.config_file()
+    file = str(path)
+    found = _read_file(path, config_path is not None, tell)
+    document = found or {}
+    for key in document.keys() - set(TOP_KEYS):
+        tell_unknown(key, TOP_KEYS, file, tell)
+    settings, sources = _settings(document, file, environ, tell)
+    in_environ = _unique(_environ_entries(environ, tell), tell)
+    in_file = _unique(_file_entries(document, file, environ, tell), tell)
+    _tell_exposed(path, in_file.values(), tell)
+    entries = {**in_environ, **{name: entry for name, entry in in_file.items() if name not in in_environ}}
+    machines = Builder(entries.values(), settings, environ, tell).machines()
+    local = _local(document, file, machines, tell)
+    names = [machine.name for machine in machines] + ([local.name] if local else [])
+    return Configuration(
+        machines=machines,
+        local=local,
+        default=_default(document, file, names, tell),
+        settings=settings,
+        problems=tuple(problems),
+        sources=sources | {f"machines.{machine.name}": entries[machine.name].where for machine in machines},
+        file="" if found is None else file,
+    )
+
+
+def _read_file(path: Path, wanted: bool, tell: Tell) -> dict[str, Any] | None:
+    try:
+        with open(os.path.expanduser(path), encoding="utf-8") as opened:
+            return _parse(opened.read())
+    except FileNotFoundError:
+        if wanted:
+            tell(f"{path} is not there, so nothing is configured by it; correct the path that was given.")
+    except OSError as error:
+        tell(f"{path} is passed over: it cannot be read ({error.strerror}); check its permissions.")
+    except (ValueError, RecursionError) as error:
+        # The parser's own words may quote the file, and with it a password; its place in the file is enough.
+        place = re.search(r"line \d+, column \d+", str(error))
+        tell(f"{path} is passed over: it is not valid TOML{f' ({place[0]})' if place else ''}; correct it there.")
+    return None
+
+
+def _parse(text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads(text)
+
+
+def _environ_entries(environ: Mapping[str, str], tell: Tell) -> Iterator[Entry | None]:
+    for number, raw in enumerate(_listed(environ, tell), 1):
+        yield read_entry(raw, f"{LIST} entry {number}{_called(raw)}", environ, tell)
+    if environ.get("REMOTE_HOST", "").strip():
+        given = {key: value for key in SINGLE_KEYS if (value := environ.get(_variable(key)))}
+        yield read_entry(given, "REMOTE_HOST", environ, tell, _variable)
+
+
+def _variable(key: str) -> str:
+    return f"REMOTE_{key.upper()}"
+
+
+def _listed(environ: Mapping[str, str], tell: Tell) -> list[Any]:
+    text = environ.get(LIST, "")
+    if not text.strip():
+        return []
+    import json
+
+    try:
+        listed = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        place = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
+        tell(f"{LIST} is passed over: it is not valid JSON{place}; correct it there.")
+        return []
+    if not isinstance(listed, list):
+        tell(f"{LIST} is passed over: it must be a JSON list of machines, so put [ and ] around it.")
+        return []
+    return listed
+
+
+def _called(raw: object) -> str:
+    name = raw.get("name") if isinstance(raw, Mapping) else None
+    return f" ({quoted(name)})" if name and isinstance(name, str) else ""
+
+
+def _file_entries(
+    document: Mapping[str, Any], file: str, environ: Mapping[str, str], tell: Tell
+) -> Iterator[Entry | None]:
+    for name, raw in _table(document, "machines", file, tell).items():
+        named = {"name": name, **raw} if isinstance(raw, Mapping) else raw
+        yield read_entry(named, f"{file} [machines.{plain(name)}]", environ, tell)
+    try:
+        hosts = readers.texts(document.get("hosts", []))
+    except Fault as fault:
+        tell(f"{file}: hosts is passed over: each of them {fault}.")
+        return
+    for alias in hosts:
+        yield read_entry({"ssh_alias": alias}, f"{file} hosts {quoted(alias)}", environ, tell)
+
+
+def _unique(entries: Iterable[Entry | None], tell: Tell) -> dict[str, Entry]:
+    chosen: dict[str, Entry] = {}
+    for entry in filter(None, entries):
+        other = chosen.setdefault(entry.name, entry)
+        if other is not entry:
+            tell(
+                f"{entry.where} is left out: its name {quoted(entry.name)} is that of {other.where} already; "
+                "give it a name of its own."
+            )
+    return chosen
+
+
+def _tell_exposed(path: Path, entries: Iterable[Entry], tell: Tell) -> None:
+    """Passwords in a file that others can read are worth a sentence."""
+    secrets = (getattr(entry, key) for entry in entries for key in SECRET_KEYS)
+    if any(secret and not secret.source for secret in secrets) and readable_by_others(str(path)):
+        tell(f"{path} holds a password, and other users may read it: run chmod 600 {path}.")
+
+
+def _settings(
+    document: Mapping[str, Any], file: str, environ: Mapping[str, str], tell: Tell
+) -> tuple[Settings, dict[str, str]]:
+    values = _checked(document, "server", SERVER_READERS, file, tell)
+    sources = {f"server.{key}": file for key in values}
+    for key, variable in SERVER_VARIABLES.items():
+        if given := environ.get(variable, "").strip():
+            try:
+                values[key] = SERVER_READERS[key](given)
+                sources[f"server.{key}"] = variable
+            except Fault as fault:
+                tell(f"{variable} is passed over: it {fault}.")
+    return Settings(**values), sources
+
+
+def _checked(
+    document: Mapping[str, Any], key: str, known: Mapping[str, readers.Reader], file: str, tell: Tell
+) -> dict[str, Any]:
+    """A table of settings: a bad one is told and passed over, the others hold."""
+    where = f"{file} [{key}]"
+    values, faults = read_table(_table(document, key, file, tell), known, where, tell)
+    for fault in faults:
+        tell(f"{where}: {fault}, so it is passed over.")
+    return values
+
+
+def _table(document: Mapping[str, Any], key: str, file: str, tell: Tell) -> Mapping[str, Any]:
+    table = document.get(key, {})
+    if isinstance(table, Mapping):
+        return table
+    example = f"[{key}.NAME]" if key == "machines" else f"[{key}]"
+    tell(f"{file}: {key} is passed over: it must be a table, written as {example}.")
+    return {}
+
+
+def _local(document: Mapping[str, Any], file: str, machines: Iterable[Machine], tell: Tell) -> LocalPlace | None:
+    values = _checked(document, "local", LOCAL_READERS, file, tell)
+    if not values.pop("enabled", True):
+        return None
+    environment = Environment(values.get("shell", ()), values.get("init", ()), values.get("env", {}))
+    local = LocalPlace(values.get("name") or "local", values.get("network", False), environment)
+    if any(machine.name == local.name for machine in machines):
+        tell(
+            f"The embedded sandbox is left out: a machine is named {quoted(local.name)} as well; "
+            f"set name or enabled = false under [local] in {file}."
+        )
+        return None
+    return local
+
+
+def _default(document: Mapping[str, Any], file: str, names: list[str], tell: Tell) -> str:
+    """The sandbox named as the default, else the first one."""
+    fallback = names[0] if names else ""
+    wanted = document.get("default", fallback)
+    if wanted in names:
+        return str(wanted)
+    if wanted:
+        shown = quoted(wanted) if isinstance(wanted, str) else "what it says"
+        tell(f"{file}: default is passed over: no sandbox that can be used is named {shown}.")
+    return fallback

@@ -1,0 +1,45 @@
+"""Where our own files are: the state folder, the user's config.toml, our known_hosts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..core.errors import ConfigError
+
+APP = "remote-sandbox-mcp"
+HOME = "REMOTE_SANDBOX_MCP_HOME"
+
+
+def config_file() -> Path:
+    """The user's configuration file, whether or not it exists."""
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir(APP, appauthor=False)) / "config.toml"
+
+
+def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder for what we remember, made for the owner alone if it is not there yet. Raises ConfigError."""
+    folder = _state_path(environ)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ConfigError(
+            f"unable to make the state folder {folder}: {reason}. Set {HOME} to a folder that can be written."
+        ) from error
+    return folder
+
+
+def known_hosts_file(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where we remember host keys that were accepted on first use."""
+    return state_folder(environ) / "known_hosts"
+
+
+def _state_path(environ: Mapping[str, str]) -> Path:
+    if given := environ.get(HOME):
+        return Path(os.path.abspath(os.path.expanduser(given)))
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir(APP, appauthor=False))

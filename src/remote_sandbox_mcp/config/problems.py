@@ -1,0 +1,24 @@
+"""How the operator's mistakes are told: one sentence each, harmless to print, and never the value itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+Tell = Callable[[str], None]
+
+CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+class Fault(Exception):
+    """Why a value cannot be taken, as the end of a sentence that began with its key."""
+
+
+def plain(text: str, limit: int = 60) -> str:
+    """A text of unknown origin inside a sentence: one line, harmless, not too long."""
+    shown = CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+    return f"{shown[:limit]}..." if len(shown) > limit else shown
+
+
+def quoted(text: str) -> str:
+    return f'"{plain(text)}"'

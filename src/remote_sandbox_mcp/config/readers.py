@@ -1,0 +1,156 @@
+"""One reader for each kind of value: it gives the value back in its right type, or says why not without showing it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..core.secret import Secret
+from .problems import CONTROLS, Fault
+from .secrets import resolve_secret
+
+Reader = Callable[[Any], Any]
+
+_UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
+_HOST = re.compile(r"(?!-)[\w.-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_YES, _NO = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
+
+
+def text(value: object) -> str:
+    """A line of text without the blanks around it."""
+    if not isinstance(value, str):
+        raise Fault("must be text in quotes")
+    if CONTROLS.search(value.strip()):
+        raise Fault("must not hold control characters")
+    return value.strip()
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """One text or a list of them."""
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return tuple(filter(None, map(text, items)))
+
+
+def name(value: object) -> str:
+    """What a sandbox may be called; `gpu1:/path` must stay readable."""
+    given = text(value)
+    if "/" in given or ":" in given:
+        raise Fault('must not hold "/" or ":"')
+    return given
+
+
+def host(value: object) -> str:
+    """A host name or an address, and nothing else."""
+    given = text(value)
+    given = given[1:-1] if given.startswith("[") and given.endswith("]") else given
+    if given and not _HOST.fullmatch(given):
+        raise Fault("must be a host name or an address alone; the user and the port have their own keys")
+    return given
+
+
+def port(value: object) -> int:
+    number = _digits(value)
+    if number is None or not 1 <= number <= 65535:
+        raise Fault("must be a whole number from 1 to 65535")
+    return number
+
+
+def count(value: object) -> int:
+    number = _digits(value)
+    if number is None:
+        raise Fault("must be a whole number, 0 or more")
+    return number
+
+
+def _digits(value: object) -> int | None:
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value.strip()):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def seconds(value: object) -> float:
+    fault = Fault("must be a number of seconds above 0")
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise fault
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise fault from None
+    if not math.isfinite(number) or number <= 0:
+        raise fault
+    return number
+
+
+def flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if word not in _YES | _NO:
+        raise Fault("must be true or false")
+    return word in _YES
+
+
+def agent(value: object) -> str:
+    """Which SSH agent: true or false, or what IdentityAgent takes (a socket, SSH_AUTH_SOCK, none)."""
+    if isinstance(value, bool):
+        return "SSH_AUTH_SOCK" if value else "none"
+    return text(value)
+
+
+def jump(value: object) -> tuple[str, ...]:
+    """Jump hosts in order: one, a list, or a text with commas between; "none" for none."""
+    hops = tuple(hop.strip() for item in texts(value) for hop in item.split(","))
+    return () if hops in {("none",), ("",)} else hops
+
+
+def words(value: object) -> tuple[str, ...]:
+    """An argument vector, as a list or as one line."""
+    if not isinstance(value, str):
+        return texts(value)
+    import shlex
+
+    try:
+        return tuple(shlex.split(text(value)))
+    except ValueError:
+        raise Fault("has a quote that is not closed") from None
+
+
+def lines(value: object) -> tuple[str, ...]:
+    """Shell lines, as one text or a list."""
+    items = value if isinstance(value, list) else [value]
+    return tuple(map(_sendable, items))
+
+
+def variables(value: object) -> dict[str, str]:
+    """Environment variables; numbers become text."""
+    if not isinstance(value, Mapping):
+        raise Fault("must be a table of names and values")
+    if not all(isinstance(key, str) and _VARIABLE.fullmatch(key) for key in value):
+        raise Fault("holds a name that is not letters, digits and underscores")
+    return {key: _sendable(_plain(item)) for key, item in value.items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value
+    return repr(value) if abs(value) < 1 << 64 else None
+
+
+def _sendable(value: object) -> str:
+    if not isinstance(value, str):
+        raise Fault("must be text in quotes")
+    if _UNSENDABLE.search(value):
+        raise Fault("holds a character that cannot be sent")
+    return value
+
+
+def secret(environ: Mapping[str, str]) -> Reader:
+    """A reader of secrets, which fetches none of them."""
+
+    def read(value: object) -> Secret:
+        return resolve_secret(_sendable(value), environ)
+
+    return read

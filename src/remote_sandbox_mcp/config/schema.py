@@ -1,0 +1,161 @@
+"""What may be configured: every key, what it takes, and the values that come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.machine import LocalPlace, Machine
+from ..core.secret import Secret
+from . import readers
+from .problems import Fault, Tell, quoted
+from .readers import Reader
+from .secrets import doubt
+
+Labels = Callable[[str], str]
+
+TOP_KEYS = ("default", "hosts", "server", "local", "machines")
+SECRET_KEYS = ("password", "key_passphrase")
+
+SERVER_READERS: dict[str, Reader] = {
+    "patience_s": readers.seconds,
+    "strict_host_keys": readers.flag,
+    "connect_timeout_s": readers.seconds,
+    "expose_advanced_tools": readers.flag,
+    "inline_sync_max_files": readers.count,
+    "inline_sync_max_bytes": readers.count,
+}
+SERVER_VARIABLES = {
+    "patience_s": "REMOTE_SANDBOX_PATIENCE_S",
+    "expose_advanced_tools": "REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS",
+    "inline_sync_max_files": "REMOTE_SANDBOX_INLINE_SYNC_MAX_FILES",
+    "inline_sync_max_bytes": "REMOTE_SANDBOX_INLINE_SYNC_MAX_BYTES",
+}
+LOCAL_READERS: dict[str, Reader] = {
+    "enabled": readers.flag,
+    "name": readers.name,
+    "network": readers.flag,
+    "shell": readers.words,
+    "init": readers.lines,
+    "env": readers.variables,
+}
+_MACHINE_READERS: dict[str, Reader] = {
+    "name": readers.name,
+    "host": readers.host,
+    "port": readers.port,
+    "user": readers.text,
+    "key_file": readers.texts,
+    "certificate_file": readers.texts,
+    "agent": readers.agent,
+    "jump": readers.jump,
+    "shell": readers.words,
+    "init": readers.lines,
+    "env": readers.variables,
+    "python": readers.text,
+    "strict_host_keys": readers.flag,
+    "connect_timeout_s": readers.seconds,
+    "ssh_alias": readers.host,
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for the server, and for every machine that does not say otherwise."""
+
+    patience_s: float | None = None
+    strict_host_keys: bool = False
+    connect_timeout_s: float = 5.0
+    expose_advanced_tools: bool = False
+    inline_sync_max_files: int = 200
+    inline_sync_max_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Everything the operator configured that can be used, and a sentence for each thing that cannot.
+
+    `default` is the sandbox meant when none is named. `sources` tells where a thing came from, under its path in
+    config.toml ("machines.gpu1", "server.patience_s"). `file` is the configuration file that was read.
+    """
+
+    machines: tuple[Machine, ...] = ()
+    local: LocalPlace | None = None
+    default: str = ""
+    settings: Settings = field(default_factory=Settings)
+    problems: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One machine as it was written down at `where`; None or empty where nothing was said."""
+
+    name: str
+    where: str
+    host: str = ""
+    ssh_alias: str = ""
+    port: int | None = None
+    user: str = ""
+    password: Secret | None = None
+    key_file: tuple[str, ...] = ()
+    key_passphrase: Secret | None = None
+    certificate_file: tuple[str, ...] = ()
+    agent: str = ""
+    jump: tuple[str, ...] | None = None
+    shell: tuple[str, ...] = ()
+    init: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    python: str = "python3"
+    strict_host_keys: bool | None = None
+    connect_timeout_s: float | None = None
+
+
+def read_entry(raw: object, where: str, environ: Mapping[str, str], tell: Tell, labels: Labels = str) -> Entry | None:
+    """A machine from its table; None, with the reason told, where it cannot be used."""
+    if not isinstance(raw, Mapping):
+        tell(f"{where} is left out: it must be a table of keys and values, with host and user at least.")
+        return None
+    secret = readers.secret(environ)
+    values, faults = read_table(raw, {**_MACHINE_READERS, **dict.fromkeys(SECRET_KEYS, secret)}, where, tell, labels)
+    if not faults and not (values.get("host") or values.get("ssh_alias")):
+        faults = [f"{labels('host')} is missing"]
+    if faults:
+        tell(f"{where} is left out: {', and '.join(faults)}.")
+        return None
+    # A name must not hold ":", which an IPv6 address does.
+    name = values.pop("name", "") or (values.get("ssh_alias") or values["host"]).replace(":", "-")
+    _tell_doubts(raw, where, environ, tell, labels)
+    return Entry(name=name, where=where, **values)
+
+
+def read_table(
+    raw: Mapping[str, Any], known: Mapping[str, Reader], where: str, tell: Tell, labels: Labels = str
+) -> tuple[dict[str, Any], list[str]]:
+    """The values that are right, and what is wrong with the others; unknown keys are told and passed over."""
+    values: dict[str, Any] = {}
+    faults: list[str] = []
+    for key, value in raw.items():
+        if key not in known:
+            tell_unknown(key, known, where, tell)
+        elif value is not None and value != "":
+            try:
+                values[key] = known[key](value)
+            except Fault as fault:
+                faults.append(f"{labels(key)} {fault}")
+    return values, faults
+
+
+def tell_unknown(key: str, known: Iterable[str], where: str, tell: Tell) -> None:
+    import difflib
+
+    near = difflib.get_close_matches(key[:60], list(known), 1, 0.5)
+    hint = f"the nearest right key is {quoted(near[0])}" if near else f"the keys are {', '.join(sorted(known))}"
+    tell(f"{where}: the unknown key {quoted(key)} is passed over; {hint}.")
+
+
+def _tell_doubts(raw: Mapping[str, Any], where: str, environ: Mapping[str, str], tell: Tell, labels: Labels) -> None:
+    for key in SECRET_KEYS:
+        if raw.get(key) and (why := doubt(raw[key], environ)):
+            tell(f"{where}: {labels(key)} is kept elsewhere, and {why}.")

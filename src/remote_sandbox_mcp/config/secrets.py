@@ -1,0 +1,171 @@
+"""Secrets kept elsewhere: env:NAME, file:PATH, command:WORDS, keyring:SERVICE/USER; fetched when first needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ..core.errors import ConfigError
+from ..core.secret import Secret
+from .problems import plain
+
+LITERAL = "literal:"
+COMMAND_LIMIT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Where a secret is kept. Calling it fetches the secret; it fails with ConfigError, which names the place alone."""
+
+    kind: str
+    rest: str = field(repr=False)
+    environ: Mapping[str, str] = field(repr=False, compare=False)
+
+    def __call__(self) -> str:
+        return _FETCHERS[self.kind](self)
+
+    @property
+    def place(self) -> str:
+        """The reference as it may be shown: of a command only the program, since its arguments may be secret."""
+        shown = "".join(_words(self.rest)[:1]) if self.kind == "command" else self.rest
+        return f"{self.kind}:{plain(shown, 200)}"
+
+
+def resolve_secret(text: str, environ: Mapping[str, str] = os.environ) -> Secret:
+    """A secret from what the operator wrote: a reference, `literal:...`, or the secret itself. Fetches nothing."""
+    if reference := _reference(text, environ):
+        return Secret.later(reference, reference.place)
+    return Secret(text.removeprefix(LITERAL))
+
+
+def doubt(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """What can be seen to be wrong with a reference without fetching anything, as the end of a sentence; else ''."""
+    reference = _reference(text, environ)
+    return _DOUBTS[reference.kind](reference) if reference else ""
+
+
+def _reference(text: str, environ: Mapping[str, str]) -> Reference | None:
+    kind, colon, rest = text.partition(":")
+    return Reference(kind, rest, environ) if colon and kind in _FETCHERS else None
+
+
+def _from_env(reference: Reference) -> str:
+    value = reference.environ.get(reference.rest, "")
+    if not value:
+        raise ConfigError(f"unable to get a secret from {reference.place}: {_doubt_env(reference)}.")
+    return value
+
+
+def _doubt_env(reference: Reference) -> str:
+    return "" if reference.environ.get(reference.rest) else "that environment variable is not set: set it"
+
+
+def _from_file(reference: Reference) -> str:
+    try:
+        with open(os.path.expanduser(reference.rest), encoding="utf-8") as file:
+            if text := file.read().rstrip("\r\n"):
+                return text
+        reason = "it is empty"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+    raise ConfigError(f"unable to get a secret from {reference.place}: {reason}; correct the path or the file.")
+
+
+def _doubt_file(reference: Reference) -> str:
+    if not os.path.exists(os.path.expanduser(reference.rest)):
+        return "that file cannot be found: correct the path"
+    if readable_by_others(reference.rest):
+        return f"other users may read that file: run chmod 600 {plain(reference.rest, 200)}"
+    return ""
+
+
+def readable_by_others(path: str) -> bool:
+    """Whether a file may be read by anyone but its owner; one that is not there may not."""
+    try:
+        return bool(os.stat(os.path.expanduser(path)).st_mode & 0o044)
+    except (OSError, ValueError):
+        return False
+
+
+def _from_command(reference: Reference) -> str:
+    words = _words(reference.rest)
+    if not words:
+        raise ConfigError(f"unable to get a secret from {reference.place}: {_doubt_command(reference)}.")
+    line = _output(words, reference.place).partition("\n")[0].rstrip("\r")
+    if not line:
+        raise ConfigError(
+            f"unable to get a secret from {reference.place}: it printed nothing; run it by hand to see why."
+        )
+    return line
+
+
+def _doubt_command(reference: Reference) -> str:
+    return "" if _words(reference.rest) else "its words cannot be told apart: check its quotes"
+
+
+def _words(line: str) -> list[str]:
+    import shlex
+
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        return []
+    return [os.path.expanduser(words[0]), *words[1:]] if words else []
+
+
+def _output(words: list[str], place: str) -> str:
+    import subprocess
+
+    failed = f"unable to get a secret from {place}:"
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    try:
+        # Our own standard input and output may carry the MCP protocol: the command must touch neither.
+        process = subprocess.Popen(words, stdin=nothing, stdout=pipe, stderr=nothing, start_new_session=True)
+    except (OSError, ValueError):
+        raise ConfigError(f"{failed} the program cannot be started; check that it is installed.") from None
+    with process:
+        try:
+            output, _ = process.communicate(timeout=COMMAND_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            raise ConfigError(
+                f"{failed} it did not end within {COMMAND_LIMIT_S:g} s; run it by hand to see why."
+            ) from None
+    if process.returncode:
+        raise ConfigError(f"{failed} it ended with status {process.returncode}; run it by hand to see why.")
+    return output.decode("utf-8", "replace")
+
+
+def _from_keyring(reference: Reference) -> str:
+    import keyring
+    import keyring.errors
+
+    service, _, user = reference.rest.rpartition("/")
+    failed = f"unable to get a secret from {reference.place}:"
+    try:
+        found = keyring.get_password(service, user)
+    except keyring.errors.KeyringError:
+        raise ConfigError(f"{failed} the keyring is locked or there is none; run: keyring diagnose") from None
+    if not found:
+        raise ConfigError(f"{failed} the keyring holds nothing under that name; run: keyring set {service} {user}")
+    return found
+
+
+def _doubt_keyring(reference: Reference) -> str:
+    service, _, user = reference.rest.rpartition("/")
+    return "" if service and user else "it must read keyring:SERVICE/USER"
+
+
+_FETCHERS: dict[str, Callable[[Reference], str]] = {
+    "env": _from_env,
+    "file": _from_file,
+    "command": _from_command,
+    "keyring": _from_keyring,
+}
+_DOUBTS: dict[str, Callable[[Reference], str]] = {
+    "env": _doubt_env,
+    "file": _doubt_file,
+    "command": _doubt_command,
+    "keyring": _doubt_keyring,
+}

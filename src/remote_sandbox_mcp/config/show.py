@@ -1,0 +1,85 @@
+"""The configuration as plain data that may be shown to anyone: every secret is hidden."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from ..core.command import Environment
+from ..core.machine import Hop, LocalPlace, Login, Machine
+from ..core.secret import Secret
+from .schema import Configuration
+
+
+def show(configuration: Configuration) -> dict[str, Any]:
+    """Everything that is configured, and where it came from; env, init and proxy commands may hold tokens: hidden."""
+    sources = configuration.sources
+    return {
+        "file": configuration.file or "none",
+        "default": configuration.default,
+        "machines": [
+            _machine(machine) | {"source": sources.get(f"machines.{machine.name}", "")}
+            for machine in configuration.machines
+        ],
+        "local": _local(configuration.local) if configuration.local else None,
+        "settings": {
+            key: {"value": value, "source": sources.get(f"server.{key}", "default")}
+            for key, value in asdict(configuration.settings).items()
+        },
+        "problems": list(configuration.problems),
+    }
+
+
+def _machine(machine: Machine) -> dict[str, Any]:
+    return _filled(
+        name=machine.name,
+        host=machine.host,
+        port=machine.port,
+        **_login(machine.login),
+        jump=[_hop(hop) for hop in machine.hops],
+        proxy_command="hidden" if machine.proxy_command else "",
+        host_key_name=machine.host_key_name,
+        known_hosts_files=list(machine.known_hosts_files),
+        strict_host_keys=machine.strict_host_keys,
+        connect_timeout_s=machine.connect_timeout_s,
+        python=machine.python,
+        **_environment(machine.environment),
+    )
+
+
+def _hop(hop: Hop) -> dict[str, Any]:
+    return _filled(host=hop.host, port=hop.port, **_login(hop.login), host_key_name=hop.host_key_name)
+
+
+def _login(login: Login) -> dict[str, Any]:
+    return {
+        "user": login.user,
+        "password": _hidden(login.password),
+        "key_files": list(login.key_files),
+        "key_passphrase": _hidden(login.key_passphrase),
+        "certificate_files": list(login.certificate_files),
+        "agent": login.agent,
+        "agent_identities": list(login.agent_identities),
+    }
+
+
+def _local(local: LocalPlace) -> dict[str, Any]:
+    return _filled(name=local.name, network=local.network, **_environment(local.environment))
+
+
+def _environment(environment: Environment) -> dict[str, Any]:
+    return {
+        "shell": list(environment.shell),
+        "init": f"hidden ({len(environment.init)} lines)" if environment.init else "",
+        "env": dict.fromkeys(environment.env, "hidden"),
+    }
+
+
+def _hidden(secret: Secret | None) -> str:
+    if secret is None:
+        return ""
+    return f"hidden (from {secret.source})" if secret.source else "hidden"
+
+
+def _filled(**values: Any) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value not in ("", [], {}, None)}
