@@ -142,10 +142,12 @@ class OutpostClient:
             self.cancel(exchange)
             raise
 
-    def cancel(self, exchange: Exchange) -> None:
-        """End the request's process at the far side; for a run, its whole tree."""
-        if self._open.pop(exchange.number, None) and self.is_alive:
-            self._line.write(wire.frame(wire.CANCEL, exchange.number))
+    def cancel(self, exchange: Exchange) -> bool:
+        """End the request's process at the far side, for a run its whole tree; False where it cannot be told."""
+        if not self._open.pop(exchange.number, None) or not self.is_alive:
+            return False
+        self._line.write(wire.frame(wire.CANCEL, exchange.number))
+        return True
 
     def release(self, exchange: Exchange) -> None:
         """Stop listening; the far side goes on."""

@@ -74,10 +74,9 @@ class OutpostSandbox:
     async def run(
         self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
     ) -> Completed | Running:
-        client = await self._reach()
+        client = first = await self._reach()
         watch = _Watch(command, patience_s, progress)
         order = self._order(command)
-        place = client.hello["place"]
         exchange = client.begin("run", **order)
         try:
             while True:
@@ -87,9 +86,11 @@ class OutpostSandbox:
                 except LineLost:
                     client = await self._mend(watch, exchange)
                     # The same id never starts twice where the first start can be found again.
-                    exchange = client.begin("run", **order, only_in=place)
+                    exchange = client.begin("run", **order, only_in=first.hello["place"])
         except asyncio.CancelledError:
-            client.cancel(exchange) if client.is_alive else self._later(self._stop_quietly(command.run_id))
+            # On a new line the exchange only looks on: there the run has to be stopped by its name.
+            if not client.cancel(exchange) or client is not first:
+                self._later(self._stop_quietly(command.run_id))
             raise
         except Refusal as refusal:
             raise NotStarted(f"{self.description.name}: {refusal}") from None

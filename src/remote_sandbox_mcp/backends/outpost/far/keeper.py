@@ -1,5 +1,6 @@
 """A keeper per run: it owns the command, collects its output, ends it, and outlives the line."""
 
+import json
 import os
 import select
 import signal
@@ -8,8 +9,8 @@ import time
 from .family import PRCTL, become_subreaper, descendants, read_status, start_process, strike
 from .look import look
 from .output import Listener, Stream, widen_pipe
-from .place import RunFolder, find_run, start_folder, to_bytes, to_text
-from .wire import BEAT, END, ERR, ERR_TAIL, FAIL, OUT, OUT_TAIL, frame, json_frame
+from .place import RunFolder, find_run, make_folder, start_folder, to_bytes, to_text
+from .wire import BEAT, CANCEL, END, ERR, ERR_TAIL, FAIL, FREE, OUT, OUT_TAIL, REQUEST, frame, json_frame, split_frames
 
 MYPY = False
 if MYPY:
@@ -23,37 +24,79 @@ BEAT_S = 2.0
 LONGEST_ARGUMENT = 100000
 
 
-class Keeper:
-    """Runs one command from its start to its end."""
+class Feed:
+    """What the outpost tells its keeper: orders, and that one is cancelled."""
 
-    def __init__(self, folder: RunFolder, order: "dict[str, Any]", request: int, listener: Listener) -> None:
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.buffer = bytearray()
+
+    def take(self) -> "list[tuple[int, int, bytes]] | None":
+        """The frames that have come, or None when the outpost is gone."""
+        data = os.read(self.fd, 1 << 18)
+        self.buffer += data
+        return split_frames(self.buffer) if data else None
+
+    def next_order(self) -> "tuple[int, dict[str, Any]] | None":
+        while True:
+            frames = self.take()
+            if frames is None:
+                return None
+            for kind, request, body in frames:
+                if kind == REQUEST:
+                    return request, json.loads(body.decode())
+
+
+def hear_signals() -> int:
+    """A descriptor from which the numbers of the signals that came can be read."""
+    wakeup, wake_end = os.pipe()
+    os.set_blocking(wakeup, False)
+    os.set_blocking(wake_end, False)
+    signal.set_wakeup_fd(wake_end)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    return wakeup
+
+
+class Keeper:
+    """Runs one command from its start to its end. Made ready before its order comes: what can be done early is."""
+
+    def __init__(self, folder: RunFolder, feed: Feed, wakeup: int, listener: Listener) -> None:
         self.folder = folder
-        self.order = order
-        self.request = request
+        self.feed = feed
+        self.wakeup = wakeup
         self.listener = listener
-        self.started = time.time()
-        self.begun = time.monotonic()
-        self.deadline = self.begun + float(order["timeout"])
         self.status: "int | None" = None
         self.ended_at = 0.0
         self.ending = "exited"
         self.kill_at = 0.0
-        self.beaten = (self.begun, 0)
         self.main = 0
         self.childless = False
-
-    def run(self) -> None:
-        boot = str(self.order["here"]).partition(":")[0]
-        start = {"id": self.order["id"], "pid": os.getpid(), "boot": boot, "started": self.started}
-        if self.is_elsewhere() or not self.folder.claim(str(self.order["id"]), start):
-            self.folder.remove()
-            look(dict(self.order, wait=self.order["timeout"] + 3600), self.request, self.listener)
-            return
         self.streams: "dict[int, Stream]" = {}
+        self.out_pipe, self.err_pipe = os.pipe(), os.pipe()
+        self.poller = select.poll()
+        for fd in (self.out_pipe[0], self.err_pipe[0], feed.fd, wakeup):
+            self.poller.register(fd, select.POLLIN)
+        os.set_blocking(self.out_pipe[0], False)
+        os.set_blocking(self.err_pipe[0], False)
+
+    def run(self, order: "dict[str, Any]", request: int) -> None:
+        self.order = order
+        self.request = request
+        self.begun = time.monotonic()
+        self.deadline = self.begun + float(order["timeout"])
+        self.beaten = (self.begun, 0)
+        boot = str(order["here"]).partition(":")[0]
+        start = {"id": order["id"], "pid": os.getpid(), "boot": boot, "started": time.time()}
+        if self.is_elsewhere() or not self.folder.claim(str(order["id"]), start):
+            self.abandon()
+            look(dict(order, wait=order["timeout"] + 3600), request, self.listener)
+            return
         try:
-            self.start(int(self.order["keep"]))
+            self.start(int(order["keep"]))
         except OSError as problem:
-            self.abandon(problem)
+            self.abandon()
+            self.explain(problem)
             return
         while not self.is_over():
             self.step()
@@ -67,25 +110,12 @@ class Keeper:
         return bool(from_place != self.order["here"])
 
     def start(self, keep: int) -> None:
-        become_subreaper()
-        script = self.script_arguments()
-        out, out_end = os.pipe()
-        err, err_end = os.pipe()
-        self.wakeup, wake_end = os.pipe()
-        for fd in (out, err, self.wakeup, wake_end):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(wake_end)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: None)
-        self.main = self.launch(script, out_end, err_end)
-        os.close(out_end)
-        os.close(err_end)
-        self.poller = select.poll()
-        self.poller.register(self.wakeup, select.POLLIN)
-        for fd, name in ((out, b"out"), (err, b"err")):
-            self.poller.register(fd, select.POLLIN)
-            self.streams[fd] = Stream(self.folder.file(name), keep)
-        self.out, self.err = self.streams[out], self.streams[err]
+        self.main = self.launch(self.script_arguments(), self.out_pipe[1], self.err_pipe[1])
+        os.close(self.out_pipe[1])
+        os.close(self.err_pipe[1])
+        self.out = Stream(self.folder.file(b"out"), keep)
+        self.err = Stream(self.folder.file(b"err"), keep)
+        self.streams = {self.out_pipe[0]: self.out, self.err_pipe[0]: self.err}
 
     def launch(self, script: "list[str]", out: int, err: int) -> int:
         """Start the shell in the caller's folder; without a configured one bash, or sh where there is no bash."""
@@ -121,8 +151,13 @@ class Keeper:
             file.write(to_bytes(script))
         return ['. "$0"', to_text(path)]
 
-    def abandon(self, problem: OSError) -> None:
+    def abandon(self) -> None:
+        """Nothing was started: leave nothing behind."""
         self.folder.remove()
+        for fd in self.out_pipe + self.err_pipe:
+            os.close(fd)
+
+    def explain(self, problem: OSError) -> None:
         if problem.filename == "cwd":
             self.fail("cwd", "unable to enter %s: %s" % (self.order["cwd"] or "~", problem.strerror))
         else:
@@ -136,6 +171,8 @@ class Keeper:
         for fd, _ in self.poller.poll(self.wait_ms()):
             if fd == self.wakeup:
                 self.heed_signals()
+            elif fd == self.feed.fd:
+                self.heed_outpost()
             else:
                 self.take(fd)
         now = time.monotonic()
@@ -172,8 +209,7 @@ class Keeper:
             self.listener.send(frame(OUT if stream is self.out else ERR, self.request, head))
 
     def heed_signals(self) -> None:
-        numbers = os.read(self.wakeup, 512)
-        if signal.SIGTERM in numbers and self.status is None:
+        if signal.SIGTERM in os.read(self.wakeup, 512) and self.folder.told_to_stop():
             self.stop("stopped")
         try:
             while True:
@@ -185,8 +221,15 @@ class Keeper:
         except ChildProcessError:
             self.childless = True
 
+    def heed_outpost(self) -> None:
+        frames = self.feed.take()
+        if frames is None:
+            self.poller.unregister(self.feed.fd)
+        elif any(kind == CANCEL and request == self.request for kind, request, _ in frames):
+            self.stop("stopped")
+
     def stop(self, ending: str) -> None:
-        if self.ending == "exited":
+        if self.ending == "exited" and self.status is None:
             self.ending = ending
             self.kill_at = time.monotonic() + GRACE_S
             strike(self.family(), signal.SIGTERM)
@@ -231,12 +274,12 @@ class Keeper:
         except OSError:
             # A full disk: who listens now still gets the result, who asks later is told that it is lost.
             pass
+        self.out.close()
+        self.err.close()
         # Unlocked before it is told, so that the near side may forget the run as soon as it knows.
         self.folder.release()
         frames = frame(OUT_TAIL, self.request, self.out.rest()) + frame(ERR_TAIL, self.request, self.err.rest())
         self.listener.send(frames + json_frame(END, self.request, end))
-        self.listener.finish()
-        self.drain()
 
     def describe_end(self) -> "dict[str, Any]":
         left = self.family()
@@ -257,11 +300,45 @@ class Keeper:
 
     def drain(self) -> None:
         """Take and drop what processes left behind still print, so that they do not die of a closed pipe."""
+        self.listener.finish()
         while self.streams:
-            for fd, _ in self.poller.poll():
-                if fd == self.wakeup:
-                    self.heed_signals()
-                elif not os.read(fd, 1 << 16):
-                    self.poller.unregister(fd)
+            for fd in select.select(list(self.streams), [], [])[0]:
+                if not os.read(fd, 1 << 16):
                     os.close(fd)
                     del self.streams[fd]
+
+
+def keep(feed: Feed, listener: Listener, here: str) -> None:
+    """See one order after another through, until the outpost is gone or a command leaves something behind."""
+    wakeup = hear_signals()
+    become_subreaper()
+    while listener.fd >= 0:
+        try:
+            keeper = Keeper(make_folder(), feed, wakeup, listener)
+        except OSError as problem:
+            refuse_next(feed, listener, "unable to make a folder for the run: %s" % problem.strerror)
+            return
+        listener.send(frame(FREE, 0))
+        order = feed.next_order()
+        if order is None:
+            keeper.folder.remove()
+            return
+        clear(wakeup)
+        keeper.run(dict(order[1], here=here), order[0])
+        if keeper.streams or not keeper.childless:
+            keeper.drain()
+            return
+
+
+def clear(wakeup: int) -> None:
+    """Signals that came between runs were meant for the run before."""
+    try:
+        os.read(wakeup, 512)
+    except BlockingIOError:
+        pass
+
+
+def refuse_next(feed: Feed, listener: Listener, message: str) -> None:
+    order = feed.next_order()
+    if order is not None:
+        listener.send(json_frame(FAIL, order[0], {"reason": "folder", "message": message}))

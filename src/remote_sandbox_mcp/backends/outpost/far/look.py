@@ -6,7 +6,7 @@ import time
 
 from .family import strike
 from .output import Listener
-from .place import boot_id, find_run, is_locked, read_record, to_text
+from .place import STOP_MARK, boot_id, find_run, is_locked, read_record, to_text
 from .wire import BEAT, END, ERR, ERR_TAIL, OUT, OUT_TAIL, frame, json_frame
 
 MYPY = False
@@ -35,9 +35,10 @@ def look(order: "dict[str, Any]", request: int, listener: Listener) -> None:
 
 
 def stop_run(folder: bytes) -> None:
-    """A locked folder names a living keeper, so its pid cannot have been given to another process."""
+    """Mark the run, then wake its keeper, which looks for the mark: nobody else is ended by mistake."""
     start = read_record(folder)[0]
     if start and is_locked(folder):
+        os.chmod(os.path.join(folder, b"run"), 0o600 | STOP_MARK)
         strike([int(start["pid"])], signal.SIGTERM)
 
 

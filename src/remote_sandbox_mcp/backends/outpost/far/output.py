@@ -83,6 +83,10 @@ class Stream:
         missing = min(self.total - self.sent, self.keep)
         return self.tail[len(self.tail) - missing :]
 
+    def close(self) -> None:
+        if self.file >= 0:
+            os.close(self.file)
+
     def save_tail(self) -> None:
         if self.total > self.stored:
             with open(self.path + b".tail", "wb") as file:

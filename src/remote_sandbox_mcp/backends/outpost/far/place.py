@@ -12,6 +12,8 @@ MYPY = False
 if MYPY:
     from typing import Any
 
+# The mode of a run's record says that the run shall end: setting it works on a full disk, and for exactly one run.
+STOP_MARK = 0o100
 KEEP_RUNS_S = 24 * 3600
 KEEP_RUNS_BYTES = 1 << 30
 
@@ -113,7 +115,7 @@ class RunFolder:
     """
 
     def __init__(self, base: bytes) -> None:
-        self.path = os.path.join(base, b".new-%d" % os.getpid())
+        self.path = os.path.join(base, b".new-" + os.urandom(8).hex().encode())
         os.mkdir(self.path, 0o700)
         self.record = self.create(b"run")
         fcntl.flock(self.record, fcntl.LOCK_EX)
@@ -140,6 +142,9 @@ class RunFolder:
                 raise
         return False
 
+    def told_to_stop(self) -> bool:
+        return bool(os.fstat(self.record).st_mode & STOP_MARK)
+
     def note(self, line: "dict[str, Any]") -> None:
         os.write(self.record, json.dumps(line).encode() + b"\n")
 
@@ -160,7 +165,6 @@ def make_folder() -> RunFolder:
                 return RunFolder(base)
         except OSError as problem:
             trouble = problem
-            shutil.rmtree(os.path.join(base, b".new-%d" % os.getpid()), ignore_errors=True)
     raise trouble
 
 
@@ -209,7 +213,8 @@ def prune_folder(base: bytes, now: float) -> None:
     total = 0
     for age, size, folder in sorted(measured_runs(base, now)):
         total += size
-        if (age > KEEP_RUNS_S or total > KEEP_RUNS_BYTES) and not is_locked(folder):
+        unclaimed = os.path.basename(folder).startswith(b".new-") and age > 60
+        if (unclaimed or age > KEEP_RUNS_S or total > KEEP_RUNS_BYTES) and not is_locked(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -9,11 +9,11 @@ import sys
 import time
 
 from .files import Refused, list_entries, read, search, write
-from .keeper import Keeper
+from .keeper import Feed, keep
 from .look import look
 from .output import Listener
-from .place import forget_run, make_folder, place_id, prune_runs
-from .wire import CANCEL, END, FAIL, HELLO, PING, PONG, REQUEST, frame, json_frame, split_frames, write_all
+from .place import forget_run, place_id, prune_runs
+from .wire import CANCEL, END, FAIL, FREE, HELLO, PING, PONG, REQUEST, frame, json_frame, split_frames, write_all
 
 MYPY = False
 if MYPY:
@@ -21,29 +21,25 @@ if MYPY:
 
 QUEUE_BYTES = 4 << 20
 WORKER_S = 60
-IDLE_MS = 100
+IDLE_MS = 50
 MOST_FORGOTTEN = 200
+MOST_IDLE = 8
 WORKERS = {"read": read, "write": write, "list": list_entries, "search": search}
 
 
 class Child:
-    """A process that answers one request through a pipe."""
+    """A process of ours: a worker answers one request; a keeper, which has a feed, takes one run after another."""
 
-    def __init__(self, pid: int, request: int, keeps_a_run: bool) -> None:
+    def __init__(self, pid: int, request: int, feed: int = -1) -> None:
         self.pid = pid
         self.request = request
-        self.keeps_a_run = keeps_a_run
+        self.feed = feed
         self.buffer = bytearray()
         self.answered = False
 
-
-class Spare:
-    """A keeper that waits for its order."""
-
-    def __init__(self, pid: int, feed: int, answers: int) -> None:
-        self.pid = pid
-        self.feed = feed
-        self.answers = answers
+    @property
+    def keeps_runs(self) -> bool:
+        return self.feed >= 0
 
 
 class Post:
@@ -57,12 +53,12 @@ class Post:
         self.poller.register(0, select.POLLIN)
         self.listening = True
         self.here = place_id()
-        self.spare: "Spare | None" = None
+        self.idle: "list[Child]" = []
         self.forgotten: "list[str]" = []
         os.set_blocking(1, False)
 
     def serve(self) -> None:
-        self.ready()
+        self.hire()
         while True:
             events = self.poller.poll(IDLE_MS if self.forgotten else None)
             if not events or len(self.forgotten) > MOST_FORGOTTEN:
@@ -74,7 +70,6 @@ class Post:
                 elif fd in self.children and self.listening:
                     self.relay(fd)
             self.flush()
-            self.ready()
 
     def receive(self) -> bool:
         data = os.read(0, 1 << 18)
@@ -91,13 +86,19 @@ class Post:
         if kind == PING:
             self.queue += frame(PONG, request)
         elif kind == CANCEL:
-            for child in self.children.values():
-                if child.request == request:
-                    os.kill(child.pid, signal.SIGTERM)
+            self.cancel(request)
         elif kind == REQUEST:
             self.accept(request, body)
         else:
             self.fail(request, "unknown", "a frame of kind %d is not known here" % kind)
+
+    def cancel(self, request: int) -> None:
+        for child in self.children.values():
+            if child.request == request and not child.answered:
+                if child.keeps_runs:
+                    write_all(child.feed, frame(CANCEL, request))
+                else:
+                    os.kill(child.pid, signal.SIGTERM)
 
     def accept(self, request: int, body: bytes) -> None:
         head, _, raw = body.partition(b"\0")
@@ -122,7 +123,7 @@ class Post:
         self.queue += json_frame(FAIL, request, {"reason": reason, "message": message})
 
     def spawn(self, verb: str, order: "dict[str, Any]", raw: bytes, request: int) -> None:
-        """Start the process that answers one request."""
+        """Start the worker that answers one request."""
         ours, theirs = os.pipe()
         pid = os.fork()
         if not pid:
@@ -139,63 +140,42 @@ class Post:
                 # Nothing may reach the outpost's own loop.
                 os._exit(0)
         os.close(theirs)
-        self.adopt(ours, Child(pid, request, False))
+        self.adopt(ours, Child(pid, request))
 
-    def adopt(self, fd: int, child: Child) -> None:
+    def adopt(self, fd: int, child: Child) -> Child:
         self.children[fd] = child
         if self.listening:
             self.poller.register(fd, select.POLLIN)
+        return child
 
-    def prepare(self) -> Spare:
-        """Fork the next keeper ahead of its order, because a fork takes as long as the rest of a run's start."""
+    def hire(self) -> Child:
+        """Fork a keeper. It serves many runs, because a fork takes as long as all else of a run's start."""
         orders, feed = os.pipe()
-        answers, theirs = os.pipe()
+        ours, theirs = os.pipe()
         pid = os.fork()
         if not pid:
             try:
                 self.leave_the_line()
                 os.close(feed)
-                os.close(answers)
+                os.close(ours)
                 os.setsid()
-                self.keep(orders, theirs)
+                keep(Feed(orders), Listener(theirs), self.here)
             finally:
                 os._exit(0)
         os.close(orders)
         os.close(theirs)
-        return Spare(pid, feed, answers)
-
-    def ready(self) -> None:
-        """Have a keeper waiting; where the machine cannot start one now, the next run will say so."""
-        if self.spare is None:
-            try:
-                self.spare = self.prepare()
-            except OSError:
-                pass
-
-    def keep(self, orders: int, answers: int) -> None:
-        """In the keeper: wait for the order (none comes when the outpost ends), then see it through."""
-        listener = Listener(answers)
-        try:
-            folder = make_folder()
-        except OSError as problem:
-            request, _ = read_order(orders)
-            reason = "unable to make a folder for the run: %s" % problem.strerror
-            listener.send(json_frame(FAIL, request, {"reason": "folder", "message": reason}))
-            return
-        request, order = read_order(orders)
-        if order:
-            Keeper(folder, dict(order, here=self.here), request, listener).run()
-            listener.finish()
-        else:
-            folder.remove()
+        return self.adopt(ours, Child(pid, 0, feed))
 
     def hand_over(self, request: int, head: bytes) -> None:
-        """Give a run to the waiting keeper."""
-        spare = self.spare or self.prepare()
-        self.spare = None
-        write_all(spare.feed, frame(REQUEST, request, head))
-        os.close(spare.feed)
-        self.adopt(spare.answers, Child(spare.pid, request, True))
+        """Give a run to a keeper that waits, or to a new one."""
+        keeper = self.idle.pop() if self.idle else self.hire()
+        keeper.request, keeper.answered = request, False
+        write_all(keeper.feed, frame(REQUEST, request, head))
+
+    def dismiss(self, keeper: Child) -> None:
+        """Without a feed a keeper ends as soon as it has nothing to do."""
+        os.close(keeper.feed)
+        keeper.feed = -1
 
     def leave_the_line(self) -> None:
         """sshd ends a channel when nobody holds its ends any more; a run must not hold them."""
@@ -203,11 +183,10 @@ class Post:
         for fd in (0, 1, 2):
             os.dup2(null, fd)
         os.close(null)
-        for fd in self.children:
+        for fd, child in self.children.items():
             os.close(fd)
-        if self.spare:
-            os.close(self.spare.feed)
-            os.close(self.spare.answers)
+            if child.keeps_runs:
+                os.close(child.feed)
 
     def relay(self, fd: int) -> None:
         """Pass on whole frames only, so that the answers of many requests never mix."""
@@ -215,16 +194,33 @@ class Post:
         data = os.read(fd, 1 << 16)
         child.buffer += data
         for kind, request, body in split_frames(child.buffer):
-            child.answered = child.answered or kind in (END, FAIL)
-            self.queue += frame(kind, request, body)
+            if kind == FREE:
+                self.rest(child)
+            else:
+                child.answered = child.answered or kind in (END, FAIL)
+                self.queue += frame(kind, request, body)
         if not data:
             self.poller.unregister(fd)
             os.close(fd)
             del self.children[fd]
             self.reap(child)
 
+    def rest(self, keeper: Child) -> None:
+        """A keeper waits for an order (one may be on its way to it already)."""
+        if keeper.request and not keeper.answered:
+            return
+        keeper.request = 0
+        if len(self.idle) < MOST_IDLE:
+            self.idle.append(keeper)
+        else:
+            self.dismiss(keeper)
+
     def reap(self, child: Child) -> None:
-        if not child.answered:
+        if child in self.idle:
+            self.idle.remove(child)
+        if child.keeps_runs:
+            self.dismiss(child)
+        if child.request and not child.answered:
             status = os.waitpid(child.pid, 0)[1]
             late = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
             reason = "it took longer than %d s" % WORKER_S if late else "its process was killed"
@@ -269,23 +265,11 @@ class Post:
     def leave(self) -> None:
         self.tidy()
         for child in self.children.values():
-            if not child.keeps_a_run:
+            if not child.keeps_runs:
                 os.kill(child.pid, signal.SIGKILL)
 
 
 DONE: "list[int]" = []
-
-
-def read_order(orders: int) -> "tuple[int, dict[str, Any]]":
-    buffer = bytearray()
-    while True:
-        data = os.read(orders, 1 << 18)
-        buffer += data
-        for _, request, body in split_frames(buffer):
-            os.close(orders)
-            return request, json.loads(body.decode())
-        if not data:
-            return 0, {}
 
 
 def answer(work: "Any", order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:

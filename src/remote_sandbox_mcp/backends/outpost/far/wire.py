@@ -15,6 +15,8 @@ MAX_BODY = 64 << 20
 REQUEST, CANCEL, PING = 1, 2, 3
 # From the far side. Every request is answered by any number of the others and exactly one END or FAIL.
 HELLO, OUT, ERR, OUT_TAIL, ERR_TAIL, BEAT, END, FAIL, PONG = 10, 11, 12, 13, 14, 15, 16, 17, 18
+# From a keeper to its outpost only: it waits for an order.
+FREE = 30
 
 
 def frame(kind: int, request: int, body: bytes = b"") -> bytes:
