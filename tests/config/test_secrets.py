@@ -22,7 +22,7 @@ PRINT = f"command:{sys.executable} -c \"print('{HIDDEN}')\""
 
 
 class Keyring(keyring.backend.KeyringBackend):
-    priority = 1  # type: ignore[assignment]
+    priority = 1
     locked = False
 
     def get_password(self, service: str, username: str) -> str | None:
@@ -178,7 +178,8 @@ def test_nothing_is_fetched_before_it_is_needed_and_then_once() -> None:
     secret = Secret.later(lambda: fetched.append(1) or HIDDEN, "test")  # type: ignore[func-returns-value]
     assert secret
     assert repr(secret) == str(secret) == "Secret(hidden)"
-    assert secret == secret and hash(secret) == hash(secret)
+    assert secret == secret
+    assert hash(secret) == hash(secret)
     assert not fetched
     assert secret.reveal() == secret.reveal() == HIDDEN
     assert len(fetched) == 1

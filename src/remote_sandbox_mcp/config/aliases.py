@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.machine import Login
 from . import readers
 from .problems import Fault, Tell
 from .readers import Reader
-from .ssh_config import Lookup, SshConfig, expand
+
+if TYPE_CHECKING:
+    from .ssh_config import Lookup, SshConfig
 
 DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
@@ -109,6 +111,8 @@ class _Meaning:
         return os.path.expanduser(self._text(text))
 
     def _text(self, text: str) -> str:
+        from .ssh_config import expand
+
         return expand(text, self._tokens, self._environ)
 
 

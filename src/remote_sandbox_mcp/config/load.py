@@ -41,7 +41,7 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     file = str(path)
     found = _read_file(path, config_path is not None, tell)
     document = found or {}
-    for key in document.keys() - set(TOP_KEYS):
+    for key in (key for key in document if key not in TOP_KEYS):
         tell_unknown(key, TOP_KEYS, file, tell)
     settings, sources = _settings(document, file, environ, tell)
     in_environ = _unique(_environ_entries(environ, tell), tell)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from ..core.command import Environment
 from ..core.machine import Hop, Login, Machine
@@ -14,7 +15,9 @@ from . import readers
 from .aliases import Alias, agent_socket, certificates_beside, current_user, default_keys, resolve_alias
 from .problems import Fault, Tell, quoted
 from .schema import Entry, Settings
-from .ssh_config import SshConfig
+
+if TYPE_CHECKING:
+    from .ssh_config import SshConfig
 
 _JUMP = re.compile(r"(?:ssh://)?(?:([^@]+)@)?(\[[^\]]+\]|[^:@\[\]/]+)(?::(\d+))?/?")
 
@@ -139,10 +142,11 @@ class Builder:
 
     def _jump(self, jump: str) -> Alias:
         found = _JUMP.fullmatch(jump)
-        if not found:
-            raise Fault("jump must be user@host:port or the name of another machine")
-        host = readers.host(found[2])
-        return self._resolve(host, found[1] or "", readers.port(found[3]) if found[3] else None)
+        try:
+            user, host, port = found.groups() if found else ("", "-", "")
+            return self._resolve(readers.alias(host.strip("[]")), user or "", readers.port(port) if port else None)
+        except Fault:
+            raise Fault("jump must be user@host:port, a host of ~/.ssh/config or another machine's name") from None
 
     def _alias(self, entry: Entry) -> Alias:
         return self._resolve(entry.ssh_alias, entry.user, entry.port) if entry.ssh_alias else Alias(entry.host)
@@ -155,6 +159,8 @@ class Builder:
 
     @cached_property
     def _ssh(self) -> SshConfig:
+        from .ssh_config import SshConfig
+
         return SshConfig.read(self._tell)
 
     def _doubts(self, entry: Entry, machine: Machine) -> Iterable[str]:

@@ -15,6 +15,7 @@ Reader = Callable[[Any], Any]
 
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
 _HOST = re.compile(r"(?!-)[\w.-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?")
+_ALIAS = re.compile(r"""(?!-)[^\s*?!,/;&|<>(){}$`'"\\#]+""")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _YES, _NO = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
@@ -48,6 +49,14 @@ def host(value: object) -> str:
     given = given[1:-1] if given.startswith("[") and given.endswith("]") else given
     if given and not _HOST.fullmatch(given):
         raise Fault("must be a host name or an address alone; the user and the port have their own keys")
+    return given
+
+
+def alias(value: object) -> str:
+    """A host of ~/.ssh/config; it may become part of a command line there, so nothing that a shell would act on."""
+    given = text(value)
+    if given and not _ALIAS.fullmatch(given):
+        raise Fault("must be the name of one host in ~/.ssh/config")
     return given
 
 

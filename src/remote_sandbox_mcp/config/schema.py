@@ -55,7 +55,7 @@ _MACHINE_READERS: dict[str, Reader] = {
     "python": readers.text,
     "strict_host_keys": readers.flag,
     "connect_timeout_s": readers.seconds,
-    "ssh_alias": readers.host,
+    "ssh_alias": readers.alias,
 }
 
 

@@ -70,7 +70,7 @@ def _local(local: LocalPlace) -> dict[str, Any]:
 def _environment(environment: Environment) -> dict[str, Any]:
     return {
         "shell": list(environment.shell),
-        "init": f"hidden ({len(environment.init)} lines)" if environment.init else "",
+        "init": _lines(len(environment.init)),
         "env": dict.fromkeys(environment.env, "hidden"),
     }
 
@@ -83,3 +83,7 @@ def _hidden(secret: Secret | None) -> str:
 
 def _filled(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value not in ("", [], {}, None)}
+
+
+def _lines(count: int) -> str:
+    return f"hidden ({count} line{'s' if count > 1 else ''})" if count else ""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from .problems import Tell, quoted
 
 USER_FILE, SYSTEM_FILE = "~/.ssh/config", "/etc/ssh/ssh_config"
-LONGEST_INCLUDE_CHAIN = 16
 
 _LINE = re.compile(r"\s*([A-Za-z0-9]+)(?:(?:\s*=\s*|\s+)(.*?))?\s*")
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""")
@@ -27,17 +26,8 @@ _SINGLE = {
 
 
 @dataclass(frozen=True)
-class Condition:
-    """When a block applies: the patterns of a Host line, or the criteria of a Match line."""
-
-    keyword: str
-    words: tuple[str, ...]
-    where: str
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One line of a block; `keyword` is in small letters."""
+class Line:
+    """One line: a setting, or the Host or Match that says when a block applies; `keyword` is in small letters."""
 
     keyword: str
     words: tuple[str, ...]
@@ -48,8 +38,8 @@ class Setting:
 class Block:
     """Settings that apply together; a block inside an included file has the conditions of the Include as well."""
 
-    conditions: tuple[Condition, ...]
-    settings: list[Setting] = field(default_factory=list)
+    conditions: tuple[Line, ...]
+    settings: list[Line] = field(default_factory=list)
 
 
 @dataclass
@@ -58,7 +48,7 @@ class Lookup:
 
     alias: str
     local_user: str
-    single: dict[str, Setting] = field(default_factory=dict)
+    single: dict[str, Line] = field(default_factory=dict)
     several: dict[str, list[str]] = field(default_factory=dict)
     known: bool = False
 
@@ -75,7 +65,7 @@ class Lookup:
         setting = self.single.get(_ALIKE.get(keyword, keyword))
         return setting.words[0] if setting and setting.keyword == keyword else ""
 
-    def take(self, setting: Setting) -> None:
+    def take(self, setting: Line) -> None:
         if setting.keyword in _SEVERAL:
             values = self.several.setdefault(setting.keyword, [])
             values.extend(word for word in setting.words[:1] if word not in values)
@@ -104,7 +94,7 @@ class SshConfig:
         """What the files say of a host; `user` is what the caller has decided already."""
         lookup = Lookup(alias, local_user)
         if user:
-            lookup.take(Setting("user", (user,), ""))
+            lookup.take(Line("user", (user,), ""))
         for block in self._blocks:
             if all(self._applies(condition, lookup) for condition in block.conditions):
                 lookup.known |= any(_is_particular(condition) for condition in block.conditions)
@@ -112,14 +102,14 @@ class SshConfig:
                     lookup.take(setting)
         return lookup
 
-    def _applies(self, condition: Condition, lookup: Lookup) -> bool:
+    def _applies(self, condition: Line, lookup: Lookup) -> bool:
         if condition.keyword == "host":
             return matches(condition.words, lookup.alias)
         return bool(condition.words) and all(
             self._fulfils(*criterion, condition, lookup) for criterion in _criteria(condition.words)
         )
 
-    def _fulfils(self, name: str, pattern: str, wanted: bool, condition: Condition, lookup: Lookup) -> bool:
+    def _fulfils(self, name: str, pattern: str, wanted: bool, condition: Line, lookup: Lookup) -> bool:
         if name in {"all", "canonical", "final"}:
             return (name == "all") == wanted
         value = {
@@ -144,34 +134,33 @@ class _Parser:
         self.blocks: list[Block] = []
         self._tell = tell
 
-    def file(self, path: str, conditions: tuple[Condition, ...], folder: str, depth: int = 0) -> None:
-        """Read one file; relative names in its Include lines belong to `folder`."""
+    def file(self, path: str, conditions: tuple[Line, ...], folder: str, chain: tuple[str, ...] = ()) -> None:
+        """Read one file, included by those of `chain`; relative names in its Include lines belong to `folder`."""
         block = self._begin(conditions)
         for number, line in enumerate(self._lines(path), 1):
-            where = f"{path} line {number}"
-            if not (setting := _setting(line, where)):
+            if not (setting := _read(line, f"{path} line {number}")):
                 continue
             if setting.keyword in _BEGINNINGS:
-                block = self._begin((*conditions, Condition(setting.keyword, setting.words, where)))
+                block = self._begin((*conditions, setting))
             elif setting.keyword == "include":
-                self._include(setting, block.conditions, folder, depth)
+                self._include(setting, block.conditions, folder, (*chain, path))
                 block = self._begin(block.conditions)
             elif setting.keyword in _SINGLE | _SEVERAL:
                 block.settings.append(setting)
 
-    def _begin(self, conditions: tuple[Condition, ...]) -> Block:
+    def _begin(self, conditions: tuple[Line, ...]) -> Block:
         self.blocks.append(Block(conditions))
         return self.blocks[-1]
 
-    def _include(self, setting: Setting, conditions: tuple[Condition, ...], folder: str, depth: int) -> None:
-        if depth >= LONGEST_INCLUDE_CHAIN:
-            self._tell(f"{setting.where}: Include is passed over, since files include each other too deeply.")
-            return
+    def _include(self, setting: Line, conditions: tuple[Line, ...], folder: str, chain: tuple[str, ...]) -> None:
         import glob
 
         for pattern in setting.words:
             for path in sorted(glob.glob(os.path.join(folder, os.path.expanduser(pattern)))):
-                self.file(path, conditions, folder, depth + 1)
+                if path in chain:
+                    self._tell(f"{setting.where}: Include is passed over: the file would include itself.")
+                else:
+                    self.file(path, conditions, folder, chain)
 
     def _lines(self, path: str) -> list[str]:
         try:
@@ -184,14 +173,14 @@ class _Parser:
             return []
 
 
-def _setting(line: str, where: str) -> Setting | None:
+def _read(line: str, where: str) -> Line | None:
     found = _LINE.fullmatch(line)
     if not found:
         return None
     keyword, rest = found[1].lower(), found[2] or ""
     words = (rest,) if keyword in _WHOLE_LINE else split(rest)
     # A block that names no host still begins, so that its settings are not taken for those of the block before.
-    return Setting(keyword, words, where) if keyword in _BEGINNINGS or (words and words[0]) else None
+    return Line(keyword, words, where) if keyword in _BEGINNINGS or (words and words[0]) else None
 
 
 def split(line: str) -> tuple[str, ...]:
@@ -226,8 +215,11 @@ def _criteria(words: tuple[str, ...]) -> Iterable[tuple[str, str, bool]]:
         yield bare, pattern, not name.startswith("!")
 
 
-def _is_particular(condition: Condition) -> bool:
-    return condition.keyword == "host" and any(word.strip("*?") for word in condition.words if not word.startswith("!"))
+def _is_particular(condition: Line) -> bool:
+    """Whether a condition was meant for some hosts, not for all of them."""
+    if condition.keyword == "match":
+        return any(name in {"host", "originalhost"} for name, _, _ in _criteria(condition.words))
+    return any(word.strip("*?") for word in condition.words if not word.startswith("!"))
 
 
 def expand(text: str, tokens: Mapping[str, str], environ: Mapping[str, str] | None = None) -> str:

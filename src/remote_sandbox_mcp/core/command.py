@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import secrets
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,7 +13,7 @@ RUN_ID = re.compile(r"run-[a-z0-9]{8,32}\Z")
 
 def new_run_id() -> str:
     """A name for a run that nobody has used before; it is also the handle that agents see."""
-    return f"run-{secrets.token_hex(8)}"
+    return f"run-{uuid.uuid4().hex[:16]}"
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,14 @@ class Environment:
 
     shell: tuple[str, ...] = ()
     init: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    # Not shown: variables are where people keep tokens.
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def source(self, script: str) -> str:
         """The text that the shell runs: the machine's init lines, then the caller's script as it is."""
-        return "\n".join((*self.init, script))
+        text = "\n".join((*self.init, script))
+        # A shell would take a first word like "-x" for an option of its own.
+        return f" {text}" if text.startswith(("-", "+")) else text
 
 
 @dataclass(frozen=True)

@@ -44,30 +44,41 @@ class Gate:
     async def enter(self) -> asyncssh.SSHClientConnection:
         """Connect within the machine's deadline. Raises ConnectError."""
         self._heed_pause()
+        # Keys and secrets come first, outside the deadline: a keyring may ask its owner.
+        keys = [await asyncio.to_thread(credentials, hop.login, self._who()) for hop in self._route()]
         try:
-            connection = await asyncio.wait_for(self._connect(), self.deadline_s)
+            connection = await asyncio.wait_for(self._connect(keys), self.deadline_s)
         except LoginRefused as refused:
-            # Servers lock out those who keep knocking.
-            self._refused, self._closed_until = refused, time.monotonic() + self._pause
-            self._pause = min(self._pause * 2, LONGEST_PAUSE_S)
+            self._knocked_in_vain(refused)
             raise
         except (asyncio.TimeoutError, TimeoutError):
             raise Unreachable(f"{self._who()}: no answer within {self.deadline_s:g} s") from None
         self._pause = PAUSE_S
         return connection
 
+    def _knocked_in_vain(self, refused: LoginRefused) -> None:
+        """Servers lock out those who keep knocking; and what was refused may be changed where it is kept."""
+        self._refused, self._closed_until = refused, time.monotonic() + self._pause
+        self._pause = min(self._pause * 2, LONGEST_PAUSE_S)
+        for hop in self._route():
+            for secret in (hop.login.password, hop.login.key_passphrase):
+                if secret is not None:
+                    secret.forget()
+
+    def _route(self) -> tuple[Hop, ...]:
+        machine = self.machine
+        return (*machine.hops, Hop(machine.host, machine.port, machine.login, machine.host_key_name))
+
     def _heed_pause(self) -> None:
         left = self._closed_until - time.monotonic()
         if self._refused is not None and left > 0:
             raise LoginRefused(f"{self._refused}; not tried again for another {left:.0f} s, so as not to be locked out")
 
-    async def _connect(self) -> asyncssh.SSHClientConnection:
+    async def _connect(self, keys: list[dict[str, Any]]) -> asyncssh.SSHClientConnection:
         tunnel: asyncssh.SSHClientConnection | None = None
-        machine = self.machine
-        target = Hop(machine.host, machine.port, machine.login, machine.host_key_name)
         try:
-            for hop in (*machine.hops, target):
-                tunnel = await self._connect_hop(hop, tunnel, "" if hop is target else hop.host)
+            for hop, options in zip(self._route(), keys, strict=True):
+                tunnel = await self._connect_hop(hop, tunnel, options)
         except BaseException:
             if tunnel is not None:
                 tunnel.abort()
@@ -76,13 +87,13 @@ class Gate:
         return tunnel
 
     async def _connect_hop(
-        self, hop: Hop, tunnel: asyncssh.SSHClientConnection | None, through: str
+        self, hop: Hop, tunnel: asyncssh.SSHClientConnection | None, options: dict[str, Any]
     ) -> asyncssh.SSHClientConnection:
         import asyncssh
 
         judge = _Judge(self, hop)
-        who = self._who() + (f" (jump host {through})" if through else "")
-        proxy = self.machine.proxy_command if tunnel is None and hop.host == self.machine.host else ()
+        who = self._who() + (f" (jump host {hop.host})" if hop in self.machine.hops else "")
+        proxy = self.machine.proxy_command if tunnel is None else ()
         try:
             return await asyncssh.connect(
                 hop.host,
@@ -99,7 +110,7 @@ class Gate:
                 config=None,
                 gss_auth=False,
                 gss_kex=False,
-                **await asyncio.to_thread(credentials, hop.login, who),
+                **options,
             )
         except (OSError, asyncssh.Error) as problem:
             raise translate(problem, who, judge.verdict) from None
@@ -150,6 +161,8 @@ def credentials(login: Login, who: str) -> dict[str, Any]:
     options: dict[str, Any] = {"client_keys": None, "agent_path": login.agent or None}
     if login.user:
         options["username"] = login.user
+    if login.agent_identities:
+        options["agent_identities"] = list(login.agent_identities)
     if login.password is not None:
         options["password"] = login.password.reveal()
     keys: list[Any] = []

@@ -1,0 +1,240 @@
+"""A machine's check-up: its steps, what each was found to be, and what to do about it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from .errors import SandboxError
+from .machine import Hop, Machine
+from .output import harmless
+from .usage import Usage
+
+MACHINE_STEPS = ("name", "port", "host key", "login")
+INSIDE_STEPS = ("shell", "python3", "tmux", "rsync", "GPUs", "clock", "PATH")
+CLOCK_LIMIT_S = 5.0
+_SHOWN = 300
+_LONGEST = 4000
+# Where our sentences turn from what was found to what to do: "...; check port", "... If that is expected, run: ...".
+_TURN = re.compile(r"(?:; |\. )(?=(?:check|correct|try|look|run|set|install|unlock|If) )")
+
+
+class Mark(str, Enum):
+    """How a step went; only `failed` makes the machine unfit for use."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that was looked at, what was found, and what to do if that is not as it should be."""
+
+    name: str
+    mark: Mark
+    said: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """All steps of one sandbox."""
+
+    name: str
+    kind: str
+    address: str
+    steps: tuple[Step, ...]
+    seconds: float = 0.0
+
+    @property
+    def failed(name: str, problem: SandboxError, who: str, *, otherwise: str = "", also: str = "") -> Step:
+    """A step that ended in an error: its sentence, without the words that every sentence of this machine begins with.
+
+    `otherwise` is the remedy where the sentence names none, `also` is added to whichever.
+
+    >>> failed("port", SandboxError("a: nothing listens; check port"), "a", also="by hand: nc a 22")
+    Step(name='port', mark=<Mark.FAILED: 'failed'>, said='nothing listens', remedy='Check port. By hand: nc a 22')
+    """
+    sentence = str(problem).removeprefix(who).removeprefix(":").strip()
+    found, *told = _TURN.split(sentence, maxsplit=1)
+    remedies = [text[:1].upper() + text[1:].rstrip(".") for text in (*(told or [otherwise]), also) if text]
+    return Step(name, Mark.FAILED, _tidy(found), ". ".join(remedies))
+
+
+def complete(steps: Iterable[Step], names: Sequence[str]) -> tuple[Step, ...]:
+    """All steps in their order; those that were not come to are skipped."""
+    found = {step.name: step for step in steps}
+    return tuple(found.get(name) or Step(name, Mark.SKIPPED) for name in names)
+
+
+# How to reach a machine
+
+
+def by_hand(machine: Machine) -> str:
+    """The OpenSSH command that does what we tried to."""
+    login, port = machine.login, ["-p", str(machine.port)] if machine.port != 22 else []
+    keys = [word for file in login.key_files[:1] for word in ("-i", file)]
+    jump = ["-J", ",".join(_jump(hop) for hop in machine.hops)] if machine.hops else []
+    return f"by hand: {shlex.join(['ssh', *port, *keys, *jump, _at(login.user, machine.host)])}"
+
+
+def _jump(hop: Hop) -> str:
+    return address(hop.login.user, hop.host, hop.port)
+
+
+def address(user: str, host: str, port: int) -> str:
+    """Where a machine is, without what is usual.
+
+    >>> address("me", "gpu1", 22), address("", "::1", 2222)
+    ('me@gpu1', '[::1]:2222')
+    """
+    if port in (0, 22):
+        return _at(user, host)
+    return _at(user, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+
+
+def _at(user: str, host: str) -> str:
+    return f"{user}@{host}" if user else host
+
+
+def name_step(host: str, addresses: Sequence[str], is_hop: bool) -> Step:
+    shown = ", ".join(dict.fromkeys(addresses))
+    said = f"{host} is {shown}" if shown != host else shown
+    return ok("name", said + (" (the first jump host)" if is_hop else ""))
+
+
+def port_step(port: int, banner: bytes) -> Step:
+    """`banner` is the server's first line, which names its software: SSH-2.0-OpenSSH_9.6."""
+    software = _tidy(harmless(banner)).split("-", 2)[-1]
+    return ok("port", f"{port}, {software}")
+
+
+def host_key_step(known_before: bool, known_now: bool, files: Sequence[str], fingerprint: str) -> Step:
+    """`files` are those other than our own that know the machine."""
+    if known_before:
+        return ok("host key", f"known{f', from {files[0]}' if files else ''}")
+    if known_now:
+        return ok("host key", f"new, and remembered from now on: {fingerprint}".removesuffix(": "))
+    return Step("host key", Mark.SKIPPED, "the connection ended before it was told")
+
+
+# What is inside
+
+
+def parse_findings(text: str) -> Findings:
+    """Read what doctor.sh printed: `@@ NAME` opens a section, lines of it begin with one space."""
+    noise, mark, rest = text.partition("@@ doctor 1\n")
+    if not mark:
+        raise ValueError("the machine's answer cannot be read")
+    sections: dict[str, str] = {}
+    name = ""
+    for line in rest.splitlines():
+        if line.startswith("@@ "):
+            name = line[3:]
+        elif line.startswith(" "):
+            sections.setdefault(name, _tidy(harmless(line.encode()), _LONGEST))
+    return _findings(sections, noise)
+
+
+def _findings(sections: Mapping[str, str], noise: str) -> Findings:
+    return Findings(
+        shell=sections.get("shell", ""),
+        login_shell=sections.get("login", ""),
+        python=sections.get("python", ""),
+        tmux=sections.get("tmux", ""),
+        rsync=sections.get("rsync", ""),
+        path=sections.get("path", ""),
+        noise=noise.strip(),
+    )
+
+
+def shell_step(findings: Findings, configured: Sequence[str], login_noise: str) -> Step:
+    """Start-up files that print spoil scp, rsync and git, and at worst the output of every command."""
+    shell = " ".join(configured) or _version(findings.shell or "sh")
+    said = f"commands run in {shell}"
+    if findings.login_shell.rpartition("/")[2] not in ("", shell.split(" ")[0].rpartition("/")[2]):
+        said += f"; the login shell is {findings.login_shell}"
+    remedy = "Let them print only where a person reads: put `[ -t 1 ] || return` in front (~/.bashrc or its like)"
+    if findings.noise:
+        return warning("shell", f"{said}. Start-up files print {_quoted(findings.noise)} before every command", remedy)
+    if login_noise:
+        said += f". Start-up files print {_quoted(login_noise)}: dropped here, but scp, rsync and git break on it"
+        return warning("shell", said, remedy)
+    return ok("shell", said)
+
+
+def python_step(version: str, program: str, found: str) -> Step:
+    """`version` is of the Python that runs our outpost there; without one the plain way is used."""
+    if version:
+        return ok("python3", version)
+    return warning(
+        "python3",
+        f"{f'{found} is of no use' if found else f'there is no {program}'}, so the plain way is used: slower, with one "
+        "SSH session for each command, and a stop reaches only the command's own process group",
+        "Install Python 3.6 or newer there, or name one with python = in the machine's configuration",
+    )
+
+
+def tool_step(name: str, version: str, use: str) -> Step:
+    if version:
+        return ok(name, _version(version).removeprefix(f"{name} "))
+    return warning(name, "not installed", f"Not needed, but {use}")
+
+
+def gpu_step(usage: Usage) -> Step:
+    counts = Counter(gpu.name for gpu in usage.gpus)
+    names = ", ".join(f"{count} × {name}" for name, count in counts.items())
+    if usage.gpu_error:
+        return warning("GPUs", f"{names}; {usage.gpu_error}".removeprefix("; "), "Check the driver on the machine")
+    return ok("GPUs", names or "none")
+
+
+def clock_step(there: float | None, before: float, after: float) -> Step:
+    """The far clock was read between our `before` and `after`, and tells whole seconds only."""
+    if there is None:
+        return warning("clock", "the machine did not tell the time")
+    ahead = there - after if there > after else min(0.0, there + 1 - before)
+    if abs(ahead) <= CLOCK_LIMIT_S:
+        return ok("clock", "agrees with ours")
+    side = "ahead of" if ahead > 0 else "behind"
+    remedy = "Set it right (timedatectl set-ntp true): make and caches compare times"
+    return warning("clock", f"{_span(abs(ahead))} {side} ours", remedy)
+
+
+def path_step(path: str) -> Step:
+    if path:
+        return ok("PATH", path)
+    return warning("PATH", "empty", "Set it with env = { PATH = ... } in the machine's configuration")
+
+
+def _version(text: str) -> str:
+    """The name and number in a tool's first line: `GNU bash, version 5.2.15(1)-release` is bash 5.2.15.
+
+    >>> _version("rsync  version 3.2.7  protocol version 31"), _version("tmux 3.3a"), _version("sh")
+    ('rsync 3.2.7', 'tmux 3.3a', 'sh')
+    """
+    found = re.match(r"(?:GNU )?(\w+),?\s+(?:version )?v?(\d[\w.]*)", text)
+    return f"{found[1]} {found[2]}" if found else text
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _quoted(text: str) -> str:
+    first = _tidy(text, 60)
+    return f"“{first}”"
+
+
+def _tidy(text: str, limit: int = _SHOWN) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= limit else f"{words[: limit - 1]}…"

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.config import load as loading
+from remote_sandbox_mcp.config.load import load
+from remote_sandbox_mcp.config.schema import LOCAL_READERS, SERVER_READERS, SERVER_VARIABLES, TOP_KEYS, Entry
+from remote_sandbox_mcp.config.secrets import LITERAL, doubt
+
+PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+VARIABLES = (*SERVER_VARIABLES.values(), "REMOTE_SANDBOX_LIST", "REMOTE_SANDBOX_MCP_HOME")
+KEYS = [*SERVER_READERS, *LOCAL_READERS, *(key for key in Entry.__dataclass_fields__ if key != "where")]
+
+
+def test_the_example_works(clean_environment: Path, tmp_path: Path) -> None:
+    (clean_environment / ".ssh").mkdir()
+    (clean_environment / ".ssh" / "config").write_text("Host gpu2 gpu3\n HostName %h.example.com\n")
+    (clean_environment / ".ssh" / "work").touch()
+    example = re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    assert example
+    (tmp_path / "config.toml").write_text(example[1])
+    configuration = load(tmp_path / "config.toml", {"BASTION_PASSWORD": "x"})
+    assert configuration.problems == ()
+    assert [machine.name for machine in configuration.machines] == ["gpu1", "bastion", "big", "gpu2", "gpu3"]
+    assert [hop.host for hop in configuration.machines[0].hops] == ["bastion.example.com"]
+
+
+@pytest.mark.parametrize("key", dict.fromkeys(KEYS))
+def test_every_key_has_its_row(key: str) -> None:
+    assert re.search(rf"^\|[^|]*`{key}`", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("variable", [*VARIABLES, *map(loading._variable, loading.SINGLE_KEYS)])
+def test_every_variable_has_its_row(variable: str) -> None:
+    assert f"\n| `{variable}` |" in PAGE
+
+
+@pytest.mark.parametrize("key", TOP_KEYS)
+def test_every_part_of_the_file_is_in_the_example(key: str) -> None:
+    assert re.search(rf"^(\[{key}[].]|{key} = )", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("prefix", ["env:", "file:", "command:", "keyring:", LITERAL])
+def test_every_kind_of_secret_has_its_row(prefix: str) -> None:
+    assert f"\n| `{prefix}" in PAGE
+    assert bool(doubt(prefix, {})) == (prefix != LITERAL)

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from remote_sandbox_mcp.config.load import load
+from remote_sandbox_mcp.config.show import show
+
+HIDDEN = "hunter2-do-not-show"
+
+CONFIG = f"""
+default = "gpu1"
+[server]
+patience_s = 30
+[machines.gpu1]
+host = "10.0.0.1"
+user = "ubuntu"
+password = "env:PW"
+key_passphrase = "{HIDDEN}"
+init = "export TOKEN={HIDDEN}"
+env = {{ TOKEN = "{HIDDEN}" }}
+jump = "bastion"
+[machines.bastion]
+host = "b"
+user = "jump"
+password = "command:op read {HIDDEN}"
+[local]
+env = {{ TOKEN = "{HIDDEN}" }}
+"""
+
+
+def test_everything_is_shown_but_secrets(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG)
+    path.chmod(0o600)
+    configuration = load(path, {"PW": HIDDEN, "REMOTE_SANDBOX_INLINE_SYNC_MAX_FILES": "7"})
+    shown = show(configuration)
+    assert HIDDEN not in json.dumps(shown)
+    assert shown == {
+        "file": str(path),
+        "default": "gpu1",
+        "machines": [
+            {
+                "name": "gpu1",
+                "host": "10.0.0.1",
+                "port": 22,
+                "user": "ubuntu",
+                "password": "hidden (from env:PW)",
+                "key_passphrase": "hidden",
+                "jump": [{"host": "b", "port": 22, "user": "jump", "password": "hidden (from command:op)"}],
+                "strict_host_keys": False,
+                "connect_timeout_s": 5.0,
+                "python": "python3",
+                "init": "hidden (1 line)",
+                "env": {"TOKEN": "hidden"},
+                "source": f"{path} [machines.gpu1]",
+            },
+            {
+                "name": "bastion",
+                "host": "b",
+                "port": 22,
+                "user": "jump",
+                "password": "hidden (from command:op)",
+                "strict_host_keys": False,
+                "connect_timeout_s": 5.0,
+                "python": "python3",
+                "source": f"{path} [machines.bastion]",
+            },
+        ],
+        "local": {"name": "local", "network": False, "env": {"TOKEN": "hidden"}},
+        "settings": {
+            "patience_s": {"value": 30.0, "source": str(path)},
+            "strict_host_keys": {"value": False, "source": "default"},
+            "connect_timeout_s": {"value": 5.0, "source": "default"},
+            "expose_advanced_tools": {"value": False, "source": "default"},
+            "inline_sync_max_files": {"value": 7, "source": "REMOTE_SANDBOX_INLINE_SYNC_MAX_FILES"},
+            "inline_sync_max_bytes": {"value": 67108864, "source": "default"},
+        },
+        "problems": [],
+    }
+
+
+def test_a_proxy_command_is_hidden(clean_environment: Path, tmp_path: Path) -> None:
+    (clean_environment / ".ssh").mkdir()
+    (clean_environment / ".ssh" / "config").write_text(f"Host h\n ProxyCommand nc -P {HIDDEN} %h %p\n")
+    (tmp_path / "config.toml").write_text('hosts = ["h"]\n')
+    shown = show(load(tmp_path / "config.toml", {}))
+    assert shown["machines"][0]["proxy_command"] == "hidden"
+    assert HIDDEN not in json.dumps(shown)
+
+
+def test_nothing_configured_is_shown_as_such() -> None:
+    shown = show(load(environ={}))
+    assert (shown["file"], shown["machines"], shown["default"]) == ("none", [], "local")
