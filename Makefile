@@ -20,7 +20,7 @@ $(READY): requirements.txt pyproject.toml
 	@touch $@
 
 test: setup ## All tests, on real parts
-	@scripts/system-packages openssh-server openssh-client tmux rsync bubblewrap busybox fish tcsh dash shellcheck
+	@scripts/system-packages openssh-server openssh-client tmux rsync bubblewrap busybox fish tcsh zsh dash shellcheck
 	@$(BIN)/python -m pytest -n 2
 
 check: setup ## Format, lint, types, import contract, shell scripts, tests

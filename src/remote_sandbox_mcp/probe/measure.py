@@ -10,7 +10,8 @@ from ..core.errors import SandboxError
 from ..core.output import last_line
 from ..core.sandbox import Sandbox
 from ..core.shell import join
-from ..core.usage import Usage, parse_usage
+from ..core.usage import Usage
+from ..core.usage_text import parse_usage
 
 # 64 AMD partitions tell 60 KB of JSON.
 _KEEP = 200_000

@@ -1,0 +1,385 @@
+"""What probe.sh prints, read into a Usage; nothing that it prints makes the reading fail."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from .usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage
+
+_MIB = 1024 * 1024
+# timeout(1) says 124, or what the signal made of the program: 137 after KILL, 143 after TERM (busybox).
+_OUT_OF_TIME = ("124", "137", "143")
+
+
+@dataclass(frozen=True)
+class _Section:
+    """The words of a marker after its name, and the lines under it."""
+
+    words: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> str:
+        return self.words[0] if self.words else ""
+
+
+@dataclass(frozen=True)
+class _Cards:
+    """What one vendor's tool told."""
+
+    gpus: tuple[Gpu, ...] = ()
+    error: str = ""
+    problems: tuple[str, ...] = ()
+
+
+_Report = Mapping[str, Sequence[_Section]]
+
+
+def parse_usage(text: str) -> Usage:
+    """Read what probe.sh printed, whole or cut off. What cannot be read is absent, and told in `problems`.
+
+    Raises ValueError where nothing can be read.
+    """
+    report = _sections(text)
+    nvidia, amd = _nvidia(report), _amd(report)
+    cpu, memory, disks = _cpu(report), _memory(_named(report, "memory")), _disks(report)
+    missing = [
+        f"the machine did not tell its {name}"
+        for name, value in (("load", cpu), ("memory", memory), ("disk space", disks))
+        if not value
+    ]
+    # A leftover rocm-smi on a machine that has NVIDIA cards is no news.
+    error = nvidia.error or ("" if nvidia.gpus else amd.error)
+    usage = Usage(
+        cpu=cpu,
+        memory=memory,
+        gpus=nvidia.gpus + amd.gpus,
+        disks=disks,
+        gpu_error=error,
+        clock=_clock(report),
+        uptime_s=_uptime(report),
+        problems=(*missing, *nvidia.problems, *amd.problems, *_unfinished(report)),
+    )
+    if not (cpu or memory or disks or usage.gpus or error):
+        raise ValueError(f"the machine's answer holds nothing that can be read: {_tidy(text[:400], 120)!r}")
+    return usage
+
+
+# Text
+
+
+def _sections(text: str) -> _Report:
+    # Only "\n" ends a line: others' process names may hold what splitlines takes for one.
+    report: dict[str, list[_Section]] = {}
+    for block in ("\n" + text).split("\n@@ ")[1:]:
+        marker, *lines = block.split("\n")
+        name, *words = marker.split() or [""]
+        report.setdefault(name, []).append(_Section(tuple(words), tuple(line[1:] for line in lines if line[:1] == " ")))
+    return report
+
+
+def _first(report: _Report, name: str) -> _Section:
+    return report.get(name, (_Section(),))[0]
+
+
+def _number(text: str) -> float | None:
+    """A plain number that is not negative; None for [N/A], [Not Supported], ERR! and everything else."""
+    found = re.fullmatch(r"[0-9]{1,18}(?:\.[0-9]{1,9})?", text.strip())
+    return float(found.group()) if found else None
+
+
+def _whole(text: str) -> int | None:
+    number = _number(text)
+    return None if number is None else int(number)
+
+
+def _percent(text: str) -> float | None:
+    number = _number(text)
+    return None if number is None else min(100.0, number)
+
+
+def _named(report: _Report, name: str) -> dict[str, int]:
+    lines = [re.match(r"([A-Za-z][\w. ]*):\s+([0-9]{1,19})(?![0-9])", line) for line in _first(report, name).lines]
+    return {found.group(1): int(found.group(2)) for found in lines if found}
+
+
+def _tidy(text: str, limit: int) -> str:
+    """One line of text that others chose, made fit to show."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * limit]).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _known(text: str) -> str:
+    """The text, or nothing where it is one of the tools' words for nothing: [N/A], [Not Found], 0x..., Unsupported."""
+    text = text.strip()
+    return "" if re.match(r"\[|N/A|0x|unsupported|unknown", text, re.IGNORECASE) else _tidy(text, 80)
+
+
+# The host
+
+
+def _cpu(report: _Report) -> Cpu | None:
+    words = " ".join(_first(report, "load").lines[:1]).strip("{ ").split()[:3]
+    load = [number for number in map(_number, words) if number is not None]
+    if len(load) != 3:
+        return None
+    one, five, fifteen = load
+    told = _named(report, "cpus")
+    counts = [told[name] for name in ("usable", "online") if told.get(name)]
+    if counts and told.get("quota") and told.get("period"):
+        counts.append(math.ceil(told["quota"] / told["period"]))
+    return Cpu(one, five, fifteen, count=min(counts, default=None), online=told.get("online") or None)
+
+
+def _memory(told: Mapping[str, int]) -> Memory | None:
+    total, available = _linux_memory(told) if "MemTotal" in told else _paged_memory(told)
+    if not total or available is None:
+        return None
+    limit = told.get("memory.max", told.get("memory.limit_in_bytes", total))
+    used = told.get("memory.current", told.get("memory.usage_in_bytes"))
+    if limit < total:
+        # In a container the machine's memory is not ours; files that the kernel can drop are not counted as used.
+        kept = max(0, (used or 0) - told.get("inactive_file", told.get("total_inactive_file", 0)))
+        total, available = limit, min(available, limit - kept)
+    return Memory(total / _MIB, min(total, max(0, available)) / _MIB)
+
+
+def _linux_memory(told: Mapping[str, int]) -> tuple[int, int | None]:
+    available = told.get("MemAvailable")
+    if available is None and "MemFree" in told:
+        # Kernels before 3.14 leave the sum to us; Shmem is in Cached but cannot be dropped.
+        parts = ("MemFree", "Buffers", "Cached", "SReclaimable")
+        available = sum(told.get(part, 0) for part in parts) - told.get("Shmem", 0)
+    return told["MemTotal"] * 1024, None if available is None else available * 1024
+
+
+def _paged_memory(told: Mapping[str, int]) -> tuple[int, int | None]:
+    pages = [
+        count
+        for name, count in told.items()
+        if re.fullmatch(r"Pages (free|inactive|speculative)|vm\.stats\.vm\.v_(free|inactive|laundry)_count", name)
+    ]
+    total = told.get("hw.memsize", told.get("hw.physmem", 0))
+    return total, sum(pages) * told.get("hw.pagesize", 4096) if pages else None
+
+
+def _disks(report: _Report) -> tuple[Disk, ...]:
+    by_place = {section.status: _disk(section.lines) for section in report.get("disk", ())}
+    found = [disk for disk in (by_place.get("home"), by_place.get("root")) if disk]
+    return tuple({disk.path: disk for disk in found}.values())
+
+
+def _disk(lines: Iterable[str]) -> Disk | None:
+    for line in lines:
+        # From the right: on macOS the file system's own name may hold spaces.
+        row = re.search(r"\s([0-9]{1,18})\s+([0-9]{1,18})\s+(-?[0-9]{1,18})\s+(?:[0-9]+%|-)\s+(/.*)$", line)
+        if row and int(row.group(1)):
+            total, used, free = (max(0, int(row.group(n))) / _MIB for n in (1, 2, 3))
+            return Disk(_tidy(row.group(4), 200), total, used, free)
+    return None
+
+
+def _clock(report: _Report) -> float | None:
+    return _number("".join(_first(report, "clock").lines[:1]))
+
+
+def _uptime(report: _Report) -> float | None:
+    boot = re.search(r"sec = ([0-9]{1,18})", "".join(_first(report, "boot").lines[:1]))
+    clock = _clock(report)
+    if boot and clock is not None:
+        return max(0.0, clock - int(boot.group(1)))
+    return _number("".join(_first(report, "uptime").lines[:1]))
+
+
+def _unfinished(report: _Report) -> tuple[str, ...]:
+    return () if "end" in report else ("the machine's answer was cut off",)
+
+
+# GPUs
+
+
+def _complaint(program: str, section: _Section, said: Sequence[str]) -> str:
+    text = _tidy(" ".join(said), 300)
+    if section.status in _OUT_OF_TIME:
+        return f"{program} did not answer in time; the driver may hang"
+    if section.status != "0":
+        return f"{program} failed with exit code {section.status}" + (f": {text}" if text else "")
+    return f"{program}: {text or 'it lists no GPU'}"
+
+
+def _silent(report: _Report, program: str) -> _Cards:
+    asked = any(section.status == program for section in report.get("asking", ()))
+    return _Cards(error=f"{program} did not answer in time; the driver may hang" if asked else "")
+
+
+def _cards(program: str, section: _Section, gpus: Sequence[Gpu], said: Sequence[str]) -> _Cards:
+    if gpus and section.status == "0":
+        return _Cards(tuple(gpus), problems=(_complaint(program, section, said),) if said else ())
+    return _Cards(tuple(gpus), error=_complaint(program, section, said))
+
+
+def _nvidia(report: _Report) -> _Cards:
+    if "nvidia" not in report:
+        return _silent(report, "nvidia-smi")
+    section = _first(report, "nvidia")
+    columns = "".join(section.words[1:2]).split(",")
+    rows = [(line, _gpu_row(line, columns)) for line in section.lines if line.strip()]
+    gpus = [_nvidia_gpu(row) for _, row in rows if row]
+    cards = _cards("nvidia-smi", section, gpus, [line for line, row in rows if not row])
+    return _with_processes(cards, *_nvidia_processes(report, cards.gpus))
+
+
+def _gpu_row(line: str, columns: Sequence[str]) -> dict[str, str]:
+    """The cells by their columns; nothing where the line is a complaint and not a row."""
+    cells = [cell.strip() for cell in line.split(",")]
+    row = dict(zip(columns, cells, strict=True)) if len(cells) == len(columns) else {}
+    return row if _whole(row.get("index", "")) is not None else {}
+
+
+def _nvidia_gpu(row: Mapping[str, str]) -> Gpu:
+    def cell(name: str) -> str:
+        return row.get(name, "")
+
+    return Gpu(
+        index=_whole(cell("index")) or 0,
+        name=_known(cell("name")) or "NVIDIA GPU",
+        uuid=_known(cell("uuid")),
+        driver=_known(cell("driver_version")),
+        util_pct=_percent(cell("utilization.gpu")),
+        mem_total_mb=_number(cell("memory.total")),
+        mem_used_mb=_number(cell("memory.used")),
+        temperature_c=_number(cell("temperature.gpu")),
+        power_w=_number(cell("power.draw")),
+        power_limit_w=_number(cell("power.limit")),
+        compute_mode=_known(cell("compute_mode")),
+        mig=cell("mig.mode.current") == "Enabled",
+    )
+
+
+_Held = tuple[str, GpuProcess]  # the uuid of a GPU, and a process on it
+
+
+def _nvidia_processes(report: _Report, gpus: Sequence[Gpu]) -> tuple[list[_Held], tuple[str, ...]]:
+    section = _first(report, "apps")
+    rows = [[cell.strip() for cell in line.split(",", 3)] for line in section.lines]
+    owners = _owners(report)
+    held = [(_home(row[0], gpus), _nvidia_process(row, owners)) for row in rows if len(row) == 4 and _whole(row[1])]
+    problems = ("nvidia-smi did not list the GPU processes in time",) if section.status in _OUT_OF_TIME else ()
+    return held, problems
+
+
+def _nvidia_process(row: Sequence[str], owners: Mapping[int, GpuProcess]) -> GpuProcess:
+    pid, name = _whole(row[1]) or 0, _known(row[3])
+    # nvidia-smi that finds no name for the pid sees another container's: here the same pid would be somebody else.
+    owner = owners.get(pid, GpuProcess(pid)) if name else GpuProcess(pid)
+    name = name.rsplit("/", 1)[-1] if name.startswith("/") else name
+    return replace(owner, name=name or owner.name, mem_mb=_number(row[2]))
+
+
+def _home(uuid: str, gpus: Sequence[Gpu]) -> str:
+    """The uuid of the card: older drivers write MIG-<card's uuid>/1/0 for a slice, newer ones a uuid of its own."""
+    slices = [gpu for gpu in gpus if gpu.mig] if uuid.startswith("MIG-") else []
+    for gpu in gpus:
+        if gpu.uuid and gpu.uuid in uuid:
+            return gpu.uuid
+    return slices[0].uuid if len(slices) == 1 else uuid
+
+
+def _with_processes(cards: _Cards, held: Sequence[_Held], problems: tuple[str, ...] = ()) -> _Cards:
+    homes = {gpu.uuid for gpu in cards.gpus}
+    lost = sum(uuid not in homes for uuid, _ in held)
+    if lost and cards.gpus:
+        problems = (*problems, f"{lost} GPU processes could not be matched to a GPU")
+    gpus = (replace(gpu, processes=_on(gpu, held)) for gpu in cards.gpus)
+    return replace(cards, gpus=tuple(gpus), problems=cards.problems + problems)
+
+
+def _on(gpu: Gpu, held: Sequence[_Held]) -> tuple[GpuProcess, ...]:
+    found = [process for uuid, process in held if uuid == gpu.uuid]
+    return tuple(sorted(found, key=lambda process: (-(process.mem_mb or 0), process.pid)))
+
+
+def _owners(report: _Report) -> dict[int, GpuProcess]:
+    rows = [line.split(None, 3) for section in report.get("owners", ()) for line in section.lines]
+    found = [
+        GpuProcess(pid, user=_tidy(row[1], 64), name=_known("".join(row[3:])), elapsed_s=_elapsed(row[2]))
+        for row in rows
+        if len(row) >= 3 and (pid := _whole(row[0]))
+    ]
+    return {process.pid: process for process in found}
+
+
+def _elapsed(text: str) -> int | None:
+    found = re.fullmatch(r"(?:(?:([0-9]{1,6})-)?([0-9]{1,2}):)?([0-9]{1,3}):([0-9]{2})", text)
+    if not found:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _amd(report: _Report) -> _Cards:
+    if "rocm" not in report:
+        return _silent(report, "rocm-smi")
+    section = _first(report, "rocm")
+    cards = _json_object("\n".join(section.lines))
+    gpus = [_amd_gpu(name, card) for name, card in cards.items() if re.fullmatch(r"card[0-9]{1,4}", name)]
+    told = _cards("rocm-smi", section, gpus, () if gpus else section.lines)
+    return _with_processes(told, _amd_processes(report, told.gpus))
+
+
+def _json_object(text: str) -> dict[str, dict[str, str]]:
+    """The first object of objects in the text: warnings may stand before and behind it."""
+    for start in re.finditer(r"^\{", text, re.MULTILINE):
+        try:
+            found, _ = json.JSONDecoder().raw_decode(text, start.start())
+        except (ValueError, RecursionError):
+            continue
+        return {
+            name: {key.lower(): str(value) for key, value in card.items()}
+            for name, card in found.items()
+            if isinstance(card, dict)
+        }
+    return {}
+
+
+def _amd_gpu(name: str, card: Mapping[str, str]) -> Gpu:
+    """Releases differ in capitals, in the sensors that they know and in what they call the power."""
+
+    def some(*patterns: str) -> str:
+        found = (
+            value for pattern in patterns for key, value in card.items() if re.match(pattern, key) and _known(value)
+        )
+        return next(found, "")
+
+    return Gpu(
+        index=int(name[4:]),
+        name=_known(some("card series", "card model", "device name", "card sku")) or "AMD GPU",
+        vendor="amd",
+        uuid=some("guid") or name,
+        util_pct=_percent(some(r"gpu use \(%\)")),
+        mem_total_mb=_mib(some(r"vram total memory \(b\)")),
+        mem_used_mb=_mib(some(r"vram total used memory \(b\)")),
+        temperature_c=_number(some(r"temperature \(sensor junction", r"temperature \(sensor edge", "temperature")),
+        power_w=_number(some(r"(current socket|average) graphics package power")),
+    )
+
+
+def _mib(text: str) -> float | None:
+    number = _number(text)
+    return None if number is None else number / _MIB
+
+
+def _amd_processes(report: _Report, gpus: Sequence[Gpu]) -> list[_Held]:
+    owners = _owners(report)
+    # Releases before 6.0 do not tell the id that the kernel has for a card.
+    only = gpus[0].uuid if len(gpus) == 1 else ""
+    rows = [line.split() for line in _first(report, "kfd").lines]
+    return [
+        (only or row[0], replace(owners.get(pid, GpuProcess(pid)), mem_mb=memory))
+        for row in rows
+        if len(row) == 3 and (pid := _whole(row[1])) and (memory := _mib(row[2]))
+    ]
