@@ -213,9 +213,19 @@ def _machine_member(machine: Machine) -> Member:
 
 
 def _local_member(place: LocalPlace) -> Member:
-    from .backends import local
+    def describe() -> Description:
+        from .backends import local
+
+        return local.describe(place)
 
     async def opener() -> Sandbox:
+        from .backends import local
+
         return await local.open_local(place, paths.state_folder())
 
-    return Member(place.name, lambda: local.describe(place), opener, local.why_not)
+    async def why_not() -> str:
+        from .backends import local
+
+        return await local.why_not()
+
+    return Member(place.name, describe, opener, why_not)

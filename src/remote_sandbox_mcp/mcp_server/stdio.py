@@ -6,32 +6,101 @@ import asyncio
 import contextlib
 import os
 import signal
+import stat
 import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+from mcp.server.stdio import stdio_server
 
 from ..app import App
-from .server import build
+from .server import SandboxServer, build
 
 FAREWELL_S = 0.15
+LONGEST_LINE = 256 << 20
 
 
 def serve(app: App) -> None:
     """Serve until the input ends or a signal comes; the process ends here."""
-    asyncio.run(_serve(app))
-
-
-async def _serve(app: App) -> None:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
-    serving = asyncio.ensure_future(build(app).run_stdio_async())
-    waiting = asyncio.ensure_future(stopped.wait())
-    done, _ = await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
-    failed = serving in done and serving.exception()
-    with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(app.close(), FAREWELL_S)
+    failed = asyncio.run(_serve(app))
     if failed:
         print(f"remote-sandbox-mcp: {failed!r}", file=sys.stderr)
-    # A thread of the SDK still waits for a line of input, and would keep the interpreter from ending.
     sys.stderr.flush()
+    # Nothing is left to be done that could not be left undone: a slow library must not keep a client waiting.
     os._exit(1 if failed else 0)
+
+
+async def _serve(app: App) -> BaseException | None:
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    serving = asyncio.ensure_future(_converse(build(app)))
+    waiting = asyncio.ensure_future(stopped.wait())
+    done, _ = await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(app.close(), FAREWELL_S)
+    return serving.exception() if serving in done else None
+
+
+async def _converse(server: SandboxServer) -> None:
+    # What cannot be waited for, such as a file, is left to the SDK and its threads.
+    streams: Any = await take_standard_streams() if is_stream(0) and is_stream(1) else ()
+    async with stdio_server(*streams) as (incoming, outgoing):
+        lowlevel = server._lowlevel_server
+        await lowlevel.run(incoming, outgoing, lowlevel.create_initialization_options())
+
+
+def is_stream(fd: int) -> bool:
+    mode = os.fstat(fd).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+async def take_standard_streams() -> tuple[Lines, Answers]:
+    """Standard input and output for the protocol alone: a stray print goes to stderr, a child reads nothing."""
+    source, sink = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    reader = asyncio.StreamReader(LONGEST_LINE)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", 0))
+    return Lines(reader), Answers(sink)
+
+
+class Lines:
+    """Input as the SDK's transport reads it, but on the event loop: a thread would add to every call."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        while line := await self._reader.readline():
+            yield line.decode("utf-8", "replace")
+
+
+class Answers:
+    """Output as the SDK's transport writes it."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        os.set_blocking(fd, False)
+
+    async def write(self, text: str) -> None:
+        rest = memoryview(text.encode("utf-8", "replace"))
+        while rest:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+            except BlockingIOError:
+                await self._writable()
+
+    async def flush(self) -> None:
+        """Nothing is held back."""
+
+    async def _writable(self) -> None:
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_writer(self._fd, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_writer(self._fd)
