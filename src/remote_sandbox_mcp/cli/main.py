@@ -55,22 +55,9 @@ def _run_verb(options: argparse.Namespace) -> int:
 
 
 def _serve(config: Path | None) -> int:
-    # The collector finds nothing in a start that only makes things which stay, but costs a fifth of it.
-    import gc
+    from . import serve
 
-    gc.disable()
-    from ..app import compose
-    from ..config.load import load
-    from ..mcp_server import stdio
-
-    configuration = load(config)
-    for problem in configuration.problems:
-        print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
-    app = compose(configuration)
-    gc.freeze()
-    gc.enable()
-    stdio.serve(app)
-    return 0
+    return serve.run(config)
 
 
 def _welcome(config: Path | None) -> int:

@@ -1,0 +1,149 @@
+"""A client's first questions, answered from memory while the SDK is still being loaded.
+
+A server's answers to the handshake and to tools/list are the same at every start, and loading what makes them takes
+most of a second. So they are remembered, by client and by version of everything that makes them. Every question
+still goes to the SDK, too; its answer is dropped where it was given already, and remembered where it is new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import select
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+QUESTIONS = frozenset({"initialize", "server/discover", "tools/list", "resources/list", "prompts/list"})
+FIRST_LINES = 20
+LONGEST_QUESTION = 1 << 16
+MOST_ANSWERS = 32
+
+
+def stamp_of(files: Iterable[Path], *versions: str) -> str:
+    """Changes whenever the answers could: with a version, or with a file that makes them."""
+    parts = [*versions]
+    for file in files:
+        found = file.stat()
+        parts.append(f"{file.name}:{found.st_size}:{found.st_mtime_ns}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+class Memory:
+    """Answers of earlier starts, in an owner-only file."""
+
+    def __init__(self, file: Path, stamp: str) -> None:
+        self._file = file
+        self._stamp = stamp
+        self._answers: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            kept = json.loads(file.read_text())
+            self._answers = kept["answers"] if kept.get("stamp") == stamp else {}
+
+    @staticmethod
+    def key(question: Any) -> str:
+        """What a message asks, or nothing where it is not one of the first questions."""
+        if not isinstance(question, dict) or question.get("method") not in QUESTIONS or "id" not in question:
+            return ""
+        asked = json.dumps([question["method"], question.get("params")], sort_keys=True)
+        return hashlib.sha256(asked.encode()).hexdigest()
+
+    def answer(self, question: Any) -> bytes:
+        """The whole reply as a line, or nothing."""
+        known = self._answers.get(self.key(question))
+        if known is None:
+            return b""
+        return json.dumps({"jsonrpc": "2.0", "id": question["id"], "result": known}).encode() + b"\n"
+
+    def learn(self, key: str, result: Any) -> None:
+        if self._answers.get(key) == result:
+            return
+        self._answers[key] = result
+        answers = dict(list(self._answers.items())[-MOST_ANSWERS:])
+        fresh = self._file.with_suffix(f".{os.getpid()}")
+        with contextlib.suppress(OSError):
+            fd = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            with open(fd, "w") as file:
+                json.dump({"stamp": self._stamp, "answers": answers}, file)
+            fresh.replace(self._file)
+
+
+class Early:
+    """Reads the input from the first moment on, in a thread, until the server takes over."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.heard = bytearray()
+        self.ended = False
+        self.answered: set[Any] = set()
+        self._wakeup, self._wake = os.pipe()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def hand_over(self) -> None:
+        """Stop; `heard` is all that came, `answered` the ids that need no answer any more."""
+        os.write(self._wake, b".")
+        self._thread.join()
+        os.close(self._wake)
+        os.close(self._wakeup)
+
+    def _listen(self) -> None:
+        seen = lines = 0
+        while not self.ended:
+            if self._wakeup in select.select([0, self._wakeup], [], [])[0]:
+                return
+            data = os.read(0, 1 << 16)
+            self.ended = not data
+            self.heard += data
+            while (end := self.heard.find(b"\n", seen)) >= 0 and lines < FIRST_LINES:
+                self._heed(bytes(self.heard[seen:end]))
+                seen, lines = end + 1, lines + 1
+
+    def _heed(self, line: bytes) -> None:
+        if len(line) > LONGEST_QUESTION:
+            return
+        with contextlib.suppress(ValueError):
+            question = json.loads(line)
+            if reply := self.memory.answer(question):
+                os.write(1, reply)
+                self.answered.add(question["id"])
+
+
+class Learner:
+    """Watches the first messages of a conversation: what is new is remembered, what was answered is dropped."""
+
+    def __init__(self, early: Early) -> None:
+        self._memory = early.memory
+        self._answered = early.answered
+        self._asked: dict[Any, str] = {}
+        self._left = FIRST_LINES
+
+    def asked(self, line: str) -> None:
+        if not self._left:
+            return
+        self._left -= 1
+        with contextlib.suppress(ValueError):
+            question: Any = json.loads(line) if len(line) <= LONGEST_QUESTION else None
+            if key := self._memory.key(question):
+                self._asked[question["id"]] = key
+
+    def passes(self, line: str) -> bool:
+        """Whether the SDK's message goes out to the client."""
+        if not self._asked and not self._answered:
+            return True
+        message = json.loads(line)
+        number = message.get("id")
+        if "method" in message or number not in self._asked:
+            return True
+        key = self._asked.pop(number)
+        if "result" in message:
+            self._memory.learn(key, message["result"])
+        if number in self._answered:
+            self._answered.discard(number)
+            return False
+        return True
