@@ -7,7 +7,7 @@ import hashlib
 import io
 import posixpath
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .backends.outpost.far.files import Refused, compile_pattern, glob_test, read_lines
@@ -33,12 +33,12 @@ class Answer:
     then: Callable[[], Awaitable[Answer]] | None = None
 
 
-def after(seconds: float, answer: Answer = Answer()) -> Callable[[], Awaitable[Answer]]:
+def after(seconds: float, answer: Answer | None = None) -> Callable[[], Awaitable[Answer]]:
     """For `then`: an answer that comes later. `Answer("so far", then=after(math.inf))` never ends by itself."""
 
     async def wait() -> Answer:
         await asyncio.sleep(seconds)
-        return answer
+        return answer or Answer()
 
     return wait
 
@@ -176,8 +176,7 @@ class FakeSandbox:
         root = full_path(path)
         if not self._is_folder(root):
             return Listing((Entry(root, "file", len(self._data(root)), 0.0),))
-        found = sorted(set(self._below(root)), key=to_bytes)
-        paths = [path for path in found if recursive or posixpath.dirname(path) == root]
+        paths = [path for path in self._below(root) if recursive or posixpath.dirname(path) == root]
         return Listing(tuple(map(self._entry, paths[:limit])), len(paths) > limit)
 
     async def search(self, search: Search) -> Found:
@@ -186,10 +185,10 @@ class FakeSandbox:
         if not self._is_folder(root):
             self._data(root)
         try:
-            matches = [match for path in self._fitting(root, search.glob) for match in self._matches(path, search)]
+            matches = tuple(self._matches(root, search))
         except Refused as refusal:
             raise FileProblem(str(refusal), refusal.reason) from None
-        return Found(tuple(matches[: search.limit]), len(matches) > search.limit)
+        return Found(matches[: search.limit], len(matches) > search.limit)
 
     def _data(self, path: str) -> bytes:
         if self._is_folder(path):
@@ -201,34 +200,27 @@ class FakeSandbox:
     def _is_folder(self, path: str) -> bool:
         return path in ("/", HOME) or any(file.startswith(f"{path}/") for file in self.files)
 
-    def _below(self, root: str) -> Iterator[str]:
-        """Every file and folder below a folder; folders as often as they have files."""
-        for file in self.files:
-            path = file
-            while path != root and path.startswith(root.rstrip("/") + "/"):
-                yield path
-                path = posixpath.dirname(path)
+    def _below(self, root: str) -> Sequence[str]:
+        """Every file and folder below a folder, in the order of their names."""
+        inside = [file for file in self.files if file.startswith(root.rstrip("/") + "/")]
+        ends = [(file, at) for file in inside for at in range(len(root) + 1, len(file) + 1)]
+        return sorted({file[:at] for file, at in ends if file[at : at + 1] in ("", "/")}, key=to_bytes)
 
     def _entry(self, path: str) -> Entry:
         data = self.files.get(path)
         return Entry(path, "dir", 0, 0.0) if data is None else Entry(path, "file", len(data), 0.0)
 
-    def _fitting(self, root: str, glob: str) -> list[str]:
-        if root in self.files:
-            return [root]
-        fits = glob_test(glob)
-        files = sorted(set(self._below(root)) & self.files.keys(), key=to_bytes)
-        names = {path: to_bytes(posixpath.relpath(path, root)) for path in files}
-        return [path for path in files if fits(posixpath.basename(names[path]), names[path])]
-
-    def _matches(self, path: str, search: Search) -> Iterator[Match]:
-        wanted = compile_pattern(search.pattern, search.ignore_case)
-        if wanted is None:
-            yield Match(path)
-        elif b"\0" not in self.files[path]:
-            for number, line in enumerate(self.files[path].splitlines(), 1):
-                if wanted.search(line):
-                    yield Match(path, number, line.decode("utf-8", "replace"))
+    def _matches(self, root: str, search: Search) -> Iterator[Match]:
+        fits, wanted = glob_test(search.glob), compile_pattern(search.pattern, search.ignore_case)
+        for path in self._below(root) or (root,):
+            data, below = self.files.get(path), to_bytes(posixpath.relpath(path, root))
+            if data is None or not (path == root or fits(posixpath.basename(below), below)):
+                continue
+            if wanted is None:
+                yield Match(path)
+            elif b"\0" not in data:
+                lines = enumerate((line.rstrip(b"\r\n") for line in io.BytesIO(data)), 1)
+                yield from (Match(path, n, line.decode("utf-8", "replace")) for n, line in lines if wanted.search(line))
 
 
 class _Run:

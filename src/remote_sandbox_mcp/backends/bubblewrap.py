@@ -35,6 +35,8 @@ ETC = (
     "ld.so.conf",
     "ld.so.conf.d",
     "localtime",
+    "maven/logging",
+    "maven/m2.conf",
     "mime.types",
     "os-release",
     "pki/ca-trust/extracted",
@@ -70,12 +72,17 @@ DOCKER_FLAGS = (
 
 @dataclass(frozen=True)
 class Footing:
-    """How bubblewrap can be used here. `step_down` is the user that the first process must turn into, or 0."""
+    """How bubblewrap can be used here.
+
+    `step_down` is the user that the first process must turn into, or 0; with `owns_proc` it stays the host's root,
+    without root's rights.
+    """
 
     program: str
     abi: seccomp.Abi
     flags: tuple[str, ...]
     step_down: int = 0
+    owns_proc: bool = False
 
     @property
     def user(self) -> int:
@@ -123,7 +130,7 @@ def footings(program: str, abi: seccomp.Abi, is_root: bool) -> Iterator[Footing]
         rights = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
         yield Footing(program, abi, rights, STEP_DOWN_TO)
     user = ("--unshare-user", "--uid", str(INSIDE), "--gid", str(INSIDE))
-    yield Footing(program, abi, (*user, "--cap-drop", "ALL"))
+    yield Footing(program, abi, (*user, "--cap-drop", "ALL"), owns_proc=is_root)
 
 
 def _try_all(program: str, abi: seccomp.Abi) -> Footing | str:
@@ -138,10 +145,15 @@ def _try_all(program: str, abi: seccomp.Abi) -> Footing | str:
 def _try(footing: Footing) -> str:
     """Build the walls around `true`; the complaint, if any."""
     with seccomp.filter_file(footing.abi) as file:
-        arguments = [*namespaces(footing, file, network=False), *system_folders(), *kernel_folders(), "true"]
+        arguments = [*namespaces(footing, file, network=False), *system_folders(), *kernel_folders(footing), "true"]
         try:
             outcome = subprocess.run(
-                arguments, env={"PATH": SYSTEM_PATH}, pass_fds=(file,), capture_output=True, timeout=TRIAL_S, check=False
+                arguments,
+                env={"PATH": SYSTEM_PATH},
+                pass_fds=(file,),
+                capture_output=True,
+                timeout=TRIAL_S,
+                check=False,
             )
         except OSError as problem:
             return str(problem)
@@ -155,7 +167,9 @@ def explain(complaint: str) -> str:
     """Why bubblewrap failed, and the command that changes it."""
     for switch, forbidding, cure in SWITCHES:
         if _read(switch) == forbidding:
-            return f"the local sandbox needs user namespaces, which this system forbids: run `sudo {cure}` ({complaint})"
+            return (
+                f"the local sandbox needs user namespaces, which this system forbids: run `sudo {cure}` ({complaint})"
+            )
     return (
         f"the local sandbox cannot be walled in here, because bubblewrap may not make namespaces ({complaint}): "
         f"in a container, start it with `docker run {DOCKER_FLAGS}`"
@@ -193,9 +207,11 @@ def system_folders() -> Iterator[str]:
             yield from ("--ro-bind", str(folder), str(folder))
 
 
-def kernel_folders() -> Iterator[str]:
-    """Read-only, because as root a user namespace alone would leave all of /proc/sys writable."""
-    yield from ("--proc", "/proc", "--remount-ro", "/proc")
+def kernel_folders(footing: Footing) -> Iterator[str]:
+    yield from ("--proc", "/proc")
+    if footing.owns_proc:
+        # The settings in /proc/sys ask who owns them, not for rights: one of them names a program to run as root.
+        yield from ("--remount-ro", "/proc")
     yield from ("--dev", "/dev", "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
 
 
@@ -210,16 +226,23 @@ def settings(*, network: bool) -> Iterator[str]:
 
 def find_python() -> tuple[str, tuple[str, ...]]:
     """A Python inside the walls, and what must be bound for it: the system's, or else the one that runs us."""
-    target = SYSTEM_PYTHON.resolve()
-    version = re.fullmatch(r"python3\.(\d+)", target.name)
-    if version and int(version[1]) >= OLDEST_MINOR and target.is_relative_to("/usr") and target.exists():
+    if SYSTEM_PYTHON.exists() and is_usable(SYSTEM_PYTHON.resolve()):
         return str(SYSTEM_PYTHON), ()
     name = f"bin/python{sys.version_info.major}.{sys.version_info.minor}"
     home = Path(sys.base_prefix).resolve()
     if home.is_relative_to("/usr"):
         return str(home / name), ()
     # Its programs and libraries only: other environments and settings may lie beside them.
-    bound = [("--dir", "/opt", "--dir", PYTHON_INSIDE, "--ro-bind", str(home / part), f"{PYTHON_INSIDE}/{part}") for part in ("bin", "lib")]
+    bound = [
+        ("--dir", "/opt", "--dir", PYTHON_INSIDE, "--ro-bind", str(home / part), f"{PYTHON_INSIDE}/{part}")
+        for part in ("bin", "lib")
+    ]
     search = ("--setenv", "LD_LIBRARY_PATH", f"{PYTHON_INSIDE}/lib")
     path = ("--setenv", "PATH", f"{SYSTEM_PATH}:{PYTHON_INSIDE}/bin")
     return f"{PYTHON_INSIDE}/{name}", (*bound[0], *bound[1], *search, *path)
+
+
+def is_usable(python: Path) -> bool:
+    """Told by its real name: to ask it would take as long as to open the sandbox."""
+    version = re.fullmatch(r"python3\.(\d+)", python.name)
+    return version is not None and int(version[1]) >= OLDEST_MINOR and python.is_relative_to("/usr")

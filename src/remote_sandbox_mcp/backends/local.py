@@ -85,7 +85,7 @@ def command_line(place: LocalPlace, folders: Folders, footing: Footing, seccomp_
         *folders.settings(),
         *bubblewrap.settings(network=place.network),
         *for_python,
-        *bubblewrap.kernel_folders(),
+        *bubblewrap.kernel_folders(footing),
         *("--dir", "/home", "--bind", str(folders.home), HOME),
         *("--bind", str(folders.tmp), "/tmp", "--dir", "/var", "--symlink", "../tmp", "/var/tmp"),
         *("--remount-ro", "/", "--"),
@@ -118,7 +118,7 @@ class Folders:
     def of(cls, place: LocalPlace, state_folder: Path) -> Folders:
         if not re.fullmatch(r"\w[\w.@ -]*", place.name):
             raise ConfigError(f"the local sandbox's name {place.name!r} cannot be the name of a folder; use letters")
-        return cls(state_folder / "local" / place.name)
+        return cls(state_folder.absolute() / "local" / place.name)
 
     @property
     def home(self) -> Path:
@@ -138,7 +138,11 @@ class Folders:
             for folder in (self.home, self.tmp):
                 os.chown(folder, footing.user, footing.user)
         for name, text in synthetic(footing.user, hostname).items():
-            (self.root / "etc" / name).write_text(text)
+            file = self.root / "etc" / name
+            # Another server may be using it at this moment.
+            if not file.exists() or file.read_text() != text:
+                file.write_text(text)
+                file.chmod(0o644)
 
     def settings(self) -> list[str]:
         etc = self.root / "etc"

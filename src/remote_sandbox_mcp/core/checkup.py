@@ -53,7 +53,35 @@ class Checkup:
     seconds: float = 0.0
 
     @property
-    def failed(name: str, problem: SandboxError, who: str, *, otherwise: str = "", also: str = "") -> Step:
+    def failed(self) -> bool:
+        return any(step.mark is Mark.FAILED for step in self.steps)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What doctor.sh told: versions are the tools' own first lines, empty where a tool is missing.
+
+    `noise` is what was printed before it could say a word, and so before the output of every command.
+    """
+
+    shell: str = ""
+    login_shell: str = ""
+    python: str = ""
+    tmux: str = ""
+    rsync: str = ""
+    path: str = ""
+    noise: str = ""
+
+
+def ok(name: str, said: str) -> Step:
+    return Step(name, Mark.OK, said)
+
+
+def warning(name: str, said: str, remedy: str = "") -> Step:
+    return Step(name, Mark.WARNING, said, remedy)
+
+
+def failed(name: str, problem: SandboxError, who: str, *, otherwise: str = "", also: str = "") -> Step:
     """A step that ended in an error: its sentence, without the words that every sentence of this machine begins with.
 
     `otherwise` is the remedy where the sentence names none, `also` is added to whichever.

@@ -43,7 +43,7 @@ async def start(arguments: Sequence[str], environment: Mapping[str, str], inheri
     with far:
         reader, writer = await asyncio.open_connection(sock=near, limit=READ_BYTES)
         try:
-            process = _spawn(arguments, environment, inherited, far)
+            process = _spawn(arguments, environment, inherited, far.fileno())
         except OSError:
             writer.transport.abort()
             raise
@@ -51,7 +51,7 @@ async def start(arguments: Sequence[str], environment: Mapping[str, str], inheri
 
 
 def _spawn(
-    arguments: Sequence[str], environment: Mapping[str, str], inherited: Sequence[int], far: socket.socket
+    arguments: Sequence[str], environment: Mapping[str, str], inherited: Sequence[int], far: int
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         arguments,

@@ -59,7 +59,8 @@ def read(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) 
             more = bool(file.read(1))
     for at in range(0, len(data), CHUNK):
         listener.send(frame(OUT, request, data[at : at + CHUNK]))
-    size = max(found.st_size, start + len(data))
+    # A growing file, or one in /proc, may have had more than it said; nothing read from beyond the end adds nothing.
+    size = max(found.st_size, start + len(data)) if data else found.st_size
     end = {"size": size, "version": version_of(found), "offset": start, "more": more}
     listener.send(json_frame(END, request, end))
 

@@ -1,10 +1,7 @@
 """The first process of a pid namespace: gives up what it does not need, starts the outpost, collects orphans."""
 
 import ctypes
-import fcntl
-import glob
 import os
-import shutil
 import signal
 
 DUMPABLE = 4
@@ -27,7 +24,6 @@ def stand_first(user: int) -> None:
     prctl(DUMPABLE, 0, 0, 0, 0)
     # Needed to find Python's own libraries, and nobody else's.
     os.environ.pop("LD_LIBRARY_PATH", None)
-    sweep("/tmp/remote-sandbox-%d" % os.getuid())
     # From here on a complaint would fall between the frames.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
@@ -39,17 +35,3 @@ def await_end(outpost: int) -> None:
     while os.wait()[0] != outpost:
         pass
     os._exit(0)
-
-
-def sweep(base: str) -> None:
-    """Remove the folders of keepers that died before they had a run: named by pids, which begin anew here."""
-    for folder in glob.glob(base + "/.new-*"):
-        try:
-            with open(folder + "/run") as record:
-                fcntl.flock(record, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            # Alive, in the namespace of another server on the same folder.
-            continue
-        except OSError:
-            pass
-        shutil.rmtree(folder, ignore_errors=True)
