@@ -156,17 +156,24 @@ class _Judge:
 
 def credentials(login: Login, who: str) -> dict[str, Any]:
     """A login as asyncssh's options. Reads keys and asks for secrets, so it belongs into a thread."""
-    import asyncssh
-
-    options: dict[str, Any] = {"client_keys": None, "agent_path": login.agent or None}
+    keys, problems = _read_keys(login)
+    if problems and not (keys or login.password or login.agent):
+        raise LoginRefused(f"{who}: no usable key: {'; '.join(problems)}")
+    options: dict[str, Any] = {"client_keys": keys or None, "agent_path": login.agent or None}
     if login.user:
         options["username"] = login.user
     if login.agent_identities:
         options["agent_identities"] = list(login.agent_identities)
     if login.password is not None:
         options["password"] = login.password.reveal()
-    keys: list[Any] = []
-    problems = []
+    return options
+
+
+def _read_keys(login: Login) -> tuple[list[Any], list[str]]:
+    """The keys that can be read, with their certificates, and why the others cannot."""
+    import asyncssh
+
+    keys, problems = [], []
     for path in login.key_files:
         try:
             passphrase = login.key_passphrase.reveal() if login.key_passphrase else None
@@ -174,12 +181,8 @@ def credentials(login: Login, who: str) -> dict[str, Any]:
         except (OSError, asyncssh.KeyImportError) as problem:
             problems.append(f"{path}: {_key_trouble(problem)}")
     if login.certificate_files and keys:
-        keys = list(asyncssh.load_keypairs(keys, certlist=list(login.certificate_files)))
-    if keys:
-        options["client_keys"] = keys
-    elif problems and not login.password and not login.agent:
-        raise LoginRefused(f"{who}: no usable key: {'; '.join(problems)}")
-    return options
+        return list(asyncssh.load_keypairs(keys, certlist=list(login.certificate_files))), problems
+    return list(keys), problems
 
 
 def _key_trouble(problem: Exception) -> str:

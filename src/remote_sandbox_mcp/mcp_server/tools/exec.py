@@ -25,56 +25,65 @@ Handle = Annotated[str, Field(description="The handle that exec_bash returned")]
 
 
 def offer(server: SandboxServer) -> None:
-    app = server.app
+    server.offer(run_command(server), title="Run a command", annotations=RUN)
+    server.offer(check_task(server), title="Ask after a running command", annotations=ASK)
+    server.offer(stop_task(server), title="End a running command", annotations=END)
 
+
+def run_command(server: SandboxServer) -> Any:
     async def exec_bash(
         command: Annotated[str, Field(description="Shell source, any length")],
         ctx: Context[None, Any],
         cwd: Annotated[str, Field(description="Folder to start in; default: home")] = "",
         timeout_s: Annotated[float, Field(description="Default 120. Then the whole process tree is ended")] = 120,
         max_output_chars: Annotated[
-            int, Field(description="Per stream, default 20000; head and tail are kept")
+            int, Field(description="Per stream, default 20000; both ends are kept")
         ] = 20000,
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, ExecShape]:
         """Run a command in a new shell and return its exit code and output.
 
         One that outlasts the call returns running=true and a tmux_session for check_background_task, and goes on."""
-        patience = app.patience_s or patience_of(client_name(ctx))
         async with Reporting(ctx, timeout_s) as progress:
-            report = await app.run(
+            report = await server.app.run(
                 command,
                 cwd=cwd,
                 timeout_s=timeout_s,
                 limit=max_output_chars,
                 name=sandbox_name,
-                patience_s=patience,
+                patience_s=server.app.patience_s or patience_of(client_name(ctx)),
                 progress=progress,
             )
         return reply(exec_fields(report), exec_text(report))
 
+    return exec_bash
+
+
+def check_task(server: SandboxServer) -> Any:
     async def check_background_task(
         tmux_session: Handle,
         last_n_lines: Annotated[int, Field(description="Default 50", ge=1, le=5000)] = 50,
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, TaskShape]:
         """Ask after a command that outlasted its call: does it run, how did it end, what did it print last."""
-        report = await app.check(tmux_session, name=sandbox_name)
+        report = await server.app.check(tmux_session, name=sandbox_name)
         return reply(task_fields(report, last_n_lines), exec_text(report))
 
+    return check_background_task
+
+
+def stop_task(server: SandboxServer) -> Any:
     async def stop_background_task(
         tmux_session: Handle, sandbox_name: SandboxName = ""
     ) -> Annotated[CallToolResult, TaskShape]:
         """End a command's whole process tree (TERM, then KILL) and say whether it is gone."""
-        report = await app.stop(tmux_session, name=sandbox_name)
+        report = await server.app.stop(tmux_session, name=sandbox_name)
         fields = task_fields(report, 50)
         if isinstance(report.seen, Running):
             fields["error"] = "it was told to stop but is still running; ask again with check_background_task"
         return reply(fields, exec_text(report))
 
-    server.offer(exec_bash, title="Run a command", annotations=RUN)
-    server.offer(check_background_task, title="Ask after a running command", annotations=ASK)
-    server.offer(stop_background_task, title="End a running command", annotations=END)
+    return stop_background_task
 
 
 def client_name(ctx: Context[None, Any]) -> str:

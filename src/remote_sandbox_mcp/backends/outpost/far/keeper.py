@@ -1,16 +1,16 @@
 """A keeper per run: it owns the command, collects its output, ends it, and outlives the line."""
 
-import json
 import os
 import select
 import signal
 import time
 
 from .family import PRCTL, become_subreaper, descendants, read_status, start_process, strike
+from .feed import Feed, clear, hear_signals
 from .look import look
 from .output import Listener, Stream, widen_pipe
 from .place import RunFolder, find_run, make_folder, start_folder, to_bytes, to_text
-from .wire import BEAT, CANCEL, END, ERR, ERR_TAIL, FAIL, FREE, OUT, OUT_TAIL, REQUEST, frame, json_frame, split_frames
+from .wire import BEAT, CANCEL, END, ERR, ERR_TAIL, FAIL, FREE, OUT, OUT_TAIL, frame, json_frame
 
 MYPY = False
 if MYPY:
@@ -22,40 +22,6 @@ DRAIN_S = 0.2
 BEAT_S = 2.0
 # One argument may hold 128 KiB on Linux; a longer script is read from its file.
 LONGEST_ARGUMENT = 100000
-
-
-class Feed:
-    """What the outpost tells its keeper: orders, and that one is cancelled."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.buffer = bytearray()
-
-    def take(self) -> "list[tuple[int, int, bytes]] | None":
-        """The frames that have come, or None when the outpost is gone."""
-        data = os.read(self.fd, 1 << 18)
-        self.buffer += data
-        return split_frames(self.buffer) if data else None
-
-    def next_order(self) -> "tuple[int, dict[str, Any]] | None":
-        while True:
-            frames = self.take()
-            if frames is None:
-                return None
-            for kind, request, body in frames:
-                if kind == REQUEST:
-                    return request, json.loads(body.decode())
-
-
-def hear_signals() -> int:
-    """A descriptor from which the numbers of the signals that came can be read."""
-    wakeup, wake_end = os.pipe()
-    os.set_blocking(wakeup, False)
-    os.set_blocking(wake_end, False)
-    signal.set_wakeup_fd(wake_end)
-    for number in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
-    return wakeup
 
 
 class Keeper:
@@ -328,14 +294,7 @@ def keep(feed: Feed, listener: Listener, here: str) -> None:
         if keeper.streams or not keeper.childless:
             keeper.drain()
             return
-
-
-def clear(wakeup: int) -> None:
-    """Signals that came between runs were meant for the run before."""
-    try:
-        os.read(wakeup, 512)
-    except BlockingIOError:
-        pass
+        listener.deliver()
 
 
 def refuse_next(feed: Feed, listener: Listener, message: str) -> None:

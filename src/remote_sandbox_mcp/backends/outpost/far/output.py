@@ -33,12 +33,15 @@ class Listener:
         except OSError:
             self.close()
 
-    def finish(self) -> None:
+    def deliver(self) -> None:
         """Give the outpost a fair time to take the rest: its line may be slow."""
         deadline = time.monotonic() + FLUSH_S
         while self.backlog and self.fd >= 0 and time.monotonic() < deadline:
             select.select([], [self.fd], [], 1.0)
             self.flush()
+
+    def finish(self) -> None:
+        self.deliver()
         self.close()
 
     def close(self) -> None:

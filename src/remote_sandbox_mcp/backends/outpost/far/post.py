@@ -8,8 +8,9 @@ import signal
 import sys
 import time
 
+from .feed import Feed
 from .files import Refused, list_entries, read, search, write
-from .keeper import Feed, keep
+from .keeper import keep
 from .look import look
 from .output import Listener
 from .place import forget_run, place_id, prune_runs
