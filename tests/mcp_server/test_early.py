@@ -1,0 +1,117 @@
+"""The first answers come from memory, and are the SDK's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote_sandbox_mcp.mcp_server.early import Memory, stamp_of
+
+COMMAND = str(Path(sys.executable).with_name("remote-sandbox-mcp"))
+CLIENT = {"name": "test", "version": "1"}
+LEGACY = [
+    {"method": "initialize", "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": CLIENT}},
+    {"method": "tools/list"},
+]
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": CLIENT,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+MODERN = [
+    {"method": "server/discover", "params": {"_meta": META}},
+    {"method": "tools/list", "params": {"_meta": META}},
+]
+
+
+class Talk:
+    """A server process and one line of JSON after another."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.number = 0
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        self.number += 1
+        self.tell(question | {"id": self.number})
+        assert self.process.stdout
+        reply: dict[str, Any] = json.loads(self.process.stdout.readline())
+        assert reply["id"] == self.number
+        return reply
+
+    def tell(self, message: dict[str, Any]) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0"} | message).encode() + b"\n")
+        self.process.stdin.flush()
+
+
+@contextmanager
+def talk(home: Path) -> Iterator[Talk]:
+    environment = os.environ | {"REMOTE_SANDBOX_MCP_HOME": str(home)}
+    with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        try:
+            yield Talk(process)
+        finally:
+            assert process.stdin
+            process.stdin.close()
+            process.wait(10)
+
+
+@pytest.mark.parametrize("questions", [LEGACY, MODERN], ids=["2025", "2026"])
+def test_remembered_answers_are_the_sdks_own(tmp_path: Path, questions: list[dict[str, Any]]) -> None:
+    def conversation() -> list[dict[str, Any]]:
+        with talk(tmp_path) as server:
+            answers = [server.ask(question) for question in questions]
+            server.tell({"method": "notifications/initialized"})
+            meta = {"_meta": META} if questions is MODERN else {}
+            # The SDK has heard all that was answered before it was there: a call works, and answers in turn.
+            called = {"name": "select_sandbox", "arguments": {"sandbox_name": "local"}} | meta
+            answers.append(server.ask({"method": "tools/call", "params": called}))
+            return answers
+
+    first = conversation()
+    kept = json.loads((tmp_path / "first-answers.json").read_text())
+    assert len(kept["answers"]) == 2
+    assert conversation() == first
+    assert all("result" in answer for answer in first)
+    assert (tmp_path / "first-answers.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"stamp": 1}', '{"stamp": "other", "answers": {}}'])
+def test_a_damaged_memory_is_no_memory(tmp_path: Path, damage: str) -> None:
+    (tmp_path / "first-answers.json").write_text(damage)
+    with talk(tmp_path) as server:
+        assert "result" in server.ask(LEGACY[0])
+
+
+def test_a_new_version_forgets(tmp_path: Path) -> None:
+    code = tmp_path / "code.py"
+    code.write_text("1")
+    before = stamp_of([code], "1.0")
+    memory = Memory(tmp_path / "answers", before)
+    question = LEGACY[0] | {"id": 7}
+    memory.learn(memory.key(question), {"x": 1})
+    assert json.loads(Memory(tmp_path / "answers", before).answer(question)) == {
+        "jsonrpc": "2.0",
+        "id": 7,
+        "result": {"x": 1},
+    }
+    code.write_text("22")
+    after = stamp_of([code], "1.0")
+    assert after != before != stamp_of([code], "1.1")
+    assert Memory(tmp_path / "answers", after).answer(question) == b""
+
+
+def test_input_that_ends_at_once_is_still_answered(tmp_path: Path) -> None:
+    lines = b"".join(json.dumps({"jsonrpc": "2.0", "id": n} | q).encode() + b"\n" for n, q in enumerate(LEGACY, 1))
+    environment = os.environ | {"REMOTE_SANDBOX_MCP_HOME": str(tmp_path)}
+    done = subprocess.run(COMMAND, input=lines, capture_output=True, env=environment, timeout=30, check=True)
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [1, 2]
