@@ -1,0 +1,48 @@
+"""Arguments that are refused, and the sentence that says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from remote_sandbox_mcp.core import check
+from remote_sandbox_mcp.core.command import new_run_id
+from remote_sandbox_mcp.core.errors import BadArgument
+from remote_sandbox_mcp.core.patience import patience_of
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [("", "empty"), ("  \n", "empty"), ("a\0b", "NUL"), ("\ud800", "surrogate")],
+    ids=["empty", "blank", "NUL", "half a surrogate pair"],
+)
+def test_texts_that_no_shell_can_take(value: str, told: str) -> None:
+    with pytest.raises(BadArgument, match=told):
+        check.text_argument("command", value)
+
+
+def test_a_text_that_is_not_needed_may_be_empty() -> None:
+    assert check.text_argument("cwd", "", required=False) == ""
+
+
+@pytest.mark.parametrize("value", [0, -1, 1e9, float("nan"), float("inf")])
+def test_numbers_outside_their_range(value: float) -> None:
+    with pytest.raises(BadArgument, match=r"timeout_s is .* but must be between 0.1 and 604800"):
+        check.within("timeout_s", value, 0.1, check.LONGEST_TIMEOUT_S)
+
+
+@pytest.mark.parametrize("value", ["", "run-", "run-../../etc", "main", "run-0123456789abcdef/..", "run-0123456789\n"])
+def test_only_our_handles_are_looked_up(value: str) -> None:
+    with pytest.raises(BadArgument, match="is not a handle"):
+        check.run_handle(value)
+
+
+def test_every_new_run_id_is_a_handle() -> None:
+    assert len({check.run_handle(new_run_id()) for _ in range(100)}) == 100
+
+
+@pytest.mark.parametrize(
+    ("client", "seconds"),
+    [("claude-code", 110), ("Claude Code", 110), ("codex-mcp-client", 280), ("cursor", 50), ("", 50)],
+)
+def test_patience_by_client(client: str, seconds: float) -> None:
+    assert patience_of(client) == seconds
