@@ -136,13 +136,13 @@ def footings(program: str, abi: seccomp.Abi, is_root: bool) -> Iterator[Footing]
 def _try_all(program: str, abi: seccomp.Abi) -> Footing | str:
     complaint = ""
     for footing in footings(program, abi, os.geteuid() == 0):
-        complaint = _try(footing)
+        complaint = try_out(footing)
         if not complaint:
             return footing
     return explain(complaint)
 
 
-def _try(footing: Footing) -> str:
+def try_out(footing: Footing) -> str:
     """Build the walls around `true`; the complaint, if any."""
     with seccomp.filter_file(footing.abi) as file:
         arguments = [*namespaces(footing, file, network=False), *system_folders(), *kernel_folders(footing), "true"]
