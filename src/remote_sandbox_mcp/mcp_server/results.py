@@ -12,6 +12,8 @@ from ..core.errors import ConnectError, LostContact, SandboxError
 from ..core.output import clip, harmless
 from ..core.usage import as_resources
 
+LONGEST_SENTENCE = 1000
+
 
 def reply(structured: dict[str, Any], text: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured)
@@ -24,27 +26,33 @@ def lean(**fields: Any) -> dict[str, Any]:
 
 def failure(problem: SandboxError) -> CallToolResult:
     """An error as the agent reads it: one sentence, and a code for programs."""
-    structured: dict[str, Any] = {"error": str(problem), "code": problem.code}
+    text = sentence(problem)
+    structured: dict[str, Any] = {"error": text, "code": problem.code}
     if isinstance(problem, ConnectError):
         structured |= {"connection_error": True, "outcome": "not_started"}
     if isinstance(problem, LostContact):
         so_far = problem.so_far
         structured |= {"connection_error": True, "outcome": problem.outcome, "tmux_session": so_far.run_id}
         structured |= lean(stdout=clip(so_far.stdout, 5000).text, stderr=clip(so_far.stderr, 5000).text)
-    return CallToolResult(
-        content=[TextContent(type="text", text=str(problem))], structured_content=structured, is_error=True
-    )
+    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured, is_error=True)
+
+
+def sentence(problem: SandboxError | str) -> str:
+    """What an error says: it may name a path of any length, with any bytes in it, or quote another machine."""
+    text = harmless(str(problem).encode("utf-8", "surrogatepass"))
+    half = LONGEST_SENTENCE // 2
+    return text if len(text) <= LONGEST_SENTENCE else f"{text[:half]} [...] {text[-half:]}"
 
 
 def sandbox_fields(view: View) -> dict[str, Any]:
     what = view.description
     fields = lean(name=what.name, kind=what.kind, host=what.host, port=what.port or None, user=what.user)
     fields |= {"is_active": view.active, "connection_alive": view.alive}
-    fields |= lean(connection_error=view.trouble)
+    fields |= lean(connection_error=sentence(view.trouble))
     if view.usage is not None:
         fields["resources"] = as_resources(view.usage, view.score)
     elif view.usage_trouble:
-        fields["resources"] = {"error": view.usage_trouble}
+        fields["resources"] = {"error": sentence(view.usage_trouble)}
     return fields
 
 

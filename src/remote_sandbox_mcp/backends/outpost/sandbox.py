@@ -93,6 +93,9 @@ class OutpostSandbox:
                 self._later(self._stop_quietly(command.run_id))
             raise
         except Refusal as refusal:
+            if refusal.reason == "killed":
+                # The process that kept it is gone: its folder tells whether it had begun, and what it had printed.
+                return not_missing(await self.observe(command.run_id, keep=command.keep))
             raise NotStarted(f"{self.description.name}: {refusal}") from None
 
     def _order(self, command: Command) -> dict[str, Any]:
@@ -221,14 +224,7 @@ class _Watch:
             await asyncio.wait((exchange.done,), timeout=min(left, BEAT_S))
             if not exchange.done.done():
                 self._report(exchange)
-        seen = read_end(self.command.run_id, exchange, exchange.done.result())
-        if isinstance(seen, Missing):
-            raise LostContact(
-                f"the run was lost: {seen.reason}. What it did before that is not known; look before repeating it",
-                outcome="lost",
-                so_far=Running(seen.run_id, seen.stdout, seen.stderr),
-            )
-        return seen
+        return not_missing(read_end(self.command.run_id, exchange, exchange.done.result()))
 
     def _report(self, exchange: Exchange) -> None:
         heard = exchange.part(wire.OUT) or exchange.part(wire.ERR)
@@ -240,6 +236,17 @@ class _Watch:
         out, err = exchange.part(wire.OUT), exchange.part(wire.ERR)
         seconds = time.monotonic() - self.begun
         return Running(self.command.run_id, Excerpt(out, total=len(out)), Excerpt(err, total=len(err)), seconds)
+
+
+def not_missing(seen: Observation) -> Completed | Running:
+    """What became of a run that we started. Raises LostContact where nobody can tell."""
+    if isinstance(seen, Missing):
+        raise LostContact(
+            f"the run was lost: {seen.reason}. What it did before that is not known; look before repeating it",
+            outcome="lost",
+            so_far=Running(seen.run_id, seen.stdout, seen.stderr),
+        )
+    return seen
 
 
 def read_end(run_id: str, exchange: Exchange, end: dict[str, Any]) -> Observation:

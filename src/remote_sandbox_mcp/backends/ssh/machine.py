@@ -31,7 +31,16 @@ def describe(machine: Machine, capabilities: Capabilities = OUTPOST) -> Descript
 async def open_machine(machine: Machine, own_known_hosts: Path) -> OutpostSandbox | PlainSandbox:
     """Open a machine the best way it offers. Raises ConnectError."""
     gate = Gate(machine, own_known_hosts)
-    sandbox = OutpostSandbox(describe(machine), machine.environment, lambda: open_outpost(gate))
+
+    async def connect() -> OutpostClient:
+        try:
+            return await open_outpost(gate)
+        except NoOutpost as problem:
+            if not sandbox.hello:
+                raise
+            raise Unreachable(f"unable to open {machine.name}: its Python starts no more ({problem})") from None
+
+    sandbox = OutpostSandbox(describe(machine), machine.environment, connect)
     try:
         await sandbox.open()
         return sandbox
@@ -46,7 +55,7 @@ async def open_outpost(gate: Gate) -> OutpostClient:
     """One connection, one channel, one outpost, all within the machine's deadline."""
     connection = await gate.enter()
     try:
-        return await asyncio.wait_for(_start(connection, gate.machine.python), gate.deadline_s)
+        return await asyncio.wait_for(_start(connection, gate.machine), gate.deadline_s)
     except (asyncio.TimeoutError, TimeoutError):
         connection.abort()
         raise Unreachable(f"unable to open {gate.machine.name}: logged in, but its shell did not answer") from None
@@ -55,17 +64,24 @@ async def open_outpost(gate: Gate) -> OutpostClient:
         raise
 
 
-async def _start(connection: asyncssh.SSHClientConnection, python: str) -> OutpostClient:
+async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> OutpostClient:
     import asyncssh
 
-    token = secrets.token_hex(16)
+    token, who = secrets.token_hex(16), f"unable to open {machine.name}"
     try:
-        process = await connection.create_process(program.start_line(python, token), encoding=None)
+        process = await connection.create_process(program.start_line(machine.python, token), encoding=None)
     except (OSError, asyncssh.Error) as problem:
-        raise Unreachable(f"logged in, but no session could be opened: {problem}") from None
+        raise Unreachable(f"{who}: logged in, but no session could be opened: {problem}") from None
     client = OutpostClient(ChannelLine(connection, process))
-    process.stdin.write(program.packed())
-    await client.greet(token)
+    try:
+        process.stdin.write(program.packed())
+        await client.greet(token)
+    except (OSError, NoOutpost) as problem:
+        await process.wait_closed()
+        # Only a shell that ended by itself has shown that there is no Python.
+        if isinstance(problem, NoOutpost) and (process.exit_status is not None or process.exit_signal):
+            raise
+        raise Unreachable(f"{who}: logged in, but the connection was cut") from None
     return client
 
 

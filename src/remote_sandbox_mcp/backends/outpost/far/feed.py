@@ -17,6 +17,7 @@ class Feed:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.buffer = bytearray()
+        self.behind: "list[tuple[int, int, bytes]]" = []
 
     def take(self) -> "list[tuple[int, int, bytes]] | None":
         """The frames that have come, or None when the outpost is gone."""
@@ -25,12 +26,14 @@ class Feed:
         return split_frames(self.buffer) if data else None
 
     def next_order(self) -> "tuple[int, dict[str, Any]] | None":
+        """The order; what came with it (it may be cancelled already) is `behind` it."""
         while True:
             frames = self.take()
             if frames is None:
                 return None
-            for kind, request, body in frames:
+            for at, (kind, request, body) in enumerate(frames):
                 if kind == REQUEST:
+                    self.behind = frames[at + 1 :]
                     return request, json.loads(body.decode())
 
 

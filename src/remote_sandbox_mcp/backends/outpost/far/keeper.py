@@ -64,6 +64,7 @@ class Keeper:
             self.abandon()
             self.explain(problem)
             return
+        self.heed(self.feed.behind)
         while not self.is_over():
             self.step()
         self.finish()
@@ -191,7 +192,11 @@ class Keeper:
         frames = self.feed.take()
         if frames is None:
             self.poller.unregister(self.feed.fd)
-        elif any(kind == CANCEL and request == self.request for kind, request, _ in frames):
+        else:
+            self.heed(frames)
+
+    def heed(self, frames: "list[tuple[int, int, bytes]]") -> None:
+        if any(kind == CANCEL and request == self.request for kind, request, _ in frames):
             self.stop("stopped")
 
     def stop(self, ending: str) -> None:

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import stat
 import time
@@ -14,6 +15,7 @@ if MYPY:
 
 # The mode of a run's record says that the run shall end: setting it works on a full disk, and for exactly one run.
 STOP_MARK = 0o100
+RUN_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
 KEEP_RUNS_S = 24 * 3600
 KEEP_RUNS_BYTES = 1 << 30
 

@@ -13,7 +13,7 @@ from .files import Refused, list_entries, read, search, write
 from .keeper import keep
 from .look import look
 from .output import Listener
-from .place import forget_run, place_id, prune_runs
+from .place import RUN_NAME, forget_run, place_id, prune_runs
 from .wire import CANCEL, END, FAIL, FREE, HELLO, PING, PONG, REQUEST, frame, json_frame, split_frames, write_all
 
 MYPY = False
@@ -105,12 +105,14 @@ class Post:
         head, _, raw = body.partition(b"\0")
         try:
             order = json.loads(head.decode())
-            verb = order["verb"]
-        except (ValueError, KeyError, TypeError):
+            verb, run_id = str(order["verb"]), str(order.get("id"))
+        except (ValueError, KeyError, TypeError, RecursionError):
             self.fail(request, "unknown", "a request that cannot be read")
             return
-        if verb == "forget":
-            self.forgotten.append(str(order["id"]))
+        if verb in ("run", "look", "forget") and not RUN_NAME.match(run_id):
+            self.fail(request, "id", "%r is not the name of a run" % run_id)
+        elif verb == "forget":
+            self.forgotten.append(run_id)
             self.queue += json_frame(END, request, {})
         elif verb in WORKERS or verb in ("run", "look"):
             try:
@@ -134,6 +136,7 @@ class Post:
                 if verb == "look":
                     look(order, request, listener)
                 else:
+                    signal.signal(signal.SIGTERM, give_up)
                     signal.alarm(WORKER_S)
                     answer(WORKERS[verb], order, raw, request, listener)
                 listener.finish()
@@ -170,6 +173,14 @@ class Post:
     def hand_over(self, request: int, head: bytes) -> None:
         """Give a run to a keeper that waits, or to a new one."""
         keeper = self.idle.pop() if self.idle else self.hire()
+        try:
+            self.give(keeper, request, head)
+        except BrokenPipeError:
+            # It was killed while it waited, and took nothing.
+            keeper.request = 0
+            self.give(self.hire(), request, head)
+
+    def give(self, keeper: Child, request: int, head: bytes) -> None:
         keeper.request, keeper.answered = request, False
         write_all(keeper.feed, frame(REQUEST, request, head))
 
@@ -267,10 +278,15 @@ class Post:
         self.tidy()
         for child in self.children.values():
             if not child.keeps_runs:
-                os.kill(child.pid, signal.SIGKILL)
+                os.kill(child.pid, signal.SIGTERM)
 
 
 DONE: "list[int]" = []
+
+
+def give_up(*_: object) -> None:
+    """A worker told to end still removes what it has not put in place."""
+    raise SystemExit
 
 
 def answer(work: "Any", order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:

@@ -1,0 +1,68 @@
+"""A client of the real MCP server in memory, over a sandbox that is scripted or walled in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from mcp import Client
+
+from remote_sandbox_mcp.app import App
+from remote_sandbox_mcp.backends.local import describe, open_local
+from remote_sandbox_mcp.core.machine import LocalPlace
+from remote_sandbox_mcp.fleet import Fleet, Member
+from remote_sandbox_mcp.mcp_server.server import build
+from remote_sandbox_mcp.testing import FakeSandbox
+from tests.support.server import Caller
+
+
+def member(fake: FakeSandbox) -> Member:
+    async def opener() -> FakeSandbox:
+        await fake.open()
+        return fake
+
+    return Member(fake.description.name, lambda: fake.description, opener)
+
+
+@asynccontextmanager
+async def connected(app: App, mode: str = "auto") -> AsyncIterator[Caller]:
+    """A client in memory; what fails inside comes out as it is."""
+    stack = AsyncExitStack()
+    client = await stack.enter_async_context(Client(build(app), mode=mode))
+    try:
+        yield Caller(client)
+    finally:
+        await stack.aclose()
+        await app.close()
+
+
+@pytest.fixture
+def fake() -> FakeSandbox:
+    return FakeSandbox(files={"~/notes.txt": b"one\ntwo\nthree\n", "~/src/main.py": b"import os\nprint(os.sep)\n"})
+
+
+@pytest.fixture
+def other() -> FakeSandbox:
+    return FakeSandbox(name="other")
+
+
+@pytest.fixture
+def app(fake: FakeSandbox, other: FakeSandbox) -> App:
+    return App(Fleet([member(fake), member(other)]))
+
+
+@pytest.fixture
+async def tools(app: App) -> AsyncIterator[Caller]:
+    async with connected(app) as caller:
+        yield caller
+
+
+@pytest.fixture
+async def local_tools(tmp_path: Path) -> AsyncIterator[Caller]:
+    """The same on the embedded sandbox: real commands and real files."""
+    place = LocalPlace()
+    embedded = Member(place.name, lambda: describe(place), lambda: open_local(place, tmp_path))
+    async with connected(App(Fleet([embedded]))) as caller:
+        yield caller

@@ -1,0 +1,293 @@
+"""exec_bash, check_background_task and stop_background_task as a client sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+from mcp import Client
+from mcp.types import Implementation
+
+from remote_sandbox_mcp.app import App
+from remote_sandbox_mcp.core.command import Command, Completed, Ending, Running
+from remote_sandbox_mcp.core.errors import NotStarted
+from remote_sandbox_mcp.core.progress import Progress, silent
+from remote_sandbox_mcp.fleet import Fleet
+from remote_sandbox_mcp.mcp_server.server import build
+from remote_sandbox_mcp.testing import Answer, FakeSandbox, after
+from tests.mcp_server.conftest import connected, member
+from tests.support.server import Caller, until
+
+ENDLESS = Answer("so far\n", "a warning\n", then=after(math.inf))
+MISSING = "run-0123456789abcdef"
+
+
+async def test_a_command_returns_what_it_printed_and_how_it_ended(tools: Caller, fake: FakeSandbox) -> None:
+    fake.answers = {"make": Answer("built\n", "a warning\n", 2)}
+    assert await tools.run("make") == {"exit_code": 2, "stdout": "built\n", "stderr": "a warning\n"}
+
+
+async def test_what_is_empty_is_left_out_but_not_a_zero(tools: Caller, fake: FakeSandbox) -> None:
+    fake.answers = {"true": Answer()}
+    assert await tools.run("true") == {"exit_code": 0}
+
+
+async def test_the_text_says_the_same_to_clients_that_read_only_text(tools: Caller, fake: FakeSandbox) -> None:
+    fake.answers = {"make": Answer("built\n", "a warning\n", 2)}
+    answer = await tools.ask("exec_bash", command="make")
+    assert answer.content[0].model_dump()["text"] == "exit 2 after 0.0 s\nbuilt\n\nstderr:\na warning\n"
+
+
+async def test_all_arguments_reach_the_sandbox_that_was_named(
+    tools: Caller, fake: FakeSandbox, other: FakeSandbox
+) -> None:
+    await tools.run("ls", cwd="/srv", timeout_s=7, max_output_chars=100, sandbox_name="other")
+    assert [(it.script, it.cwd, it.timeout_s) for it in other.commands] == [("ls", "/srv", 7)]
+    assert not fake.commands
+
+
+@pytest.mark.parametrize("script", ['{"a": 1}', "[1, 2]", '"quoted"', "null", "123", "true", " - x "])
+async def test_a_command_that_looks_like_json_stays_as_it_is(tools: Caller, fake: FakeSandbox, script: str) -> None:
+    await tools.run(script, cwd=script)
+    assert [(it.script, it.cwd) for it in fake.commands] == [(script, script)]
+
+
+async def test_an_ended_run_is_forgotten_once_all_of_it_was_told(tools: Caller, fake: FakeSandbox) -> None:
+    fake.answers = {"short": Answer("x"), "long": Answer("x" * 1000)}
+    await tools.run("short", max_output_chars=100)
+    await tools.run("long", max_output_chars=100)
+    assert fake.forgotten == [fake.commands[0].run_id]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"command": ""}, "command is empty"),
+        ({"command": " \n"}, "command is empty"),
+        ({"command": "a\0b"}, "command holds a NUL character"),
+        ({"command": "x", "cwd": "a\0b"}, "cwd holds a NUL character"),
+        ({"command": "x", "timeout_s": 0}, "timeout_s is 0, but must be between 0.1 and 604800"),
+        ({"command": "x", "timeout_s": -1}, "timeout_s is -1"),
+        ({"command": "x", "timeout_s": 1e9}, "timeout_s is 1e+09"),
+        ({"command": "x", "max_output_chars": 0}, "max_output_chars is 0"),
+        ({"command": "x", "max_output_chars": 10**9}, "max_output_chars is 1e+09"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+)
+async def test_a_bad_argument_is_told_and_nothing_runs(
+    tools: Caller, fake: FakeSandbox, given: dict[str, object], told: str
+) -> None:
+    problem = await tools.fail("exec_bash", **given)
+    assert problem["code"] == "bad_argument"
+    assert problem["error"].startswith(told)
+    assert not fake.commands
+
+
+async def test_a_command_that_cannot_start_says_why(tools: Caller, fake: FakeSandbox) -> None:
+    def refuse(command: Command) -> Answer:
+        raise NotStarted("fake: unable to enter /nope: No such file or directory")
+
+    fake.answers = refuse
+    problem = await tools.fail("exec_bash", command="ls", cwd="/nope")
+    assert problem == {"error": "fake: unable to enter /nope: No such file or directory", "code": "not_started"}
+
+
+async def test_a_timeout_is_told_with_what_was_printed(tools: Caller, fake: FakeSandbox) -> None:
+    fake.answers = {"slow": ENDLESS}
+    done = await tools.run("slow", timeout_s=0.1)
+    assert done == {"exit_code": 124, "timed_out": True, "stdout": "so far\n", "stderr": "a warning\n"}
+
+
+async def test_an_exit_124_of_the_command_itself_is_no_timeout(tools: Caller, fake: FakeSandbox) -> None:
+    fake.answers = {"exit 124": Answer(exit_code=124)}
+    assert await tools.run("exit 124") == {"exit_code": 124}
+
+
+class Ended(FakeSandbox):
+    """A sandbox in which every command has ended already, in a way of the test's choice."""
+
+    def __init__(self, end: Completed) -> None:
+        super().__init__()
+        self.end = end
+
+    async def run(
+        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
+    ) -> Completed | Running:
+        return self.end
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (Completed(MISSING, 139, signal="SIGSEGV"), {"exit_code": 139, "signal": "SIGSEGV"}),
+        (Completed(MISSING, 143, Ending.STOPPED, "SIGTERM"), {"exit_code": 143, "stopped": True}),
+        (
+            Completed(MISSING, 124, Ending.TIMED_OUT, "SIGKILL", survivors=(7,)),
+            {"exit_code": 124, "timed_out": True, "still_alive": [7]},
+        ),
+        (Completed(MISSING, 0, left_running=(7, 8)), {"exit_code": 0, "left_running": [7, 8]}),
+    ],
+    ids=["signal", "stopped", "survivors", "left running"],
+)
+async def test_every_way_to_end_is_told(end: Completed, told: dict[str, object]) -> None:
+    async with connected(App(Fleet([member(Ended(end))]))) as tools:
+        assert await tools.run("x") == told
+
+
+async def test_output_that_is_too_long_keeps_its_ends_and_tells_its_size(tools: Caller, fake: FakeSandbox) -> None:
+    fake.answers = {"long": Answer("a" * 5000 + "b" * 5000, "c" * 300)}
+    done = await tools.run("long", max_output_chars=100)
+    assert done["truncated"] is True
+    assert (done["stdout_bytes"], done["stderr_bytes"]) == (10_000, 300)
+    assert done["stdout"].startswith("a" * 50 + "\n[... 9900 of 10000 bytes left out")
+    assert done["stdout"].endswith("...]\n" + "b" * 50)
+
+
+async def test_the_missing_middle_can_be_read_from_the_file_that_is_named(local_tools: Caller) -> None:
+    done = await local_tools.run("seq 1 20000; seq 1 300 >&2", max_output_chars=1000)
+    whole = "".join(f"{number}\n" for number in range(1, 20_001))
+    head, _, tail = done["stdout"].partition("\n[... ")
+    note, _, tail = tail.partition(" ...]\n")
+    assert whole.startswith(head)
+    assert whole.endswith(tail)
+    assert done["stdout_bytes"] == len(whole)
+    left_out = len(whole) - len(head) - len(tail)
+    assert note == (
+        f"{left_out} of {len(whole)} bytes left out; "
+        f"all of it: read_remote_file {done['stdout_file']} from offset {len(head)}"
+    )
+    middle = await local_tools.call(
+        "read_remote_file", remote_path=done["stdout_file"], offset=len(head), max_bytes=left_out
+    )
+    assert middle["content"] == whole[len(head) : len(whole) - len(tail)]
+    errors = await local_tools.call("read_remote_file", remote_path=done["stderr_file"])
+    assert errors["content"] == "".join(f"{number}\n" for number in range(1, 301))
+
+
+async def test_what_a_command_prints_cannot_drive_a_terminal(tools: Caller, fake: FakeSandbox) -> None:
+    fake.answers = {"evil": Answer(b"a\x1b[31mred\x1b[0m \x1b]0;title\x07b\0\xff\x9b2Jc\r\nd\re")}
+    told = (await tools.run("evil"))["stdout"]
+    assert told.startswith("ared b")
+    assert not {letter for letter in told if ord(letter) < 32 or 0x7F <= ord(letter) < 0xA0} - {"\n"}
+
+
+async def test_progress_carries_the_last_line(tools: Caller, fake: FakeSandbox) -> None:
+    beats: list[tuple[float, float | None, str | None]] = []
+
+    async def listen(progress: float, total: float | None, message: str | None) -> None:
+        beats.append((progress, total, message))
+
+    fake.answers = {"build": Answer("one\ntwo\n", then=after(0.1, Answer("three\n")))}
+    await tools.call("exec_bash", command="build", timeout_s=30, progress=listen)
+    assert ("two", 30) in [(message, total) for _, total, message in beats]
+
+
+async def test_a_cancelled_call_stops_its_command(tools: Caller, fake: FakeSandbox) -> None:
+    fake.answers = {"slow": ENDLESS}
+    call = asyncio.ensure_future(tools.client.call_tool("exec_bash", {"command": "slow"}))
+    await until(lambda: fake.commands, "the command to start")
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+    async def ended() -> Ending | None:
+        seen = await fake.observe(fake.commands[0].run_id)
+        return seen.ending if isinstance(seen, Completed) else None
+
+    assert await until(ended, "the command to stop") is Ending.STOPPED
+
+
+# What outlasts its call
+
+
+async def test_a_command_that_outlasts_the_call_is_handed_over(app: App, fake: FakeSandbox) -> None:
+    app.patience_s = 0.05
+    release = asyncio.Event()
+
+    async def rest() -> Answer:
+        await release.wait()
+        return Answer("the rest\n", exit_code=3)
+
+    fake.answers = {"slow": Answer("so far\n", then=rest)}
+    async with connected(app) as tools:
+        started = await tools.run("slow")
+        handle = started["tmux_session"]
+        assert started == {"running": True, "tmux_session": handle, "stdout": "so far\n"}
+        seen = await tools.call("check_background_task", tmux_session=handle)
+        assert seen == {"tmux_session": handle, "running": True, "log_tail": "so far"}
+        release.set()
+        while seen["running"]:
+            seen = await tools.call("check_background_task", tmux_session=handle)
+        assert seen == {"tmux_session": handle, "running": False, "exit_code": 3, "log_tail": "so far\nthe rest"}
+    assert len(fake.commands) == 1
+
+
+async def test_the_end_of_the_log_is_as_long_as_asked_for(app: App, fake: FakeSandbox) -> None:
+    app.patience_s = 0.01
+    fake.answers = {"slow": Answer("1\n2\n3\n", "x\ny\n", then=after(math.inf))}
+    async with connected(app) as tools:
+        handle = (await tools.run("slow"))["tmux_session"]
+        seen = await tools.call("check_background_task", tmux_session=handle, last_n_lines=1)
+    assert (seen["log_tail"], seen["stderr_tail"]) == ("3", "y")
+
+
+async def test_what_was_handed_over_can_be_stopped(app: App, fake: FakeSandbox) -> None:
+    app.patience_s = 0.01
+    fake.answers = {"slow": ENDLESS}
+    async with connected(app) as tools:
+        handle = (await tools.run("slow"))["tmux_session"]
+        stopped = await tools.call("stop_background_task", tmux_session=handle)
+        assert stopped["running"] is False
+        assert stopped["stopped"] is True
+        assert stopped["exit_code"] == 143
+        assert await tools.call("check_background_task", tmux_session=handle) == stopped
+
+
+@pytest.mark.parametrize("tool", ["check_background_task", "stop_background_task"])
+async def test_a_run_that_is_not_there_is_told_as_lost(tools: Caller, tool: str) -> None:
+    seen = await tools.call(tool, tmux_session=MISSING)
+    assert seen == {"tmux_session": MISSING, "running": False, "error": "the run is lost: it is not known here"}
+
+
+@pytest.mark.parametrize("tool", ["check_background_task", "stop_background_task"])
+@pytest.mark.parametrize("handle", ["", "bg-1", "run-../../etc", "run-ABCDEFGH", MISSING + "\n", "x" * 10_000])
+async def test_what_is_no_handle_is_never_looked_up(tools: Caller, tool: str, handle: str) -> None:
+    problem = await tools.fail(tool, tmux_session=handle)
+    assert problem["code"] == "bad_argument"
+    assert "is not a handle; pass the tmux_session that exec_bash returned" in problem["error"]
+
+
+@pytest.mark.parametrize("lines", [0, -1, 5001])
+async def test_the_number_of_lines_has_bounds(tools: Caller, lines: int) -> None:
+    problem = await tools.fail("check_background_task", tmux_session=MISSING, last_n_lines=lines)
+    assert problem["code"] == "bad_argument"
+
+
+class Patient(FakeSandbox):
+    """Notes how long it was asked to wait."""
+
+    asked: float | None = None
+
+    async def run(
+        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
+    ) -> Completed | Running:
+        self.asked = patience_s
+        return Completed(command.run_id, 0)
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.parametrize(("name", "seconds"), [("claude-code", 110), ("codex-mcp-client", 280), ("something-else", 50)])
+async def test_a_call_waits_no_longer_than_its_client(mode: str, name: str, seconds: float) -> None:
+    sandbox = Patient()
+    info = Implementation(name=name, version="1")
+    async with Client(build(App(Fleet([member(sandbox)]))), mode=mode, client_info=info) as client:
+        await client.call_tool("exec_bash", {"command": "true"})
+    assert sandbox.asked == seconds
+
+
+async def test_the_operator_can_set_how_long_a_call_waits() -> None:
+    sandbox = Patient()
+    async with connected(App(Fleet([member(sandbox)]), patience_s=7)) as tools:
+        await tools.run("true")
+    assert sandbox.asked == 7

@@ -1,0 +1,241 @@
+"""The file tools as a client sees them: reading in parts, writing with a guard, editing exactly, searching."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from remote_sandbox_mcp.testing import FakeSandbox
+from tests.support.server import Caller
+
+NOTES = "/home/fake/notes.txt"
+BINARY = bytes(range(256))
+
+
+@pytest.mark.parametrize(
+    ("span", "content", "truncated", "offset"),
+    [
+        ({}, "one\ntwo\nthree\n", False, None),
+        ({"max_bytes": 3}, "one", True, None),
+        ({"offset": 4}, "two\nthree\n", False, 4),
+        ({"offset": 4, "max_bytes": 3}, "two", True, 4),
+        ({"offset": -6}, "three\n", False, 8),
+        ({"offset": -1000}, "one\ntwo\nthree\n", False, None),
+        ({"offset": 1000}, "", False, 1000),
+        ({"start_line": 2}, "two\nthree\n", False, 4),
+        ({"start_line": 2, "line_count": 1}, "two\n", True, 4),
+        ({"line_count": 2}, "one\ntwo\n", True, None),
+        ({"start_line": 3, "line_count": 5}, "three\n", False, 8),
+        ({"start_line": 9}, "", False, 14),
+    ],
+    ids=str,
+)
+async def test_a_file_is_read_in_parts(
+    tools: Caller, span: dict[str, int], content: str, truncated: bool, offset: int | None
+) -> None:
+    seen = await tools.call("read_remote_file", remote_path="~/notes.txt", **span)
+    size = max(14, offset or 0)
+    expected = {"size": size, "truncated": truncated, "content": content} | ({"offset": offset} if offset else {})
+    assert seen | {"size": size} == expected
+
+
+async def test_the_parts_of_a_file_make_up_the_whole(tools: Caller, fake: FakeSandbox) -> None:
+    fake.files[NOTES] = "".join(f"line {number} äöü\n" for number in range(500)).encode()
+    whole, offset = b"", 0
+    while True:
+        part = await tools.call("read_remote_file", remote_path=NOTES, offset=offset, max_bytes=97)
+        text: str = part["content"]
+        whole += base64.b64decode(text) if part.get("encoding") else text.encode()
+        offset = len(whole)
+        if not part["truncated"]:
+            break
+    assert whole == fake.files[NOTES]
+
+
+@pytest.mark.parametrize("data", [BINARY, b"\xff", b"a\0b", b"\xed\xa0\x80"], ids=["all", "latin", "nul", "surrogate"])
+async def test_what_is_not_text_makes_the_round_trip_in_base64(tools: Caller, fake: FakeSandbox, data: bytes) -> None:
+    encoded = base64.b64encode(data).decode()
+    written = await tools.call("write_remote_file", remote_path="~/b", content=encoded, encoding="base64")
+    assert written == {"size": len(data), "created": True}
+    assert fake.files["/home/fake/b"] == data
+    seen = await tools.call("read_remote_file", remote_path="~/b")
+    assert seen == {"size": len(data), "truncated": False, "content": encoded, "encoding": "base64"}
+
+
+@pytest.mark.parametrize("text", ["", "x", "a\r\nb\n", "äöü 🙂\n", '{"a": [1, 2]}', "[]", "null", '"quoted"', "12"])
+async def test_text_makes_the_round_trip_as_it_is(tools: Caller, fake: FakeSandbox, text: str) -> None:
+    await tools.call("write_remote_file", remote_path="~/t", content=text)
+    assert fake.files["/home/fake/t"] == text.encode()
+    assert (await tools.call("read_remote_file", remote_path="~/t"))["content"] == text
+
+
+@pytest.mark.parametrize("content", ["?", "YQ", "YQ==YQ==x", "Y Q==", "ä"])
+async def test_what_is_no_base64_is_refused(tools: Caller, fake: FakeSandbox, content: str) -> None:
+    problem = await tools.fail("write_remote_file", remote_path="~/b", content=content, encoding="base64")
+    assert problem["code"] == "bad_argument"
+    assert "/home/fake/b" not in fake.files
+
+
+async def test_an_unknown_encoding_is_refused(tools: Caller) -> None:
+    problem = await tools.fail("write_remote_file", remote_path="~/b", content="x", encoding="rot13")
+    assert problem["code"] == "bad_argument"
+    assert "base64" in problem["error"]
+
+
+async def test_a_write_that_is_too_large_is_refused_before_it_is_sent(tools: Caller, fake: FakeSandbox) -> None:
+    problem = await tools.fail("write_remote_file", remote_path="~/b", content="x" * ((16 << 20) + 1))
+    assert problem["code"] == "bad_argument"
+    assert "16777217 bytes" in problem["error"]
+    assert "/home/fake/b" not in fake.files
+
+
+async def test_create_only_never_replaces(tools: Caller, fake: FakeSandbox) -> None:
+    first = await tools.call("write_remote_file", remote_path="~/new", content="1", create_only=True)
+    assert first == {"size": 1, "created": True}
+    problem = await tools.fail("write_remote_file", remote_path="~/new", content="2", create_only=True)
+    assert problem["code"] == "file"
+    assert "exists already" in problem["error"]
+    assert fake.files["/home/fake/new"] == b"1"
+
+
+async def test_a_file_that_was_never_read_may_be_replaced(tools: Caller, fake: FakeSandbox) -> None:
+    assert await tools.call("write_remote_file", remote_path=NOTES, content="new") == {"size": 3}
+    assert fake.files[NOTES] == b"new"
+
+
+STALE = {
+    "write": ("write_remote_file", {"content": "mine\n"}, b"mine\n"),
+    "edit": ("edit_remote_file", {"old_text": "their", "new_text": "my"}, b"mys\n"),
+}
+
+
+@pytest.mark.parametrize(("tool", "given", "result"), STALE.values(), ids=STALE)
+async def test_a_file_changed_behind_our_back_is_refused_until_it_is_read_again(
+    tools: Caller, fake: FakeSandbox, tool: str, given: dict[str, str], result: bytes
+) -> None:
+    await tools.call("read_remote_file", remote_path=NOTES)
+    fake.files[NOTES] = b"theirs\n"
+    problem = await tools.fail(tool, remote_path=NOTES, **given)
+    assert problem["code"] == "file"
+    assert "changed since it was read" in problem["error"]
+    assert fake.files[NOTES] == b"theirs\n"
+    assert (await tools.call("read_remote_file", remote_path=NOTES))["content"] == "theirs\n"
+    await tools.call(tool, remote_path=NOTES, **given)
+    assert fake.files[NOTES] == result
+
+
+async def test_our_own_writes_do_not_make_a_file_stale(tools: Caller, fake: FakeSandbox) -> None:
+    await tools.call("read_remote_file", remote_path=NOTES)
+    await tools.call("edit_remote_file", remote_path=NOTES, old_text="one", new_text="1")
+    await tools.call("edit_remote_file", remote_path=NOTES, old_text="two", new_text="2")
+    await tools.call("write_remote_file", remote_path=NOTES, content="new")
+    await tools.call("edit_remote_file", remote_path=NOTES, old_text="new", new_text="newer")
+    assert fake.files[NOTES] == b"newer"
+
+
+async def test_the_guard_is_for_each_sandbox_by_itself(tools: Caller, fake: FakeSandbox, other: FakeSandbox) -> None:
+    await tools.call("read_remote_file", remote_path=NOTES)
+    other.files[NOTES] = b"another file\n"
+    await tools.call("write_remote_file", remote_path=NOTES, content="x", sandbox_name="other")
+    assert other.files[NOTES] == b"x"
+
+
+async def test_an_edit_replaces_exactly_what_is_named(tools: Caller, fake: FakeSandbox) -> None:
+    done = await tools.call("edit_remote_file", remote_path=NOTES, old_text="two\n", new_text="zwei\n")
+    assert done == {"size": 15, "replacements": 1}
+    assert fake.files[NOTES] == b"one\nzwei\nthree\n"
+
+
+async def test_an_edit_may_remove(tools: Caller, fake: FakeSandbox) -> None:
+    await tools.call("edit_remote_file", remote_path=NOTES, old_text="two\n", new_text="")
+    assert fake.files[NOTES] == b"one\nthree\n"
+
+
+async def test_an_edit_that_fits_more_than_once_is_refused_or_replaces_all(tools: Caller, fake: FakeSandbox) -> None:
+    problem = await tools.fail("edit_remote_file", remote_path=NOTES, old_text="t", new_text="T")
+    assert problem["code"] == "file"
+    assert "occurs 2 times" in problem["error"]
+    assert "replace_all" in problem["error"]
+    done = await tools.call("edit_remote_file", remote_path=NOTES, old_text="t", new_text="T", replace_all=True)
+    assert done == {"size": 14, "replacements": 2}
+    assert fake.files[NOTES] == b"one\nTwo\nThree\n"
+
+
+@pytest.mark.parametrize("old", ["four", "one two", ".*", "Two"])
+async def test_an_edit_that_fits_nowhere_is_refused(tools: Caller, fake: FakeSandbox, old: str) -> None:
+    problem = await tools.fail("edit_remote_file", remote_path=NOTES, old_text=old, new_text="x", replace_all=True)
+    assert problem["code"] == "file"
+    assert "does not occur" in problem["error"]
+    assert fake.files[NOTES] == b"one\ntwo\nthree\n"
+
+
+async def test_an_edit_without_a_text_to_look_for_is_refused(tools: Caller) -> None:
+    problem = await tools.fail("edit_remote_file", remote_path=NOTES, old_text="", new_text="x")
+    assert problem["code"] == "bad_argument"
+
+
+async def test_a_folder_is_listed_in_the_order_of_names(tools: Caller) -> None:
+    seen = await tools.call("list_remote_files")
+    assert seen == {
+        "truncated": False,
+        "entries": [
+            {"path": NOTES, "is_dir": False, "size": 14, "mtime": 0.0},
+            {"path": "/home/fake/src", "is_dir": True, "size": 0, "mtime": 0.0},
+        ],
+    }
+
+
+async def test_a_listing_goes_as_deep_and_as_far_as_asked_for(tools: Caller) -> None:
+    deep = await tools.call("list_remote_files", recursive=True)
+    assert [entry["path"] for entry in deep["entries"]][-1] == "/home/fake/src/main.py"
+    short = await tools.call("list_remote_files", recursive=True, max_entries=1)
+    assert short["truncated"] is True
+    assert len(short["entries"]) == 1
+
+
+async def test_a_search_finds_names_and_lines(tools: Caller) -> None:
+    names = await tools.call("search_remote_files", glob="*.py")
+    assert names == {"truncated": False, "matches": [{"path": "/home/fake/src/main.py"}]}
+    lines = await tools.call("search_remote_files", pattern="T[hw]", ignore_case=True)
+    assert [(match["line"], match["text"]) for match in lines["matches"]] == [(2, "two"), (3, "three")]
+    first = await tools.call("search_remote_files", pattern=".", max_results=1)
+    assert first["truncated"] is True
+    assert len(first["matches"]) == 1
+    assert await tools.call("search_remote_files", pattern="nowhere") == {"truncated": False, "matches": []}
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "code", "told"),
+    [
+        ("read_remote_file", {"remote_path": "~/nope"}, "file", "No such file"),
+        ("read_remote_file", {"remote_path": "~/src"}, "file", "is a folder"),
+        ("read_remote_file", {"remote_path": ""}, "bad_argument", "remote_path is empty"),
+        ("read_remote_file", {"remote_path": "a\0b"}, "bad_argument", "NUL"),
+        ("read_remote_file", {"remote_path": "x", "max_bytes": 0}, "bad_argument", "max_bytes"),
+        ("read_remote_file", {"remote_path": "x", "max_bytes": 10**8}, "bad_argument", "max_bytes"),
+        ("read_remote_file", {"remote_path": "x", "start_line": -1}, "bad_argument", "start_line"),
+        ("read_remote_file", {"remote_path": "x", "line_count": -1}, "bad_argument", "line_count"),
+        ("write_remote_file", {"remote_path": "~/src", "content": ""}, "file", "not a regular file"),
+        ("write_remote_file", {"remote_path": "", "content": ""}, "bad_argument", "remote_path is empty"),
+        ("edit_remote_file", {"remote_path": "~/nope", "old_text": "a", "new_text": "b"}, "file", "No such file"),
+        ("edit_remote_file", {"remote_path": " ", "old_text": "a", "new_text": "b"}, "bad_argument", "is empty"),
+        ("list_remote_files", {"remote_path": "~/nope"}, "file", "No such file"),
+        ("list_remote_files", {"max_entries": 0}, "bad_argument", "max_entries is 0"),
+        ("list_remote_files", {"max_entries": 10_001}, "bad_argument", "max_entries is 10001"),
+        ("list_remote_files", {"remote_path": "a\0b"}, "bad_argument", "NUL"),
+        ("search_remote_files", {}, "bad_argument", "give a glob"),
+        ("search_remote_files", {"pattern": "("}, "file", "not a regular expression"),
+        ("search_remote_files", {"pattern": "x", "max_results": 0}, "bad_argument", "max_results is 0"),
+        ("search_remote_files", {"pattern": "a\0b"}, "bad_argument", "NUL"),
+        ("search_remote_files", {"pattern": "x", "remote_path": "~/nope"}, "file", "No such file"),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_done_is_told_in_a_sentence(
+    tools: Caller, tool: str, given: dict[str, Any], code: str, told: str
+) -> None:
+    problem = await tools.fail(tool, **given)
+    assert problem["code"] == code
+    assert told in problem["error"]

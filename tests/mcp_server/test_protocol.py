@@ -1,0 +1,57 @@
+"""Both eras of the protocol, and the oldest handshake that clients still use, by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp import __version__
+from remote_sandbox_mcp.app import App
+from remote_sandbox_mcp.testing import Answer, FakeSandbox
+from tests.mcp_server.conftest import connected
+from tests.support.server import serve, wire
+
+ERAS = [("legacy", "2025-11-25"), ("auto", "2026-07-28")]
+
+
+@pytest.mark.parametrize(("mode", "version"), ERAS)
+async def test_both_eras_are_served_in_memory(app: App, fake: FakeSandbox, mode: str, version: str) -> None:
+    fake.answers = {"ls": Answer("x\n")}
+    async with connected(app, mode) as tools:
+        assert tools.client.protocol_version == version
+        assert tools.client.instructions
+        assert await tools.run("ls") == {"exit_code": 0, "stdout": "x\n"}
+        assert (await tools.fail("exec_bash"))["code"] == "bad_argument"
+
+
+@pytest.mark.parametrize(("mode", "version"), ERAS)
+async def test_both_eras_are_served_by_the_installed_command(tmp_path: Path, mode: str, version: str) -> None:
+    async with serve(tmp_path, mode=mode) as server:
+        assert server.client.protocol_version == version
+        assert server.client.server_info is not None
+        assert server.client.server_info.version == __version__
+        assert (await server.fail("exec_bash", command="ls"))["code"] == "unknown_sandbox"
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18"])
+def test_an_older_handshake_by_hand_is_answered_in_its_own_version(tmp_path: Path, version: str) -> None:
+    with wire(tmp_path) as line:
+        hello = line.initialize(version)
+        assert hello["protocolVersion"] == version
+        assert hello["serverInfo"]["name"] == "remote-sandbox-mcp"
+        assert hello["instructions"]
+        assert "tools" in hello["capabilities"]
+        assert len(line.ask("tools/list")["result"]["tools"]) == 11
+        answer = line.call("exec_bash", command="ls", comand="ls")
+        assert answer["isError"] is True
+        assert answer["structuredContent"]["code"] == "bad_argument"
+
+
+def test_lines_that_are_no_messages_do_not_end_the_server(tmp_path: Path) -> None:
+    with wire(tmp_path) as line:
+        line.initialize()
+        for junk in (b"", b"not json", b"{}", b"[]", b'{"jsonrpc":"2.0","id":7}', b"\xff\xfe", b"[" * 5000):
+            line.send_line(junk)
+        assert line.call("get_active_sandbox")["structuredContent"]["code"] == "unknown_sandbox"
+        assert "Traceback" not in line.stderr

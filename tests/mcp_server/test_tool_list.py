@@ -1,0 +1,140 @@
+"""What the server says of itself before anything is called: its tools, their size, their hints, its instructions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.mcp_server.pin import FILE, HOW, surface
+from tests.support.server import Caller
+
+BYTES_PER_TOKEN = 4
+# The whole list, with the tools that are still to come, has to stay below 8,000.
+MOST_TOKENS = 4000
+
+
+async def test_the_tool_list_is_the_one_that_clients_know(tools: Caller) -> None:
+    listed = (await tools.client.list_tools()).tools
+    assert surface(listed) == json.loads(FILE.read_text()), HOW
+
+
+async def test_the_tool_list_leaves_room_for_the_rest_of_a_context(tools: Caller) -> None:
+    listed = await tools.client.list_tools()
+    size = len(listed.model_dump_json(by_alias=True, exclude_none=True).encode())
+    assert size / BYTES_PER_TOKEN <= MOST_TOKENS
+
+
+async def test_every_tool_says_what_it_is_and_what_it_may_do(tools: Caller) -> None:
+    for tool in (await tools.client.list_tools()).tools:
+        assert tool.title, tool.name
+        assert tool.description, tool.name
+        hints = tool.annotations
+        assert hints is not None, tool.name
+        assert hints.read_only_hint is not None, tool.name
+        assert hints.open_world_hint is not None, tool.name
+        if not hints.read_only_hint:
+            assert hints.destructive_hint is not None, tool.name
+            assert hints.idempotent_hint is not None, tool.name
+
+
+async def test_tools_that_only_look_say_so(tools: Caller) -> None:
+    listed = {tool.name: tool.annotations for tool in (await tools.client.list_tools()).tools}
+    looking = {name for name, hints in listed.items() if hints and hints.read_only_hint}
+    assert looking == {
+        *("list_sandboxes", "get_active_sandbox", "check_background_task"),
+        *("list_remote_files", "read_remote_file", "search_remote_files"),
+    }
+
+
+async def test_every_schema_is_a_strict_object(tools: Caller) -> None:
+    for tool in (await tools.client.list_tools()).tools:
+        assert tool.output_schema is not None, tool.name
+        for schema in (tool.input_schema, tool.output_schema):
+            jsonschema.Draft202012Validator.check_schema(schema)
+            assert schema["type"] == "object", tool.name
+        assert tool.input_schema["additionalProperties"] is False, tool.name
+
+
+async def test_every_default_fits_its_own_schema(tools: Caller) -> None:
+    for tool in (await tools.client.list_tools()).tools:
+        for name, schema in tool.input_schema["properties"].items():
+            if name not in tool.input_schema.get("required", ()):
+                jsonschema.validate(schema["default"], schema)
+
+
+async def test_the_instructions_are_short_and_name_only_tools_that_exist(tools: Caller) -> None:
+    instructions = tools.client.instructions or ""
+    assert 0 < len(instructions) < 4000
+    names = {tool.name for tool in (await tools.client.list_tools()).tools}
+    for word in ("list_sandboxes", "exec_bash", "check_background_task", "edit_remote_file"):
+        assert word in instructions
+    mentioned = {word.strip(",.;:()") for word in instructions.split()}
+    arguments = {name for tool in json.loads(FILE.read_text()).values() for name in tool}
+    results = {"idle_score", "not_started", "connection_error"}
+    unknown = {word for word in mentioned if "_" in word and "=" not in word} - names - arguments - results
+    assert not unknown
+
+
+GOOD: dict[str, dict[str, Any]] = {
+    "list_sandboxes": {},
+    "select_sandbox": {"sandbox_name": "other"},
+    "get_active_sandbox": {},
+    "exec_bash": {"command": "true"},
+    "check_background_task": {"tmux_session": "run-0123456789abcdef"},
+    "stop_background_task": {"tmux_session": "run-0123456789abcdef"},
+    "list_remote_files": {"remote_path": "~"},
+    "read_remote_file": {"remote_path": "~/notes.txt"},
+    "write_remote_file": {"remote_path": "~/new", "content": "x"},
+    "edit_remote_file": {"remote_path": "~/notes.txt", "old_text": "two", "new_text": "2"},
+    "search_remote_files": {"glob": "*.py"},
+}
+
+
+@pytest.mark.parametrize("tool", GOOD)
+async def test_a_good_call_answers_as_its_schema_says(tools: Caller, tool: str) -> None:
+    assert await tools.call(tool, **GOOD[tool])
+
+
+@pytest.mark.parametrize("tool", GOOD)
+async def test_an_unknown_argument_is_refused_with_the_right_names(tools: Caller, tool: str) -> None:
+    problem = await tools.fail(tool, **GOOD[tool], comand="x")
+    assert problem["code"] == "bad_argument"
+    assert "'comand'" in problem["error"]
+    names = json.loads(FILE.read_text())[tool]
+    assert problem["error"].endswith(f"it takes: {', '.join(names) or 'none'}")
+
+
+WRONG: dict[str, Any] = {"string": 3, "boolean": "perhaps", "integer": "many", "number": "long"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "argument", "kind"),
+    [
+        (tool, argument, schema["type"])
+        for tool, takes in json.loads(FILE.read_text()).items()
+        for argument, schema in takes.items()
+    ],
+)
+@pytest.mark.parametrize("value", ["another type", [], {}], ids=["other", "list", "object"])
+async def test_a_value_of_the_wrong_type_is_refused_by_name(
+    tools: Caller, tool: str, argument: str, kind: str, value: Any
+) -> None:
+    wrong = WRONG[kind] if value == "another type" else value
+    problem = await tools.fail(tool, **GOOD[tool] | {argument: wrong})
+    assert problem["code"] == "bad_argument"
+    assert problem["error"].startswith(f"{tool}: {argument}: ")
+
+
+@pytest.mark.parametrize("tool", [tool for tool, given in GOOD.items() if given and tool != "list_remote_files"])
+async def test_a_missing_argument_is_named(tools: Caller, tool: str) -> None:
+    problem = await tools.fail(tool)
+    assert problem["code"] == "bad_argument"
+    assert next(iter(GOOD[tool])) in problem["error"]
+
+
+async def test_a_tool_that_does_not_exist_is_told(tools: Caller) -> None:
+    problem = await tools.fail("no_such_tool")
+    assert problem == {"error": "Unknown tool: no_such_tool", "code": "bad_argument"}

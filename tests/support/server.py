@@ -1,0 +1,277 @@
+"""The real server in a process of its own, driven by the real MCP client or by raw lines."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.types import CallToolResult
+
+from tests.support.sshd import Sshd
+
+COMMAND = str(Path(sys.executable).with_name("remote-sandbox-mcp"))
+# The SDK tells nobody the pid of what it starts; a shell that becomes the server can.
+_TELL_PID = 'echo $$ >"$1"; shift; exec "$@"'
+
+Entry = dict[str, Any]
+
+
+def entry(sshd: Sshd, **overrides: Any) -> Entry:
+    """A machine as an operator writes it into REMOTE_SANDBOX_LIST."""
+    fields = {
+        "name": sshd.name,
+        "host": sshd.host,
+        "port": sshd.port,
+        "user": sshd.user,
+        "password": sshd.password,
+        "key_file": sshd.key_file,
+        "key_passphrase": sshd.key_passphrase,
+        "certificate_file": sshd.certificate_file,
+    }
+    return {key: value for key, value in (fields | overrides).items() if value not in ("", None)}
+
+
+def environment(home: Path, entries: tuple[Entry, ...], more: dict[str, str] | None = None) -> dict[str, str]:
+    """What the server sees: a home of its own and nothing of the person who runs the tests."""
+    given = {"HOME": str(home), "REMOTE_SANDBOX_MCP_HOME": str(home / "state"), "PATH": os.environ["PATH"]}
+    return given | {"REMOTE_SANDBOX_LIST": json.dumps(entries)} | (more or {})
+
+
+def arguments(home: Path, *, local: bool, config: str = "") -> list[str]:
+    """The installed command with a config.toml; the embedded sandbox is left out unless a test is about it."""
+    file = home / "config.toml"
+    file.write_text(f"[local]\nenabled = {'true' if local else 'false'}\n{config}")
+    file.chmod(0o600)
+    return [COMMAND, "--config", str(file)]
+
+
+async def until(condition: Callable[[], object], what: str, seconds: float = 10.0) -> Any:
+    """Wait until the condition, or what it awaits, holds; gives what it then is."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = condition()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        await asyncio.sleep(0.01)
+
+
+@dataclass
+class Caller:
+    """Calls tools, and sees to it that every answer keeps to the tool's output schema and says nothing empty."""
+
+    client: Client
+    answers: list[CallToolResult] = field(default_factory=list)
+    schemas: dict[str, Any] = field(default_factory=dict)
+
+    async def ask(self, tool: str, *, progress: ProgressFnT | None = None, **given: Any) -> CallToolResult:
+        answer = await self.client.call_tool(tool, given, progress_callback=progress)
+        self.answers.append(answer)
+        if not self.schemas:
+            self.schemas |= {tool.name: tool.output_schema for tool in (await self.client.list_tools()).tools}
+        check_answer(answer, self.schemas.get(tool))
+        return answer
+
+    async def call(self, tool: str, *, progress: ProgressFnT | None = None, **given: Any) -> dict[str, Any]:
+        """What a tool returns; fails where it tells an error."""
+        answer = await self.ask(tool, progress=progress, **given)
+        assert not answer.is_error, answer.structured_content
+        return dict(answer.structured_content or {})
+
+    async def fail(self, tool: str, **given: Any) -> dict[str, Any]:
+        """The error that a tool tells; fails where it tells none."""
+        answer = await self.ask(tool, **given)
+        assert answer.is_error, answer.structured_content
+        return dict(answer.structured_content or {})
+
+    async def run(self, command: str, **given: Any) -> dict[str, Any]:
+        return await self.call("exec_bash", command=command, **given)
+
+    async def output(self, command: str, **given: Any) -> str:
+        """What a command prints that succeeds."""
+        done = await self.run(command, **given)
+        assert done.get("exit_code") == 0, done
+        return str(done.get("stdout", ""))
+
+
+def check_answer(answer: CallToolResult, schema: dict[str, Any] | None) -> None:
+    """The contract of every result, whatever the tool."""
+    structured = answer.structured_content
+    assert structured, answer
+    assert [part.type for part in answer.content] == ["text"]
+    assert not list(empty_fields(structured))
+    if not answer.is_error:
+        jsonschema.validate(structured, schema or False)
+        return
+    error = structured["error"]
+    assert getattr(answer.content[0], "text", "") == error
+    assert re.fullmatch(r"[a-z_]+", structured["code"])
+    assert "Traceback" not in error
+    assert len(error) < 1100
+
+
+def empty_fields(value: object, name: str = "") -> Iterator[str]:
+    """Where a result says nothing, except in the few fields that are always there."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from empty_fields(item, f"{name}.{key}")
+    elif isinstance(value, list) and value:
+        for item in value:
+            yield from empty_fields(item, name)
+    elif (value is None or value in ("", [])) and name not in (".content", ".entries", ".matches"):
+        yield name
+
+
+@dataclass
+class Server(Caller):
+    """A running server and the client that talks to it."""
+
+    home: Path = Path()
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.home / "state" / "known_hosts"
+
+    @property
+    def pid(self) -> int:
+        return int((self.home / "pid").read_text())
+
+    @property
+    def stderr(self) -> str:
+        return (self.home / "stderr").read_text(errors="replace")
+
+    @property
+    def everything_said(self) -> str:
+        """All that a client or a log reader could have seen so far."""
+        return "\n".join([self.stderr, *(answer.model_dump_json() for answer in self.answers)])
+
+    def memory(self, what: str = "VmHWM") -> int:
+        """Bytes: VmHWM is the most that was ever resident, VmRSS what is now."""
+        found = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
+        assert found
+        return int(found[1]) * 1024
+
+
+@asynccontextmanager
+async def serve(
+    home: Path,
+    *entries: Entry,
+    mode: str = "auto",
+    local: bool = False,
+    env: dict[str, str] | None = None,
+    config: str = "",
+) -> AsyncIterator[Server]:
+    """Start the installed command and connect; a stack trace in its log fails the test."""
+    words = ["-c", _TELL_PID, "sh", str(home / "pid"), *arguments(home, local=local, config=config)]
+    parameters = StdioServerParameters(command="/bin/sh", args=words, env=environment(home, entries, env))
+    with (home / "stderr").open("a") as errlog:
+        # Closed by hand, so that a failed assertion comes through without the groups that the SDK wraps around it.
+        stack = AsyncExitStack()
+        client = await stack.enter_async_context(Client(stdio_client(parameters, errlog), mode=mode))
+        server = Server(client, home=home)
+        try:
+            yield server
+        finally:
+            await stack.aclose()
+    assert "Traceback" not in server.stderr, server.stderr
+
+
+class Wire:
+    """The server by hand: one line of JSON for each message, and nothing that a client library would add."""
+
+    def __init__(self, process: subprocess.Popen[bytes], home: Path) -> None:
+        self.process = process
+        self.home = home
+        self._number = 0
+
+    @property
+    def stderr(self) -> str:
+        return (self.home / "stderr").read_text(errors="replace")
+
+    def send(self, method: str, params: dict[str, Any] | None = None, *, answered: bool = True) -> int:
+        """Send a request, or a notification, which has no number."""
+        message: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params or {}}
+        if answered:
+            self._number += 1
+            message["id"] = self._number
+        self.send_line(json.dumps(message).encode())
+        return self._number
+
+    def send_line(self, line: bytes) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(line + b"\n")
+        self.process.stdin.flush()
+
+    def receive(self) -> dict[str, Any]:
+        """The next message; what is no message fails here."""
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        assert line, f"the server has gone: {self.stderr}"
+        message = json.loads(line)
+        assert message["jsonrpc"] == "2.0"
+        return dict(message)
+
+    def ask(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        """A request and its answer."""
+        number = self.send(method, params)
+        while (message := self.receive()).get("id") != number:
+            pass
+        return message
+
+    def initialize(self, version: str = "2025-06-18") -> dict[str, Any]:
+        who = {"name": "by-hand", "version": "1"}
+        answer = self.ask("initialize", {"protocolVersion": version, "capabilities": {}, "clientInfo": who})
+        self.send("notifications/initialized", answered=False)
+        return dict(answer["result"])
+
+    def call(self, tool: str, **given: Any) -> dict[str, Any]:
+        return dict(self.ask("tools/call", {"name": tool, "arguments": given})["result"])
+
+    def start_call(self, tool: str, **given: Any) -> int:
+        return self.send("tools/call", {"name": tool, "arguments": given})
+
+    def leave(self, how: signal.Signals | None) -> tuple[float, int, bytes]:
+        """End it by a signal, or by the end of its input: the seconds that took, the exit code, its last words."""
+        process = self.process
+        assert process.stdin
+        assert process.stdout
+        begun = time.monotonic()
+        process.stdin.close() if how is None else process.send_signal(how)
+        code = process.wait(20)
+        return time.monotonic() - begun, code, process.stdout.read()
+
+
+@contextmanager
+def wire(home: Path, *entries: Entry, local: bool = False, env: dict[str, str] | None = None) -> Iterator[Wire]:
+    """Start the installed command with nobody but the test on its line."""
+    with (home / "stderr").open("ab") as errlog:
+        process = subprocess.Popen(
+            arguments(home, local=local),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errlog,
+            env=environment(home, entries, env),
+        )
+    try:
+        yield Wire(process, home)
+    finally:
+        process.kill()
+        process.communicate()
