@@ -188,7 +188,7 @@ def shell_step(findings: Findings, configured: Sequence[str], login_noise: str) 
     said = f"commands run in {shell}"
     if findings.login_shell.rpartition("/")[2] not in ("", shell.split(" ")[0].rpartition("/")[2]):
         said += f"; the login shell is {findings.login_shell}"
-    remedy = "Let them print only where a person reads: put `[ -t 1 ] || return` in front (~/.bashrc or its like)"
+    remedy = "Let them print only for a person: write `[ -t 1 ] &&` before what prints (in ~/.bashrc or its like)"
     if findings.noise:
         return warning("shell", f"{said}. Start-up files print {_quoted(findings.noise)} before every command", remedy)
     if login_noise:
@@ -253,7 +253,7 @@ def _version(text: str) -> str:
 
 def _span(seconds: float) -> str:
     for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
+        if seconds >= 1.5 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
 

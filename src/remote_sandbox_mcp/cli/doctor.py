@@ -1,0 +1,151 @@
+"""`doctor`: checks each machine step by step and says what to do about what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from ..config.schema import Configuration
+    from ..core.checkup import Checkup, Step
+    from .render import Page
+
+NOTHING = "No SSH machine is configured. Set REMOTE_HOST or REMOTE_SANDBOX_LIST, or write the config file named above."
+
+
+def add_arguments(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "doctor",
+        help="check each machine step by step",
+        description="Checks each machine from its name to the PATH that commands see there, all machines at once. "
+        "Ends with 0 if all is well, with 1 if a step failed.",
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these sandboxes (default: all)")
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+@dataclass(frozen=True)
+class Practice:
+    """What is to be checked, and where our own files are."""
+
+    configuration: Configuration
+    config_file: Path
+    state_folder: Path
+    work: tuple[tuple[str, asyncio.Task[Checkup]], ...]
+
+
+async def run(options: argparse.Namespace) -> int:
+    practice = _begin(options)
+    checkups = await (_report_json(practice) if options.json else _report(practice, bool(options.names)))
+    return 1 if any(checkup.failed for checkup in checkups) else 0
+
+
+def _begin(options: argparse.Namespace) -> Practice:
+    """Start all check-ups at once. Raises UnknownSandbox, ConfigError."""
+    from ..app import compose
+    from ..config import paths
+    from ..config.load import load
+    from ..probe.doctor import examine, examine_local
+
+    configuration = load(options.config)
+    fleet = compose(configuration).fleet
+    wanted = {fleet.member(name).name for name in options.names}
+    state = paths.state_folder()
+    work = {machine.name: examine(machine, paths.known_hosts_file()) for machine in configuration.machines}
+    if configuration.local:
+        work[configuration.local.name] = examine_local(configuration.local, state)
+    tasks = []
+    for name, examination in work.items():
+        if wanted and name not in wanted:
+            examination.close()
+        else:
+            tasks.append((name, asyncio.ensure_future(examination)))
+    return Practice(configuration, options.config or paths.config_file(), state, tuple(tasks))
+
+
+async def _report_json(practice: Practice) -> list[Checkup]:
+    from .render import print_json
+
+    checkups = [await task for _, task in practice.work]
+    print_json(
+        {
+            "ok": not any(checkup.failed for checkup in checkups),
+            "config_file": str(practice.config_file),
+            "config_file_read": bool(practice.configuration.file),
+            "state_folder": str(practice.state_folder),
+            "problems": list(practice.configuration.problems),
+            "sandboxes": [_fields(checkup) for checkup in checkups],
+        }
+    )
+    return checkups
+
+
+def _fields(checkup: Checkup) -> dict[str, Any]:
+    fields = asdict(checkup)
+    steps = [{**step, "mark": step["mark"].value} for step in fields.pop("steps")]
+    return fields | {"seconds": round(checkup.seconds, 2), "ok": not checkup.failed, "steps": steps}
+
+
+async def _report(practice: Practice, chosen: bool) -> list[Checkup]:
+    """Each sandbox is printed as soon as it and those before it are done."""
+    from .render import Page, styled
+
+    page = Page()
+    configuration = practice.configuration
+    file = styled((str(practice.config_file), ""), ("" if configuration.file else " (not there)", "dim"))
+    page.rows([("config file", file), ("state folder", str(practice.state_folder))], indent=0)
+    page.problems(configuration.problems)
+    if not configuration.machines:
+        page.print(styled((NOTHING, "yellow")))
+    if configuration.local is None and not chosen:
+        page.print("The local sandbox is switched off in the configuration.")
+    checkups = []
+    with page.waiting("") as status:
+        for place, (_, task) in enumerate(practice.work):
+            if status:
+                status.update(_waiting(practice.work[place:]))
+            checkups.append(await task)
+            _show(page, checkups[-1])
+    _sum_up(page, checkups)
+    return checkups
+
+
+def _waiting(work: Sequence[tuple[str, asyncio.Task[Checkup]]]) -> str:
+    names = [name for name, task in work if not task.done()]
+    return f"waiting for {', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}"
+
+
+def _show(page: Page, checkup: Checkup) -> None:
+    from .render import styled
+
+    page.heading(checkup.name, f"{checkup.kind} {checkup.address}".strip() + f"  {checkup.seconds:.1f} s")
+    rows = [_row(page, step) for step in checkup.steps if step.mark.value != "skipped" or step.said]
+    skipped = [step.name for step in checkup.steps if step.mark.value == "skipped" and not step.said]
+    if skipped:
+        rows.append((page.mark("skipped"), "skipped", styled((", ".join(skipped), "dim"))))
+    page.rows(rows)
+
+
+def _row(page: Page, step: Step) -> tuple[Text | str, ...]:
+    from .render import styled
+
+    remedy = f"\n→ {step.remedy}" if step.remedy else ""
+    said = styled((step.said, "dim" if step.mark.value == "skipped" else ""), (remedy, "cyan"))
+    return page.mark(step.mark.value), step.name, said
+
+
+def _sum_up(page: Page, checkups: Sequence[Checkup]) -> None:
+    from .render import styled
+
+    bad = [checkup.name for checkup in checkups if checkup.failed]
+    warned = any(step.mark.value == "warning" for checkup in checkups for step in checkup.steps)
+    if bad:
+        page.print("", styled((f"Not usable: {', '.join(bad)}.", "red bold")))
+    elif checkups:
+        page.print("", styled((f"All is well{', apart from the warnings' if warned else ''}.", "green bold")))

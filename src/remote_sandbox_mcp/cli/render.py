@@ -1,0 +1,127 @@
+"""What verbs print: JSON for programs, and a page for people that is plain text where nobody looks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.status import Status
+    from rich.text import Text
+
+COMMAND = "remote-sandbox-mcp"
+WIDEST = 110
+# Where the output is piped, lines are as long as they are: whoever reads them can cut them.
+PIPED_WIDTH = 2000
+MARKS = {"ok": ("✓", "+", "green"), "warning": ("!", "!", "yellow"), "failed": ("✗", "x", "red bold")}
+MARKS |= {"skipped": ("–", "-", "dim")}
+FILLED, EMPTY = "█", "░"
+
+
+def print_json(value: object) -> None:
+    """Two spaces deep, ASCII only: it survives every pipe and locale."""
+    write(json.dumps(value, indent=2) + "\n")
+
+
+def write(text: str) -> None:
+    """To standard output, whose reader may have had enough."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more when it ends, and would complain then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def command_path() -> str:
+    """Our own command as others can start it: by its name where that is found, else by its path."""
+    beside = Path(sys.executable).with_name(COMMAND)
+    return COMMAND if shutil.which(COMMAND) or not beside.exists() else str(beside)
+
+
+class Page:
+    """Standard output for a person: coloured and wrapped on a terminal, plain and unwrapped elsewhere."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self.is_terminal = sys.stdout.isatty()
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")
+        self.console: Console = Console(highlight=False, emoji=False, markup=False, width=self._width())
+
+    def _width(self) -> int | None:
+        if not self.is_terminal:
+            return PIPED_WIDTH
+        return min(WIDEST, os.get_terminal_size(sys.stdout.fileno()).columns) or None
+
+    def print(self, *parts: RenderableType, soft_wrap: bool = False) -> None:
+        if self.is_terminal:
+            # Straight to the console, which knows where its spinner stands.
+            for part in parts:
+                self.console.print(part, soft_wrap=soft_wrap)
+            return
+        with self.console.capture() as captured:
+            for part in parts:
+                self.console.print(part)
+        write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+    def heading(self, text: str, after: str = "") -> None:
+        self.print("", styled((text, "bold"), (f"  {after}" if after else "", "dim")))
+
+    def rows(self, rows: Iterable[tuple[RenderableType, ...]], indent: int = 2) -> None:
+        """Aligned columns; the last one wraps within itself."""
+        from rich.padding import Padding
+        from rich.table import Table
+
+        listed = [*rows]
+        if not listed:
+            return
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for number in range(len(listed[0])):
+            is_last = number == len(listed[0]) - 1
+            grid.add_column(no_wrap=not is_last, overflow="fold")
+        for row in listed:
+            grid.add_row(*row)
+        self.print(Padding(grid, (0, 0, 0, indent), expand=False))
+
+    def problems(self, problems: Iterable[str]) -> None:
+        self.rows((self.mark("warning"), styled((problem, "yellow"))) for problem in problems)
+
+    def waiting(self, text: str) -> AbstractContextManager[Status | None]:
+        """A spinner beside the page, for who looks at it."""
+        return self.console.status(text) if self.is_terminal else nullcontext()
+
+    def mark(self, name: str) -> Text:
+        sign, plain, style = MARKS[name]
+        return styled((sign if knows(sign) else plain, style))
+
+    def bar(self, share: float, width: int = 10) -> Text:
+        """A small bar; red where little is left."""
+        full, empty = (FILLED, EMPTY) if knows(FILLED) else ("#", ".")
+        filled = min(width, max(0, round(share * width)))
+        style = "red" if share > 0.9 else "yellow" if share > 0.6 else "green"
+        return styled((full * filled, style), (empty * (width - filled), "dim"))
+
+
+def styled(*parts: tuple[str, str]) -> Text:
+    """Text of unknown origin, made harmless, in colours."""
+    from rich.text import Text
+
+    from ..core.output import harmless
+
+    return Text.assemble(*((harmless(text.encode("utf-8", "surrogateescape")), style) for text, style in parts))
+
+
+def knows(text: str) -> bool:
+    """Whether standard output's encoding has these characters."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding) == text

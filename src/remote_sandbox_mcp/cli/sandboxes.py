@@ -1,0 +1,152 @@
+"""`sandboxes`: which there are, which of them answer, how busy they are and with whom."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from ..app import App, View
+    from ..core.sandbox import Description
+    from ..core.usage import Gpu, Usage
+    from .render import Page
+
+GIB = 1024
+
+
+def add_arguments(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "sandboxes",
+        help="which sandboxes there are, and how busy they are",
+        description="Lists all sandboxes and whether each answers. * marks the one that is used when none is named.",
+    )
+    parser.add_argument("--resources", action="store_true", help="also CPU, memory, GPUs and who uses them")
+    parser.add_argument("--json", action="store_true", help="for programs: what list_sandboxes returns")
+
+
+async def run(options: argparse.Namespace) -> int:
+    from ..app import compose
+    from ..config.load import load
+
+    app = compose(load(options.config))
+    try:
+        await (_print_json(app, options.resources) if options.json else _show(app, options.resources))
+    finally:
+        await app.close()
+    return 0
+
+
+async def _print_json(app: App, resources: bool) -> None:
+    """Exactly what an agent is told, because it is the agent's tool that tells it."""
+    from ..mcp_server.server import build
+    from .render import print_json
+
+    result = await build(app).call_tool("list_sandboxes", {"check_resources": resources})
+    print_json(getattr(result, "structured_content", None))
+
+
+async def _show(app: App, resources: bool) -> None:
+    from .render import Page, styled
+
+    page = Page()
+    with page.waiting("asking all sandboxes"):
+        views = await app.survey(resources=resources)
+    if resources:
+        for view in sorted(views, key=lambda view: -view.score):
+            _show_resources(page, view)
+        page.print("", styled(("idle: 1.00 is all free, 0.00 is all taken", "dim")))
+    else:
+        page.rows([_row(page, view) for view in views], indent=0)
+    if not views:
+        page.print("No sandbox is configured; remote-sandbox-mcp doctor says where to begin.")
+    page.problems(app.problems)
+    if not all(view.alive for view in views):
+        page.print(styled(("remote-sandbox-mcp doctor looks closer at those that do not answer", "dim")))
+
+
+def _row(page: Page, view: View) -> tuple[Text | str, ...]:
+    from .render import styled
+
+    what = view.description
+    trouble = f"\n{_trouble(view)}" if view.trouble else ""
+    name = styled((what.name, "bold"), (" *" if view.active else "", "cyan"))
+    mark = page.mark("ok" if view.alive else "failed")
+    return mark, name, what.kind, styled((_address(what), ""), (trouble, "red"))
+
+
+def _trouble(view: View) -> str:
+    """Without the words that the row begins with."""
+    from ..backends.ssh.host_keys import entry_name
+
+    what = view.description
+    return view.trouble.removeprefix(f"unable to open {what.name} ({entry_name(what.host, what.port)}): ")
+
+
+def _address(what: Description) -> str:
+    from ..core.checkup import address
+
+    return address(what.user, what.host, what.port) if what.host else "this machine"
+
+
+def _show_resources(page: Page, view: View) -> None:
+    from .render import styled
+
+    what = view.description
+    idle = f"  idle {view.score:.2f}" if view.usage else ""
+    title = [(what.name, "bold"), (" *" if view.active else "", "cyan")]
+    page.print("", styled(*title, (f"  {what.kind} {_address(what)}", "dim"), (idle, "bold cyan")))
+    if trouble := _trouble(view) or view.usage_trouble:
+        page.rows([(page.mark("failed"), styled((trouble, "red")))])
+    if view.usage:
+        page.rows(_usage_rows(page, view.usage))
+        page.problems([text for text in (view.usage.gpu_error, *view.usage.problems) if text])
+
+
+def _usage_rows(page: Page, usage: Usage) -> Iterator[tuple[Text | str, ...]]:
+    from .render import styled
+
+    if cpu := usage.cpu:
+        # The load is the whole machine's, so it is spread over all of its CPUs.
+        cpus = cpu.online or cpu.count or 1
+        yield "CPU", page.bar(cpu.load_1m / cpus), f"{cpu.load_1m:.1f} of {cpus}", styled((_limited(usage), "dim"))
+    if memory := usage.memory:
+        share = memory.used_mb / memory.total_mb
+        yield "memory", page.bar(share), _amount(memory.used_mb, memory.total_mb), ""
+    if usage.disks and (disk := usage.disks[0]):
+        used = disk.used_pct / 100
+        yield "disk", page.bar(used), f"{disk.free_gb:.0f} GB free", styled((disk.path, "dim"))
+    for gpu in usage.gpus:
+        yield f"GPU {gpu.index}", page.bar(_share(gpu)), _gpu_use(gpu), styled((gpu.name, "dim"), (_users(gpu), ""))
+
+
+def _limited(usage: Usage) -> str:
+    cpu = usage.cpu
+    return f"{cpu.count} of them for us" if cpu and cpu.count and cpu.online and cpu.count < cpu.online else ""
+
+
+def _amount(used_mb: float, total_mb: float) -> str:
+    return f"{used_mb / GIB:.0f} of {total_mb / GIB:.0f} GB"
+
+
+def _share(gpu: Gpu) -> float:
+    """As full as the scarcer of its memory and its compute."""
+    return max(gpu.mem_used_pct or 0, gpu.util_pct or 0) / 100
+
+
+def _gpu_use(gpu: Gpu) -> str:
+    parts = [] if gpu.util_pct is None else [f"{gpu.util_pct:.0f} %"]
+    if gpu.mem_used_mb is not None and gpu.mem_total_mb:
+        parts.append(_amount(gpu.mem_used_mb, gpu.mem_total_mb))
+    return ", ".join(parts) or "unknown"
+
+
+def _users(gpu: Gpu) -> str:
+    """Who holds it: each user once, with the programs."""
+    users: dict[str, list[str]] = {}
+    for process in gpu.processes:
+        users.setdefault(process.user or "somebody", []).append(process.name or f"pid {process.pid}")
+    told = (f"{user} ({', '.join(dict.fromkeys(names))})" for user, names in users.items())
+    return "".join(f"  {who}" for who in told)

@@ -1,0 +1,199 @@
+"""`python -m remote_sandbox_mcp.cli.tour`: the real server on the embedded sandbox, called as an agent would."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.shell import quote
+from .render import Page, command_path, styled
+
+CONFIG = "[server]\npatience_s = 2\n"
+BURST, BURST_SLEEP_S = 20, 0.5
+MOST_LINES = 5
+ANSWER_S = 15.0
+TICKS = "for i in $(seq 600); do echo tick $i; sleep 0.5; done"
+CONNECT = "timeout 2 bash -c 'echo > /dev/tcp/1.1.1.1/53'"
+Answer = dict[str, Any]
+Chapter = Callable[[], Awaitable[bool]]
+
+
+class Tour:
+    """The chapters; each makes calls, shows them, and says whether all went as told."""
+
+    def __init__(self, client: Any, page: Page) -> None:
+        self._client = client
+        self._page = page
+
+    @property
+    def chapters(self) -> dict[str, Chapter]:
+        return {
+            "Which sandboxes are there?": self.look,
+            "Run a command": self.run,
+            "A command that hangs is ended, and what it printed is kept": self.time_out,
+            "Write, edit, read and search files": self.files,
+            "It is isolated: no network, and nothing of your home": self.isolation,
+            f"{BURST} commands at once take as long as one": self.burst,
+            "A mistake is answered with what to do": self.mistake,
+            "A long command is handed over, asked after, and stopped": self.hand_over,
+        }
+
+    async def look(self) -> bool:
+        answer = await self.call("list_sandboxes")
+        return bool(answer["sandboxes"][0]["connection_alive"])
+
+    async def run(self) -> bool:
+        answer = await self.call("exec_bash", command="whoami; pwd; uname -sr")
+        return bool(answer["exit_code"] == 0)
+
+    async def time_out(self) -> bool:
+        answer = await self.call("exec_bash", command="echo begun; sleep 60", timeout_s=1)
+        return bool(answer["timed_out"]) and "begun" in answer["stdout"]
+
+    async def files(self) -> bool:
+        path = "demo/fruit.txt"
+        await self.call("write_remote_file", remote_path=path, content="apples\npears\n")
+        await self.call("edit_remote_file", remote_path=path, old_text="pears", new_text="plums")
+        read = await self.call("read_remote_file", remote_path=path)
+        found = await self.call("search_remote_files", remote_path="demo", pattern="pl.ms")
+        return read["content"] == "apples\nplums\n" and len(found["matches"]) == 1
+
+    async def isolation(self) -> bool:
+        network = await self.call("exec_bash", command=CONNECT)
+        home = await self.call("exec_bash", command=f"ls {quote(str(Path.home()))}")
+        return bool(network["exit_code"] and home["exit_code"])
+
+    async def burst(self) -> bool:
+        begun = time.monotonic()
+        calls = [self.ask("exec_bash", {"command": f"sleep {BURST_SLEEP_S}; echo {n}"}) for n in range(BURST)]
+        answers = await asyncio.gather(*calls)
+        seconds = time.monotonic() - begun
+        right = [answer.get("stdout") == f"{n}\n" for n, answer in enumerate(answers)]
+        self._show_call("exec_bash", {"command": f"sleep {BURST_SLEEP_S}; echo N"}, times=BURST)
+        self._show([f"{sum(right)} right answers"], seconds)
+        return all(right) and seconds < BURST * BURST_SLEEP_S / 2
+
+    async def mistake(self) -> bool:
+        answer = await self.call("exec_bash", command="hostname", sandbox_name="locl")
+        return answer.get("code") == "unknown_sandbox"
+
+    async def hand_over(self) -> bool:
+        """The server is told to wait only two seconds for a command, so that you need not wait longer either."""
+        begun = await self.call("exec_bash", command=TICKS, timeout_s=600)
+        handle = begun["tmux_session"]
+        asked = await self.call("check_background_task", tmux_session=handle, last_n_lines=2)
+        ended = await self.call("stop_background_task", tmux_session=handle)
+        return bool(begun["running"] and asked["running"] and ended["stopped"])
+
+    async def ask(self, tool: str, arguments: dict[str, Any]) -> Answer:
+        result = await self._client.call_tool(tool, arguments)
+        return dict(result.structured_content or {})
+
+    async def call(self, tool: str, **arguments: Any) -> Answer:
+        self._show_call(tool, arguments)
+        begun = time.monotonic()
+        answer = await self.ask(tool, arguments)
+        self._show(_lines(answer), time.monotonic() - begun)
+        return answer
+
+    def _show_call(self, tool: str, arguments: dict[str, Any], times: int = 1) -> None:
+        shown = ", ".join(f"{name}={json.dumps(value)}" for name, value in arguments.items())
+        many = f"  × {times}" if times > 1 else ""
+        self._page.rows([(">", styled((tool, "cyan"), (f"({shown})", ""), (many, "bold")))])
+
+    def _show(self, lines: Sequence[str], seconds: float) -> None:
+        first, *more = lines
+        self._page.rows([(" ", styled((first, "green"), (f"  {_duration(seconds)}", "dim")))])
+        self._page.rows((" ", styled((line, "dim"))) for line in more)
+
+
+def _lines(answer: Answer) -> list[str]:
+    """What is short on one line; texts of several lines and lists of things below it."""
+    short, long = [], []
+    for key, value in answer.items():
+        if isinstance(value, list):
+            long += [", ".join(f"{name}: {_short(part)}" for name, part in item.items()) for item in value]
+        elif isinstance(value, str) and "\n" in value.rstrip("\n"):
+            long += value.rstrip("\n").split("\n")[-MOST_LINES:]
+        else:
+            short.append(f"{key}: {_short(value)}")
+    return [", ".join(short) or "→", *long]
+
+
+def _short(value: Any) -> str:
+    return value.strip() if isinstance(value, str) else json.dumps(value)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+async def guide(page: Page) -> int:
+    """The whole tour; 1 where a chapter did not go as told."""
+    from ..backends import local
+
+    if reason := await local.why_not():
+        page.print("The tour needs the embedded sandbox, which cannot run here:", f"  {reason}", "", *_go_on())
+        return 0
+    page.print(
+        styled(("A tour of remote-sandbox-mcp", "bold")), "The real server, called over MCP as your agent would."
+    )
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="remote-sandbox-tour-") as folder:
+        bad = await _visit(page, Path(folder))
+    return _sum_up(page, bad, time.monotonic() - begun)
+
+
+async def _visit(page: Page, folder: Path) -> list[str]:
+    """The titles of the chapters that did not go as told."""
+    from mcp import Client, StdioServerParameters
+
+    config = folder / "config.toml"
+    config.write_text(CONFIG)
+    # Nothing of the user is read or written: not the configuration, not the state, not the environment.
+    environment = {"REMOTE_SANDBOX_MCP_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder)}
+    arguments = ["-m", "remote_sandbox_mcp.server", "--config", str(config)]
+    server = StdioServerParameters(command=sys.executable, args=arguments, env=environment)
+    bad = []
+    async with Client(server, read_timeout_seconds=ANSWER_S) as client:
+        for number, (title, chapter) in enumerate(Tour(client, page).chapters.items(), 1):
+            page.heading(f"{number}. {title}")
+            if not await chapter():
+                bad.append(title)
+                page.problems(["this did not go as it should"])
+    return bad
+
+
+def _sum_up(page: Page, bad: list[str], seconds: float) -> int:
+    if bad:
+        page.print("", styled((f"{len(bad)} chapters did not go as they should: {'; '.join(bad)}", "red bold")))
+        return 1
+    page.print("", styled((f"All as it should be, in {seconds:.1f} s. ", "green bold"), ("How to go on:", "")))
+    page.print(*_go_on())
+    return 0
+
+
+def _go_on() -> tuple[str, str]:
+    path = os.path.relpath(command_path()) if os.sep in command_path() else command_path()
+    return (
+        f"  {path}         how to add it to Claude Code or Codex",
+        f"  {path} doctor  what it finds on your SSH machines",
+    )
+
+
+def main() -> int:
+    try:
+        return asyncio.run(guide(Page()))
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

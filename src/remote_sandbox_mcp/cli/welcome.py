@@ -1,0 +1,99 @@
+"""What a person sees who starts remote-sandbox-mcp by hand: what it is, what it has, and how to go on."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .render import COMMAND
+
+if TYPE_CHECKING:
+    from ..config.schema import Configuration
+    from .render import Page
+
+MOST_SANDBOXES, MOST_PROBLEMS = 4, 2
+EXAMPLE = '[{"host":"gpu1","user":"me"}]'
+LOCAL_S = 3.0
+
+
+async def show(config: Path | None) -> int:
+    from .. import __version__
+    from ..config import paths
+    from ..config.load import load
+    from .render import Page, styled
+
+    configuration = load(config)
+    page = Page()
+    page.print(
+        styled((f"{COMMAND} {__version__}", "bold"), (": your SSH machines, and a sandbox on this one,", "")),
+        "for coding agents. It is an MCP server: your agent starts it and talks to it.",
+    )
+    page.heading("Sandboxes", _origin(configuration, str(config or paths.config_file())))
+    page.rows([*_machines(configuration), *await _local(configuration)])
+    page.problems(_some(configuration.problems))
+    _show_agents(page)
+    page.heading("Next")
+    page.rows(
+        [
+            (f"{COMMAND} doctor", styled(("check each machine, step by step", "dim"))),
+            (f"{COMMAND} --help", styled(("list sandboxes, run commands, and more", "dim"))),
+        ]
+    )
+    return 0
+
+
+def _origin(configuration: Configuration, file: str) -> str:
+    if configuration.file:
+        return f"from {configuration.file}"
+    return "from the environment" if configuration.machines else f"name your machines in {file}"
+
+
+def _machines(configuration: Configuration) -> Iterator[tuple[str, str, str]]:
+    from ..core.checkup import address
+
+    machines = configuration.machines
+    for machine in machines[:MOST_SANDBOXES]:
+        where = address(machine.login.user, machine.host, machine.port)
+        yield _name(configuration, machine.name), "ssh", where
+    if len(machines) > MOST_SANDBOXES:
+        yield f"and {len(machines) - MOST_SANDBOXES} more", "", ""
+
+
+async def _local(configuration: Configuration) -> list[tuple[str, str, str]]:
+    from ..backends import local
+
+    place = configuration.local
+    if place is None:
+        return []
+    try:
+        reason = await asyncio.wait_for(local.why_not(), LOCAL_S)
+    except (asyncio.TimeoutError, TimeoutError):
+        reason = "bubblewrap does not answer"
+    return [
+        (_name(configuration, place.name), "local", f"not offered: {reason}" if reason else "isolated, on this machine")
+    ]
+
+
+def _name(configuration: Configuration, name: str) -> str:
+    return f"{name} *" if name == configuration.default else name
+
+
+def _some(problems: tuple[str, ...]) -> list[str]:
+    more = len(problems) - MOST_PROBLEMS
+    return [*problems[:MOST_PROBLEMS], *([f"and {more} more: {COMMAND} config show"] if more > 0 else [])]
+
+
+def _show_agents(page: Page) -> None:
+    from .render import command_path, styled
+
+    program = command_path()
+    word = shlex.quote(program)
+    page.heading("Add it to Claude Code")
+    page.print(f"  claude mcp add remote-sandbox -- {word}", soft_wrap=True)
+    page.print(styled(("or, with machines of its own:", "dim")), "  claude mcp add remote-sandbox \\")
+    page.print(f"  -e REMOTE_SANDBOX_LIST='{EXAMPLE}' -- {word}", soft_wrap=True)
+    page.heading("Add it to Codex", "in ~/.codex/config.toml")
+    page.print("  [mcp_servers.remote-sandbox]", f'  command = "{program}"', soft_wrap=True)

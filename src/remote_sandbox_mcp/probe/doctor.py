@@ -1,0 +1,249 @@
+"""Check a sandbox step by step, from its name to the PATH that commands see there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from ..backends.outpost.sandbox import OutpostSandbox
+from ..backends.ssh.connection import Gate, translate
+from ..backends.ssh.host_keys import entry_name
+from ..backends.ssh.machine import open_machine
+from ..core import checkup
+from ..core.checkup import INSIDE_STEPS, MACHINE_STEPS, Checkup, Findings, Mark, Step
+from ..core.command import Command, Environment
+from ..core.errors import ConnectError, SandboxError, Unreachable
+from ..core.machine import Hop, LocalPlace, Machine
+from ..core.output import harmless, last_line
+from ..core.sandbox import Sandbox
+from ..core.shell import join
+from .measure import measure
+
+if TYPE_CHECKING:
+    import asyncssh
+
+LOCAL_STEPS = ("walls", *INSIDE_STEPS)
+INSIDE_S = 15.0
+LONGEST_BANNER_LINES = 50
+UNREACHABLE = "Check that the machine is on, and that no firewall or VPN stands in between"
+NO_BANNER = "Check that it is SSH that listens there, and that the machine is not overloaded"
+
+_T = TypeVar("_T")
+Opener = Callable[[], Awaitable[Sandbox]]
+
+
+async def examine(machine: Machine, own_known_hosts: Path) -> Checkup:
+    """All steps of an SSH machine, within its deadline; nothing is raised, and steps after a failure are skipped."""
+    visit = Visit(machine, own_known_hosts)
+    begun = time.monotonic()
+    try:
+        await asyncio.wait_for(visit.carry_out(), visit.deadline_s)
+    except SandboxError as problem:
+        visit.fail(problem)
+    except (asyncio.TimeoutError, TimeoutError):
+        visit.fail(Unreachable(f"no end within {visit.deadline_s:g} s"))
+    where = checkup.address(machine.login.user, machine.host, machine.port)
+    steps = checkup.complete(visit.steps, (*MACHINE_STEPS, *INSIDE_STEPS))
+    return Checkup(machine.name, "ssh", where, steps, time.monotonic() - begun)
+
+
+async def examine_local(place: LocalPlace, state_folder: Path) -> Checkup:
+    """The same for the embedded sandbox; that it cannot be offered here is a warning, not a failure."""
+    from ..backends import local
+
+    begun = time.monotonic()
+    steps = [await _walls_step(place)]
+    if steps[0].mark is Mark.OK:
+        try:
+            steps += await inspect(lambda: local.open_local(place, state_folder), place.environment, "python3", "")
+        except SandboxError as problem:
+            steps.append(checkup.failed("shell", problem, f"unable to open {place.name}"))
+    return Checkup(place.name, "local", "", checkup.complete(steps, LOCAL_STEPS), time.monotonic() - begun)
+
+
+async def _walls_step(place: LocalPlace) -> Step:
+    from ..backends import local
+
+    if reason := await local.why_not():
+        return checkup.warning("walls", f"not offered: {reason}")
+    return checkup.ok("walls", "bubblewrap; " + ("with the network" if place.network else "no network"))
+
+
+class Visit:
+    """The way into one machine, one step after the other; `steps` holds what was found so far."""
+
+    def __init__(self, machine: Machine, own_known_hosts: Path) -> None:
+        self.machine = machine
+        self.gate = Gate(machine, own_known_hosts)
+        self.steps: list[Step] = []
+        self._at = "name"
+        self._otherwise = UNREACHABLE
+        self._also = ""
+        self._who = f"unable to open {machine.name} ({entry_name(machine.host, machine.port)})"
+
+    @property
+    def deadline_s(self) -> float:
+        # The name, the port, two logins, two shells, and the plain way after the quick one.
+        return 2 * self.machine.connect_timeout_s + 5 * self.gate.deadline_s + INSIDE_S
+
+    def fail(self, problem: SandboxError) -> None:
+        self.steps.append(checkup.failed(self._at, problem, self._who, otherwise=self._otherwise, also=self._also))
+
+    async def carry_out(self) -> None:
+        """Raises SandboxError in the step that failed."""
+        address = await self._reach()
+        async with self._logged_in(address) as connection:
+            noise = await self._try_shell(connection)
+        machine, own = self.machine, self.gate.host_keys.own
+        self.steps += await inspect(lambda: open_machine(machine, own), machine.environment, machine.python, noise)
+
+    def _enter_step(self, name: str, otherwise: str = UNREACHABLE, also: str = "") -> None:
+        self._at, self._otherwise, self._also = name, otherwise, also
+
+    async def _reach(self) -> str:
+        """Name and port of what we connect to first; its address."""
+        machine = self.machine
+        if machine.proxy_command:
+            self.steps += [
+                Step(name, Mark.SKIPPED, "a proxy command makes the connection") for name in ("name", "port")
+            ]
+            return ""
+        first = machine.hops[0] if machine.hops else Hop(machine.host, machine.port)
+        addresses = await self._look_up(first)
+        self.steps.append(checkup.name_step(first.host, addresses, bool(machine.hops)))
+        self._enter_step("port")
+        self.steps.append(await self._knock(first))
+        return "" if machine.hops else addresses[0]
+
+    async def _look_up(self, first: Hop) -> list[str]:
+        loop = asyncio.get_running_loop()
+        found = await self._in_time(
+            loop.getaddrinfo(first.host, first.port, type=socket.SOCK_STREAM), "no answer from the name service"
+        )
+        return [str(entry[4][0]) for entry in found]
+
+    async def _knock(self, first: Hop) -> Step:
+        reader, writer = await self._in_time(asyncio.open_connection(first.host, first.port), "no answer")
+        self._enter_step("port", NO_BANNER)
+        try:
+            banner = await self._in_time(_read_banner(reader), "it is open, but says nothing")
+        finally:
+            writer.transport.abort()
+        if not banner:
+            raise Unreachable("what listens there does not speak SSH")
+        return checkup.port_step(first.port, banner)
+
+    async def _in_time(self, work: Awaitable[_T], what: str) -> _T:
+        limit = self.machine.connect_timeout_s
+        try:
+            return await asyncio.wait_for(work, limit)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise Unreachable(f"{what} within {limit:g} s") from None
+        except (OSError, ValueError) as problem:
+            raise translate(problem, self._who, "") from None
+
+    @contextlib.asynccontextmanager
+    async def _logged_in(self, address: str) -> AsyncIterator[asyncssh.SSHClientConnection]:
+        """Host key and login; which of the two failed is told by the error."""
+        self._enter_step("host key")
+        known = self._knows(address)
+        try:
+            connection = await self.gate.enter()
+        except ConnectError as problem:
+            if problem.code != "host_key":
+                self.steps.append(self._host_key_step(known, self._knows(address)))
+                self._enter_step("login", also=checkup.by_hand(self.machine))
+            raise
+        try:
+            key = connection.get_server_host_key()
+            self.steps.append(self._host_key_step(known, True, key.get_fingerprint() if key else ""))
+            self.steps.append(checkup.ok("login", f"as {connection.get_extra_info('username')}"))
+            yield connection
+        finally:
+            connection.abort()
+
+    def _knows(self, address: str) -> bool:
+        machine = self.machine
+        return bool(self.gate.host_keys.known(machine.host_key_name or machine.host, address, machine.port))
+
+    def _host_key_step(self, before: bool, now: bool, fingerprint: str = "") -> Step:
+        machine = self.machine
+        files = self.gate.host_keys.elsewhere(machine.host_key_name or machine.host, machine.port)
+        return checkup.host_key_step(before, now, files, fingerprint)
+
+    async def _try_shell(self, connection: asyncssh.SSHClientConnection) -> str:
+        """What start-up files print in the login shell before a command; raises where none can be run."""
+        import asyncssh
+
+        self._enter_step(
+            "shell", "Check the login shell and its start-up files", f"{checkup.by_hand(self.machine)} true"
+        )
+        token = secrets.token_hex(8)
+        try:
+            done = await asyncio.wait_for(
+                connection.run(f"echo {token}", encoding=None, stdin=asyncssh.DEVNULL), self.gate.deadline_s
+            )
+        except (asyncio.TimeoutError, TimeoutError):
+            raise Unreachable("the login shell did not answer; look for what waits in its start-up files") from None
+        except (OSError, asyncssh.Error) as problem:
+            raise translate(problem, self._who, "") from None
+        said, errors = _as_bytes(done.stdout), _as_bytes(done.stderr)
+        if token.encode() not in said:
+            raise ConnectError(f"the login shell ran no command; it said: {last_line(said + errors) or 'nothing'}")
+        return harmless(said).partition(token)[0].strip()
+
+
+def _as_bytes(said: object) -> bytes:
+    return said if isinstance(said, bytes) else b""
+
+
+async def _read_banner(reader: asyncio.StreamReader) -> bytes:
+    """A server may say other things first; a line that is too long raises ValueError."""
+    for _ in range(LONGEST_BANNER_LINES):
+        line = await reader.readline()
+        if line.startswith(b"SSH-") or not line:
+            return line
+    return b""
+
+
+async def inspect(opener: Opener, environment: Environment, python: str, login_noise: str) -> list[Step]:
+    """Open the sandbox as an agent's call would, and look around in it. Raises SandboxError."""
+    sandbox = await opener()
+    try:
+        before = time.time()
+        findings, usage = await asyncio.gather(_look_around(sandbox, python), measure(sandbox))
+        clock = checkup.clock_step(usage.clock, before, time.time())
+    finally:
+        await sandbox.close()
+    version = str(sandbox.hello.get("python", "")) if isinstance(sandbox, OutpostSandbox) else ""
+    return [
+        checkup.shell_step(findings, environment.shell, login_noise),
+        checkup.python_step(version, python, findings.python),
+        checkup.tool_step("tmux", findings.tmux, "people who want to watch a command there like it"),
+        checkup.tool_step("rsync", findings.rsync, "copying large folders is quicker with it"),
+        checkup.gpu_step(usage),
+        clock,
+        checkup.path_step(findings.path),
+    ]
+
+
+async def _look_around(sandbox: Sandbox, python: str) -> Findings:
+    outcome = await sandbox.run(Command(f"exec {join(['sh', '-c', _script(), 'doctor', python])}", timeout_s=INSIDE_S))
+    try:
+        return checkup.parse_findings(outcome.stdout.head.decode("utf-8", "replace"))
+    except ValueError:
+        said = last_line(outcome.stderr.head) or "nothing"
+        raise SandboxError(f"commands do not run as they should: {said}; check shell, init and env") from None
+
+
+@cache
+def _script() -> str:
+    return resources.files(__package__).joinpath("doctor.sh").read_text(encoding="utf-8")

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Cli, Maker, Outcome, entry, nobody
+from tests.support.sshd import Sshd, closed_port, silent_port
+
+STEPS = ["name", "port", "host key", "login", "shell", "python3", "tmux", "rsync", "GPUs", "clock", "PATH"]
+H200 = Path(__file__).parents[1] / "probe/data/h200-idle.csv"
+# A greeting of a start-up file, a GPU, and a clock that is an hour ahead.
+ODD = f"""\
+echo Welcome to the cluster
+mkdir -p ~/bin
+printf '#!/bin/sh\\ncase $* in --query-gpu=*) cat {H200} ;; esac\\n' >~/bin/nvidia-smi
+printf '#!/bin/sh\\necho $(($(/bin/date +%%s) + 3600))\\n' >~/bin/date
+chmod +x ~/bin/*
+PATH=~/bin:$PATH
+"""
+
+
+def steps(outcome: Outcome, name: str) -> dict[str, dict[str, str]]:
+    found = next(sandbox for sandbox in outcome.json["sandboxes"] if sandbox["name"] == name)
+    return {step["name"]: step for step in found["steps"]}
+
+
+def marks(outcome: Outcome, name: str) -> dict[str, str]:
+    return {step: told["mark"] for step, told in steps(outcome, name).items()}
+
+
+def test_a_good_machine_passes_every_step(cli: Cli, good: Sshd) -> None:
+    outcome = cli("doctor", good.name, "--json")
+    assert outcome.code == 0, outcome.stderr
+    assert list(marks(outcome, good.name)) == STEPS
+    assert set(marks(outcome, good.name).values()) == {"ok"}
+    assert outcome.json["ok"] is True
+    assert "/usr/bin" in steps(outcome, good.name)["PATH"]["said"]
+    assert steps(outcome, good.name)["login"]["said"] == f"as {good.user}"
+
+
+def test_the_page_is_plain_text_where_nobody_looks(cli: Cli, good: Sshd) -> None:
+    page = cli("doctor")
+    assert page.code == 0
+    assert "\x1b" not in page.stdout
+    assert "✓  host key" in page.stdout
+    assert f"{good.name}  ssh {good.user}@127.0.0.1:{good.port}" in page.stdout
+    assert "✓  walls" in page.stdout or "!  walls" in page.stdout
+    assert "config file   " in page.stdout
+    assert f"state folder  {os.environ['REMOTE_SANDBOX_MCP_HOME']}" in page.stdout
+
+
+def test_marks_are_ascii_where_the_terminal_knows_no_more(cli: Cli, good: Sshd) -> None:
+    page = cli("doctor", good.name, PYTHONIOENCODING="ascii")
+    assert page.code == 0
+    assert "+  host key" in page.stdout
+
+
+def test_a_new_host_key_is_remembered_and_then_known(cli: Cli, good: Sshd) -> None:
+    first, second = cli("doctor", good.name, "--json"), cli("doctor", good.name, "--json")
+    assert "new, and remembered from now on: SHA256:" in steps(first, good.name)["host key"]["said"]
+    assert steps(second, good.name)["host key"]["said"] == "known"
+
+
+def test_a_host_key_of_the_users_own_is_told_with_its_file(cli: Cli, good: Sshd) -> None:
+    file = Path.home() / ".ssh/known_hosts"
+    file.parent.mkdir()
+    file.write_text(good.known_hosts.read_text())
+    assert steps(cli("doctor", "--json"), good.name)["host key"]["said"] == "known, from ~/.ssh/known_hosts"
+
+
+@contextmanager
+def no_dns(_: Maker) -> Iterator[dict[str, Any]]:
+    yield nobody("bad", host="no-such-host.invalid")
+
+
+@contextmanager
+def closed(_: Maker) -> Iterator[dict[str, Any]]:
+    with closed_port() as port:
+        yield nobody("bad", port)
+
+
+@contextmanager
+def silent(_: Maker) -> Iterator[dict[str, Any]]:
+    with silent_port() as port:
+        yield nobody("bad", port, connect_timeout_s=1)
+
+
+@contextmanager
+def not_ssh(_: Maker) -> Iterator[dict[str, Any]]:
+    import socketserver
+    import threading
+
+    class Farewell(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(b"\x1b[31m220 mail.example.org ready\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Farewell) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        yield nobody("bad", server.server_address[1])
+        server.shutdown()
+
+
+@contextmanager
+def strict(made: Maker) -> Iterator[dict[str, Any]]:
+    yield entry(made("vault", auth="password"), name="bad", strict_host_keys=True)
+
+
+@contextmanager
+def refused(made: Maker) -> Iterator[dict[str, Any]]:
+    yield entry(made("vault", auth="password"), name="bad", password="not this one")
+
+
+@contextmanager
+def no_key(made: Maker) -> Iterator[dict[str, Any]]:
+    vault = made("vault", auth="password")
+    yield nobody("bad", vault.port, key_file="/nowhere/id_ed25519")
+
+
+@contextmanager
+def no_shell(made: Maker) -> Iterator[dict[str, Any]]:
+    yield entry(made("shut", shell="/usr/sbin/nologin"), name="bad")
+
+
+@contextmanager
+def no_such_shell(made: Maker) -> Iterator[dict[str, Any]]:
+    yield entry(made("vault", auth="password"), name="bad", shell=["/nowhere/fancysh", "-c"])
+
+
+BAD = [
+    pytest.param(no_dns, "name", "cannot be found", "Check host", id="unknown name"),
+    pytest.param(closed, "port", "nothing listens", "Check port", id="closed port"),
+    pytest.param(silent, "port", "says nothing within 1 s", "overloaded", id="silent port"),
+    pytest.param(not_ssh, "port", "does not speak SSH", "Check that it is SSH", id="another service"),
+    pytest.param(strict, "host key", "strict_host_keys is on", "ssh-keyscan -p", id="strict"),
+    pytest.param(refused, "login", "refused", "By hand: ssh -p", id="refused login"),
+    pytest.param(no_key, "login", "/nowhere/id_ed25519: No such file", "By hand: ssh -p", id="no key"),
+    pytest.param(no_shell, "shell", "This account is currently not available", "By hand: ssh -p", id="no shell"),
+    pytest.param(no_such_shell, "shell", "unable to start /nowhere/fancysh", "Check", id="no such shell"),
+]
+
+
+@pytest.mark.parametrize(("trouble", "step", "said", "remedy"), BAD)
+def test_a_failed_step_says_why_and_what_to_do(
+    cli: Cli, made: Maker, trouble: Callable[[Maker], Any], step: str, said: str, remedy: str
+) -> None:
+    with trouble(made) as machine:
+        cli.machines = [machine]
+        outcome = cli("doctor", "bad", "--json")
+    assert outcome.code == 1, outcome.stderr
+    told = steps(outcome, "bad")[step]
+    assert told["mark"] == "failed"
+    assert said in told["said"]
+    assert remedy in told["remedy"]
+    seen = list(marks(outcome, "bad").values())
+    assert "failed" not in seen[: STEPS.index(step)]
+    assert set(seen[STEPS.index(step) + 1 :]) <= {"skipped"}
+    assert outcome.seconds < 8
+
+
+def test_a_changed_host_key_is_refused_until_it_is_forgotten(cli: Cli, made: Maker) -> None:
+    machine = made("reborn")
+    cli.machines = [entry(machine)]
+    assert cli("doctor", "reborn").code == 0
+    machine.change_host_key()
+    page = cli("doctor", "reborn")
+    assert page.code == 1
+    assert "✗  host key  the host key has changed since it was first seen (now SHA256:" in page.stdout
+    assert "→ If that is expected, run: remote-sandbox-mcp hosts forget reborn" in page.stdout
+    assert "–  skipped   login, shell, python3, tmux, rsync, GPUs, clock, PATH" in page.stdout
+    assert "Not usable: reborn." in page.stdout
+    assert cli("hosts", "forget", "reborn").code == 0
+    assert cli("doctor", "reborn").code == 0
+
+
+def test_a_machine_without_python_is_usable_and_says_what_that_means(cli: Cli, made: Maker) -> None:
+    cli.machines = [entry(made("bare", python=False, tmux=False))]
+    outcome = cli("doctor", "bare", "--json")
+    assert outcome.code == 0, outcome.stderr
+    seen = steps(outcome, "bare")
+    assert seen["python3"]["mark"] == seen["tmux"]["mark"] == "warning"
+    assert "there is no python3, so the plain way is used" in seen["python3"]["said"]
+    assert seen["PATH"]["mark"] == "ok"
+
+
+def test_noise_gpus_and_a_wrong_clock_are_told(cli: Cli, made: Maker) -> None:
+    cli.machines = [entry(made("odd", bashrc=ODD))]
+    outcome = cli("doctor", "odd", "--json")
+    assert outcome.code == 0, outcome.stderr
+    seen = steps(outcome, "odd")
+    assert seen["shell"]["mark"] == seen["clock"]["mark"] == "warning"
+    assert "Start-up files print “Welcome to the cluster”" in seen["shell"]["said"]
+    assert seen["clock"]["said"] == "60 minutes ahead of ours"
+    assert "NVIDIA H200" in seen["GPUs"]["said"]
+    assert seen["GPUs"]["mark"] == "ok"
+
+
+def test_a_jump_host_is_what_the_name_and_the_port_are_of(cli: Cli, sshd: Sshd, made: Maker) -> None:
+    inner = made("vault", auth="password")
+    cli.machines = [entry(sshd, name="gate"), entry(inner, name="inner", jump="gate")]
+    outcome = cli("doctor", "inner", "--json")
+    assert outcome.code == 0, outcome.stderr
+    assert steps(outcome, "inner")["name"]["said"] == "127.0.0.1 (the first jump host)"
+    assert str(sshd.port) in steps(outcome, "inner")["port"]["said"]
+
+
+def test_dead_machines_delay_nobody_and_each_other_not(cli: Cli, good: Sshd) -> None:
+    with silent_port() as one, silent_port() as two:
+        dead = [nobody("one", one, connect_timeout_s=3), nobody("two", two, connect_timeout_s=3)]
+        cli.machines = [*dead, *cli.machines]
+        outcome = cli("doctor", "one", "two", good.name, "--json")
+    assert outcome.code == 1
+    assert set(marks(outcome, good.name).values()) == {"ok"}
+    took = {sandbox["name"]: sandbox["seconds"] for sandbox in outcome.json["sandboxes"]}
+    assert took[good.name] < 3 <= took["one"]
+    assert outcome.seconds < 6
+
+
+def test_an_unknown_name_is_a_mistake(cli: Cli, good: Sshd) -> None:
+    outcome = cli("doctor", "shard")
+    assert outcome.code == 2
+    assert outcome.stderr == (
+        f"remote-sandbox-mcp: no sandbox is named 'shard'; did you mean {good.name}? there are: {good.name}, local\n"
+    )
+
+
+def test_problems_of_the_configuration_are_shown(cli: Cli, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[local]\nenabled = false\n[machines.gpu1]\nprot = 22\nhost = ""\n')
+    page = cli("--config", str(config), "doctor", REMOTE_SANDBOX_LIST="")
+    assert page.code == 0
+    assert f"config file   {config}" in page.stdout
+    assert "!  " in page.stdout
+    assert "gpu1" in page.stdout
+    assert "No SSH machine is configured." in page.stdout
+    assert "The local sandbox is switched off" in page.stdout
+    assert cli("--config", str(config), "doctor", "--json", REMOTE_SANDBOX_LIST="").json["problems"]
+
+
+def test_a_local_sandbox_that_cannot_run_is_no_failure(cli: Cli, tmp_path: Path) -> None:
+    outcome = cli("doctor", "--json", PATH=str(tmp_path))
+    assert outcome.code == 0
+    walls = steps(outcome, "local")["walls"]
+    assert walls["mark"] == "warning"
+    assert "not offered: the local sandbox needs bubblewrap" in walls["said"]
+
+
+def test_a_proxy_command_takes_the_place_of_name_and_port(cli: Cli, sshd: Sshd) -> None:
+    config = Path.home() / ".ssh/config"
+    config.parent.mkdir(mode=0o700)
+    proxy = "bash -c 'exec 3<>/dev/tcp/%h/%p; cat <&3 & exec cat >&3'"
+    config.write_text(
+        f"Host tunnel\nHostName {sshd.host}\nPort {sshd.port}\nUser {sshd.user}\n"
+        f"IdentityFile {sshd.key_file}\nProxyCommand {proxy}\n"
+    )
+    cli.machines = [{"ssh_alias": "tunnel"}]
+    outcome = cli("doctor", "tunnel", "--json")
+    assert outcome.code == 0, outcome.stdout
+    assert steps(outcome, "tunnel")["port"] == {
+        "name": "port", "mark": "skipped", "said": "a proxy command makes the connection", "remedy": ""
+    }  # fmt: skip
+    assert marks(outcome, "tunnel")["PATH"] == "ok"

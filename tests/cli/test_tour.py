@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TOUR = [sys.executable, "-m", "remote_sandbox_mcp.cli.tour"]
+
+
+def tour(**environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        TOUR,
+        env=os.environ | environ,
+        capture_output=True,
+        text=True,
+        timeout=40,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+def test_it_shows_everything_and_ends_by_itself(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    done = tour()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert time.monotonic() - begun < 20
+    for said in (
+        "1. Which sandboxes are there?",
+        "timed_out: true, stdout: begun",
+        "size: 13, replacements: 1",
+        "Network is unreachable",
+        "20 right answers",
+        "did you mean local?",
+        "running: true, tmux_session: run-",
+        "running: false, exit_code: 143, stopped: true",
+        "All as it should be, in ",
+        "doctor",
+    ):
+        assert said in done.stdout
+
+
+def test_the_users_configuration_is_neither_used_nor_touched(tmp_path: Path) -> None:
+    config = Path(os.environ["XDG_CONFIG_HOME"]) / "remote-sandbox-mcp/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("[local]\nenabled = false\n[machines.mine]\nhost = '10.0.0.1'\n")
+    before = sorted(Path.home().rglob("*"))
+    done = tour(REMOTE_SANDBOX_LIST='[{"host": "10.0.0.2"}]')
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "mine" not in done.stdout
+    assert "10.0.0.2" not in done.stdout
+    assert sorted(Path.home().rglob("*")) == before
+
+
+def test_without_bubblewrap_it_says_why_and_goes(tmp_path: Path) -> None:
+    done = tour(PATH=str(tmp_path))
+    assert done.returncode == 0
+    assert "cannot run here" in done.stdout
+    assert "needs bubblewrap, which is not installed" in done.stdout
+    assert done.stderr == ""

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import doctest
+
+import pytest
+
+from remote_sandbox_mcp.core import checkup
+from remote_sandbox_mcp.core.checkup import Checkup, Findings, Mark, Step
+from remote_sandbox_mcp.core.errors import SandboxError
+from remote_sandbox_mcp.core.machine import Hop, Login, Machine
+from remote_sandbox_mcp.core.usage import Gpu, Usage
+
+TOLD = """\
+Welcome
+@@ doctor 1
+@@ shell
+ GNU bash, version 5.2.15(1)-release (x86_64-pc-linux-gnu)
+@@ login
+ /usr/bin/fish
+@@ python
+@@ tmux
+ tmux 3.3a
+@@ rsync
+ rsync  version 3.2.7  protocol version 31
+@@ path
+ /usr/bin:/opt/my tools/bin
+"""
+
+
+def test_the_examples_hold() -> None:
+    assert doctest.testmod(checkup).failed == 0
+
+
+def test_what_the_script_told_is_read() -> None:
+    assert checkup.parse_findings(TOLD) == Findings(
+        shell="GNU bash, version 5.2.15(1)-release (x86_64-pc-linux-gnu)",
+        login_shell="/usr/bin/fish",
+        tmux="tmux 3.3a",
+        rsync="rsync version 3.2.7 protocol version 31",
+        path="/usr/bin:/opt/my tools/bin",
+        noise="Welcome",
+    )
+
+
+@pytest.mark.parametrize("text", ["", "bash: sh: command not found\n", "@@ doctor 2\n"])
+def test_an_answer_of_another_kind_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        checkup.parse_findings(text)
+
+
+def test_escapes_from_the_far_side_do_not_come_through() -> None:
+    assert checkup.parse_findings("@@ doctor 1\n@@ path\n /bin\x1b[31m:/sbin\n").path == "/bin:/sbin"
+    assert checkup.port_step(22, b"SSH-2.0-Evil\x1b]0;x\x07\r\n").said == "22, Evil"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "said", "remedy"),
+    [
+        pytest.param("who: nothing listens; check port", "nothing listens", "Check port. Also", id="semicolon"),
+        pytest.param(
+            "who: it changed (now x). If that is right, run: y",
+            "it changed (now x)",
+            "If that is right, run: y. Also",
+            id="sentence",
+        ),
+        pytest.param("who: no answer", "no answer", "Otherwise. Also", id="no remedy"),
+        pytest.param("who: a: no; b: no", "a: no; b: no", "Otherwise. Also", id="a list is not a remedy"),
+        pytest.param("who (jump host j): no", "(jump host j): no", "Otherwise. Also", id="a jump host is named"),
+    ],
+)
+def test_an_error_becomes_what_was_found_and_what_to_do(sentence: str, said: str, remedy: str) -> None:
+    step = checkup.failed("port", SandboxError(sentence), "who", otherwise="otherwise.", also="also")
+    assert step == Step("port", Mark.FAILED, said, remedy)
+
+
+def test_steps_that_were_not_come_to_are_skipped() -> None:
+    steps = checkup.complete([checkup.ok("a", "x"), Step("b", Mark.FAILED)], ("a", "b", "c"))
+    assert [step.mark for step in steps] == [Mark.OK, Mark.FAILED, Mark.SKIPPED]
+    assert Checkup("m", "ssh", "", steps).failed
+    assert not Checkup("m", "ssh", "", steps[:1]).failed
+
+
+@pytest.mark.parametrize(
+    ("machine", "command"),
+    [
+        pytest.param(Machine("m", "gpu1"), "ssh gpu1", id="plain"),
+        pytest.param(
+            Machine("m", "gpu1", 2222, Login("me", key_files=("/my keys/id",))),
+            "ssh -p 2222 -i '/my keys/id' me@gpu1",
+            id="port, user and key",
+        ),
+        pytest.param(
+            Machine("m", "::1", hops=(Hop("gate", 2200, Login("you")), Hop("fe80::1", 22))),
+            "ssh -J you@gate:2200,fe80::1 ::1",
+            id="jump hosts",
+        ),
+    ],
+)
+def test_the_same_by_hand(machine: Machine, command: str) -> None:
+    assert checkup.by_hand(machine) == f"by hand: {command}"
+
+
+@pytest.mark.parametrize(
+    ("there", "mark", "said"),
+    [
+        pytest.param(1000, Mark.OK, "agrees with ours", id="same"),
+        pytest.param(1008, Mark.OK, "agrees with ours", id="within the limit of a slow answer"),
+        pytest.param(1010, Mark.WARNING, "7 s ahead of ours", id="ahead"),
+        pytest.param(993, Mark.WARNING, "6 s behind ours", id="behind"),
+        pytest.param(1000 - 7200, Mark.WARNING, "2 hours behind ours", id="hours"),
+        pytest.param(1000 + 90 * 86400, Mark.WARNING, "90 days ahead of ours", id="days"),
+        pytest.param(None, Mark.WARNING, "the machine did not tell the time", id="untold"),
+    ],
+)
+def test_a_clock_is_compared_with_the_time_of_the_question(there: float | None, mark: Mark, said: str) -> None:
+    step = checkup.clock_step(there, 1000.0, 1003.0)
+    assert (step.mark, step.said) == (mark, said)
+
+
+@pytest.mark.parametrize(
+    ("findings", "configured", "noise", "mark", "said"),
+    [
+        pytest.param(
+            Findings(shell="GNU bash, version 5.1.4(1)"), (), "", Mark.OK, "commands run in bash 5.1.4", id="bash"
+        ),
+        pytest.param(Findings(), (), "", Mark.OK, "commands run in sh", id="sh"),
+        pytest.param(
+            Findings(shell="GNU bash, version 5.1", login_shell="/bin/zsh"),
+            (),
+            "",
+            Mark.OK,
+            "commands run in bash 5.1; the login shell is /bin/zsh",
+            id="another login shell",
+        ),
+        pytest.param(
+            Findings(login_shell="/bin/zsh"),
+            ("/bin/zsh", "-c"),
+            "",
+            Mark.OK,
+            "commands run in /bin/zsh -c",
+            id="chosen",
+        ),
+        pytest.param(
+            Findings(),
+            (),
+            "hi",
+            Mark.WARNING,
+            "commands run in sh. Start-up files print “hi”: dropped here, but scp, rsync and git break on it",
+            id="noise at login",
+        ),
+        pytest.param(
+            Findings(noise="hi\nthere"),
+            (),
+            "hi",
+            Mark.WARNING,
+            "commands run in sh. Start-up files print “hi there” before every command",
+            id="noise in commands",
+        ),
+    ],
+)
+def test_the_shell_is_told_with_its_noise(
+    findings: Findings, configured: tuple[str, ...], noise: str, mark: Mark, said: str
+) -> None:
+    step = checkup.shell_step(findings, configured, noise)
+    assert (step.mark, step.said) == (mark, said)
+
+
+def test_gpus_are_counted_by_name() -> None:
+    usage = Usage(gpus=(Gpu(0, "A100"), Gpu(1, "A100"), Gpu(2, "T4")))
+    assert checkup.gpu_step(usage).said == "2 × A100, 1 × T4"
+    assert checkup.gpu_step(Usage()) == checkup.ok("GPUs", "none")
+    broken = checkup.gpu_step(Usage(gpu_error="nvidia-smi failed"))
+    assert (broken.mark, broken.said) == (Mark.WARNING, "nvidia-smi failed")
+
+
+def test_a_python_that_is_too_old_is_named() -> None:
+    assert "Python 2.7.18 is of no use" in checkup.python_step("", "python3", "Python 2.7.18").said
+    assert checkup.python_step("3.11.2", "python3", "") == checkup.ok("python3", "3.11.2")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "files", "said"),
+    [
+        (True, True, [], "known"),
+        (True, True, ["~/.ssh/known_hosts"], "known, from ~/.ssh/known_hosts"),
+        (False, True, [], "new, and remembered from now on: SHA256:x"),
+        (False, False, [], "the connection ended before it was told"),
+    ],
+)
+def test_how_a_host_key_is_known(before: bool, now: bool, files: list[str], said: str) -> None:
+    assert checkup.host_key_step(before, now, files, "SHA256:x").said == said
