@@ -1,8 +1,8 @@
 #!/bin/sh
-# Runs commands where there is no Python: start, look, stop, forget. POSIX sh with dd, head, id, ls, mkfifo, sleep, tail.
+# Runs commands where there is no Python: start, look, stop, forget. POSIX sh; dd, head, id, ls, mkfifo, sleep, tail.
 #
-# It is sent to `sh -s`: the assignments of what is asked, this, keeper.sh, and a last line that calls main, so that a
-# text that was cut anywhere does nothing. All names begin with rs_: one that the user exports must reach the command.
+# It is sent to `sh -s`: the assignments of what is asked, place.sh, this, keeper.sh, and a last line that calls main,
+# so that a text that was cut anywhere does nothing. Names begin with rs_: what the user exports reaches the command.
 #
 #   rs_verb       hello, start, look, stop or forget
 #   rs_token      what marks our lines; nobody else on the machine knows it
@@ -12,7 +12,7 @@
 #   rs_only_in    start: the place in which an earlier start was tried, or empty
 #   rs_script     start: what the shell runs; rs_long is not empty where it is too long for an argument
 #   rs_cwd        start: the folder, empty for home
-#   rs_shell      start: the program that must be there, empty for bash or else sh; rs_path: the PATH to find it, or empty
+#   rs_shell      start: the program that must be there, empty for bash or else sh; rs_path: where to find it, or empty
 #   rs_exports    start: an export command for the command's variables, or empty
 #   rs_timeout    start: seconds, perhaps with a fraction; rs_timeout_whole for a sleep that knows none
 #   rs_keep       how many bytes of each stream come back from each end
@@ -37,101 +37,6 @@
 
 say() {
     printf '\n%s %s\n' "$rs_token" "$*"
-}
-
-# nap SECONDS WHOLE_SECONDS: not every sleep knows fractions.
-nap() {
-    sleep "$1" || sleep "$2"
-} </dev/null >/dev/null 2>&1
-
-clock() {
-    # shellcheck disable=SC2034 # the rest of the line
-    if read -r rs_now rs_rest </proc/uptime; then echo "$rs_now"; else date +%s; fi
-} 2>/dev/null
-
-# When a process was born, so that its number in other hands is not taken for it; fails for one that is dead.
-birth() {
-    if read -r rs_line <"/proc/$1/stat"; then
-        # shellcheck disable=SC2086 # a row of numbers
-        set -- ${rs_line##*) }
-        case $1 in Z | X) return 1 ;; esac
-        echo "${20}"
-    else
-        kill -0 "$1" && ps -o lstart= -p "$1" | tr -s ' ' _
-    fi
-} 2>/dev/null
-
-boot() {
-    cat /proc/sys/kernel/random/boot_id || sysctl -n kern.boottime | tr -s ' ' _
-} 2>/dev/null
-
-# A real folder, owned by us, closed to others (another user may have made one of that name).
-is_private() {
-    [ -d "$1" ] || return 1
-    # shellcheck disable=SC2012,SC2046 # the row's first three words
-    set -- $(ls -ldn "$1" 2>/dev/null)
-    case ${1-} in drwx------*) [ "$3" = "$rs_uid" ] ;; *) return 1 ;; esac
-}
-
-# first_base TEST: fast, then still there when the disk is full, then the home folder.
-first_base() {
-    for rs_base in "/tmp/remote-sandbox-$rs_uid" "/dev/shm/remote-sandbox-$rs_uid" "${HOME-}/.cache/remote-sandbox"; do
-        rs_dir=$rs_base/$rs_id
-        "$1" && return
-    done
-    return 1
-}
-
-is_usable() {
-    [ -d "$rs_base" ] || { mkdir -p "${rs_base%/*}" && mkdir -m 700 "$rs_base"; } 2>/dev/null
-    is_private "$rs_base" && [ -w "$rs_base" ]
-}
-
-has_run() {
-    [ -d "$rs_dir" ] && is_private "$rs_base" && is_private "$rs_dir"
-}
-
-# A container restarted on the same host has the same boot id but, as a rule, not the same mark.
-place() {
-    [ -s "$rs_base/mark" ] || (set -C && printf %s "$rs_mark" >"$rs_base/mark") 2>/dev/null
-    echo "$(boot):$(cat "$rs_base/mark")"
-}
-
-read_record() {
-    rs_begun=0 rs_boot=''
-    read -r rs_pid rs_birth rs_boot rs_begun <"$rs_dir/keeper"
-} 2>/dev/null
-
-is_alive() {
-    read_record && [ "$rs_boot" = "$(boot)" ] && [ "$rs_birth" = "$(birth "$rs_pid")" ]
-}
-
-# Sets rs_state. No record: the run is about to begin, or never will.
-judge() {
-    if [ -f "$rs_dir/end" ]; then
-        rs_state=ended
-    elif [ -d "$rs_dir/begun/never" ]; then
-        rs_state=unstarted
-    elif [ ! -s "$rs_dir/keeper" ]; then
-        rs_state=starting
-    elif is_alive; then
-        rs_state=running
-    elif [ -f "$rs_dir/end" ]; then
-        rs_state=ended
-    else
-        rs_state=lost
-    fi
-}
-
-# Whether a run that has not begun will now never begin.
-revoke() {
-    mkdir "$rs_dir/begun" 2>/dev/null && mkdir "$rs_dir/begun/never"
-}
-
-size() {
-    # shellcheck disable=SC2012,SC2046 # the row's fifth word
-    set -- $(ls -ln "$1" 2>/dev/null)
-    rs_size=${5:-0}
 }
 
 # measure NAME: sets rs_size to what its file holds and rs_total to all that there was.
@@ -225,6 +130,87 @@ missing() {
     say missing 'it is not known on this machine'
 }
 
+start() {
+    if first_base has_run; then
+        attach
+    elif ! first_base is_usable; then
+        fail folder 'unable to make a folder for the run: there is no place that is ours alone and writable'
+    elif [ -n "$rs_only_in" ] && [ "$rs_only_in" != "$(place)" ]; then
+        missing
+    else
+        find_shell
+        enter
+        if mkdir -m 700 "$rs_dir" 2>/dev/null; then
+            begin "$@"
+        elif first_base has_run; then
+            attach
+        else
+            fail folder 'unable to make a folder for the run'
+        fi
+    fi
+}
+
+attach() {
+    say claimed
+    follow 315360000
+}
+
+find_shell() {
+    [ -z "$rs_shell" ] || (PATH=${rs_path:-$PATH} && command -v "$rs_shell") >/dev/null 2>&1 ||
+        fail shell "unable to start $rs_shell: No such file or directory"
+}
+
+# Where a command starts: as asked, or at home, or at the root as sshd does where the home folder is missing.
+enter() {
+    # shellcheck disable=SC2088 # the tilde that a caller wrote
+    case $rs_cwd in
+    /*) rs_folder=$rs_cwd ;;
+    '' | '~') rs_folder=${HOME:-/} ;;
+    '~/'*) rs_folder=${HOME-}/${rs_cwd#'~/'} ;;
+    *) rs_folder=${HOME-}/$rs_cwd ;;
+    esac
+    [ -n "$rs_cwd" ] || [ -d "$rs_folder" ] || rs_folder=/
+    cd "$rs_folder" 2>/dev/null || fail cwd "unable to enter ${rs_cwd:-"~"}: $(trouble_with "$rs_folder")"
+}
+
+trouble_with() {
+    if [ -d "$1" ]; then
+        echo 'Permission denied'
+    elif [ -e "$1" ]; then
+        echo 'Not a directory'
+    else
+        echo 'No such file or directory'
+    fi
+}
+
+begin() {
+    # A disk that takes nothing more is found out before anything has begun.
+    if ! mkfifo -m 600 "$rs_dir/events" "$rs_dir/out.pipe" "$rs_dir/err.pipe" || ! echo "$$" >"$rs_dir/line"; then
+        abandon
+    fi 2>/dev/null
+    if [ -z "$rs_shell" ]; then
+        if command -v bash >/dev/null 2>&1; then set -- "$@" bash -c; else set -- "$@" sh -c; fi
+    fi
+    if [ -n "$rs_long" ]; then
+        printf %s "$rs_script" >"$rs_dir/command" || abandon
+        # shellcheck disable=SC2016 # for the shell that runs it
+        set -- "$@" '. "$0"' "$rs_dir/command"
+    else
+        set -- "$@" "$rs_script"
+    fi
+    # An observer who was faster has decided that it never begins.
+    if mkdir "$rs_dir/begun" 2>/dev/null; then
+        launch "$@" | keep | front
+    else
+        tell
+    fi
+}
+
+abandon() {
+    rm -rf "$rs_dir"
+    fail folder 'unable to make a folder for the run: the disk is full, or cannot hold pipes'
+}
+
 look() {
     if first_base has_run; then follow "$rs_wait"; else missing; fi
 }
@@ -289,6 +275,7 @@ hello() {
 }
 
 main() {
+    # shellcheck disable=SC2034 # read by is_private
     rs_uid=$(id -u)
     say here "$(first_base is_usable && place)"
     "$rs_verb" "$@"

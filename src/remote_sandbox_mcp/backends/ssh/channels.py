@@ -1,0 +1,267 @@
+"""Session channels of one machine, spread over as many connections as its sshd makes necessary."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ...core.errors import ConnectError, Unreachable
+from ..outpost.client import LineLost
+from .connection import KEEPALIVE_S, Gate
+
+if TYPE_CHECKING:
+    import asyncssh
+
+# What OpenSSH grants where nobody configured MaxSessions; fewer are learned from its refusals.
+USUAL_SESSIONS = 10
+MOST_CONNECTIONS = 16
+# Beyond those, for stopping and looking: they must not wait for the very runs that they are about.
+SPARE_CONNECTIONS = 2
+OPENING_AT_ONCE = 3
+# Silence while something is awaited: a sign of life is asked for after BUSY_S; without one the line is frozen.
+BUSY_S, MISSED_SIGNS = 1.5, 2
+IDLE_S = 30.0
+RETRY_S = 5.0
+CLOSING_S = 10.0
+REFUSALS = 5
+
+T = TypeVar("T")
+
+
+class NoSubsystem(Exception):
+    """The machine opened a session but would not start in it what was asked."""
+
+
+class _Link:
+    """One connection and the channels on it, counted from before they open until after they have closed."""
+
+    def __init__(self, connection: asyncssh.SSHClientConnection, limit: int) -> None:
+        self.connection = connection
+        self.limit = limit
+        self.used = self.refusals = 0
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.connection.is_closed()
+
+    @property
+    def has_room(self) -> bool:
+        return self.is_alive and self.used < self.limit
+
+    def take(self) -> _Link:
+        if not self.used:
+            self.connection.set_keepalive(BUSY_S, MISSED_SIGNS)
+        self.used += 1
+        return self
+
+    def give_back(self) -> None:
+        self.used -= 1
+        if not self.used and self.is_alive:
+            self.connection.set_keepalive(KEEPALIVE_S, 3)
+
+
+class Channels:
+    """A pool of connections; every channel opened here is counted until sshd has let go of it."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._links: list[_Link] = []
+        self._limit = USUAL_SESSIONS
+        self._waiting = 0
+        self._changed = asyncio.Event()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._failure: ConnectError | None = None
+        self._not_before = 0.0
+        self._chores: set[asyncio.Task[None]] = set()
+        self._sftp: tuple[_Link, asyncssh.SFTPClient] | None = None
+        self._sftp_turn = asyncio.Lock()
+
+    @property
+    def is_open(self) -> bool:
+        return any(link.is_alive for link in self._links)
+
+    async def close(self) -> None:
+        links, self._links, self._sftp = self._links, [], None
+        tasks = (*self._opening, *self._chores)
+        for task in tasks:
+            task.cancel()
+        for link in links:
+            link.connection.abort()
+        await asyncio.gather(*tasks, *(link.connection.wait_closed() for link in links), return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def process(
+        self, command: str, *, urgent: bool = False, stderr: int = asyncio.subprocess.DEVNULL
+    ) -> AsyncIterator[asyncssh.SSHClientProcess[bytes]]:
+        """A command on a channel of its own. Raises ConnectError, or LineLost where the line went meanwhile."""
+        try:
+            link, process = await self._open_channel(
+                lambda connection: connection.create_process(command, encoding=None, stderr=stderr), urgent
+            )
+        except NoSubsystem as problem:
+            raise Unreachable(f"{self._name}: logged in, but no command could be started: {problem}") from None
+        try:
+            yield process
+        finally:
+            process.close()
+            self._let_go(link, process)
+
+    async def sftp(self) -> asyncssh.SFTPClient:
+        """The one SFTP client that all share. Raises ConnectError, LineLost or NoSubsystem."""
+        async with self._sftp_turn:
+            if self._sftp is None or not self._sftp[0].is_alive:
+                self._sftp = await self._open_channel(lambda connection: connection.start_sftp_client(), False)
+            return self._sftp[1]
+
+    def drop_sftp(self, client: asyncssh.SFTPClient) -> None:
+        """It does not answer any more; the next caller gets another."""
+        if self._sftp and self._sftp[1] is client:
+            client.exit()
+            self._let_go(self._sftp[0], client)
+            self._sftp = None
+
+    async def _open_channel(
+        self, opener: Callable[[asyncssh.SSHClientConnection], Awaitable[T]], urgent: bool
+    ) -> tuple[_Link, T]:
+        while True:
+            link = await self._take(urgent)
+            channel = await self._try(link, opener)
+            if channel is not None:
+                return link, channel
+
+    async def _try(self, link: _Link, opener: Callable[[asyncssh.SSHClientConnection], Awaitable[T]]) -> T | None:
+        """A channel, or None where this connection carries no more of them."""
+        import asyncssh
+
+        opening = asyncio.ensure_future(opener(link.connection))
+        try:
+            channel = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(lambda _: self._abandon(link, opening))
+            raise
+        except (OSError, asyncssh.Error) as problem:
+            await self._learn(link, problem)
+            return None
+        link.refusals = 0
+        return channel
+
+    async def _learn(self, link: _Link, problem: Exception) -> None:
+        """Give the place back: as many as are left are what this sshd grants. Raises what is final."""
+        from asyncssh import ChannelOpenError
+        from asyncssh.constants import OPEN_REQUEST_SESSION_FAILED
+
+        self._give_back(link)
+        if not link.is_alive:
+            raise LineLost from problem
+        if not isinstance(problem, ChannelOpenError) or problem.code == OPEN_REQUEST_SESSION_FAILED:
+            raise NoSubsystem(str(problem)) from problem
+        # Of several refused at once each lowers it by one, until only those that were granted are left.
+        link.limit = max(1, link.used)
+        self._limit = min(self._limit, link.limit)
+        if not link.used:
+            link.refusals += 1
+            if link.refusals >= REFUSALS:
+                raise Unreachable(f"{self._name}: logged in, but no session could be opened: {problem.reason}")
+            await asyncio.sleep(0.1)
+
+    @property
+    def _name(self) -> str:
+        return self._gate.machine.name
+
+    def _abandon(self, link: _Link, opening: asyncio.Future[Any]) -> None:
+        """Its caller was cancelled while it opened."""
+        if opening.cancelled() or opening.exception():
+            self._give_back(link)
+            return
+        channel = opening.result()
+        channel.exit() if hasattr(channel, "exit") else channel.close()
+        self._let_go(link, channel)
+
+    def _let_go(self, link: _Link, channel: Any) -> None:
+        self._later(self._wait_closed(link, channel))
+
+    async def _wait_closed(self, link: _Link, channel: Any) -> None:
+        """sshd counts a session until its shell has ended, and so do we."""
+        try:
+            with contextlib.suppress(asyncio.TimeoutError, OSError):
+                await asyncio.wait_for(channel.wait_closed(), CLOSING_S)
+        finally:
+            self._give_back(link)
+
+    def _give_back(self, link: _Link) -> None:
+        link.give_back()
+        self._notify()
+        if not link.used and len(self._links) > 1:
+            self._later(self._close_if_idle(link))
+
+    async def _close_if_idle(self, link: _Link) -> None:
+        await asyncio.sleep(IDLE_S)
+        if not link.used and link in self._links and len(self._links) > 1:
+            self._links.remove(link)
+            link.connection.close()
+
+    async def _take(self, urgent: bool) -> _Link:
+        """A place on a connection: a free one, or one on a new connection, or the first that becomes free."""
+        asked = False
+        while True:
+            self._drop_dead()
+            link = next((link for link in self._links if link.has_room), None)
+            if link:
+                return link.take()
+            if asked and self._failure and not self._opening and (urgent or not self._links):
+                raise self._failure
+            self._waiting += 1
+            self._open_more(urgent)
+            try:
+                # After a connection that failed another is tried in a while, even where nothing changes.
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), RETRY_S)
+            finally:
+                self._waiting -= 1
+            asked = True
+
+    def _drop_dead(self) -> None:
+        for link in [link for link in self._links if not link.is_alive]:
+            self._links.remove(link)
+
+    def _open_more(self, urgent: bool) -> None:
+        """As many connections as those who wait need, a few at a time: sshd drops who comes in a crowd."""
+        most = MOST_CONNECTIONS + (SPARE_CONNECTIONS if urgent else 0)
+        needed = -(-self._waiting // self._limit)
+        pausing = self._links and not urgent and time.monotonic() < self._not_before
+        if len(self._opening) < min(needed, OPENING_AT_ONCE, most - len(self._links)) and not pausing:
+            task = asyncio.create_task(self._open_link())
+            self._opening.add(task)
+            task.add_done_callback(self._opened)
+
+    async def _open_link(self) -> None:
+        try:
+            connection = await self._gate.enter()
+        except ConnectError as problem:
+            self._failure, self._not_before = problem, time.monotonic() + RETRY_S
+            return
+        self._failure = None
+        self._links.append(_Link(connection, self._limit))
+        self._later(self._watch(connection))
+
+    def _opened(self, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        self._notify()
+
+    async def _watch(self, connection: asyncssh.SSHClientConnection) -> None:
+        await connection.wait_closed()
+        # A frozen line leaves its socket behind.
+        connection.abort()
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _later(self, chore: Any) -> None:
+        task = asyncio.create_task(chore)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)

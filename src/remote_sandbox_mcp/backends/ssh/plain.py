@@ -1,0 +1,247 @@
+"""A Sandbox over plain session channels and SFTP, for SSH machines without Python."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from ...core.command import RUN_ID, Command, Completed, Environment, Missing, Observation, Running
+from ...core.errors import BadArgument, ConnectError, FileProblem, LostContact, NotStarted, SandboxError, Unreachable
+from ...core.files import FileSlice, Found, Listing, Search, Span, Written
+from ...core.progress import Progress, silent
+from ...core.sandbox import Description
+from ..outpost.client import LineLost, Refusal
+from .channels import Channels
+from .connection import Gate
+from .plain_files import PlainFiles
+from .plain_search import find_matches
+from .plain_watch import Watch
+from .runner import START_LINE, Answer, Order, Talk, order, start_order
+
+MEND_S = 20.0
+# How long a caller without patience still waits for a free channel, and for what was printed so far.
+START_S, SNAPSHOT_S = 15.0, 5.0
+FORGET_S = 1.0
+
+T = TypeVar("T")
+
+
+class PlainSandbox:
+    """The answers of an outpost, from a POSIX shell: slower, and "unknown" where a shell cannot know."""
+
+    def __init__(self, description: Description, environment: Environment, gate: Gate) -> None:
+        self.description = description
+        self._environment = environment
+        self._channels = Channels(gate)
+        self._files = PlainFiles(self._channels, description.name, self._find_home)
+        self._opening: asyncio.Task[None] | None = None
+        self._place = ""
+        self._home: str | None = None
+        self._tried_twice: set[str] = set()
+        self._known: set[str] = set()
+        self._chores: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_open(self) -> bool:
+        return self._channels.is_open
+
+    async def open(self) -> None:
+        """The far side has a shell that answers."""
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.create_task(self._greet())
+            # A failure that nobody waits for any more is not an error in the log.
+            self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(self._opening)
+
+    async def _greet(self) -> None:
+        answer = await self._ask(order("hello"))
+        if not answer.place:
+            raise Unreachable(f"unable to open {self.description.name}: it offers no private folder for runs")
+        self._place, self._home = answer.place, answer.values
+
+    async def close(self) -> None:
+        if self._known and self.is_open:
+            with contextlib.suppress(SandboxError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._forget_known(), FORGET_S)
+        for task in (*self._chores, *([self._opening] if self._opening else [])):
+            task.cancel()
+        await self._channels.close()
+
+    async def _reach(self) -> None:
+        if not self.is_open or not self._place:
+            await self.open()
+
+    async def _find_home(self) -> str:
+        if self._home is None:
+            await self.open()
+        return self._home or "/"
+
+    async def run(
+        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
+    ) -> Completed | Running:
+        request = self._start_order(command)
+        await self._reach()
+        watch = Watch(command, patience_s, progress, self._place)
+        try:
+            while True:
+                try:
+                    return await self._follow(watch, request)
+                except LineLost:
+                    await self._mend(watch)
+                    request = self._start_again(watch)
+        except asyncio.CancelledError:
+            if watch.sent:
+                self._later(self._stop_quietly(command.run_id))
+            raise
+        except Refusal as refusal:
+            raise NotStarted(f"{self.description.name}: {refusal}") from None
+
+    def _start_order(self, command: Command, only_in: str = "") -> Order:
+        if not RUN_ID.match(command.run_id):
+            raise BadArgument(f"{command.run_id!r} is not a run id")
+        return start_order(command, self._environment, only_in)
+
+    def _start_again(self, watch: Watch) -> Order:
+        """The same id never starts twice where the first start can be found again."""
+        if not watch.sent:
+            return self._start_order(watch.command)
+        # Its folder stays: it is what keeps a start that is still on its way from starting it again.
+        self._tried_twice.add(watch.command.run_id)
+        return self._start_order(watch.command, watch.place)
+
+    async def _follow(self, watch: Watch, request: Order) -> Completed | Running:
+        """Start, or find the start that an earlier line made, and wait. Raises LineLost."""
+        async with contextlib.AsyncExitStack() as stack:
+            channel = stack.enter_async_context(self._channels.process(START_LINE))
+            try:
+                process = await asyncio.wait_for(channel, max(START_S, watch.left_s))
+            except asyncio.TimeoutError:
+                return self._never_its_turn(watch)
+            except ConnectError as problem:
+                # It was open a moment ago.
+                raise LineLost from problem
+            answer = await watch.follow(Talk(process, request, self.description.name))
+        if answer is None:
+            answer = await self._look_once(watch)
+        return watch.judge(answer) if answer else watch.so_far()
+
+    def _never_its_turn(self, watch: Watch) -> Running:
+        if watch.sent:
+            return watch.so_far()
+        raise NotStarted(f"{self.description.name}: all of its sessions are busy with other commands; try again later")
+
+    async def _look_once(self, watch: Watch) -> Answer | None:
+        """What a run that goes on has printed so far, if that can be learned soon."""
+        request = order("look", id=watch.command.run_id, keep=str(watch.command.keep))
+        with contextlib.suppress(ConnectError, asyncio.TimeoutError):
+            return await asyncio.wait_for(self._ask(request), SNAPSHOT_S)
+        return None
+
+    async def _mend(self, watch: Watch) -> None:
+        """A new line after a cut. Raises LostContact when there is none in time."""
+        delay = 0.1 if watch.mend_until else 0.0
+        watch.mend_until = give_up = watch.mend_until or min(time.monotonic() + MEND_S, watch.until)
+        if time.monotonic() > give_up:
+            raise self._lost("it was cut again and again", watch)
+        while True:
+            await asyncio.sleep(delay)
+            delay = min(delay * 2 or 0.1, 2.0)
+            try:
+                return await asyncio.wait_for(self._reach(), max(0.1, give_up - time.monotonic()))
+            except (ConnectError, TimeoutError, asyncio.TimeoutError) as problem:
+                final = isinstance(problem, ConnectError) and not isinstance(problem, Unreachable)
+                if time.monotonic() + delay > give_up or final:
+                    raise self._lost(str(problem) or "no answer in time", watch) from None
+
+    def _lost(self, why: str, watch: Watch) -> LostContact:
+        so_far, name = watch.so_far(), self.description.name
+        if not watch.sent:
+            message = f"contact with {name} was lost before the command was sent ({why}); it was not started"
+            return LostContact(message, outcome="not_started", so_far=so_far)
+        return LostContact(
+            f"contact with {name} was lost while the command ran and could not be made again ({why}); "
+            f"it may still run or have ended. Ask later with check_background_task(tmux_session={so_far.run_id!r}) "
+            "before repeating it",
+            outcome="unknown",
+            so_far=so_far,
+        )
+
+    async def _stop_quietly(self, run_id: str) -> None:
+        # Its start may come after us; then it must find that it is not wanted any more.
+        request = order("stop", id=run_id, wait="8", revoke="yes")
+        with contextlib.suppress(SandboxError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._ask(request), MEND_S)
+
+    def _later(self, chore: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(chore)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+    async def observe(self, run_id: str, *, keep: int = 40_000) -> Observation:
+        return await self._ask_about(run_id, "look", keep, wait="0")
+
+    async def stop(self, run_id: str, *, keep: int = 40_000) -> Observation:
+        return await self._ask_about(run_id, "stop", keep, wait="8")
+
+    async def _ask_about(self, run_id: str, verb: str, keep: int, wait: str) -> Observation:
+        if not RUN_ID.match(run_id):
+            return Missing(run_id, "it is not known on this machine")
+        answer = await self._ask(order(verb, id=run_id, keep=str(keep), wait=wait))
+        return answer.observation(run_id)
+
+    def forget(self, run_id: str) -> None:
+        if not self.is_open or not RUN_ID.match(run_id) or run_id in self._tried_twice:
+            return
+        if not self._known:
+            self._later(self._forget_soon())
+        self._known.add(run_id)
+
+    async def _forget_soon(self) -> None:
+        """Many at once: a channel for each would be in the way of the next commands."""
+        await asyncio.sleep(FORGET_S)
+        with contextlib.suppress(SandboxError):
+            await self._forget_known()
+
+    async def _forget_known(self) -> None:
+        known, self._known = self._known, set()
+        await self._ask(order("forget", ids=" ".join(sorted(known))))
+
+    async def read(self, path: str, span: Span) -> FileSlice:
+        return await self._twice(lambda: self._files.read(path, span))
+
+    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+        with contextlib.suppress(LineLost):
+            return await self._files.write(path, data, expected)
+        # It may have been written before the cut: then the file says so.
+        with contextlib.suppress(FileProblem):
+            found = await self.read(path, Span(limit=len(data) + 1))
+            if found.data == data:
+                return Written(found.size, found.version)
+        return await self._twice(lambda: self._files.write(path, data, expected))
+
+    async def list(self, path: str, *, recursive: bool = False, limit: int = 200) -> Listing:
+        return await self._twice(lambda: self._files.list(path, recursive, limit))
+
+    async def search(self, search: Search) -> Found:
+        """The pattern is an extended regular expression, as `grep -E` understands it."""
+        home = await self._find_home()
+        return await self._twice(lambda: find_matches(self._channels, self.description.name, home, search))
+
+    async def _ask(self, request: Order) -> Answer:
+        """A request that may be repeated on a new line after a cut, and does not wait behind runs."""
+        return await self._twice(lambda: self._ask_once(request))
+
+    async def _ask_once(self, request: Order) -> Answer:
+        async with self._channels.process(START_LINE, urgent=True) as process:
+            return await Talk(process, request, self.description.name).hold()
+
+    async def _twice(self, action: Callable[[], Awaitable[T]]) -> T:
+        with contextlib.suppress(LineLost):
+            return await action()
+        try:
+            return await action()
+        except LineLost:
+            raise Unreachable(f"{self.description.name}: the connection was cut twice in a row; try again") from None

@@ -1,0 +1,154 @@
+"""Searching with the machine's own find and grep."""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+import re
+from typing import TYPE_CHECKING
+
+from ...core.errors import FileProblem, Unsupported
+from ...core.files import Found, Match, Problem, Search
+from ..outpost.client import LineLost
+from ..outpost.far.files import LONGEST_LINE, MOST_PROBLEMS, glob_test
+from .channels import Channels
+from .extended import NotExtended, to_extended
+from .runner import SILENCE_S, START_LINE, Marks, script_order
+from .sftp import to_bytes, to_path, to_text
+
+if TYPE_CHECKING:
+    import asyncssh
+
+SEARCH_S = 60.0
+ALL = 1_000_000_000
+_COMPLAINT = re.compile(r"(?:find|grep): ['‘]?(?P<path>.*?)['’]?: (?P<reason>[^:]+)\Z")
+
+
+async def find_matches(channels: Channels, name: str, home: str, search: Search) -> Found:
+    """Raises FileProblem, Unsupported, ConnectError or LineLost."""
+    import asyncssh
+
+    gathered = _Gathered(search, to_path(search.path, home), name)
+    # Only we know the globs that name folders, too: then all names have to come.
+    enough = search.limit + 1 if "/" not in search.glob else ALL
+    values = {
+        "root": gathered.root,
+        "glob": _names_that_fit(search.glob),
+        "pattern": _translate(search.pattern, name),
+        "case": "i" if search.ignore_case else "",
+        "most": str(enough),
+    }
+    request = script_order(values, (), "search.sh")
+    complaints = bytearray()
+    async with channels.process(START_LINE, stderr=asyncio.subprocess.PIPE) as process:
+        hearing = asyncio.create_task(_hear(process, complaints))
+        try:
+            process.stdin.write(request.text + request.last)
+            process.stdin.write_eof()
+            await asyncio.wait_for(_gather(process, Marks(request.token), gathered), SEARCH_S)
+            await asyncio.wait((hearing,), timeout=1.0 if gathered.ended else 0.0)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise FileProblem(
+                f"{name}: the search was given up: it took longer than {SEARCH_S:g} s", "killed"
+            ) from None
+        except (OSError, asyncssh.Error) as problem:
+            raise LineLost from problem
+        finally:
+            hearing.cancel()
+    return gathered.found(bytes(complaints))
+
+
+async def _hear(process: asyncssh.SSHClientProcess[bytes], complaints: bytearray) -> None:
+    while data := await process.stderr.read(1 << 16):
+        complaints += data
+
+
+def _translate(pattern: str, name: str) -> str:
+    try:
+        return to_extended(pattern)
+    except (re.error, NotExtended) as problem:
+        raise FileProblem(f"{name}: the pattern is not a regular expression: {problem}", "pattern") from None
+
+
+def _names_that_fit(glob: str) -> str:
+    """What the last part of a path must fit; a backslash means itself, as in a glob of ours."""
+    return (glob.rpartition("/")[2] or "*").replace("\\", "\\\\")
+
+
+async def _gather(process: asyncssh.SSHClientProcess[bytes], marks: Marks, gathered: _Gathered) -> None:
+    while not gathered.is_complete:
+        data = await asyncio.wait_for(process.stdout.read(1 << 18), SILENCE_S)
+        if not data:
+            raise LineLost
+        for name, values, body in marks.feed(data):
+            gathered.take(name, values, body)
+
+
+def _named(path: bytes) -> str:
+    return to_text(path.replace(b"\1", b"\n"))
+
+
+class _Gathered:
+    """What has been found so far."""
+
+    def __init__(self, search: Search, root: str, name: str) -> None:
+        self.root = self._below = root
+        self.ended = False
+        self._search = search
+        self._name = name
+        self._fits = glob_test(search.glob)
+        self._matches: list[Match] = []
+        self._problems: list[Problem] = []
+
+    @property
+    def is_complete(self) -> bool:
+        return self.ended or len(self._matches) > self._search.limit
+
+    def take(self, name: str, values: str, body: bytes) -> None:
+        if name == "here" and values == "file":
+            self._below, self._fits = posixpath.dirname(self.root), glob_test("")
+        elif name == "names":
+            for path in body.split(b"\n")[:-1]:
+                self._add(_named(path), 0, "")
+        elif name == "lines":
+            path, _, lines = body.partition(b"\0")
+            self._take_lines(to_text(path), lines)
+        elif name == "large":
+            self._note(self._whole(_named(body)), "larger than 32 MiB, not searched")
+        elif name == "failed":
+            self._fail(*values.split(" ", 1))
+        elif name == "ok":
+            self.ended = True
+
+    def _take_lines(self, path: str, body: bytes) -> None:
+        for line in body.split(b"\n"):
+            number, _, text = line.rstrip(b"\r").partition(b":")
+            # A grep that does not skip binary files is not believed about them.
+            if number.isdigit() and b"\0" not in text:
+                self._add(path, int(number), text.decode("utf-8", "replace")[:LONGEST_LINE])
+
+    def _add(self, path: str, line: int, text: str) -> None:
+        below = posixpath.normpath(path)
+        if self._fits(to_bytes(posixpath.basename(below)), to_bytes(below)):
+            self._matches.append(Match(self._whole(path), line, text))
+
+    def _whole(self, path: str) -> str:
+        return posixpath.normpath(posixpath.join(self._below, path))
+
+    def _note(self, path: str, reason: str) -> None:
+        if len(self._problems) < MOST_PROBLEMS:
+            self._problems.append(Problem(path, reason))
+
+    def _fail(self, reason: str, message: str = "") -> None:
+        if reason == "unsupported":
+            raise Unsupported(f"{self._name} cannot be searched: {message}")
+        where = "" if reason == "pattern" else f"{self._search.path}: "
+        raise FileProblem(f"{self._name}: {where}{message}", reason)
+
+    def found(self, complained: bytes) -> Found:
+        for line in complained.decode("utf-8", "replace").splitlines():
+            if complaint := _COMPLAINT.match(line):
+                self._note(self._whole(complaint["path"]), complaint["reason"])
+        limit = self._search.limit
+        matches = sorted(self._matches, key=lambda match: (to_bytes(match.path), match.line))
+        return Found(tuple(matches[:limit]), len(matches) > limit, tuple(self._problems))

@@ -1,0 +1,29 @@
+"""The embedded sandbox keeps the contract."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from remote_sandbox_mcp.backends.local import open_local, why_not
+from remote_sandbox_mcp.core.command import Environment
+from remote_sandbox_mcp.core.machine import LocalPlace
+from remote_sandbox_mcp.core.sandbox import Sandbox
+from tests.backends.contract import Contract, Opener
+
+
+@pytest.fixture(scope="module")
+def opener(tmp_path_factory: pytest.TempPathFactory) -> Opener:
+    if reason := asyncio.run(why_not()):
+        pytest.skip(reason)
+    state_folder = tmp_path_factory.mktemp("state")
+
+    async def open_it(environment: Environment) -> Sandbox:
+        return await open_local(LocalPlace(environment=environment), state_folder)
+
+    return open_it
+
+
+class TestLocal(Contract):
+    pass
