@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -203,10 +204,16 @@ def compose(configuration: Configuration) -> App:
 
 
 def _machine_member(machine: Machine) -> Member:
-    async def opener() -> Sandbox:
-        from .backends.ssh.machine import open_machine
+    @functools.cache
+    def gate() -> Gate:
+        from .backends.ssh.connection import Gate
 
-        return await open_machine(machine, paths.known_hosts_file())
+        return Gate(machine, paths.known_hosts_file())
+
+    async def opener() -> Sandbox:
+        from .backends.ssh.machine import open_through
+
+        return await open_through(gate())
 
     description = Description(machine.name, "ssh", machine.host, machine.port, machine.login.user)
     return Member(machine.name, lambda: description, opener)

@@ -47,6 +47,10 @@ async def refused(server: Server) -> str:
     return str(problem["error"])
 
 
+def hash_names(file: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(file)], check=True, capture_output=True)
+
+
 def user_file(home: Path) -> Path:
     (home / ".ssh").mkdir(mode=0o700)
     return home / ".ssh" / "known_hosts"
@@ -91,7 +95,7 @@ async def test_a_key_in_the_users_own_known_hosts_is_honoured(machine: Sshd, tmp
 async def test_a_hashed_name_in_the_users_known_hosts_is_honoured(machine: Sshd, tmp_path: Path) -> None:
     file = user_file(tmp_path)
     file.write_text(f"{line_of(machine)}\n")
-    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(file)], check=True, capture_output=True)
+    hash_names(file)
     assert machine.host not in file.read_text()
     async with serve(tmp_path, entry(machine, strict_host_keys=True)) as server:
         await server.run("true")

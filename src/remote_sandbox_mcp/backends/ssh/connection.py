@@ -178,7 +178,7 @@ def _read_keys(login: Login) -> tuple[list[Any], list[str]]:
         try:
             passphrase = login.key_passphrase.reveal() if login.key_passphrase else None
             keys.append(asyncssh.read_private_key(path, passphrase))
-        except (OSError, asyncssh.KeyImportError) as problem:
+        except (OSError, asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as problem:
             problems.append(f"{path}: {_key_trouble(problem)}")
     if login.certificate_files and keys:
         return list(asyncssh.load_keypairs(keys, certlist=list(login.certificate_files))), problems

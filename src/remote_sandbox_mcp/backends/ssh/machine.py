@@ -30,7 +30,12 @@ def describe(machine: Machine, capabilities: Capabilities = OUTPOST) -> Descript
 
 async def open_machine(machine: Machine, own_known_hosts: Path) -> OutpostSandbox | PlainSandbox:
     """Open a machine the best way it offers. Raises ConnectError."""
-    gate = Gate(machine, own_known_hosts)
+    return await open_through(Gate(machine, own_known_hosts))
+
+
+async def open_through(gate: Gate) -> OutpostSandbox | PlainSandbox:
+    """The same for who may have to try again: the gate remembers that a login was refused. Raises ConnectError."""
+    machine = gate.machine
 
     async def connect() -> OutpostClient:
         try:

@@ -87,6 +87,10 @@ class Keeper:
     def launch(self, script: "list[str]", out: int, err: int) -> int:
         """Start the shell in the caller's folder; without a configured one bash, or sh where there is no bash."""
         environment = dict(os.environb)
+        # Below level 1, bash takes itself for a login over the network and reads .bashrc before every command. Ours has
+        # been read by the login shell that started the outpost; what it printed and exported is not needed again.
+        if environment.get(b"SHLVL", b"0") == b"0":
+            environment[b"SHLVL"] = b"1"
         for name, value in self.order.get("env", {}).items():
             environment[to_bytes(name)] = to_bytes(value)
         folder = start_folder(str(self.order["cwd"]))
