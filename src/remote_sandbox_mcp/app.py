@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .config import paths
 from .config.schema import Configuration
@@ -21,6 +22,9 @@ from .core.score import idle_score
 from .core.usage import Usage
 from .fleet import Fleet, Member
 from .probe.measure import measure
+
+if TYPE_CHECKING:
+    from .backends.ssh.connection import Gate
 
 REMEMBERED_VERSIONS = 1000
 

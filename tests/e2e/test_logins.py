@@ -127,6 +127,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "tcsh": {"shell": "/bin/tcsh"},
     "busybox": {"shell": "busybox"},
     "noisy": {"bashrc": NOISE},
+    "noisy, no python": {"bashrc": NOISE, "python": False},
     "no python": {"python": False},
     "no tmux": {"tmux": False},
     "one session": {"max_sessions": 1},

@@ -20,7 +20,7 @@ BURST, BURST_SLEEP_S = 20, 0.5
 MOST_LINES = 5
 ANSWER_S = 15.0
 TICKS = "for i in $(seq 600); do echo tick $i; sleep 0.5; done"
-CONNECT = "timeout 2 bash -c 'echo > /dev/tcp/1.1.1.1/53'"
+CONNECT = "timeout 2 bash -c 'echo > /dev/tcp/192.0.2.1/53'"
 Answer = dict[str, Any]
 Chapter = Callable[[], Awaitable[bool]]
 
