@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import signal
 import time
@@ -170,18 +171,24 @@ async def test_under_random_cuts_nothing_runs_twice_and_every_result_is_true(
         await server.run("true")
         answers: dict[str, dict[str, Any]] = {}
 
+        async def cut() -> None:
+            for _ in range(10):
+                await until(lambda: line.connections, "a connection")
+                # Somewhere in its handshake, at a command's start, in its middle or at its end.
+                await asyncio.sleep(chance.random() * 0.6)
+                line.cut()
+
+        cutting = asyncio.ensure_future(cut())
+
         async def work(lane: int) -> None:
-            for number in range(5):
+            for number in itertools.count():
                 name = f"{lane}-{number}"
                 command = f"echo {name} >> log; sleep {chance.random() * 0.3:.3f}; echo {name}"
                 answers[name] = dict((await server.ask("exec_bash", command=command)).structured_content or {})
+                if cutting.done():
+                    return
 
-        async def cut() -> None:
-            for _ in range(20):
-                await asyncio.sleep(chance.random() * 0.3)
-                line.cut()
-
-        await asyncio.gather(cut(), *(work(lane) for lane in range(6)))
+        await asyncio.gather(cutting, *(work(lane) for lane in range(4)))
         begun = (machine.home / "log").read_text().split()
         for name, answer in answers.items():
             if "exit_code" in answer:
@@ -192,8 +199,7 @@ async def test_under_random_cuts_nothing_runs_twice_and_every_result_is_true(
             else:
                 assert answer.get("outcome") == "unknown", answer
                 assert begun.count(name) <= 1, answer
-        finished = sum("exit_code" in answer for answer in answers.values())
-        assert finished >= 20, answers
+        assert sum("exit_code" in answer for answer in answers.values()) >= 5, answers
 
 
 async def test_a_file_is_whole_whenever_the_line_is_cut(machine: Sshd, line: ThreadedLine, tmp_path: Path) -> None:

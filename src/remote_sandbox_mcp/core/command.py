@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,6 +12,8 @@ RUN_ID = re.compile(r"run-[a-z0-9]{8,32}\Z")
 
 def new_run_id() -> str:
     """A name for a run that nobody has used before; it is also the handle that agents see."""
+    import uuid
+
     return f"run-{uuid.uuid4().hex[:16]}"
 
 

@@ -21,6 +21,8 @@ QUESTIONS = frozenset({"initialize", "server/discover", "tools/list", "resources
 FIRST_LINES = 20
 LONGEST_QUESTION = 1 << 16
 MOST_ANSWERS = 32
+# Raised by what cannot be read as JSON; the SDK tells the client.
+NO_MESSAGE = (ValueError, RecursionError)
 
 
 def stamp_of(files: Iterable[Path], *versions: str) -> str:
@@ -107,7 +109,7 @@ class Early:
     def _heed(self, line: bytes) -> None:
         if len(line) > LONGEST_QUESTION:
             return
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(*NO_MESSAGE):
             question = json.loads(line)
             if reply := self.memory.answer(question):
                 os.write(1, reply)
@@ -127,7 +129,7 @@ class Learner:
         if not self._left:
             return
         self._left -= 1
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(*NO_MESSAGE):
             question: Any = json.loads(line) if len(line) <= LONGEST_QUESTION else None
             if key := self._memory.key(question):
                 self._asked[question["id"]] = key

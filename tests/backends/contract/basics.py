@@ -175,9 +175,11 @@ async def write_all(sandbox: Sandbox, folder: str, files: dict[str, bytes]) -> N
 async def in_background(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
     """For what takes seconds: it goes on while other tests run."""
     task = asyncio.ensure_future(work)
-    yield task
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 class Basics:

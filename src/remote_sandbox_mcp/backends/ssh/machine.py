@@ -84,9 +84,9 @@ async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> 
     except (OSError, NoOutpost) as problem:
         await process.wait_closed()
         # Only a shell that ended by itself has shown that there is no Python.
-        if isinstance(problem, NoOutpost) and (process.exit_status is not None or process.exit_signal):
-            raise
-        raise Unreachable(f"{who}: logged in, but the connection was cut") from None
+        if process.exit_status is None and process.exit_signal is None:
+            raise Unreachable(f"{who}: logged in, but the connection was cut") from None
+        raise NoOutpost(str(problem)) from None
     return client
 
 
