@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,15 +14,12 @@ from remote_sandbox_mcp.backends.local import open_local, why_not
 from remote_sandbox_mcp.core.errors import ConnectError, Unsupported
 from remote_sandbox_mcp.core.machine import LocalPlace
 
-needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-
 
 @pytest.fixture
 def no_footing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap, "_found", {})
 
 
-@needs_bwrap
 async def test_it_can_run_where_bubblewrap_can(no_footing: None) -> None:
     simple = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
     can = await asyncio.to_thread(subprocess.run, simple, capture_output=True, check=False)
@@ -44,7 +40,6 @@ async def test_elsewhere_than_on_linux_it_says_so(monkeypatch: pytest.MonkeyPatc
     assert "needs Linux" in await why_not()
 
 
-@needs_bwrap
 async def test_on_a_machine_with_unknown_system_calls_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seccomp, "ABIS", {})
     assert "system calls" in await why_not()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import getpass
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -262,7 +261,6 @@ CONFIGS = st.lists(st.tuples(CONDITIONS, st.lists(SETTINGS, max_size=4)), max_si
 )
 
 
-@pytest.mark.skipif(not shutil.which("ssh"), reason="OpenSSH is not installed")
 @settings(max_examples=80, deadline=None)
 @given(text=CONFIGS, alias=st.sampled_from(["gpu", "gpu1", "other"]))
 def test_openssh_reads_it_the_same_way(tmp_path_factory: pytest.TempPathFactory, text: str, alias: str) -> None:
