@@ -200,7 +200,7 @@ async def fuzzed(user: Sshd) -> AsyncIterator[tuple[PipeMachine, OutpostClient]]
 
 
 @pytest.mark.anyio
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(nonsense=st.lists(FRAMES, min_size=1, max_size=8))
 async def test_nonsense_harms_no_other_request(
     fuzzed: tuple[PipeMachine, OutpostClient], nonsense: list[bytes]
@@ -341,6 +341,22 @@ async def test_a_keeper_killed_between_runs_is_not_missed(machine: PipeMachine, 
     done = await finish(sandbox, "echo one")
     machine.kill(keeper_of(machine, done.run_id))
     assert await said(sandbox, "echo two") == b"two\n"
+
+
+async def test_cancelling_what_a_killed_keeper_kept_harms_no_other_request(machine: PipeMachine) -> None:
+    client = await machine.outpost()
+    run_id = new_run_id()
+    running = client.begin("run", **order(PROGRAMS.waits_for("/no/such/file", b"x"), id=run_id))
+    await eventually(lambda: client.ask("look", id=run_id, keep=1), lambda seen: seen[1].get("out") == 1, "the run")
+    # Stopped for a moment, so that it reads of the cancelling before it reads of the death.
+    outpost = int(client.hello["pid"])
+    in_shell(machine, f"kill -STOP {outpost}")
+    machine.kill(keeper_of(machine, run_id))
+    client.cancel(running)
+    in_shell(machine, f"kill -CONT {outpost}")
+    assert (await client.ask("run", **order("exit 3")))[1]["exit"] == 3
+    await client.close()
+    assert await machine.pipes[0].end() == (0, "")
 
 
 async def test_one_id_started_from_two_outposts_starts_once(machine: PipeMachine) -> None:

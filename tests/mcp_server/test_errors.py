@@ -98,7 +98,9 @@ async def test_a_defect_is_told_without_its_stack_and_logged_with_it(
 
 
 @pytest.mark.parametrize(
-    "path", ["x" * 100_000, "a\x1b[2J\x07b", "caf\udce9", "half \ud800"], ids=["long", "escapes", "latin-1", "surrogate"]
+    "path",
+    ["x" * 100_000, "a\x1b[2J\x07b", "caf\udce9", "half \ud800"],
+    ids=["long", "escapes", "latin-1", "surrogate"],
 )
 async def test_a_path_in_an_error_neither_floods_nor_harms(tools: Caller, fake: FakeSandbox, path: str) -> None:
     fake.fail(FileProblem(f"fake: {path} is a symbolic link; write to its target instead"))

@@ -12,6 +12,8 @@ from remote_sandbox_mcp.testing import Answer, FakeSandbox
 from tests.mcp_server.conftest import connected
 from tests.support.server import serve, wire
 
+NESTED = (b"[" * 5000, b'{"a":' * 5000)
+ODD = (b'{"jsonrpc":"2.0","id":[],"method":"tools/list"}', b'{"jsonrpc":"2.0","id":1,"method":[]}', b'{"id":{}}')
 ERAS = [("legacy", "2025-11-25"), ("auto", "2026-07-28")]
 
 
@@ -51,7 +53,29 @@ def test_an_older_handshake_by_hand_is_answered_in_its_own_version(tmp_path: Pat
 def test_lines_that_are_no_messages_do_not_end_the_server(tmp_path: Path) -> None:
     with wire(tmp_path) as line:
         line.initialize()
-        for junk in (b"", b"not json", b"{}", b"[]", b'{"jsonrpc":"2.0","id":7}', b"\xff\xfe", b"[" * 5000):
+        for junk in (b"", b"not json", b"{}", b"[]", b'{"jsonrpc":"2.0","id":7}', b"\xff\xfe", *NESTED, *ODD):
             line.send_line(junk)
         assert line.call("get_active_sandbox")["structuredContent"]["code"] == "unknown_sandbox"
         assert "Traceback" not in line.stderr
+
+
+@pytest.mark.parametrize("half", [r"\ud83d", r"\uD83D", r"\udc00", r"\ude00\ud83d"])
+def test_half_of_a_surrogate_pair_is_refused_and_never_left_without_an_answer(tmp_path: Path, half: str) -> None:
+    with wire(tmp_path) as line:
+        line.initialize()
+        call = r'{"jsonrpc":"2.0","id":77,"method":"tools/call","params":{"name":"exec_bash","arguments":%s}}'
+        line.send_line((call % f'{{"command":"echo {half}"}}').encode())
+        answer = line.receive()
+        assert answer["id"] == 77
+        assert "half of a surrogate pair" in answer["error"]["message"]
+        line.send_line((call % r'{"command":"echo \ud83d\ude00 \\ud83d"}').encode())
+        assert line.receive()["result"]["structuredContent"]["code"] == "unknown_sandbox"
+
+
+def test_a_second_start_answers_what_the_first_one_did(tmp_path: Path) -> None:
+    answers = []
+    for _ in range(3):
+        with wire(tmp_path) as line:
+            answers.append((line.initialize(), line.ask("tools/list")["result"], line.call("get_active_sandbox")))
+            assert line.leave(None)[1:] == (0, b"")
+    assert answers[0] == answers[1] == answers[2]

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +73,13 @@ async def until(condition: Callable[[], object], what: str, seconds: float = 10.
         await asyncio.sleep(0.01)
 
 
-@dataclass
 class Caller:
     """Calls tools, and sees to it that every answer keeps to the tool's output schema and says nothing empty."""
 
-    client: Client
-    answers: list[CallToolResult] = field(default_factory=list)
-    schemas: dict[str, Any] = field(default_factory=dict)
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.answers: list[CallToolResult] = []
+        self.schemas: dict[str, Any] = {}
 
     async def ask(self, tool: str, *, progress: ProgressFnT | None = None, **given: Any) -> CallToolResult:
         answer = await self.client.call_tool(tool, given, progress_callback=progress)
@@ -140,11 +139,12 @@ def empty_fields(value: object, name: str = "") -> Iterator[str]:
         yield name
 
 
-@dataclass
 class Server(Caller):
     """A running server and the client that talks to it."""
 
-    home: Path = Path()
+    def __init__(self, client: Client, home: Path) -> None:
+        super().__init__(client)
+        self.home = home
 
     @property
     def known_hosts(self) -> Path:
@@ -186,7 +186,7 @@ async def serve(
         # Closed by hand, so that a failed assertion comes through without the groups that the SDK wraps around it.
         stack = AsyncExitStack()
         client = await stack.enter_async_context(Client(stdio_client(parameters, errlog), mode=mode))
-        server = Server(client, home=home)
+        server = Server(client, home)
         try:
             yield server
         finally:
@@ -270,8 +270,11 @@ def wire(home: Path, *entries: Entry, local: bool = False, env: dict[str, str] |
             stderr=errlog,
             env=environment(home, entries, env),
         )
-    try:
-        yield Wire(process, home)
-    finally:
-        process.kill()
-        process.communicate()
+    assert process.stdin
+    assert process.stdout
+    with process.stdin, process.stdout:
+        try:
+            yield Wire(process, home)
+        finally:
+            process.kill()
+            process.wait()

@@ -12,6 +12,9 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\
 _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
 _CONTROLS |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
+# As much of a stream as is kept in a file on the far side, there said by far/output.py and keeper.sh.
+KEPT_BYTES = 64 << 20
+
 
 @dataclass(frozen=True)
 class Clipped:
@@ -36,25 +39,48 @@ def last_line(data: bytes, limit: int = 200) -> str:
 
 def clip(excerpt: Excerpt, limit: int) -> Clipped:
     """Fit a stream into `limit` characters: all of it, or its head and tail with a note between."""
+    first, last = excerpt.head, excerpt.tail
     if not excerpt.omitted:
-        text = harmless(excerpt.head + excerpt.tail)
+        first = last = excerpt.head + excerpt.tail
+        text = harmless(first)
         if len(text) <= limit:
             return Clipped(text)
-        head, tail = text[: limit // 2], text[len(text) - limit // 2 :]
-    else:
-        # The far side kept whole bytes: a character cut in two at either border is dropped, not shown as damage.
-        head = harmless(_without_broken_end(excerpt.head))[: limit // 2]
-        tail = harmless(_without_broken_start(excerpt.tail))
-        tail = tail[max(0, len(tail) - limit // 2) :]
-    shown = len(head.encode()) + len(tail.encode())
-    omitted = max(1, excerpt.total - shown)
-    return Clipped(
-        f"{head}\n[... {omitted} of {excerpt.total} bytes left out{_where(excerpt, head)} ...]\n{tail}", omitted
-    )
+    head, from_head = _beginning(first, limit // 2)
+    tail, from_tail = _end(last, limit // 2)
+    omitted = excerpt.total - from_head - from_tail
+    where = _where(excerpt, from_head)
+    return Clipped(f"{head}\n[... {omitted} of {excerpt.total} bytes left out{where} ...]\n{tail}", omitted)
 
 
-def _where(excerpt: Excerpt, head: str) -> str:
-    return f"; all of it: read_remote_file {excerpt.file} from offset {len(head.encode())}" if excerpt.file else ""
+def _where(excerpt: Excerpt, offset: int) -> str:
+    if not excerpt.file:
+        return ""
+    much = "all of it" if excerpt.total <= KEPT_BYTES else f"the first {KEPT_BYTES} bytes"
+    return f"; {much}: read_remote_file {excerpt.file} from offset {offset}"
+
+
+# How many bytes a text stands for is known where nothing in it had to be made harmless. Where something had, bytes are
+# counted instead of characters, of which there are never more: what is said to be left out is exactly what is.
+
+
+def _beginning(data: bytes, limit: int) -> tuple[str, int]:
+    """At most `limit` characters, and how many bytes they stand for."""
+    text = harmless(_without_broken_end(data))[:limit]
+    shown = text.encode()
+    if data.startswith(shown):
+        return text, len(shown)
+    cut = _without_broken_end(data[:limit])
+    return harmless(cut), len(cut)
+
+
+def _end(data: bytes, limit: int) -> tuple[str, int]:
+    text = harmless(_without_broken_start(data))
+    text = text[max(0, len(text) - limit) :]
+    shown = text.encode()
+    if data.endswith(shown):
+        return text, len(shown)
+    cut = _without_broken_start(data[max(0, len(data) - limit) :])
+    return harmless(cut), len(cut)
 
 
 def _without_broken_end(data: bytes) -> bytes:

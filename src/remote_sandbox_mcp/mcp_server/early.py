@@ -48,7 +48,9 @@ class Memory:
     @staticmethod
     def key(question: Any) -> str:
         """What a message asks, or nothing where it is not one of the first questions."""
-        if not isinstance(question, dict) or question.get("method") not in QUESTIONS or "id" not in question:
+        if not isinstance(question, dict) or not isinstance(question.get("id"), (str, int)):
+            return ""
+        if str(question.get("method")) not in QUESTIONS:
             return ""
         asked = json.dumps([question["method"], question.get("params")], sort_keys=True)
         return hashlib.sha256(asked.encode()).hexdigest()

@@ -3,54 +3,59 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import json
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, NoReturn
 
 from mcp.server.stdio import stdio_server
+from mcp_types import INVALID_PARAMS
 
 from ..app import App
 from .early import Early, Learner
 from .server import SandboxServer, build
 
 FAREWELL_S = 0.15
+WIND_DOWN_S = 0.1
 LONGEST_LINE = 256 << 20
+HALF_PAIR = "the message holds half of a surrogate pair, which is no text; nothing was done, so send valid Unicode"
 
 
 def serve(app: App, early: Early | None) -> None:
     """Serve until the input ends or a signal comes; the process ends here."""
-    failed = asyncio.run(_serve(app, early))
+    asyncio.run(_serve(app, early))
+
+
+async def _serve(app: App, early: Early | None) -> NoReturn:
+    stopped, ended = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    serving = asyncio.ensure_future(_converse(build(app), early, ended))
+    over = [asyncio.ensure_future(event.wait()) for event in (stopped, ended)]
+    await asyncio.wait((serving, *over), return_when=asyncio.FIRST_COMPLETED)
+    if ended.is_set():
+        # The SDK gives up every call that is in progress, and takes a while if there are many.
+        await asyncio.wait((serving,), timeout=WIND_DOWN_S)
+    failed = serving.exception() if serving.done() else None
     if failed:
         print(f"remote-sandbox-mcp: {failed!r}", file=sys.stderr)
+    await asyncio.wait((asyncio.ensure_future(app.close()),), timeout=FAREWELL_S)
     sys.stderr.flush()
-    # Nothing is left to be done that could not be left undone: a slow library must not keep a client waiting.
+    # From inside the loop: its own end would wait for every call and every thread that is still at work.
     os._exit(1 if failed else 0)
 
 
-async def _serve(app: App, early: Early | None) -> BaseException | None:
-    stopped = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    serving = asyncio.ensure_future(_converse(build(app), early))
-    waiting = asyncio.ensure_future(stopped.wait())
-    done, _ = await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
-    with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(app.close(), FAREWELL_S)
-    return serving.exception() if serving in done else None
-
-
-async def _converse(server: SandboxServer, early: Early | None) -> None:
+async def _converse(server: SandboxServer, early: Early | None, ended: asyncio.Event) -> None:
     # What cannot be waited for, such as a file, is left to the SDK and its threads.
-    streams: Any = await take_standard_streams(early) if early else ()
+    streams: Any = await take_standard_streams(early, ended) if early else ()
     async with stdio_server(*streams) as (incoming, outgoing):
         lowlevel = server._lowlevel_server
         await lowlevel.run(incoming, outgoing, lowlevel.create_initialization_options())
 
 
-async def take_standard_streams(early: Early) -> tuple[Lines, Answers]:
+async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Lines, Answers]:
     """Standard input and output for the protocol alone: a stray print goes to stderr, a child reads nothing."""
     early.hand_over()
     source, sink = os.dup(0), os.dup(1)
@@ -66,40 +71,66 @@ async def take_standard_streams(early: Early) -> tuple[Lines, Answers]:
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", 0))
     learner = Learner(early)
-    return Lines(reader, learner), Answers(sink, learner)
+    answers = Answers(sink, learner)
+    return Lines(reader, learner, answers, ended), answers
 
 
 class Lines:
     """Input as the SDK's transport reads it, but on the event loop: a thread would add to every call."""
 
-    def __init__(self, reader: asyncio.StreamReader, learner: Learner) -> None:
+    def __init__(self, reader: asyncio.StreamReader, learner: Learner, answers: Answers, ended: asyncio.Event) -> None:
         self._reader = reader
         self._learner = learner
+        self._answers = answers
+        self._ended = ended
 
     async def __aiter__(self) -> AsyncIterator[str]:
         while line := await self._reader.readline():
             text = line.decode("utf-8", "replace")
             self._learner.asked(text)
-            yield text
+            if refusal := refuse_half_pairs(text):
+                await self._answers.write(refusal)
+            else:
+                yield text
+        self._ended.set()
+
+
+def refuse_half_pairs(line: str) -> str:
+    """The reply to a message with half of a surrogate pair, which the SDK would drop without a word; else nothing."""
+    if "\\ud" not in line and "\\uD" not in line:
+        return ""
+    message: Any = None
+    try:
+        message = json.loads(line)
+        json.dumps(message, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        if isinstance(message, dict) and "id" in message:
+            error = {"code": INVALID_PARAMS, "message": HALF_PAIR}
+            return json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error}) + "\n"
+    except (ValueError, RecursionError):
+        pass
+    return ""
 
 
 class Answers:
-    """Output as the SDK's transport writes it."""
+    """Output as the SDK's transport writes it; one message after another, however long they are."""
 
     def __init__(self, fd: int, learner: Learner) -> None:
         self._fd = fd
         self._learner = learner
+        self._turn = asyncio.Lock()
         os.set_blocking(fd, False)
 
     async def write(self, text: str) -> None:
         if not self._learner.passes(text):
             return
         rest = memoryview(text.encode("utf-8", "replace"))
-        while rest:
-            try:
-                rest = rest[os.write(self._fd, rest) :]
-            except BlockingIOError:
-                await self._writable()
+        async with self._turn:
+            while rest:
+                try:
+                    rest = rest[os.write(self._fd, rest) :]
+                except BlockingIOError:
+                    await self._writable()
 
     async def flush(self) -> None:
         """Nothing is held back."""

@@ -178,8 +178,16 @@ async def in_background(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.T
     try:
         yield task
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancel(task)
+
+
+async def cancel(task: asyncio.Task[Any]) -> None:
+    """Cancel, and wait for the end; a call that takes no notice fails the test instead of the whole session."""
+    task.cancel()
+    await asyncio.wait((task,), timeout=DEADLINE_S)
+    assert task.done(), "a call was cancelled and took no notice"
+    # Asked for, so that nobody complains that it was not.
+    task.cancelled() or task.exception()
 
 
 class Basics:

@@ -29,6 +29,7 @@ from .basics import (
     Opener,
     Programs,
     begin,
+    cancel,
     counted,
     ended,
     eventually,
@@ -207,8 +208,7 @@ class RunContract(Basics):
             running = asyncio.ensure_future(sandbox.run(command))
             for _ in range(turns):
                 await asyncio.sleep(0)
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await cancel(running)
 
         async def going() -> list[Observation]:
             seen = await asyncio.gather(*(sandbox.observe(command.run_id) for command in commands))

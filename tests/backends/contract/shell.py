@@ -20,6 +20,7 @@ from .basics import (
     Basics,
     Opener,
     begin,
+    cancel,
     eventually,
     finish,
     in_background,
@@ -198,8 +199,7 @@ class ShellContract(Basics):
         )
         pid = await read_pid(sandbox, f"{folder}/pid")
         assert await is_alive(sandbox, pid)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await cancel(running)
         await eventually(lambda: is_dead(sandbox, pid), bool, "the process to end")
 
     @pytest.mark.parametrize("output", ["", ">/dev/null 2>&1"], ids=["holds the output", "lets go"])

@@ -36,9 +36,7 @@ def run_command(server: SandboxServer) -> Any:
         ctx: Context[None, Any],
         cwd: Annotated[str, Field(description="Folder to start in; default: home")] = "",
         timeout_s: Annotated[float, Field(description="Default 120. Then the whole process tree is ended")] = 120,
-        max_output_chars: Annotated[
-            int, Field(description="Per stream, default 20000; both ends are kept")
-        ] = 20000,
+        max_output_chars: Annotated[int, Field(description="Per stream, default 20000; both ends are kept")] = 20000,
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, ExecShape]:
         """Run a command in a new shell and return its exit code and output.

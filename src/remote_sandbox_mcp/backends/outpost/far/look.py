@@ -14,11 +14,12 @@ if MYPY:
     from typing import Any
 
 LOOK_BEAT_S = 2.0
+START_S = 2.0
 
 
 def look(order: "dict[str, Any]", request: int, listener: Listener) -> None:
     """Tell what became of a run, waiting for its end up to `wait` seconds; with `stop`, end it first."""
-    folder = find_run(str(order["id"]))
+    folder = await_folder(str(order["id"]), START_S if order.get("begun") else 0.0)
     if folder is None:
         listener.send(json_frame(END, request, {"state": "missing", "reason": "it is not known on this machine"}))
         return
@@ -32,6 +33,16 @@ def look(order: "dict[str, Any]", request: int, listener: Listener) -> None:
             beaten = time.monotonic()
             listener.send(json_frame(BEAT, request, live_state(folder)))
     tell(folder, order, request, listener)
+
+
+def await_folder(run_id: str, seconds: float) -> "bytes | None":
+    """A run's folder. It may be asked for before its keeper has come round to giving it its name."""
+    deadline = time.monotonic() + seconds
+    folder = find_run(run_id)
+    while folder is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+        folder = find_run(run_id)
+    return folder
 
 
 def stop_run(folder: bytes) -> None:

@@ -34,6 +34,7 @@ class Child:
     def __init__(self, pid: int, request: int, feed: int = -1) -> None:
         self.pid = pid
         self.request = request
+        self.run_id = ""
         self.feed = feed
         self.buffer = bytearray()
         self.answered = False
@@ -96,10 +97,17 @@ class Post:
     def cancel(self, request: int) -> None:
         for child in self.children.values():
             if child.request == request and not child.answered:
-                if child.keeps_runs:
-                    write_all(child.feed, frame(CANCEL, request))
-                else:
-                    os.kill(child.pid, signal.SIGTERM)
+                try:
+                    self.tell_to_end(child)
+                except OSError:
+                    # It is dead; that it is will be read from its pipe.
+                    pass
+
+    def tell_to_end(self, child: Child) -> None:
+        if child.keeps_runs:
+            write_all(child.feed, frame(CANCEL, child.request))
+        else:
+            os.kill(child.pid, signal.SIGTERM)
 
     def accept(self, request: int, body: bytes) -> None:
         head, _, raw = body.partition(b"\0")
@@ -116,7 +124,7 @@ class Post:
             self.queue += json_frame(END, request, {})
         elif verb in WORKERS or verb in ("run", "look"):
             try:
-                self.hand_over(request, head) if verb == "run" else self.spawn(verb, order, raw, request)
+                self.hand_over(request, run_id, head) if verb == "run" else self.spawn(verb, order, raw, request)
             except OSError as problem:
                 self.fail(request, "fork", "the machine cannot start another process: %s" % problem.strerror)
         else:
@@ -134,7 +142,7 @@ class Post:
                 self.leave_the_line()
                 listener = Listener(theirs, waits=True)
                 if verb == "look":
-                    look(order, request, listener)
+                    look(dict(order, begun=self.has_begun(str(order["id"]))), request, listener)
                 else:
                     signal.signal(signal.SIGTERM, give_up)
                     signal.alarm(WORKER_S)
@@ -170,19 +178,23 @@ class Post:
         os.close(theirs)
         return self.adopt(ours, Child(pid, 0, feed))
 
-    def hand_over(self, request: int, head: bytes) -> None:
+    def hand_over(self, request: int, run_id: str, head: bytes) -> None:
         """Give a run to a keeper that waits, or to a new one."""
         keeper = self.idle.pop() if self.idle else self.hire()
         try:
-            self.give(keeper, request, head)
+            self.give(keeper, request, run_id, head)
         except BrokenPipeError:
             # It was killed while it waited, and took nothing.
             keeper.request = 0
-            self.give(self.hire(), request, head)
+            self.give(self.hire(), request, run_id, head)
 
-    def give(self, keeper: Child, request: int, head: bytes) -> None:
-        keeper.request, keeper.answered = request, False
+    def give(self, keeper: Child, request: int, run_id: str, head: bytes) -> None:
+        keeper.request, keeper.run_id, keeper.answered = request, run_id, False
         write_all(keeper.feed, frame(REQUEST, request, head))
+
+    def has_begun(self, run_id: str) -> bool:
+        """Whether a keeper of ours has this run, or is about to begin it."""
+        return any(child.request and child.run_id == run_id and not child.answered for child in self.children.values())
 
     def dismiss(self, keeper: Child) -> None:
         """Without a feed a keeper ends as soon as it has nothing to do."""

@@ -1,0 +1,81 @@
+"""What the subjects share: real machines, servers on them, the peer if it can be had."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from sysconfig import get_path
+from tempfile import mkdtemp
+from typing import Any
+
+from tests.support.sshd import HOST, Fleet, Sshd
+
+from .client import Server
+from .peer import Peer
+
+OURS = [f"{get_path('scripts')}/remote-sandbox-mcp"]
+# What servers may see of the person who runs this.
+KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "USER", "LOGNAME")
+
+Entry = dict[str, Any]
+
+
+@dataclass
+class Stage:
+    """Set up once for all subjects; `folder` and the fleet go away with it."""
+
+    folder: Path
+    fleet: Fleet
+    peer: Peer | None
+    quick: bool = False
+    _machines: list[Sshd] = field(default_factory=list)
+
+    def rounds(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+    def machines(self, count: int) -> list[Sshd]:
+        """So many stock machines; they stay for the subjects that follow."""
+        while len(self._machines) < count:
+            self._machines.append(self.fleet.machine(f"bench{len(self._machines) + 1}"))
+        return self._machines[:count]
+
+    def machine(self) -> Sshd:
+        return self.machines(1)[0]
+
+    def environment(self, entries: Iterable[Entry], *, local: bool = False) -> dict[str, str]:
+        """A server's whole environment, with a home of its own; the local sandbox only where it is the subject."""
+        home = Path(mkdtemp(prefix="home-", dir=self.folder))
+        if not local:
+            settings = home / "config/remote-sandbox-mcp/config.toml"
+            settings.parent.mkdir(parents=True)
+            settings.write_text("[local]\nenabled = false\n")
+        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+        folders = {"HOME": str(home), "XDG_CONFIG_HOME": str(home / "config"), "XDG_STATE_HOME": str(home / "state")}
+        return kept | folders | {"REMOTE_SANDBOX_LIST": json.dumps(list(entries))}
+
+    @contextmanager
+    def ours(self, entries: Iterable[Entry], *, local: bool = False) -> Iterator[Server]:
+        with self.server(OURS, self.environment(entries, local=local)) as server:
+            yield server
+
+    def server(self, command: Sequence[str], environment: Mapping[str, str]) -> Server:
+        return Server(command, environment, self.folder / "servers.log")
+
+    @contextmanager
+    def peers(self, entries: Iterable[Entry]) -> Iterator[Server | None]:
+        """The peer's server, or None where there is no peer."""
+        if self.peer is None:
+            yield None
+            return
+        with self.server(self.peer.command, self.environment(entries)) as server:
+            yield server
+
+
+def entry(sshd: Sshd, port: int = 0) -> Entry:
+    """A machine as both programs take it in REMOTE_SANDBOX_LIST; `port` is that of a line to it."""
+    login = {"user": sshd.user, "key_file": sshd.key_file}
+    return {"name": sshd.name, "host": HOST, "port": port or sshd.port, **login}

@@ -1,0 +1,70 @@
+"""A command on a machine next door: what the way through MCP, SSH and the outpost costs by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..client import succeeded
+from ..measure import Contestant, Times, in_turns, timed
+from ..mux import fresh, mux
+from ..report import Row, Target
+from ..stage import OURS, Stage, entry
+
+BATCH = 10
+NAME = "exec `true`, warm, p50"
+
+
+def rows(stage: Stage) -> Iterator[Row]:
+    times = _warm(stage)
+    ours, ssh = times["ours"], times["ssh"]
+    detail = {"ours_spread_ms": ours.spread_ms, "ssh_spread_ms": ssh.spread_ms}
+    yield Row(
+        "exec",
+        NAME,
+        ours.p50_ms,
+        baseline=ssh.p50_ms,
+        against="ssh, ControlMaster",
+        target=Target(0.5, of_ratio=True),
+        note=f"a tool call that runs no command takes {times['no command'].p50_ms:.2f} ms of it",
+        detail=detail,
+    )
+    if "peer" in times:
+        peer = times["peer"]
+        share = f"the peer takes {peer.p50 / ssh.p50:.1f} times as long as ssh"
+        yield Row("exec", NAME, ours.p50_ms, baseline=peer.p50_ms, against="peer", note=share)
+    yield _first(stage)
+
+
+def _warm(stage: Stage) -> dict[str, Times]:
+    sshd = stage.machine()
+    machines = [entry(sshd)]
+    with stage.ours(machines) as ours, stage.peers(machines) as peer, mux(sshd, stage.folder) as ssh:
+        contestants: dict[str, Contestant] = {
+            "ours": timed(lambda: ours.call("exec_bash", command="true")),
+            "ssh": timed(lambda: ssh.run("true")),
+            "no command": timed(lambda: ours.call("select_sandbox", sandbox_name=sshd.name)),
+        }
+        if peer is not None:
+            contestants["peer"] = timed(lambda: peer.call("exec_bash", command="true"))
+            succeeded(peer.call("exec_bash", command="true"))
+        succeeded(ours.call("exec_bash", command="true"))
+        in_turns(contestants, rounds=1, batch=3)
+        return in_turns(contestants, rounds=stage.rounds(20, 4), batch=BATCH)
+
+
+def _first(stage: Stage) -> Row:
+    """The first command of a session also opens the machine."""
+    sshd = stage.machine()
+
+    def first() -> float:
+        with stage.server(OURS, stage.environment([entry(sshd)])) as server:
+            return timed(lambda: succeeded(server.call("exec_bash", command="true")))()
+
+    times = in_turns({"ours": first, "ssh": timed(lambda: fresh(sshd, "true"))}, rounds=stage.rounds(7, 2))
+    return Row(
+        "exec",
+        "first command, opens the machine",
+        times["ours"].p50_ms,
+        baseline=times["ssh"].p50_ms,
+        against="ssh, new connection",
+    )

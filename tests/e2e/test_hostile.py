@@ -1,0 +1,214 @@
+"""Hostile strings in every argument of every tool, through the real server and a real shell: nothing escapes."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from remote_sandbox_mcp.core.shell import quote
+from tests.mcp_server.pin import FILE
+from tests.support.server import Server, check_answer
+from tests.support.sshd import Fleet, Sshd
+
+pytestmark = pytest.mark.anyio
+
+few = settings(
+    max_examples=30,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+
+TAKES: dict[str, dict[str, Any]] = json.loads(FILE.read_text())
+MEGABYTE = "x" * (1 << 20) + "$(touch ~/pwned)"
+LONGEST_NAME = 255
+numbers = itertools.count()
+
+# What has made other programs run it.
+ATTACKS = [
+    "$(touch ~/pwned)",
+    "`touch ~/pwned`",
+    "; touch ~/pwned",
+    "'; touch ~/pwned; '",
+    '"; touch ~/pwned; "',
+    "| touch ~/pwned",
+    "& touch ~/pwned &",
+    "&& touch ~/pwned",
+    "\ntouch ~/pwned\n",
+    "\r\ntouch ~/pwned\r\n",
+    "${IFS}$(touch${IFS}~/pwned)",
+    "$'\\'';touch ~/pwned;'",
+    "-rf",
+    "--help",
+    "-",
+    "--",
+    "!!",
+    "%s%n%d",
+    "{0}{x!r}",
+    "~root",
+    "../../../../etc/passwd",
+    "*",
+    "?",
+    "[a-z",
+    "\\",
+    "'",
+    '"',
+    "''",
+    "\\'",
+    "#",
+    " ",
+    "\t",
+    "\n",
+    "\x1b[2J",
+    "\x7f\x80\x9f",
+    "\u202e\u2066",
+    "é\u0301",
+    "🙂",
+    "null",
+    '{"a": [1]}',
+    "EOF\ntouch ~/pwned\nEOF",
+]
+# JSON cannot carry halves of surrogate pairs; those have a test of their own.
+letters = st.characters(exclude_categories=["Cs"])
+pieces = st.one_of(st.sampled_from(ATTACKS), st.text(letters, max_size=20))
+hostile = st.one_of(st.lists(pieces, min_size=1, max_size=4).map("".join), st.just("a\0b"), st.just("'" * 10_000))
+# What the file system takes for one name.
+names = (
+    st.lists(pieces, min_size=1, max_size=4)
+    .map(lambda parts: "".join(parts).replace("/", "_").replace("\0", "_"))
+    .filter(lambda name: name.strip() and name not in (".", "..") and len(name.encode()) <= LONGEST_NAME - 30)
+)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["python", "no python"])
+def machine(fleet: Fleet, request: pytest.FixtureRequest) -> Sshd:
+    """Both ways to run commands: by the outpost, and by plain shells where there is no Python."""
+    return fleet.machine("hostile", python=request.param)
+
+
+def nothing_escaped(machine: Sshd, server: Server) -> bool:
+    places = (machine.home, Path("/tmp"), Path.cwd(), server.home, Path.home())
+    return not any((place / "pwned").exists() for place in places)
+
+
+async def still_serves(server: Server) -> bool:
+    return await server.output("echo on") == "on\n"
+
+
+def decoded(text: str) -> str:
+    return base64.b64decode(text).decode()
+
+
+@few
+@given(text=hostile.filter(lambda text: "\0" not in text))
+@example(text=MEGABYTE)
+async def test_a_quoted_word_reaches_the_command_exactly(server: Server, machine: Sshd, text: str) -> None:
+    shown = await server.output(f"printf %s {quote(text)} | gzip | base64 -w0")
+    assert gzip.decompress(base64.b64decode(shown)) == text.encode()
+    assert nothing_escaped(machine, server)
+
+
+@few
+@given(text=hostile)
+@example(text=MEGABYTE)
+async def test_any_command_gives_a_result_or_one_sentence(server: Server, text: str) -> None:
+    # Behind a word that ends the shell: it is read as a whole, but it does nothing.
+    answer = await server.ask("exec_bash", command=f"exit 7\n{text}", timeout_s=20)
+    structured = answer.structured_content or {}
+    assert structured.get("exit_code") == 7 or structured["code"] == "bad_argument"
+
+
+@few
+@given(name=names)
+async def test_a_file_of_any_name_is_written_read_edited_listed_and_found(
+    server: Server, machine: Sshd, name: str
+) -> None:
+    folder = f"files/{next(numbers)}"
+    path, content = f"{folder}/{name}", f"{name}\0{name}"
+    await server.call("write_remote_file", remote_path=path, content=content)
+    assert (machine.home / path).read_bytes() == content.encode()
+    seen = await server.call("read_remote_file", remote_path=f"{machine.home}/{path}")
+    assert decoded(seen["content"]) == content
+    await server.call("write_remote_file", remote_path=path, content=name)
+    await server.call("edit_remote_file", remote_path=path, old_text=name, new_text=f"<{name}>")
+    assert (machine.home / path).read_bytes() == f"<{name}>".encode()
+    listed = await server.call("list_remote_files", remote_path=folder)
+    assert [entry["size"] for entry in listed["entries"]] == [len(name.encode()) + 2]
+    found = await server.call("search_remote_files", remote_path=path, pattern="^<")
+    assert len(found["matches"]) == 1
+    assert nothing_escaped(machine, server)
+
+
+@few
+@given(name=names)
+async def test_a_folder_of_any_name_is_entered(server: Server, machine: Sshd, name: str) -> None:
+    folder = f"folders/{next(numbers)}/{name}"
+    await server.call("write_remote_file", remote_path=f"{folder}/x", content="x")
+    for cwd in (folder, f"~/{folder}", f"{machine.home}/{folder}"):
+        assert decoded(await server.output('printf %s "$PWD" | base64 -w0', cwd=cwd)) == f"{machine.home}/{folder}"
+    assert nothing_escaped(machine, server)
+
+
+# The command is left out: there it is right that it runs.
+STRINGS = [
+    (tool, name)
+    for tool, takes in TAKES.items()
+    for name, schema in takes.items()
+    if schema["type"] == "string" and name != "command"
+]
+HARMLESS: dict[str, dict[str, Any]] = {
+    "select_sandbox": {},
+    "exec_bash": {"command": "true", "timeout_s": 20},
+    "check_background_task": {"tmux_session": "run-0123456789abcdef"},
+    "stop_background_task": {"tmux_session": "run-0123456789abcdef"},
+    "list_remote_files": {"remote_path": "any"},
+    "read_remote_file": {"remote_path": ".ssh/authorized_keys"},
+    "write_remote_file": {"remote_path": "any/file", "content": "x"},
+    "edit_remote_file": {"remote_path": "any/file", "old_text": "x", "new_text": "x"},
+    "search_remote_files": {"remote_path": "any", "glob": "*"},
+}
+
+
+@settings(few, max_examples=100)
+@given(where=st.sampled_from(STRINGS), text=hostile)
+async def test_any_string_in_any_argument_gives_a_result_or_one_sentence(
+    server: Server, machine: Sshd, where: tuple[str, str], text: str
+) -> None:
+    tool, argument = where
+    # Checks that it keeps to its schema, or tells a short error without a stack.
+    await server.ask(tool, **HARMLESS[tool] | {argument: text})
+    assert nothing_escaped(machine, server)
+    assert await still_serves(server)
+
+
+@pytest.mark.parametrize(("tool", "argument"), STRINGS)
+async def test_a_megabyte_in_any_argument_gives_a_result_or_one_sentence(
+    server: Server, machine: Sshd, tool: str, argument: str
+) -> None:
+    await server.ask(tool, **HARMLESS[tool] | {argument: MEGABYTE})
+    assert nothing_escaped(machine, server)
+
+
+@few
+@given(tool=st.sampled_from(list(TAKES)), name=hostile, text=hostile)
+@example(tool="exec_bash", name=MEGABYTE, text=MEGABYTE)
+async def test_any_name_of_an_argument_is_refused(server: Server, tool: str, name: str, text: str) -> None:
+    problem = await server.fail(tool, **{name: text})
+    assert problem["code"] == "bad_argument"
+
+
+@few
+@given(tool=hostile, text=hostile)
+@example(tool=MEGABYTE, text=MEGABYTE)
+async def test_any_name_of_a_tool_is_refused(server: Server, tool: str, text: str) -> None:
+    answer = await server.client.call_tool(tool, {"command": text})
+    assert answer.is_error
+    check_answer(answer, None)
