@@ -459,6 +459,14 @@ async def test_the_oldest_runs_are_pruned_when_there_is_too_much(machine: PipeMa
 # Output
 
 
+async def test_of_two_writers_who_read_the_same_one_is_refused(sandbox: OutpostSandbox) -> None:
+    for _ in range(40):
+        before = await sandbox.write("shared.txt", b"before")
+        both = (sandbox.write("shared.txt", text, expected=before.version) for text in (b"one", b"two"))
+        outcomes = await asyncio.gather(*both, return_exceptions=True)
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["FileProblem", "Written"]
+
+
 async def test_an_endless_writer_fills_no_disk_and_keeps_both_ends(
     machine: PipeMachine, sandbox: OutpostSandbox
 ) -> None:

@@ -12,8 +12,8 @@ from tests.support.sshd import Fleet, Sshd
 
 @pytest.fixture(scope="module")
 def machine(fleet: Fleet, request: pytest.FixtureRequest) -> Sshd:
-    """A machine with bash and a key login, shared by the tests of a module."""
-    return fleet.machine(request.module.__name__.rpartition("_")[2])
+    """A machine with bash and a key login, shared by the tests of a module; its parameter makes it another kind."""
+    return fleet.machine(request.module.__name__.rpartition("_")[2], **getattr(request, "param", {}))
 
 
 @pytest.fixture(scope="module")

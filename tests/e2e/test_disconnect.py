@@ -162,7 +162,12 @@ async def test_a_line_that_freezes_and_thaws_runs_nothing_twice(
         assert times_begun(machine) == 1
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("machine", "seed"),
+    [({}, 1), ({}, 2), ({"python": False}, 3)],
+    ids=["first", "second", "without python"],
+    indirect=["machine"],
+)
 async def test_under_random_cuts_nothing_runs_twice_and_every_result_is_true(
     machine: Sshd, line: ThreadedLine, tmp_path: Path, seed: int
 ) -> None:

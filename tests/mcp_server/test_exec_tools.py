@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import math
+import re
 
 import pytest
 from mcp import Client
@@ -12,6 +14,7 @@ from mcp.types import Implementation
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.core.command import Command, Completed, Ending, Running
 from remote_sandbox_mcp.core.errors import NotStarted
+from remote_sandbox_mcp.core.output import harmless
 from remote_sandbox_mcp.core.progress import Progress, silent
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.mcp_server.server import build
@@ -144,25 +147,39 @@ async def test_output_that_is_too_long_keeps_its_ends_and_tells_its_size(tools: 
     assert done["stdout"].endswith("...]\n" + "b" * 50)
 
 
-async def test_the_missing_middle_can_be_read_from_the_file_that_is_named(local_tools: Caller) -> None:
-    done = await local_tools.run("seq 1 20000; seq 1 300 >&2", max_output_chars=1000)
-    whole = "".join(f"{number}\n" for number in range(1, 20_001))
-    head, _, tail = done["stdout"].partition("\n[... ")
-    note, _, tail = tail.partition(" ...]\n")
-    assert whole.startswith(head)
-    assert whole.endswith(tail)
-    assert done["stdout_bytes"] == len(whole)
-    left_out = len(whole) - len(head) - len(tail)
-    assert note == (
-        f"{left_out} of {len(whole)} bytes left out; "
-        f"all of it: read_remote_file {done['stdout_file']} from offset {len(head)}"
-    )
-    middle = await local_tools.call(
-        "read_remote_file", remote_path=done["stdout_file"], offset=len(head), max_bytes=left_out
-    )
-    assert middle["content"] == whole[len(head) : len(whole) - len(tail)]
-    errors = await local_tools.call("read_remote_file", remote_path=done["stderr_file"])
-    assert errors["content"] == "".join(f"{number}\n" for number in range(1, 301))
+NOTE = re.compile(
+    r"\n\[\.\.\. (\d+) of (\d+) bytes left out; all of it: read_remote_file (\S+) from offset (\d+) \.\.\.\]\n"
+)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [r"line of text\n", r"\303\244\360\237\231\202\345\244\247\n", r"\351\n", r"\033[31mred\033[0m\r\n", r"\0\1\2"],
+    ids=["text", "unicode", "latin-1", "colours", "controls"],
+)
+@pytest.mark.parametrize("count", [500, 20_000])
+async def test_the_missing_middle_can_be_read_from_the_file_that_is_named(
+    local_tools: Caller, piece: str, count: int
+) -> None:
+    """Exactly that: no byte is missing, whatever had to be made harmless in what was shown."""
+    # Each line is another one, so that a mistake of one byte is seen.
+    script = f'for n in $(seq {count}); do printf "$n {piece}"; done'
+    done = await local_tools.run(f"({script}); ({script}) >&2", max_output_chars=1000)
+    for stream in ("stdout", "stderr"):
+        note = NOTE.search(done[stream])
+        assert note, done[stream]
+        omitted, total, offset = int(note[1]), int(note[2]), int(note[4])
+        assert (total, note[3]) == (done[f"{stream}_bytes"], done[f"{stream}_file"])
+        whole = await read_all(local_tools, note[3])
+        assert len(whole) == total
+        assert done[stream][: note.start()] == harmless(whole[:offset])
+        assert done[stream][note.end() :] == harmless(whole[offset + omitted :])
+
+
+async def read_all(tools: Caller, path: str) -> bytes:
+    part = await tools.call("read_remote_file", remote_path=path, max_bytes=10_000_000)
+    content: str = part["content"]
+    return base64.b64decode(content) if part.get("encoding") else content.encode()
 
 
 async def test_what_a_command_prints_cannot_drive_a_terminal(tools: Caller, fake: FakeSandbox) -> None:

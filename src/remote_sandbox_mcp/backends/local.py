@@ -16,6 +16,7 @@ from ..core.machine import LocalPlace
 from ..core.sandbox import Capabilities, Description
 from . import bubblewrap, outpost, seccomp
 from .bubblewrap import Footing, why_not
+from .deadline import within
 from .outpost import pipe, program
 from .outpost.client import NoOutpost, OutpostClient
 from .outpost.sandbox import OutpostSandbox
@@ -54,7 +55,7 @@ async def open_outpost(place: LocalPlace, folders: Folders) -> OutpostClient:
         raise Unsupported(footing)
     try:
         folders.prepare(footing, hostname(place.name))
-        return await asyncio.wait_for(_start(place, folders, footing), OPEN_S)
+        return await within(_start(place, folders, footing), OPEN_S)
     except (asyncio.TimeoutError, TimeoutError):
         raise Unreachable(f"unable to open {place.name}: no answer from behind its walls in {OPEN_S:.0f} s") from None
     except (OSError, NoOutpost) as problem:

@@ -197,6 +197,8 @@ def pieces(excerpt: Excerpt) -> list[bytes]:
     """All of it, or the beginning and the end with a note in between."""
     if not excerpt.omitted:
         return [excerpt.head + excerpt.tail]
+    from ..core.output import KEPT_BYTES
+
     much = "all of it is" if excerpt.total <= KEPT_BYTES else f"the first {KEPT_BYTES} bytes are"
     where = f"; {much} in {excerpt.file} there" if excerpt.file else ""
     note = f"\n[... {excerpt.omitted} of {excerpt.total} bytes left out{where} ...]\n"

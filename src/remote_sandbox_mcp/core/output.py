@@ -47,7 +47,7 @@ def clip(excerpt: Excerpt, limit: int) -> Clipped:
             return Clipped(text)
     head, from_head = _beginning(first, limit // 2)
     tail, from_tail = _end(last, limit // 2)
-    omitted = excerpt.total - from_head - from_tail
+    omitted = max(1, excerpt.total - from_head - from_tail)
     where = _where(excerpt, from_head)
     return Clipped(f"{head}\n[... {omitted} of {excerpt.total} bytes left out{where} ...]\n{tail}", omitted)
 

@@ -14,6 +14,7 @@ from ...core.files import Entry, FileSlice, Found, Listing, Match, Problem, Sear
 from ...core.output import last_line
 from ...core.progress import Beat, Progress, silent
 from ...core.sandbox import Description
+from ..deadline import within
 from .client import Exchange, LineLost, OutpostClient, Refusal
 from .far import wire
 
@@ -113,7 +114,7 @@ class OutpostSandbox:
         """What there is when the caller's patience ends: asked for once more, because the end of it says most."""
         with contextlib.suppress(ConnectError, asyncio.TimeoutError, TimeoutError):
             command = watch.command
-            seen = await asyncio.wait_for(self.observe(command.run_id, keep=command.keep), LAST_LOOK_S)
+            seen = await within(self.observe(command.run_id, keep=command.keep), LAST_LOOK_S)
             if not isinstance(seen, Missing):
                 return seen
         return watch.snapshot(exchange)
@@ -123,7 +124,7 @@ class OutpostSandbox:
         give_up, delay = min(time.monotonic() + MEND_S, watch.until), 0.1
         while True:
             try:
-                return await asyncio.wait_for(self._reach(), max(0.1, give_up - time.monotonic()))
+                return await within(self._reach(), max(0.1, give_up - time.monotonic()))
             except (ConnectError, TimeoutError, asyncio.TimeoutError) as problem:
                 if time.monotonic() + delay > give_up or not isinstance(problem, Unreachable):
                     raise self._lost(str(problem) or "no answer in time", watch.snapshot(exchange)) from None
@@ -141,7 +142,7 @@ class OutpostSandbox:
 
     async def _stop_quietly(self, run_id: str) -> None:
         with contextlib.suppress(ConnectError, FileProblem, asyncio.TimeoutError):
-            await asyncio.wait_for(self.stop(run_id), MEND_S)
+            await within(self.stop(run_id), MEND_S)
 
     def _later(self, chore: Any) -> None:
         task = asyncio.ensure_future(chore)

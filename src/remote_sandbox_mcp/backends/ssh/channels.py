@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...core.errors import ConnectError, Unreachable
+from ..deadline import within
 from ..outpost.client import LineLost
 from .connection import KEEPALIVE_S, Gate
 
@@ -187,7 +188,7 @@ class Channels:
         """sshd counts a session until its shell has ended, and so do we."""
         try:
             with contextlib.suppress(asyncio.TimeoutError, OSError):
-                await asyncio.wait_for(channel.wait_closed(), CLOSING_S)
+                await within(channel.wait_closed(), CLOSING_S)
         finally:
             self._give_back(link)
 
@@ -218,7 +219,7 @@ class Channels:
             try:
                 # After a connection that failed another is tried in a while, even where nothing changes.
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), RETRY_S)
+                    await within(self._changed.wait(), RETRY_S)
             finally:
                 self._waiting -= 1
             asked = True

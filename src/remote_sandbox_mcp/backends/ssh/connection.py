@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import ConnectError, HostKeyProblem, LoginRefused, Unreachable
 from ...core.machine import Hop, Login, Machine
+from ..deadline import within
 from .host_keys import USUAL_FILES, HostKeys, entry_name
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Gate:
         # Keys and secrets come first, outside the deadline: a keyring may ask its owner.
         keys = [await asyncio.to_thread(credentials, hop.login, self._who()) for hop in self._route()]
         try:
-            connection = await asyncio.wait_for(self._connect(keys), self.deadline_s)
+            connection = await within(self._connect(keys), self.deadline_s)
         except LoginRefused as refused:
             self._knocked_in_vain(refused)
             raise

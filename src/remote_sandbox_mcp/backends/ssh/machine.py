@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...core.errors import Unreachable
 from ...core.machine import Machine
 from ...core.sandbox import Capabilities, Description
+from ..deadline import within
 from ..outpost import program
 from ..outpost.client import NoOutpost, OutpostClient
 from ..outpost.sandbox import OutpostSandbox
@@ -60,7 +61,7 @@ async def open_outpost(gate: Gate) -> OutpostClient:
     """One connection, one channel, one outpost, all within the machine's deadline."""
     connection = await gate.enter()
     try:
-        return await asyncio.wait_for(_start(connection, gate.machine), gate.deadline_s)
+        return await within(_start(connection, gate.machine), gate.deadline_s)
     except (asyncio.TimeoutError, TimeoutError):
         connection.abort()
         raise Unreachable(f"unable to open {gate.machine.name}: logged in, but its shell did not answer") from None

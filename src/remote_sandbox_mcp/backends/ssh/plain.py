@@ -13,6 +13,7 @@ from ...core.errors import BadArgument, ConnectError, FileProblem, LostContact, 
 from ...core.files import FileSlice, Found, Listing, Search, Span, Written
 from ...core.progress import Progress, silent
 from ...core.sandbox import Description
+from ..deadline import within
 from ..outpost.client import LineLost, Refusal
 from .channels import Channels
 from .connection import Gate
@@ -65,7 +66,7 @@ class PlainSandbox:
     async def close(self) -> None:
         if self._known and self.is_open:
             with contextlib.suppress(SandboxError, asyncio.TimeoutError):
-                await asyncio.wait_for(self._forget_known(), FORGET_S)
+                await within(self._forget_known(), FORGET_S)
         for task in (*self._chores, *([self._opening] if self._opening else [])):
             task.cancel()
         await self._channels.close()
@@ -117,7 +118,7 @@ class PlainSandbox:
         async with contextlib.AsyncExitStack() as stack:
             channel = stack.enter_async_context(self._channels.process(START_LINE))
             try:
-                process = await asyncio.wait_for(channel, max(START_S, watch.left_s))
+                process = await within(channel, max(START_S, watch.left_s))
             except asyncio.TimeoutError:
                 return self._never_its_turn(watch)
             except ConnectError as problem:
@@ -137,7 +138,7 @@ class PlainSandbox:
         """What a run that goes on has printed so far, if that can be learned soon."""
         request = order("look", id=watch.command.run_id, keep=str(watch.command.keep))
         with contextlib.suppress(ConnectError, asyncio.TimeoutError):
-            return await asyncio.wait_for(self._ask(request), SNAPSHOT_S)
+            return await within(self._ask(request), SNAPSHOT_S)
         return None
 
     async def _mend(self, watch: Watch) -> None:
@@ -150,7 +151,7 @@ class PlainSandbox:
             await asyncio.sleep(delay)
             delay = min(delay * 2 or 0.1, 2.0)
             try:
-                return await asyncio.wait_for(self._reach(), max(0.1, give_up - time.monotonic()))
+                return await within(self._reach(), max(0.1, give_up - time.monotonic()))
             except (ConnectError, TimeoutError, asyncio.TimeoutError) as problem:
                 final = isinstance(problem, ConnectError) and not isinstance(problem, Unreachable)
                 if time.monotonic() + delay > give_up or final:
@@ -173,7 +174,7 @@ class PlainSandbox:
         # Its start may come after us; then it must find that it is not wanted any more.
         request = order("stop", id=run_id, wait="8", revoke="yes")
         with contextlib.suppress(SandboxError, asyncio.TimeoutError):
-            await asyncio.wait_for(self._ask(request), MEND_S)
+            await within(self._ask(request), MEND_S)
 
     def _later(self, chore: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(chore)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import FileProblem, Unsupported
 from ...core.files import Found, Match, Problem, Search
+from ..deadline import within
 from ..outpost.client import LineLost
 from ..outpost.far.files import LONGEST_LINE, MOST_PROBLEMS, glob_test
 from .channels import Channels
@@ -45,7 +46,7 @@ async def find_matches(channels: Channels, name: str, home: str, search: Search)
         try:
             process.stdin.write(request.text + request.last)
             process.stdin.write_eof()
-            await asyncio.wait_for(_gather(process, Marks(request.token), gathered), SEARCH_S)
+            await within(_gather(process, Marks(request.token), gathered), SEARCH_S)
             await asyncio.wait((hearing,), timeout=1.0 if gathered.ended else 0.0)
         except (asyncio.TimeoutError, TimeoutError):
             raise FileProblem(
@@ -77,7 +78,7 @@ def _names_that_fit(glob: str) -> str:
 
 async def _gather(process: asyncssh.SSHClientProcess[bytes], marks: Marks, gathered: _Gathered) -> None:
     while not gathered.is_complete:
-        data = await asyncio.wait_for(process.stdout.read(1 << 18), SILENCE_S)
+        data = await within(process.stdout.read(1 << 18), SILENCE_S)
         if not data:
             raise LineLost
         for name, values, body in marks.feed(data):

@@ -16,6 +16,7 @@ from ...core.command import Command, Completed, Ending, Environment, Excerpt, Mi
 from ...core.errors import BadArgument, Unreachable
 from ...core.output import last_line
 from ...core.shell import join, quote
+from ..deadline import within
 from ..outpost.client import LineLost, Refusal
 
 if TYPE_CHECKING:
@@ -237,10 +238,10 @@ class Talk:
         stdin.write_eof()
 
     async def _read(self) -> bytes:
-        data = await asyncio.wait_for(self._process.stdout.read(1 << 18), SILENCE_S)
+        data = await within(self._process.stdout.read(1 << 18), SILENCE_S)
         if data:
             return data
-        await asyncio.wait_for(self._process.wait_closed(), SILENCE_S)
+        await within(self._process.wait_closed(), SILENCE_S)
         if not self.answer.heard and self._process.exit_status is not None:
             said = last_line(self.answer.noise) or f"it ended with status {self._process.exit_status}"
             raise Unreachable(f"{self._name}: logged in, but its shell does not run commands: {said}")

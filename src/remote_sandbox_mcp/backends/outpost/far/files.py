@@ -1,6 +1,8 @@
 """Small file work: read, write, list, search. Each request runs in its own process."""
 
+import contextlib
 import errno
+import fcntl
 import fnmatch
 import heapq
 import os
@@ -91,14 +93,32 @@ def write(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener)
                 keep_owner_and_mode(file.fileno(), old)
             file.flush()
             os.fsync(file.fileno())
-        check_target(path, order.get("expected"))
-        os.rename(fresh, path)
+        with open_locked(os.path.dirname(path)):
+            check_target(path, order.get("expected"))
+            os.rename(fresh, path)
     except BaseException:
         os.unlink(fresh)
         raise
     found = os.lstat(path)
     end = {"size": found.st_size, "version": version_of(found), "created": old is None}
     listener.send(json_frame(END, request, end))
+
+
+@contextlib.contextmanager
+def open_locked(folder: bytes) -> "Any":
+    """One writer at a time between its last look and its rename, where the file system has locks."""
+    try:
+        fd = os.open(folder, os.O_RDONLY)
+    except OSError:
+        # A folder may be writable without being readable.
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def check_target(path: bytes, expected: "object") -> "os.stat_result | None":

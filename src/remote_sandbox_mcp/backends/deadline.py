@@ -1,0 +1,28 @@
+"""Waiting for something for a while."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def within(work: Awaitable[T], seconds: float) -> T:
+    """The result in time, else TimeoutError; the work is cancelled with its caller.
+
+    Before Python 3.12, asyncio.wait_for loses a cancel that arrives together with the result: the caller goes on.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait((task,), timeout=seconds)
+        if done:
+            return task.result()
+        task.cancel()
+        await asyncio.wait((task,))
+    finally:
+        task.cancel()
+    if not task.cancelled() and task.exception() is None:
+        return task.result()
+    raise asyncio.TimeoutError
