@@ -77,13 +77,15 @@ class App:
         active = member.name == self.fleet.active
         try:
             sandbox = await member.open()
-            # Measuring shows that it answers, too: one round trip instead of two.
-            usage = await measure(sandbox) if resources else await sandbox.open()
+            if not resources:
+                await sandbox.open()
+                return View(sandbox.description, active, True)
+            # That it can be measured shows that it answers: one round trip instead of two.
+            return View(sandbox.description, active, True, usage=await measure(sandbox))
         except (ConnectError, Unsupported) as problem:
             return View(member.describe(), active, False, str(problem))
         except SandboxError as problem:
             return View(member.describe(), active, True, usage_trouble=str(problem))
-        return View(sandbox.description, active, True, usage=usage)
 
     # Commands
 
