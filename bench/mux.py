@@ -35,7 +35,9 @@ def mux(sshd: Sshd, folder: Path, port: int = 0) -> Iterator[Mux]:
     there = replace(sshd, port=port or sshd.port)
     alias = ("-o", f"HostKeyAlias=[{HOST}]:{sshd.port}")
     argv = there.client("", "-N", "-M", "-S", str(control), *alias)[:-1]
-    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as master:
+    nowhere = subprocess.DEVNULL
+    # It tells of every session that sshd refuses, which is no news.
+    with subprocess.Popen(argv, stdin=nowhere, stdout=nowhere, stderr=nowhere) as master:
         try:
             wait_until(lambda: control.exists() or master.poll() is not None, what="the master connection")
             yield Mux(there, control)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+# What only verbs need is imported where they do: a server that is started has none.
+if TYPE_CHECKING:
+    import argparse
 
 VERBS = ("doctor", "sandboxes", "exec", "hosts", "config")
 
@@ -25,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """All verbs and their options."""
+    import argparse
+
     from .. import __version__
 
     top = argparse.ArgumentParser(
@@ -42,6 +47,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _run_verb(options: argparse.Namespace) -> int:
+    import asyncio
+
     from ..core.errors import SandboxError
 
     module = importlib.import_module(f".{options.verb}", __package__)
@@ -61,6 +68,8 @@ def _serve(config: Path | None) -> int:
 
 
 def _welcome(config: Path | None) -> int:
+    import asyncio
+
     from .welcome import show
 
     return asyncio.run(show(config))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import stat
 import sys
-from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ def run(config: Path | None) -> int:
     for problem in configuration.problems:
         print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
     app = compose(configuration)
+    logging.basicConfig(level=logging.WARNING, format="remote-sandbox-mcp: %(levelname)s: %(message)s")
     sys.setswitchinterval(turn)
     gc.freeze()
     gc.enable()
@@ -56,8 +58,9 @@ def _listen_early() -> Early | None:
     except ConfigError as problem:
         print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
         folder = Path(os.devnull)
-    files = sorted(Path(early.__file__).parent.rglob("*.py"))
-    stamp = early.stamp_of(files, __version__, metadata.version("mcp"))
+    sdk = find_spec("mcp")
+    makers = [*sorted(Path(early.__file__).parent.rglob("*.py")), *([Path(sdk.origin)] if sdk and sdk.origin else [])]
+    stamp = early.stamp_of(makers, __version__)
     listener = early.Early(early.Memory(folder / "first-answers.json", stamp))
     listener.start()
     return listener

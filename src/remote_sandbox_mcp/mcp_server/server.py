@@ -60,7 +60,9 @@ class SandboxServer(MCPServer[None]):
     ) -> CallToolResult | InputRequiredResult:
         try:
             self._refuse_unknown(name, arguments)
-            return await super().call_tool(name, arguments, context)
+            # Some clients send null for what they leave out.
+            given = {argument: value for argument, value in arguments.items() if value is not None}
+            return await super().call_tool(name, given, context)
         except SandboxError as problem:
             return failure(problem)
         except ToolError as problem:

@@ -17,8 +17,8 @@ from ..app import App
 from .early import Early, Learner
 from .server import SandboxServer, build
 
-FAREWELL_S = 0.15
-WIND_DOWN_S = 0.1
+FAREWELL_S = 0.1
+WIND_DOWN_S = 0.15
 LONGEST_LINE = 256 << 20
 HALF_PAIR = "the message holds half of a surrogate pair, which is no text; nothing was done, so send valid Unicode"
 
@@ -35,10 +35,11 @@ async def _serve(app: App, early: Early | None) -> NoReturn:
     serving = asyncio.ensure_future(_converse(build(app), early, ended))
     over = [asyncio.ensure_future(event.wait()) for event in (stopped, ended)]
     await asyncio.wait((serving, *over), return_when=asyncio.FIRST_COMPLETED)
-    if ended.is_set():
-        # The SDK gives up every call that is in progress, and takes a while if there are many.
-        await asyncio.wait((serving,), timeout=WIND_DOWN_S)
-    failed = serving.exception() if serving.done() else None
+    if stopped.is_set():
+        serving.cancel()
+    # Every call in progress is given up, and its command with it: nobody is left to hear of it.
+    await asyncio.wait((serving,), timeout=WIND_DOWN_S)
+    failed = serving.exception() if serving.done() and not serving.cancelled() else None
     if failed:
         print(f"remote-sandbox-mcp: {failed!r}", file=sys.stderr)
     await asyncio.wait((asyncio.ensure_future(app.close()),), timeout=FAREWELL_S)

@@ -3,51 +3,85 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 
-READ_BYTES = 1 << 18
+MOST_UNREAD = 1 << 20
 
 
-class PipeLine:
-    """A process that speaks on its input and output. Its complaints are heard too, until it closes them itself."""
+class PipeLine(asyncio.Protocol):
+    """A process that speaks on its input and output. Its complaints are heard too, until it closes them itself.
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self._process = process
-        self._reader = reader
-        self._writer = writer
+    A write that fails ends asyncio's transport, and what is still to be read is lost with it; then it is read from a
+    descriptor of our own. Otherwise a process that ends at once, with a complaint, would be heard or not by chance.
+    """
+
+    def __init__(self, near: socket.socket) -> None:
+        self._rest = near.dup()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._unread = bytearray()
+        self._ended = False
+        self._news = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._unread += data
+        self._news.set()
+        if len(self._unread) > MOST_UNREAD and self._transport:
+            self._transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        with self._rest, contextlib.suppress(OSError):
+            while data := self._rest.recv(1 << 16):
+                self._unread += data
+        self._ended = True
+        self._news.set()
 
     def write(self, data: bytes) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(data)
+        if self._transport and not self._transport.is_closing():
+            self._transport.write(data)
 
     async def read(self) -> bytes:
-        try:
-            return await self._reader.read(READ_BYTES)
-        except OSError:
-            return b""
+        while not self._unread and not self._ended:
+            self._news.clear()
+            await self._news.wait()
+        data = bytes(self._unread)
+        self._unread.clear()
+        if self._transport and not self._transport.is_closing():
+            self._transport.resume_reading()
+        return data
+
+    def serves(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
 
     def close(self) -> None:
         """Killed, and waited for: asyncio's own child handling would need the loop to live on for that."""
-        self._writer.transport.abort()
-        self._process.kill()
-        self._process.wait()
+        if self._transport:
+            self._transport.abort()
+        if self._process:
+            self._process.kill()
+            self._process.wait()
 
 
 async def start(arguments: Sequence[str], environment: Mapping[str, str], inherited: Sequence[int] = ()) -> PipeLine:
     """Start a process on a line, away from the server's terminal. Raises OSError."""
     near, far = socket.socketpair()
+    near.setblocking(False)
     with far:
-        reader, writer = await asyncio.open_connection(sock=near, limit=READ_BYTES)
+        loop = asyncio.get_running_loop()
+        _, line = await loop.create_connection(lambda: PipeLine(near), sock=near)
         try:
-            process = _spawn(arguments, environment, inherited, far.fileno())
+            line.serves(_spawn(arguments, environment, inherited, far.fileno()))
         except OSError:
-            writer.transport.abort()
+            line.close()
             raise
-    return PipeLine(process, reader, writer)
+    return line
 
 
 def _spawn(

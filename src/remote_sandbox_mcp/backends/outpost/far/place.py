@@ -121,8 +121,8 @@ class RunFolder:
         os.mkdir(self.path, 0o700)
         self.record = self.create(b"run")
         fcntl.flock(self.record, fcntl.LOCK_EX)
+        # Most commands print, few complain: what is made in vain has to be removed again.
         os.close(self.create(b"out"))
-        os.close(self.create(b"err"))
 
     def create(self, name: bytes) -> int:
         return os.open(self.file(name), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, 0o600)
@@ -159,8 +159,10 @@ class RunFolder:
 
 
 def make_folder() -> RunFolder:
+    """A folder for the next run, where there is room for it."""
+    if not any(is_private(base) for base in candidates()):
+        base_folder()
     trouble = OSError(errno.ENOENT, "no folder for runs")
-    base_folder()
     for base in candidates():
         try:
             if is_private(base):
