@@ -219,7 +219,9 @@ async def test_commands_are_as_if_nobody_stood_between(fleet: Fleet, known: Know
     """No ignored signals, no strange files, no changed variables."""
     sshd = fleet.machine(python=False, bashrc="export dir=mine id=mine token=mine")
     async with opened(known(sshd.machine())) as sandbox:
-        assert await said(sandbox, "grep SigIgn /proc/self/status") == b"SigIgn:\t0000000000000000\n"
+        ignored = int((await said(sandbox, "grep SigIgn /proc/self/status")).split()[1], 16)
+        # glibc keeps signals 32 and 33 for itself, and starts some programs with them ignored.
+        assert not ignored & ~(0b11 << 31)
         assert await said(sandbox, "echo $dir $id $token; env | grep -c '^rs_'; true") == b"mine mine mine\n0\n"
         assert await said(sandbox, "ls /proc/self/fd | wc -l") == b"4\n"
 
