@@ -335,6 +335,9 @@ class Shell:
             command.run_id, process.returncode or 0, stdout=Excerpt(out[:100], out[100:], len(out)), stderr=Excerpt(err)
         )
 
+    def forget(self, run_id: str) -> None:
+        assert [command.run_id for command in self.commands] == [run_id]
+
 
 class Canned:
     """A Sandbox whose command ends as a test wants it to."""
@@ -346,6 +349,9 @@ class Canned:
 
     async def run(self, command: Command) -> Completed | Running:
         return self.outcome
+
+    def forget(self, run_id: str) -> None:
+        assert run_id == self.outcome.run_id
 
 
 @pytest.mark.parametrize("shell", [("bash",), ("sh",), ("zsh",), ("fish",), ("busybox", "ash")], ids=" ".join)

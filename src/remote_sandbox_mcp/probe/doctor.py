@@ -237,6 +237,7 @@ async def inspect(opener: Opener, environment: Environment, python: str, login_n
 
 async def _look_around(sandbox: Sandbox, python: str) -> Findings:
     outcome = await sandbox.run(Command(f"exec {join(['sh', '-c', _script(), 'doctor', python])}", timeout_s=INSIDE_S))
+    sandbox.forget(outcome.run_id)
     try:
         return checkup.parse_findings(outcome.stdout.head.decode("utf-8", "replace"))
     except ValueError:

@@ -24,6 +24,7 @@ async def measure(sandbox: Sandbox, timeout_s: float = 12.0) -> Usage:
     Raises what `sandbox.run` raises, and SandboxError where the machine's answer holds nothing.
     """
     outcome = await sandbox.run(Command(_script(), timeout_s=timeout_s, keep=_KEEP))
+    sandbox.forget(outcome.run_id)
     try:
         return parse_usage((outcome.stdout.head + outcome.stdout.tail).decode("utf-8", "replace"))
     except ValueError as error:
