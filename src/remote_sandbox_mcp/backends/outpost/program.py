@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from ...core.shell import quote
 
-PIECES = ("wire", "place", "output", "family", "look", "feed", "keeper", "files", "post")
+PIECES = ("wire", "place", "output", "family", "look", "feed", "keeper", "files", "worker", "post")
 
 
 @functools.cache

@@ -1,6 +1,5 @@
 """The outpost itself: reads requests, starts a process for each, passes on what they say, ends with its line."""
 
-import errno
 import json
 import os
 import select
@@ -9,23 +8,22 @@ import sys
 import time
 
 from .feed import Feed
-from .files import Refused, list_entries, read, search, write
 from .keeper import keep
 from .look import look
 from .output import Listener
 from .place import RUN_NAME, forget_run, place_id, prune_runs
 from .wire import CANCEL, END, FAIL, FREE, HELLO, PING, PONG, REQUEST, frame, json_frame, split_frames, write_all
+from .worker import WORKER_S, WORKERS, answer
 
 MYPY = False
 if MYPY:
     from typing import Any
 
 QUEUE_BYTES = 4 << 20
-WORKER_S = 60
 IDLE_MS = 50
 MOST_FORGOTTEN = 200
 MOST_IDLE = 8
-WORKERS = {"read": read, "write": write, "list": list_entries, "search": search}
+PRUNE_EVERY = 50
 
 
 class Child:
@@ -57,6 +55,7 @@ class Post:
         self.here = place_id()
         self.idle: "list[Child]" = []
         self.forgotten: "list[str]" = []
+        self.handed = 0
         os.set_blocking(1, False)
 
     def serve(self) -> None:
@@ -144,8 +143,6 @@ class Post:
                 if verb == "look":
                     look(dict(order, begun=self.has_begun(str(order["id"]))), request, listener)
                 else:
-                    signal.signal(signal.SIGTERM, give_up)
-                    signal.alarm(WORKER_S)
                     answer(WORKERS[verb], order, raw, request, listener)
                 listener.finish()
             finally:
@@ -180,6 +177,9 @@ class Post:
 
     def hand_over(self, request: int, run_id: str, head: bytes) -> None:
         """Give a run to a keeper that waits, or to a new one."""
+        self.handed += 1
+        if not self.handed % PRUNE_EVERY:
+            self.prune()
         keeper = self.idle.pop() if self.idle else self.hire()
         try:
             self.give(keeper, request, run_id, head)
@@ -280,6 +280,20 @@ class Post:
                 else:
                     self.poller.unregister(fd)
 
+    def prune(self) -> None:
+        """Remove what nobody has asked for, in a process of its own."""
+        try:
+            pid = os.fork()
+        except OSError:
+            return
+        if not pid:
+            try:
+                self.leave_the_line()
+                prune_runs()
+            finally:
+                os._exit(0)
+        DONE.append(pid)
+
     def tidy(self) -> None:
         """Remove what is no longer needed while nobody waits for anything."""
         for run_id in self.forgotten:
@@ -294,23 +308,6 @@ class Post:
 
 
 DONE: "list[int]" = []
-
-
-def give_up(*_: object) -> None:
-    """A worker told to end still removes what it has not put in place."""
-    raise SystemExit
-
-
-def answer(work: "Any", order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
-    try:
-        work(order, raw, request, listener)
-    except Refused as refusal:
-        problem = {"reason": refusal.reason, "message": str(refusal)}
-        listener.send(json_frame(FAIL, request, problem))
-    except (OSError, ValueError) as trouble:
-        reason = errno.errorcode.get(getattr(trouble, "errno", 0) or 0, "EINVAL")
-        message = getattr(trouble, "strerror", "") or str(trouble)
-        listener.send(json_frame(FAIL, request, {"reason": reason, "message": "%s: %s" % (order["path"], message)}))
 
 
 def describe() -> "dict[str, Any]":
@@ -333,14 +330,7 @@ def main(token: str) -> None:
         return
     post.queue += json_frame(HELLO, 0, dict(describe(), place=post.here))
     post.flush()
-    pruning = os.fork()
-    if not pruning:
-        try:
-            post.leave_the_line()
-            prune_runs()
-        finally:
-            os._exit(0)
-    DONE.append(pruning)
+    post.prune()
     try:
         post.serve()
     except OSError:
