@@ -17,12 +17,17 @@ async def within(work: Awaitable[T], seconds: float) -> T:
     task = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait((task,), timeout=seconds)
-        if done:
-            return task.result()
-        task.cancel()
-        await asyncio.wait((task,))
-    finally:
-        task.cancel()
-    if not task.cancelled() and task.exception() is None:
-        return task.result()
-    raise asyncio.TimeoutError
+        if not done:
+            await _end(task)
+    except asyncio.CancelledError:
+        await _end(task)
+        raise
+    if task.cancelled() or (not done and task.exception() is not None):
+        raise asyncio.TimeoutError
+    return task.result()
+
+
+async def _end(task: asyncio.Future[T]) -> None:
+    """Cancelled, and over: what it had opened is closed before its caller goes on."""
+    task.cancel()
+    await asyncio.wait((task,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import math
 import re
@@ -221,8 +222,10 @@ class Talk:
         """Ask, and listen until the last word. Raises LineLost, or Unreachable where no shell runs what is sent."""
         import asyncssh
 
-        try:
+        # Who ends before everything is sent may have said why.
+        with contextlib.suppress(OSError, asyncssh.Error):
             await self._send()
+        try:
             while not self.answer.verdict:
                 self.answer.feed(await self._read())
         except (OSError, asyncssh.Error, asyncio.TimeoutError) as problem:
