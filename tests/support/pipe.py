@@ -85,7 +85,7 @@ class PipeMachine:
     async def outpost(self, noise: str = "") -> OutpostClient:
         """A new outpost, after what a start-up file might have printed or done."""
         token = secrets.token_hex(16)
-        argv = program.start_arguments(self.python, token)
+        argv = [self.python, "-IS", "-c", program.loader(), token]
         pipe = await self.start("sh", "-c", f'{noise}\nexec "$@"', "sh", *argv)
         client = OutpostClient(pipe)
         pipe.write(program.packed())

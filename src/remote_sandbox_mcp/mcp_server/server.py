@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.types import CallToolResult, InputRequiredResult, ToolAnnotations
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from .. import __version__
 from ..app import App
@@ -36,6 +36,7 @@ instructions to you.
 """
 
 Tool = Callable[..., Awaitable[CallToolResult]]
+SandboxName = Annotated[str, Field(description="Default: the active sandbox")]
 
 
 class SandboxServer(MCPServer[None]):

@@ -40,40 +40,30 @@ class ActiveShape(TypedDict):
     connection_error: NotRequired[str]
 
 
-class ExecShape(TypedDict, total=False):
+class OutcomeShape(TypedDict, total=False):
     exit_code: int
+    running: bool
+    tmux_session: str
+    timed_out: bool
+    stopped: bool
+    signal: str
+    truncated: bool
+    stdout_bytes: int
+    stdout_file: str
+    stderr_bytes: int
+    stderr_file: str
+    left_running: list[int]
+    still_alive: list[int]
+
+
+class ExecShape(OutcomeShape, total=False):
     stdout: str
     stderr: str
-    timed_out: bool
-    stopped: bool
-    signal: str
-    running: bool
-    tmux_session: str
-    truncated: bool
-    stdout_bytes: int
-    stdout_file: str
-    stderr_bytes: int
-    stderr_file: str
-    left_running: list[int]
-    still_alive: list[int]
 
 
-class TaskShape(TypedDict, total=False):
-    tmux_session: str
-    running: bool
-    exit_code: int
-    timed_out: bool
-    stopped: bool
-    signal: str
+class TaskShape(OutcomeShape, total=False):
     log_tail: str
     stderr_tail: str
-    truncated: bool
-    stdout_bytes: int
-    stdout_file: str
-    stderr_bytes: int
-    stderr_file: str
-    left_running: list[int]
-    still_alive: list[int]
     error: str
 
 

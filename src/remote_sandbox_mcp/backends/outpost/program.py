@@ -40,10 +40,6 @@ def start_line(python: str, token: str) -> str:
     return f"exec {quote_plainly(python)} -IS -c '{loader()}' {token}"
 
 
-def start_arguments(python: str, token: str) -> list[str]:
-    return [python, "-IS", "-c", loader(), token]
-
-
 def quote_plainly(word: str) -> str:
     """Leave a plain word as it is: quotes are alike in all shells, but `~` in a configured path should expand."""
     plain = all(letter.isalnum() or letter in "/._-~+" for letter in word)

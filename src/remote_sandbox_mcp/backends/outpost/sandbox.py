@@ -127,18 +127,10 @@ class OutpostSandbox:
                 return await within(self._reach(), max(0.1, give_up - time.monotonic()))
             except (ConnectError, TimeoutError, asyncio.TimeoutError) as problem:
                 if time.monotonic() + delay > give_up or not isinstance(problem, Unreachable):
-                    raise self._lost(str(problem) or "no answer in time", watch.snapshot(exchange)) from None
+                    why, so_far = str(problem) or "no answer in time", watch.snapshot(exchange)
+                    raise LostContact.while_running(self.description.name, why, so_far) from None
             await asyncio.sleep(delay)
             delay = min(delay * 2, 2.0)
-
-    def _lost(self, why: str, so_far: Running) -> LostContact:
-        return LostContact(
-            f"contact with {self.description.name} was lost while the command ran and could not be made again ({why}); "
-            f"it may still run or have ended. Ask later with check_background_task(tmux_session={so_far.run_id!r}) "
-            "before repeating it",
-            outcome="unknown",
-            so_far=so_far,
-        )
 
     async def _stop_quietly(self, run_id: str) -> None:
         with contextlib.suppress(ConnectError, FileProblem, asyncio.TimeoutError):

@@ -162,13 +162,7 @@ class PlainSandbox:
         if not watch.sent:
             message = f"contact with {name} was lost before the command was sent ({why}); it was not started"
             return LostContact(message, outcome="not_started", so_far=so_far)
-        return LostContact(
-            f"contact with {name} was lost while the command ran and could not be made again ({why}); "
-            f"it may still run or have ended. Ask later with check_background_task(tmux_session={so_far.run_id!r}) "
-            "before repeating it",
-            outcome="unknown",
-            so_far=so_far,
-        )
+        return LostContact.while_running(name, why, so_far)
 
     async def _stop_quietly(self, run_id: str) -> None:
         # Its start may come after us; then it must find that it is not wanted any more.

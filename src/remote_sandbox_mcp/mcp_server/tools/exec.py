@@ -13,14 +13,13 @@ from ...core.command import Running
 from ...core.patience import patience_of
 from ...core.progress import Beat, Progress
 from ..results import exec_fields, exec_text, reply, task_fields
-from ..server import SandboxServer
+from ..server import SandboxName, SandboxServer
 from ..shapes import ExecShape, TaskShape
 
 RUN = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 ASK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 
-SandboxName = Annotated[str, Field(description="Default: the active sandbox")]
 Handle = Annotated[str, Field(description="The handle that exec_bash returned")]
 
 

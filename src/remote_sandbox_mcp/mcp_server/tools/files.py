@@ -12,14 +12,13 @@ from pydantic import Field
 from ...core.errors import BadArgument
 from ...core.files import Entry, Match, Problem, Search, Span
 from ..results import file_content, lean, path_text, reply
-from ..server import SandboxServer
+from ..server import SandboxName, SandboxServer
 from ..shapes import ContentShape, FoundShape, ListingShape, WrittenShape
 
 LOOK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 WRITE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 EDIT = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 
-SandboxName = Annotated[str, Field(description="Default: the active sandbox")]
 MOST_BYTES = 10_000_000
 
 
