@@ -33,7 +33,7 @@ check: setup ## Format, lint, types, import contract, shell scripts, tests
 	@$(MAKE) --no-print-directory test
 
 bench: setup ## Speed against OpenSSH and the published peer, as ratios
-	@scripts/system-packages openssh-server openssh-client bubblewrap
+	@scripts/system-packages openssh-server openssh-client bubblewrap rsync gcc libc6-dev
 	@$(BIN)/python -m bench $(ARGS)
 
 pin: setup ## Write requirements.txt anew

@@ -22,7 +22,10 @@ from .problems import BenchError, NoPeer
 from .report import Row
 from .stage import Stage
 
-SUBJECTS = ("exec", "distance", "burst", "survey", "output", "start", "local")
+SUBJECTS = (
+    *("exec", "distance", "burst", "survey", "output", "start", "local"),
+    *("sync-small", "sync-many", "sync-bulk", "sync-delta", "sync-text", "sync-memory"),
+)
 
 
 @dataclass
@@ -54,7 +57,7 @@ def main() -> int:
     # What was started is ended on the way out, which a plain SIGTERM would not pass.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     outcome = Outcome(Host.here(), load_average())
-    with _stage(options.quick, outcome) as stage:
+    with _stage(options, outcome) as stage:
         for name in options.only:
             measure(name, stage, outcome, options.calm)
     outcome.load_after = load_average()
@@ -67,9 +70,11 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench ARGS=", description=__doc__)
     parser.add_argument("--only", type=_subjects, default=list(SUBJECTS), help=f"of {','.join(SUBJECTS)}")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: a first look, not a result")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and less data: a first look, not a result")
     calm = "wait up to so many seconds before each subject for other work on this machine to end"
     parser.add_argument("--calm", type=float, default=0.0, metavar="SECONDS", help=calm)
+    stand_in = "let rsync take our place in the sync subjects: a trial of the bench, not a result"
+    parser.add_argument("--stand-in", action="store_true", help=stand_in)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there as well")
     return parser.parse_args()
 
@@ -83,7 +88,7 @@ def _subjects(text: str) -> Sequence[str]:
 
 
 @contextmanager
-def _stage(quick: bool, outcome: Outcome) -> Iterator[Stage]:
+def _stage(options: argparse.Namespace, outcome: Outcome) -> Iterator[Stage]:
     installed = None
     try:
         installed = peer.install()
@@ -91,7 +96,7 @@ def _stage(quick: bool, outcome: Outcome) -> Iterator[Stage]:
     except NoPeer as reason:
         outcome.remarks.append(f"the peer's rows are left out, because it could not be installed: {reason}")
     with TemporaryDirectory(prefix="bench-") as folder, Fleet() as fleet:
-        yield Stage(Path(folder), fleet, installed, quick)
+        yield Stage(Path(folder), fleet, installed, options.quick, options.stand_in)
 
 
 def measure(name: str, stage: Stage, outcome: Outcome, patience_s: float) -> None:
@@ -99,7 +104,7 @@ def measure(name: str, stage: Stage, outcome: Outcome, patience_s: float) -> Non
     outcome.busy_before[name] = wait_for_calm(patience_s)
     print(f"measuring: {name}", file=sys.stderr)
     try:
-        for row in import_module(f".subjects.{name}", __package__).rows(stage):
+        for row in import_module(f".subjects.{name.replace('-', '_')}", __package__).rows(stage):
             outcome.rows.append(row)
     except (BenchError, OSError, RuntimeError, subprocess.SubprocessError) as problem:
         outcome.failures.append(f"{name} failed to run: {problem}")

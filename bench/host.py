@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +59,26 @@ def cpu_seconds(pid: int) -> float:
     """What all threads of a process have worked so far."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
+def rewind_peak(pid: int) -> int:
+    """What a process holds now, in kB, with its peak set back to that where we may."""
+    with suppress(PermissionError):
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+    return _memory(pid, "VmRSS")
+
+
+def peak(pid: int) -> int:
+    """The most that a process has held, in kB; nothing where it has ended."""
+    return _memory(pid, "VmHWM")
+
+
+def _memory(pid: int, field: str) -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return 0
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith(f"{field}:")), 0)
 
 
 def _ticks() -> tuple[int, int]:

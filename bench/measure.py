@@ -44,11 +44,14 @@ def timed(action: Callable[[], object]) -> Contestant:
     return run
 
 
-def in_turns(contestants: Mapping[str, Contestant], *, rounds: int, batch: int = 1) -> dict[str, Times]:
-    """Let each do a batch, round after round, from the first to the last and back."""
+def in_turns(
+    contestants: Mapping[str, Contestant], *, rounds: int, batch: int = 1, before: Callable[[], object] = lambda: None
+) -> dict[str, Times]:
+    """Let each do a batch, round after round, from the first to the last and back; `before` begins every round."""
     taken: dict[str, list[float]] = {name: [] for name in contestants}
     order = list(contestants)
     for _ in range(rounds):
+        before()
         for name in order:
             taken[name] += [contestants[name]() for _ in range(batch)]
         order.reverse()

@@ -32,6 +32,8 @@ class Stage:
     fleet: Fleet
     peer: Peer | None
     quick: bool = False
+    # In sync subjects rsync takes our place: a trial of the bench itself.
+    stand_in: bool = False
     _machines: list[Sshd] = field(default_factory=list)
 
     def rounds(self, full: int, quick: int) -> int:

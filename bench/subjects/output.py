@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 
 from tests.support.sshd import Sshd
 
 from ..client import Server, succeeded
+from ..host import peak, rewind_peak
 from ..measure import in_turns, timed
 from ..mux import mux
 from ..problems import BenchError
@@ -56,28 +55,11 @@ def outposts(sshd: Sshd) -> list[int]:
 
 def growth(groups: Sequence[Callable[[], Collection[int]]], action: Callable[[], object]) -> list[float]:
     """How far the peaks of each group of processes rise above what it held before, together, in MB."""
-    before = [{pid: _rewound(pid) for pid in group()} for group in groups]
+    before = [{pid: rewind_peak(pid) for pid in group()} for group in groups]
     action()
     return [_risen(held, group()) for held, group in zip(before, groups, strict=True)]
 
 
 def _risen(before: Mapping[int, int], now: Collection[int]) -> float:
     """One that came meanwhile counts in full."""
-    peaks = {pid: _memory(pid, "VmHWM") for pid in {*before, *now}}
-    return sum(max(0, peak - before.get(pid, 0)) for pid, peak in peaks.items()) * 1024 / 1e6
-
-
-def _rewound(pid: int) -> int:
-    """What a process holds now, in kB, with its peak set back to that where we may."""
-    with suppress(PermissionError):
-        Path(f"/proc/{pid}/clear_refs").write_text("5")
-    return _memory(pid, "VmRSS")
-
-
-def _memory(pid: int, field: str) -> int:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        # It has ended.
-        return 0
-    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith(f"{field}:")), 0)
+    return sum(max(0, peak(pid) - before.get(pid, 0)) for pid in {*before, *now}) * 1024 / 1e6

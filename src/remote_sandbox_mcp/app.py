@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from collections import OrderedDict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .config import paths
-from .config.schema import Configuration
+from .config.schema import Configuration, Settings
 from .core import check
 from .core.command import Command, Completed, Missing, Running
 from .core.errors import BadArgument, ConnectError, FileProblem, SandboxError, Unsupported
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
+from .core.guard import guard
 from .core.machine import LocalPlace, Machine
 from .core.output import Clipped, clip
 from .core.progress import Progress, silent
 from .core.sandbox import Description, Sandbox
 from .core.score import idle_score
+from .core.transfer import Listener, Order, Outcome, Place, unheard
 from .core.usage import Usage
 from .fleet import Fleet, Member
 from .probe.measure import measure
 
 if TYPE_CHECKING:
     from .backends.ssh.connection import Gate
+    from .store.transfers import Transfer
+    from .sync.engine import Synchronization
+    from .sync.service import Syncs
+    from .tasks.drive import Runner
+    from .tasks.transfers import Transfers
 
 REMEMBERED_VERSIONS = 1000
 
@@ -57,14 +66,43 @@ class Report:
 class App:
     """One user's sandboxes and the verbs on them."""
 
-    def __init__(self, fleet: Fleet, *, problems: tuple[str, ...] = (), patience_s: float | None = None) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        *,
+        problems: tuple[str, ...] = (),
+        patience_s: float | None = None,
+        settings: Settings | None = None,
+        config_file: Path | None = None,
+    ) -> None:
         self.fleet = fleet
         self.problems = problems
         self.patience_s = patience_s
+        self.settings = settings or Settings()
+        self._config_file = config_file
         self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     async def close(self) -> None:
+        """Transfers that run go on in processes of their own; all else ends."""
+        if "transfers" in self.__dict__:
+            await self.transfers.close()
+        if "syncs" in self.__dict__:
+            await self.syncs.close()
         await self.fleet.close()
+
+    @functools.cached_property
+    def syncs(self) -> Syncs:
+        from .backends import here
+        from .store.chunks import Chunks
+        from .sync.service import Syncs
+
+        return Syncs(self.fleet.get, here.open_lane, Chunks(paths.state_folder()))
+
+    @functools.cached_property
+    def transfers(self) -> Transfers:
+        from .tasks.transfers import Transfers
+
+        return Transfers(paths.state_folder(), config=self._config_file)
 
     # Sandboxes
 
@@ -168,6 +206,52 @@ class App:
         check.within("max_results", search.limit, 1, 2000)
         return await (await self.fleet.get(name)).search(search)
 
+    # Transfers
+
+    def place(self, path: str, *, sandbox: str | None) -> Place:
+        """Where a path is: `gpu1:/data` names its sandbox; others are on `sandbox`, or here if that is None."""
+        check.text_argument("path", path)
+        name, colon, rest = path.partition(":")
+        if colon and name in self.fleet.names:
+            return Place(name, rest)
+        if sandbox is not None:
+            return Place(self.fleet.member(sandbox).name, path)
+        return Place("", os.path.abspath(os.path.expanduser(path)) + ("/" if path.endswith("/") else ""))
+
+    def guarded(self, order: Order) -> Order:
+        """The order as an agent may give it: without the user's own keys and start-up files. Raises BadArgument."""
+        home = os.path.realpath(os.path.expanduser("~"))
+        allowed = [os.path.realpath(os.path.expanduser(path)) for path in self.settings.allow_hidden]
+        for place in (order.source, order.target):
+            if not place.sandbox:
+                order = guard(order, place, os.path.realpath(place.path), home, allowed)
+        return order
+
+    async def preview(self, order: Order) -> Synchronization:
+        """What a sync would do."""
+        job = self.syncs.begin(order)
+        await job.prepare()
+        job.release()
+        return job
+
+    async def sync(
+        self, order: Order, *, wait_s: float, background: bool = False, listener: Listener = unheard
+    ) -> Outcome | Transfer:
+        """Do it at once if it is little; otherwise as a transfer that outlives this process, waited for a moment."""
+        if background:
+            return await self.transfers.begin_detached(order)
+        job = self.syncs.begin(order)
+        plan = await job.prepare(listener)
+        runner = functools.partial(self.syncs.run, prepared=job)
+        settings = self.settings
+        if len(plan.send) <= settings.inline_sync_max_files and plan.bytes <= settings.inline_sync_max_bytes:
+            return await runner(order, listener)
+        return await self.transfers.begin(order, runner, wait_s=wait_s)
+
+    def runner(self) -> Runner:
+        """For whoever carries out a transfer that was begun elsewhere."""
+        return self.syncs.run
+
     async def _put(self, member: Member, path: str, data: bytes, expected: str | None) -> Written:
         try:
             written = await (await member.open()).write(path, data, expected=expected)
@@ -204,6 +288,8 @@ def compose(configuration: Configuration) -> App:
         Fleet(members, configuration.default),
         problems=configuration.problems,
         patience_s=configuration.settings.patience_s,
+        settings=configuration.settings,
+        config_file=Path(configuration.file) if configuration.file else None,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from .core.errors import UnknownSandbox
@@ -51,6 +51,10 @@ class Fleet:
     def __init__(self, members: Iterable[Member], default: str = "") -> None:
         self._members = {member.name: member for member in members}
         self._active = default if default in self._members else next(iter(self._members), "")
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._members.keys()
 
     @property
     def active(self) -> str:

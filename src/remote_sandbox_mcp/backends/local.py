@@ -7,9 +7,11 @@ import functools
 import os
 import re
 import secrets
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import TypeVar
 
 from ..core.errors import ConfigError, ConnectError, Unreachable, Unsupported
 from ..core.machine import LocalPlace
@@ -19,9 +21,12 @@ from .bubblewrap import Footing, why_not
 from .deadline import within
 from .outpost import pipe, program
 from .outpost.client import NoOutpost, OutpostClient
+from .outpost.lane import OutpostLane
 from .outpost.sandbox import OutpostSandbox
 
 __all__ = ["describe", "open_local", "why_not"]
+
+T = TypeVar("T")
 
 USER = "sandbox"
 HOME = f"/home/{USER}"
@@ -39,7 +44,12 @@ def describe(place: LocalPlace) -> Description:
 async def open_local(place: LocalPlace, state_folder: Path) -> OutpostSandbox:
     """Open it behind its walls, or not at all. Raises Unsupported, ConnectError."""
     folders = Folders.of(place, state_folder)
-    sandbox = OutpostSandbox(describe(place), place.environment, lambda: open_outpost(place, folders))
+    sandbox = OutpostSandbox(
+        describe(place),
+        place.environment,
+        lambda: open_outpost(place, folders),
+        lambda _: open_lane(place, folders),
+    )
     try:
         await sandbox.open()
     except BaseException:
@@ -50,34 +60,63 @@ async def open_local(place: LocalPlace, state_folder: Path) -> OutpostSandbox:
 
 async def open_outpost(place: LocalPlace, folders: Folders) -> OutpostClient:
     """One bubblewrap, one outpost, in time."""
+
+    async def greet(line: pipe.PipeLine, token: str) -> OutpostClient:
+        client = OutpostClient(line)
+        await client.greet(token)
+        return client
+
+    return await _open(place, folders, program.OUTPOST, greet)
+
+
+async def open_lane(place: LocalPlace, folders: Folders) -> OutpostLane:
+    """Another bubblewrap with the same walls, and a lane in it."""
+
+    async def greet(line: pipe.PipeLine, token: str) -> OutpostLane:
+        lane = OutpostLane(line, place.name)
+        await lane.greet(token)
+        return lane
+
+    return await _open(place, folders, program.LANE, greet)
+
+
+async def _open(
+    place: LocalPlace, folders: Folders, pieces: tuple[str, ...], greet: Callable[[pipe.PipeLine, str], Awaitable[T]]
+) -> T:
     footing = await bubblewrap.find_footing()
     if isinstance(footing, str):
         raise Unsupported(footing)
     try:
         folders.prepare(footing, hostname(place.name))
-        return await within(_start(place, folders, footing), OPEN_S)
+        return await within(_start(place, folders, footing, pieces, greet), OPEN_S)
     except (asyncio.TimeoutError, TimeoutError):
         raise Unreachable(f"unable to open {place.name}: no answer from behind its walls in {OPEN_S:.0f} s") from None
     except (OSError, NoOutpost) as problem:
         raise ConnectError(f"unable to open {place.name}: {problem}") from None
 
 
-async def _start(place: LocalPlace, folders: Folders, footing: Footing) -> OutpostClient:
+async def _start(
+    place: LocalPlace,
+    folders: Folders,
+    footing: Footing,
+    pieces: tuple[str, ...],
+    greet: Callable[[pipe.PipeLine, str], Awaitable[T]],
+) -> T:
     token = secrets.token_hex(16)
     with seccomp.filter_file(footing.abi) as file:
-        arguments = command_line(place, folders, footing, file, token)
+        arguments = command_line(place, folders, footing, file, token, pieces)
         line = await pipe.start(arguments, ENVIRONMENT, (file,))
     try:
-        line.write(first_process() + program.packed())
-        client = OutpostClient(line)
-        await client.greet(token)
+        line.write(first_process() + program.packed(pieces))
+        return await greet(line, token)
     except BaseException:
         line.close()
         raise
-    return client
 
 
-def command_line(place: LocalPlace, folders: Folders, footing: Footing, seccomp_file: int, token: str) -> list[str]:
+def command_line(
+    place: LocalPlace, folders: Folders, footing: Footing, seccomp_file: int, token: str, pieces: tuple[str, ...]
+) -> list[str]:
     python, for_python = bubblewrap.find_python()
     return [
         *bubblewrap.namespaces(footing, seccomp_file, network=place.network),
@@ -90,7 +129,7 @@ def command_line(place: LocalPlace, folders: Folders, footing: Footing, seccomp_
         *("--dir", "/home", "--bind", str(folders.home), HOME),
         *("--bind", str(folders.tmp), "/tmp", "--dir", "/var", "--symlink", "../tmp", "/var/tmp"),
         *("--remount-ro", "/", "--"),
-        *(python, "-IS", "-c", loader(footing), token),
+        *(python, "-IS", "-c", loader(footing, pieces), token),
     ]
 
 
@@ -99,10 +138,10 @@ def first_process() -> bytes:
     return files(outpost).joinpath("far/first.py").read_bytes()
 
 
-def loader(footing: Footing) -> str:
+def loader(footing: Footing, pieces: tuple[str, ...] = program.OUTPOST) -> str:
     """Python that takes the first process and then the outpost from its input: a command line can be seen by all."""
     read = f"io.BufferedReader(io.FileIO(0,closefd=False),1).read({len(first_process())})"
-    return f"import io;exec({read});stand_first({footing.step_down});{program.loader()}"
+    return f"import io;exec({read});stand_first({footing.step_down});{program.loader(pieces)}"
 
 
 def hostname(name: str) -> str:

@@ -25,6 +25,7 @@ SERVER_READERS: dict[str, Reader] = {
     "expose_advanced_tools": readers.flag,
     "inline_sync_max_files": readers.count,
     "inline_sync_max_bytes": readers.count,
+    "allow_hidden": readers.texts,
 }
 SERVER_VARIABLES = {
     "patience_s": "REMOTE_SANDBOX_PATIENCE_S",
@@ -69,6 +70,7 @@ class Settings:
     expose_advanced_tools: bool = False
     inline_sync_max_files: int = 200
     inline_sync_max_bytes: int = 64 << 20
+    allow_hidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

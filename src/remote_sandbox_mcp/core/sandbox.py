@@ -7,6 +7,7 @@ from typing import Protocol
 
 from .command import Command, Completed, Observation, Running
 from .files import FileSlice, Found, Listing, Search, Span, Written
+from .lane import Lane
 from .progress import Progress, silent
 
 
@@ -95,4 +96,11 @@ class Sandbox(Protocol):
 
     async def search(self, search: Search) -> Found:
         """Find files by name and lines by pattern; at most `search.limit` matches leave the far side."""
+        ...
+
+    async def open_lane(self) -> Lane:
+        """A further line for moving files; several make a long line fast. Raises ConnectError.
+
+        Raises Unsupported where no further line is to be had; who has one already then goes on with fewer.
+        """
         ...

@@ -110,3 +110,60 @@ class FoundShape(TypedDict):
     truncated: bool
     matches: list[MatchShape]
     problems: NotRequired[list[ProblemShape]]
+
+
+class OutcomeOfSyncShape(TypedDict, total=False):
+    synced_type: str
+    uploaded_dirs: int
+    uploaded_files: int
+    created_dirs: int
+    downloaded_files: int
+    skipped_files: int
+    deleted_files: int
+    deleted_dirs: int
+    bytes: int
+    wire_bytes: int
+    duration_s: float
+    excluded_by_default: list[str]
+    problems: list[ProblemShape]
+    problem_count: int
+
+
+class SyncShape(OutcomeOfSyncShape, total=False):
+    mode: Literal["inline", "background", "dry_run"]
+    auto_switched: bool
+    task_id: str
+    status: str
+    pid: int
+    log_file: str
+    progress: dict[str, Any]
+    result: dict[str, Any]
+    error: str
+    would_send_files: int
+    would_send_bytes: int
+    would_create_dirs: int
+    would_delete: int
+    send: list[dict[str, Any]]
+    delete: list[str]
+    truncated: bool
+
+
+class TransferShape(TypedDict):
+    task_id: str
+    status: str
+    running: NotRequired[bool]
+    pending: NotRequired[bool]
+    stale: NotRequired[bool]
+    progress: NotRequired[dict[str, Any]]
+    result: NotRequired[OutcomeOfSyncShape]
+    error: NotRequired[str]
+    log_tail: NotRequired[str]
+
+
+class CancelledShape(TypedDict):
+    task_id: str
+    status: str
+    terminated: NotRequired[bool]
+    force_killed: NotRequired[bool]
+    already_finished: NotRequired[bool]
+    error: NotRequired[str]

@@ -24,7 +24,7 @@ class Line(Protocol):
         """Send; what cannot be sent is found out by reading."""
         ...
 
-    async def read(self) -> bytes:
+    async def read(self) -> bytes | bytearray:
         """The next bytes, or b"" when the line has ended, in whatever way."""
         ...
 
@@ -47,6 +47,27 @@ class Refusal(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+async def greet(line: Line, token: str) -> tuple[dict[str, Any], bytearray]:
+    """A program's first words, and what came after them; what a start-up file printed before them is dropped."""
+    buffer, mark = bytearray(), b"\n" + token.encode() + b"\n"
+    while mark not in buffer:
+        data = await line.read()
+        buffer += data
+        if not data or len(buffer) > LONGEST_GREETING:
+            raise NoOutpost(bytes(buffer[-400:]).decode("utf-8", "replace").strip())
+    rest = buffer[buffer.index(mark) + len(mark) :]
+    while not (frames := wire.split_frames(rest)):
+        data = await line.read()
+        if not data:
+            raise NoOutpost("it ended in its greeting")
+        rest += data
+    kind, _, body = frames[0]
+    if kind != wire.HELLO:
+        raise Unreachable(json.loads(body)["message"])
+    hello: dict[str, Any] = json.loads(body)
+    return hello, rest
 
 
 @dataclass
@@ -81,7 +102,7 @@ class OutpostClient:
     """Talks to one outpost; any number of requests at once."""
 
     def __init__(self, line: Line) -> None:
-        self._line = line
+        self.line = line
         self._numbers = itertools.count(1)
         self._open: dict[int, Exchange] = {}
         self._heard = time.monotonic()
@@ -91,23 +112,8 @@ class OutpostClient:
         self.is_alive = False
 
     async def greet(self, token: str) -> None:
-        """Wait for the outpost's own first words; whatever a start-up file printed before them is dropped."""
-        buffer, mark = bytearray(), b"\n" + token.encode() + b"\n"
-        while mark not in buffer:
-            data = await self._line.read()
-            buffer += data
-            if not data or len(buffer) > LONGEST_GREETING:
-                raise NoOutpost(bytes(buffer[-400:]).decode("utf-8", "replace").strip())
-        rest = buffer[buffer.index(mark) + len(mark) :]
-        while not (frames := wire.split_frames(rest)):
-            data = await self._line.read()
-            if not data:
-                raise NoOutpost("it ended in its greeting")
-            rest += data
-        kind, _, body = frames[0]
-        if kind != wire.HELLO:
-            raise Unreachable(json.loads(body)["message"])
-        self.hello = json.loads(body)
+        """Wait for the outpost's own first words. Raises NoOutpost, Unreachable."""
+        self.hello, rest = await greet(self.line, token)
         self.is_alive = True
         self._tasks = [asyncio.create_task(self._listen(rest)), asyncio.create_task(self._watch())]
 
@@ -130,7 +136,7 @@ class OutpostClient:
         if not self._open:
             self._heard = time.monotonic()
         self._open[exchange.number] = exchange
-        self._line.write(wire.frame(kind, exchange.number, body))
+        self.line.write(wire.frame(kind, exchange.number, body))
         return exchange
 
     async def ask(self, verb: str, raw: bytes = b"", **order: Any) -> tuple[Exchange, dict[str, Any]]:
@@ -146,7 +152,7 @@ class OutpostClient:
         """End the request's process at the far side, for a run its whole tree; False where it cannot be told."""
         if not self._open.pop(exchange.number, None) or not self.is_alive:
             return False
-        self._line.write(wire.frame(wire.CANCEL, exchange.number))
+        self.line.write(wire.frame(wire.CANCEL, exchange.number))
         return True
 
     def release(self, exchange: Exchange) -> None:
@@ -161,7 +167,7 @@ class OutpostClient:
 
     async def _listen(self, buffer: bytearray) -> None:
         try:
-            while data := await self._line.read():
+            while data := await self.line.read():
                 self._heard = time.monotonic()
                 buffer += data
                 for kind, number, body in wire.split_frames(buffer):
@@ -189,14 +195,14 @@ class OutpostClient:
                 self._pinged = 0.0
             elif not self._pinged:
                 self._pinged = now
-                self._line.write(wire.frame(wire.PING, 0))
+                self.line.write(wire.frame(wire.PING, 0))
             elif now - self._pinged > PONG_S:
                 self._lose()
 
     def _lose(self) -> None:
         if self.is_alive:
             self.is_alive = False
-            self._line.close()
+            self.line.close()
         for exchange in self._open.values():
             if not exchange.done.done():
                 exchange.done.set_exception(LineLost())

@@ -25,10 +25,13 @@ class PipeLine(asyncio.Protocol):
         self._unread = bytearray()
         self._ended = False
         self._news = asyncio.Event()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        transport.set_write_buffer_limits(MOST_UNREAD)
 
     def data_received(self, data: bytes) -> None:
         self._unread += data
@@ -42,17 +45,26 @@ class PipeLine(asyncio.Protocol):
                 self._unread += data
         self._ended = True
         self._news.set()
+        self._flowing.set()
+
+    def pause_writing(self) -> None:
+        self._flowing.clear()
+
+    def resume_writing(self) -> None:
+        self._flowing.set()
+
+    async def drain(self) -> None:
+        await self._flowing.wait()
 
     def write(self, data: bytes) -> None:
         if self._transport and not self._transport.is_closing():
             self._transport.write(data)
 
-    async def read(self) -> bytes:
+    async def read(self) -> bytes | bytearray:
         while not self._unread and not self._ended:
             self._news.clear()
             await self._news.wait()
-        data = bytes(self._unread)
-        self._unread.clear()
+        data, self._unread = self._unread, bytearray()
         if self._transport and not self._transport.is_closing():
             self._transport.resume_reading()
         return data

@@ -6,38 +6,45 @@ import functools
 import zlib
 from importlib.resources import files
 
+from ... import core
 from ...core.shell import quote
 
-PIECES = ("wire", "place", "output", "family", "look", "feed", "keeper", "files", "worker", "post")
+OUTPOST = ("wire", "place", "output", "family", "look", "feed", "keeper", "files", "worker", "post")
+LANE = ("wire", "place", "ignore", "tree", "chunks", "source", "large", "target", "lane")
+# Decided on both sides by the same text.
+OF_THE_CORE = ("ignore",)
 
 
 @functools.cache
-def source() -> str:
+def source(pieces: tuple[str, ...] = OUTPOST) -> str:
     """The pieces joined: with one namespace, their imports of each other fall away."""
-    folder = files(__package__).joinpath("far")
-    texts = [folder.joinpath(f"{piece}.py").read_text(encoding="utf-8") for piece in PIECES]
-    lines = "\n".join(texts).split("\n")
+    lines = "\n".join(read_piece(piece) for piece in pieces).split("\n")
     return "\n".join(line for line in lines if not line.startswith("from ."))
 
 
+def read_piece(piece: str) -> str:
+    folder = files(core) if piece in OF_THE_CORE else files(__package__).joinpath("far")
+    return folder.joinpath(f"{piece}.py").read_text(encoding="utf-8")
+
+
 @functools.cache
-def packed() -> bytes:
-    return zlib.compress(source().encode(), 9)
+def packed(pieces: tuple[str, ...] = OUTPOST) -> bytes:
+    return zlib.compress(source(pieces).encode(), 9)
 
 
-def loader() -> str:
+def loader(pieces: tuple[str, ...] = OUTPOST) -> str:
     """Python that reads exactly the packed program from its input and runs it.
 
     A reader with a buffer of one byte never takes more than it is asked for: what follows are frames.
     No single quote, newline, backslash or exclamation mark: any login shell passes it on untouched.
     """
-    read = f"io.BufferedReader(io.FileIO(0,closefd=False),1).read({len(packed())})"
+    read = f"io.BufferedReader(io.FileIO(0,closefd=False),1).read({len(packed(pieces))})"
     return f'import io,zlib;__name__="__main__";exec(compile(zlib.decompress({read}),"outpost","exec"))'
 
 
-def start_line(python: str, token: str) -> str:
+def start_line(python: str, token: str, pieces: tuple[str, ...] = OUTPOST) -> str:
     """The command line for a login shell of any kind."""
-    return f"exec {quote_plainly(python)} -IS -c '{loader()}' {token}"
+    return f"exec {quote_plainly(python)} -IS -c '{loader(pieces)}' {token}"
 
 
 def quote_plainly(word: str) -> str:

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ...core.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
-from ...core.errors import ConnectError, FileProblem, LostContact, NotStarted, Unreachable
+from ...core.errors import ConnectError, FileProblem, LostContact, NotStarted, Unreachable, Unsupported
 from ...core.files import Entry, FileSlice, Found, Listing, Match, Problem, Search, Span, Written
+from ...core.lane import Lane
 from ...core.output import last_line
 from ...core.progress import Beat, Progress, silent
 from ...core.sandbox import Description
@@ -27,11 +28,16 @@ class OutpostSandbox:
     """Everything that an outpost offers, over a line that may be cut at any moment."""
 
     def __init__(
-        self, description: Description, environment: Environment, connect: Callable[[], Awaitable[OutpostClient]]
+        self,
+        description: Description,
+        environment: Environment,
+        connect: Callable[[], Awaitable[OutpostClient]],
+        branch: Callable[[OutpostClient], Awaitable[Lane]] | None = None,
     ) -> None:
         self.description = description
         self._environment = environment
         self._connect = connect
+        self._branch = branch
         self._client: OutpostClient | None = None
         self._opening: asyncio.Task[OutpostClient] | None = None
         self._chores: set[asyncio.Task[None]] = set()
@@ -51,6 +57,12 @@ class OutpostSandbox:
             await client.ping()
             return
         await self._reach()
+
+    async def open_lane(self) -> Lane:
+        client = await self._reach()
+        if self._branch is None:
+            raise Unsupported(f"{self.description.name} offers no way to move files")
+        return await self._branch(client)
 
     async def close(self) -> None:
         for task in (*self._chores, *([self._opening] if self._opening else [])):

@@ -7,12 +7,13 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...core.errors import Unreachable
+from ...core.errors import Unreachable, Unsupported
 from ...core.machine import Machine
 from ...core.sandbox import Capabilities, Description
 from ..deadline import within
 from ..outpost import program
 from ..outpost.client import NoOutpost, OutpostClient
+from ..outpost.lane import OutpostLane
 from ..outpost.sandbox import OutpostSandbox
 from .connection import Gate
 from .plain import PlainSandbox
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 OUTPOST = Capabilities(survives_disconnect=True, kills_trees=True)
 PLAIN = Capabilities(survives_disconnect=True)
+LANE_BUFFER = 1 << 20
 
 
 def describe(machine: Machine, capabilities: Capabilities = OUTPOST) -> Description:
@@ -46,7 +48,11 @@ async def open_through(gate: Gate) -> OutpostSandbox | PlainSandbox:
                 raise
             raise Unreachable(f"unable to open {machine.name}: its Python starts no more ({problem})") from None
 
-    sandbox = OutpostSandbox(describe(machine), machine.environment, connect)
+    async def branch(client: OutpostClient) -> OutpostLane:
+        assert isinstance(client.line, ChannelLine)
+        return await open_lane(gate, client.line.connection)
+
+    sandbox = OutpostSandbox(describe(machine), machine.environment, connect, branch)
     try:
         await sandbox.open()
         return sandbox
@@ -91,11 +97,34 @@ async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> 
     return client
 
 
+async def open_lane(gate: Gate, connection: asyncssh.SSHClientConnection) -> OutpostLane:
+    """A lane on the connection that is open. Raises Unsupported where its sshd grants no further session."""
+    import asyncssh
+
+    machine, token = gate.machine, secrets.token_hex(16)
+    line = program.start_line(machine.python, token, program.LANE)
+    try:
+        process = await connection.create_process(line, encoding=None)
+    except asyncssh.ChannelOpenError as problem:
+        raise Unsupported(f"{machine.name}: no further session is granted: {problem.reason}") from None
+    except (OSError, asyncssh.Error) as problem:
+        raise Unreachable(f"{machine.name}: no session could be opened: {problem}") from None
+    process.channel.set_write_buffer_limits(LANE_BUFFER)
+    lane = OutpostLane(LaneLine(connection, process), machine.name)
+    try:
+        process.stdin.write(program.packed(program.LANE))
+        await within(lane.greet(token), gate.deadline_s)
+    except (OSError, NoOutpost, asyncio.TimeoutError) as problem:
+        process.close()
+        raise Unreachable(f"{machine.name}: no further session could be started: {problem}") from None
+    return lane
+
+
 class ChannelLine:
     """A session channel as a Line; it has the connection to itself, so that ending it ends both."""
 
     def __init__(self, connection: asyncssh.SSHClientConnection, process: asyncssh.SSHClientProcess[bytes]) -> None:
-        self._connection = connection
+        self.connection = connection
         self._process = process
 
     def write(self, data: bytes) -> None:
@@ -114,4 +143,20 @@ class ChannelLine:
             return b""
 
     def close(self) -> None:
-        self._connection.abort()
+        self.connection.abort()
+
+    async def drain(self) -> None:
+        import asyncssh
+
+        try:
+            await self._process.stdin.drain()
+        except (OSError, asyncssh.Error):
+            # The reader finds the end of the line and tells it.
+            pass
+
+
+class LaneLine(ChannelLine):
+    """A channel beside others: it alone ends."""
+
+    def close(self) -> None:
+        self._process.channel.abort()

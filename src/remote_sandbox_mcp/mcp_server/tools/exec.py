@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context
@@ -12,6 +11,7 @@ from pydantic import Field
 from ...core.command import Running
 from ...core.patience import patience_of
 from ...core.progress import Beat, Progress
+from ..reporting import Reporting
 from ..results import exec_fields, exec_text, reply, task_fields
 from ..server import SandboxName, SandboxServer
 from ..shapes import ExecShape, TaskShape
@@ -41,7 +41,7 @@ def run_command(server: SandboxServer) -> Any:
         """Run a command in a new shell and return its exit code and output.
 
         One that outlasts the call returns running=true and a tmux_session for check_background_task, and goes on."""
-        async with Reporting(ctx, timeout_s) as progress:
+        async with Reporting(ctx) as reporting:
             report = await server.app.run(
                 command,
                 cwd=cwd,
@@ -49,7 +49,7 @@ def run_command(server: SandboxServer) -> Any:
                 limit=max_output_chars,
                 name=sandbox_name,
                 patience_s=server.app.patience_s or patience_of(client_name(ctx)),
-                progress=progress,
+                progress=beats(reporting, timeout_s),
             )
         return reply(exec_fields(report), exec_text(report))
 
@@ -88,23 +88,8 @@ def client_name(ctx: Context[None, Any]) -> str:
     return params.client_info.name if params else ""
 
 
-class Reporting:
-    """Passes beats on as MCP progress for as long as the call lasts."""
+def beats(reporting: Reporting, total: float) -> Progress:
+    def send(beat: Beat, /) -> None:
+        reporting.send(beat.seconds, total, beat.line or f"{beat.seconds:.0f} s, nothing printed yet")
 
-    def __init__(self, ctx: Context[None, Any], total: float) -> None:
-        self._ctx = ctx
-        self._total = total
-        self._sending: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Progress:
-        return self._send
-
-    async def __aexit__(self, *_: object) -> None:
-        for task in self._sending:
-            task.cancel()
-
-    def _send(self, beat: Beat, /) -> None:
-        message = beat.line or f"{beat.seconds:.0f} s, nothing printed yet"
-        task = asyncio.ensure_future(self._ctx.report_progress(beat.seconds, self._total, message))
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+    return send

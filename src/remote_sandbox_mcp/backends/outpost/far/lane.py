@@ -1,0 +1,174 @@
+"""A lane: one after another, the requests that move files. It can do nothing else; it ends with its line."""
+
+import errno
+import json
+import os
+import select
+import sys
+
+from .place import to_path
+from .source import Source, Speaker, zstd
+from .target import Receiving, Target, expand
+from .tree import BadName, Refusal, Root, look_at, scan
+from .wire import DONE, END, FAIL, HELLO, OUT, REQUEST, SQUEEZED, frame, json_frame, split_frames, write_all
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+# Locks on partial files are not kept for a near side that has gone without a word.
+PATIENCE_MS = 120 * 1000
+
+
+class Lane:
+    """Does what the near side asks, in the order of asking."""
+
+    def __init__(self) -> None:
+        self.sources: "dict[str, Source]" = {}
+        self.targets: "dict[str, Target]" = {}
+        self.receiving: "dict[int, Receiving]" = {}
+        # Files are made with the very mode that they shall have; a folder that nobody described, as a shell would.
+        self.folder_mode = 0o777 & ~os.umask(0)
+
+    def serve(self) -> None:
+        inbox = bytearray()
+        poller = select.poll()
+        poller.register(0, select.POLLIN)
+        while True:
+            if self.targets and not poller.poll(PATIENCE_MS):
+                self.let_go()
+            data = os.read(0, 1 << 18)
+            if not data:
+                return
+            inbox += data
+            for kind, request, body in split_frames(inbox):
+                self.heed(kind, request, body)
+
+    def let_go(self) -> "dict[str, Any]":
+        """Close everything: the next transfer shall find what is there then."""
+        for source in self.sources.values():
+            source.close()
+        for target in self.targets.values():
+            target.close()
+        self.sources.clear()
+        self.targets.clear()
+        return {}
+
+    def heed(self, kind: int, request: int, body: bytes) -> None:
+        try:
+            if kind == REQUEST:
+                end = self.answer(request, body)
+            elif kind == DONE and request in self.receiving:
+                end = self.receiving.pop(request).result()
+            else:
+                end = None
+                self.take(kind, request, body)
+        except (Refusal, BadName) as refusal:
+            self.fail(request, getattr(refusal, "reason", "name"), str(refusal))
+        except OSError as problem:
+            self.fail(request, errno.errorcode.get(problem.errno or 0, "EIO"), problem.strerror or str(problem))
+        except (KeyError, ValueError, IndexError) as problem:
+            self.fail(request, "broken", "a request that cannot be understood (%r)" % problem)
+        else:
+            if end is not None:
+                write_all(1, json_frame(END, request, end))
+
+    def fail(self, request: int, reason: str, message: str) -> None:
+        self.receiving.pop(request, None)
+        write_all(1, json_frame(FAIL, request, {"reason": reason, "message": message}))
+
+    def take(self, kind: int, request: int, body: bytes) -> None:
+        """A piece of what is being received; pieces of what has failed already are dropped."""
+        receiving = self.receiving.get(request)
+        if receiving is None:
+            return
+        if kind == SQUEEZED:
+            kind, body = expand(body)
+        receiving.take(kind, body)
+
+    def answer(self, request: int, body: bytes) -> "dict[str, Any] | None":
+        head, _, raw = body.partition(b"\0")
+        order = json.loads(head.decode())
+        verb = str(order["verb"])
+        if verb == "look":
+            return look_at(order)
+        if verb == "rest":
+            return self.let_go()
+        if verb == "scan":
+            return scan(order, lambda data: write_all(1, frame(OUT, request, data)))
+        if verb == "receive":
+            self.receiving[request] = Receiving(self.target(order), order, raw)
+            return None
+        if verb in FROM_SOURCE:
+            return self.ask_source(verb, order, raw, request)
+        if verb in TO_TARGET:
+            return self.ask_target(verb, order, raw, request)
+        raise ValueError("the verb %r is not known here" % verb)
+
+    def ask_source(self, verb: str, order: "dict[str, Any]", raw: bytes, request: int) -> "dict[str, Any]":
+        source = self.source(order)
+        speaker = Speaker(request, str(order.get("squeeze") or ""), send)
+        if verb == "send":
+            return source.send_whole(raw, speaker)
+        if verb == "part":
+            return source.send_part(order, raw, speaker)
+        if verb == "check":
+            return source.check_large(raw)
+        if verb == "index":
+            return source.index(raw, request, send)
+        if verb == "blocks":
+            send(frame(OUT, request, source.blocks(order, raw)))
+        else:
+            send(frame(OUT, request, source.digests(raw) if verb == "digests" else source.mark_of(raw)))
+        return {}
+
+    def ask_target(self, verb: str, order: "dict[str, Any]", raw: bytes, request: int) -> "dict[str, Any]":
+        target = self.target(order)
+        if verb in ("index_old", "partial_blocks"):
+            send(frame(OUT, request, getattr(target.large, verb)(order, raw)))
+            return {}
+        answer: "Any" = getattr(target.large, verb)(order, raw) if verb in LARGE else getattr(target, verb)(raw)
+        end: "dict[str, Any]" = answer
+        return end
+
+    def source(self, order: "dict[str, Any]") -> Source:
+        root = str(order["root"])
+        if root not in self.sources:
+            self.sources[root] = Source(Root(to_path(root)))
+        return self.sources[root]
+
+    def target(self, order: "dict[str, Any]") -> Target:
+        """The tree to write to; its top folder is made where it is missing."""
+        root = str(order["root"])
+        if root not in self.targets:
+            path = to_path(root)
+            os.makedirs(path, self.folder_mode, exist_ok=True)
+            self.targets[root] = Target(Root(path))
+        return self.targets[root]
+
+
+FROM_SOURCE = ("send", "part", "check", "mark", "index", "digests", "blocks")
+LARGE = ("begin", "join", "commit", "leave", "index_old", "partial_blocks")
+TO_TARGET = ("clear", "delete", "finish", "touch", "tidy") + LARGE
+
+
+def send(data: bytes) -> None:
+    write_all(1, data)
+
+
+def main(token: str) -> None:
+    write_all(1, b"\n" + token.encode() + b"\n")
+    write_all(
+        1,
+        json_frame(
+            HELLO, 0, {"python": "%d.%d" % sys.version_info[:2], "squeezers": ["zstd", "zlib"] if zstd() else ["zlib"]}
+        ),
+    )
+    try:
+        Lane().serve()
+    except OSError:
+        pass
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

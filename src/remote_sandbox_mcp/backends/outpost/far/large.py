@@ -1,0 +1,197 @@
+"""Large files on their way in: a partial file beside the final place, filled by any number of lanes, then renamed."""
+
+import errno
+import fcntl
+import os
+import stat
+import struct
+
+from .chunks import index_of, same_size_blocks
+from .source import PIECE
+from .tree import PARTIAL, BadName, Refusal, Root, checked
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+# Where a piece goes, where it is in the old file, how long it is.
+SAME = struct.Struct(">QQI")
+ZEROS = bytes(1 << 16)
+
+
+def state_of(found: os.stat_result) -> str:
+    """Names one state of a file: any write, replacement or touch gives another."""
+    return "%x-%x-%x-%x" % (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+
+
+class Large:
+    """A large file on its way: a partial one beside its final place, locked by those who write it."""
+
+    def __init__(self, folder: bytes, name: bytes, partial: bytes, fd: int, old: int) -> None:
+        self.folder = folder
+        self.name = name
+        self.partial = partial
+        self.fd = fd
+        self.old = old
+        self.size = 0
+        self.fresh = True
+        self.old_state = ""
+
+    def close(self) -> None:
+        for fd in (self.fd, self.old):
+            if fd >= 0:
+                os.close(fd)
+
+
+class LargeFiles:
+    """The large files that a lane is writing, by key."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+        self.large: "dict[bytes, Large]" = {}
+
+    def close(self) -> None:
+        for large in self.large.values():
+            large.close()
+
+    def begin(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
+        """Find or make the partial file; say whether there is something in it, and what the old file is."""
+        folder, name, key = raw.split(b"\0")
+        where = self.root.folder(folder, make=True)
+        fd, partial, fresh = self.open_partial(where, PARTIAL + checked(key), bool(order.get("first")))
+        size = int(order["size"])
+        os.ftruncate(fd, size)
+        large = Large(folder, checked(name), partial, fd, -1)
+        large.size, large.fresh = size, fresh
+        self.large[key] = large
+        end = {"fresh": fresh, "partial": partial.decode()}
+        old = self.open_old(large, where)
+        return dict(end, old=old) if old else end
+
+    def open_partial(self, where: int, partial: bytes, first: bool) -> "tuple[int, bytes, bool]":
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            fd = os.open(partial, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=where)
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            return fd, partial, True
+        except PermissionError:
+            if os.fstat(where).st_mode & 0o700 == 0o700:
+                raise
+            os.chmod(where, 0o700)
+            return self.open_partial(where, partial, first)
+        except FileExistsError:
+            fd = os.open(partial, flags, dir_fd=where)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise Refusal("in_the_way", "%s is in the way" % partial.decode())
+        if first:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                # Another transfer writes it at this moment.
+                os.close(fd)
+                return self.open_partial(where, partial + b"-" + os.urandom(4).hex().encode(), False)
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        return fd, partial, False
+
+    def open_old(self, large: Large, where: int) -> "dict[str, Any] | None":
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            large.old = os.open(large.name, flags, dir_fd=where)
+        except OSError:
+            return None
+        found = os.fstat(large.old)
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        large.old_state = state_of(found)
+        return {"size": found.st_size, "state": large.old_state}
+
+    def join(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
+        """Another lane writes the same partial file."""
+        folder, name, key, partial = raw.split(b"\0")
+        if key not in self.large:
+            where = self.root.folder(folder)
+            if not checked(partial).startswith(PARTIAL):
+                raise BadName("%r is no partial file" % partial)
+            fd = os.open(partial, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=where)
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            self.large[key] = large = Large(folder, checked(name), partial, fd, -1)
+            large.size, large.fresh = int(order["size"]), bool(order["fresh"])
+            self.open_old(large, where)
+        return {}
+
+    def index_old(self, order: "dict[str, Any]", raw: bytes) -> bytes:
+        key, _, mark = raw.partition(b"\0")
+        return index_of(self.large[key].old, mark)
+
+    def partial_blocks(self, order: "dict[str, Any]", raw: bytes) -> bytes:
+        fd = self.large[raw].fd
+        return same_size_blocks(fd, int(order["start"]), int(order["count"]), int(order["block"]))
+
+    def write_part(self, key: bytes, body: bytes) -> int:
+        large = self.large[key]
+        offset, hole = map(int, PIECE.unpack_from(body))
+        data = memoryview(body)[PIECE.size :]
+        if offset + hole + len(data) > large.size:
+            raise Refusal("bounds", "a part that lies beyond the end of its file")
+        if hole and not large.fresh:
+            self.write_zeros(large.fd, offset, hole)
+        written = 0
+        while written < len(data):
+            written += os.pwrite(large.fd, data[written:], offset + written)
+        return hole + len(data)
+
+    def write_zeros(self, fd: int, offset: int, length: int) -> None:
+        for at in range(offset, offset + length, len(ZEROS)):
+            os.pwrite(fd, ZEROS[: offset + length - at], at)
+
+    def copy_parts(self, key: bytes, body: bytes) -> int:
+        large = self.large[key]
+        total = 0
+        for offset, place, length in SAME.iter_unpack(body):
+            if offset + length > large.size or large.old < 0:
+                raise Refusal("bounds", "a part that lies beyond the end of its file")
+            copy_range(large.old, large.fd, place, offset, length)
+            total += length
+        return total
+
+    def commit(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
+        """All parts are there: put it in place."""
+        large = self.large.pop(raw)
+        try:
+            if large.old_state and order.get("uses_old") and state_of(os.fstat(large.old)) != large.old_state:
+                raise Refusal("stale", "the old file changed while its parts were used")
+            where, mtime = self.root.folder(large.folder, make=True), int(order["mtime"])
+            os.ftruncate(large.fd, int(order["size"]))
+            os.fchmod(large.fd, int(order["mode"]))
+            os.utime(large.fd, ns=(mtime, mtime))
+            os.fsync(large.fd)
+            os.rename(large.partial, large.name, src_dir_fd=where, dst_dir_fd=where)
+            return {"state": state_of(os.fstat(large.fd))}
+        finally:
+            large.close()
+
+    def leave(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
+        """This lane is done with a large file; what is written of it stays."""
+        if raw in self.large:
+            self.large.pop(raw).close()
+        return {}
+
+
+def copy_range(source: int, target: int, start: int, offset: int, length: int) -> None:
+    """Within the kernel where it can, and without a copy at all where the file system can."""
+    copied = 0
+    try:
+        while copied < length and hasattr(os, "copy_file_range"):
+            step = os.copy_file_range(source, target, length - copied, start + copied, offset + copied)
+            if not step:
+                break
+            copied += step
+    except OSError as problem:
+        if problem.errno not in (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ETXTBSY):
+            raise
+    while copied < length:
+        data = os.pread(source, min(1 << 20, length - copied), start + copied)
+        if not data:
+            raise Refusal("stale", "the old file changed while its parts were used")
+        os.pwrite(target, data, offset + copied)
+        copied += len(data)

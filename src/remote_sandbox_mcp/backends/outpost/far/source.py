@@ -1,0 +1,222 @@
+"""A lane's sending side: reads what was asked for and says it in frames that the other end can take as they are."""
+
+import errno
+import importlib
+import os
+import stat
+import struct
+import zlib
+
+from .chunks import CHUNK, choose_mark, cut, digest, holes_and_data, same_size_blocks
+from .tree import Problems, Root, checked, child
+from .wire import DONE, FILES, HEADER, OUT, PART, SQUEEZED, frame
+
+MYPY = False
+if MYPY:
+    from typing import Any, Callable, Iterator
+
+    Send = Callable[[bytes], None]
+
+# Number in the list, mode (and kind), modification time, length of what follows.
+ENTRY = struct.Struct(">IIqI")
+# Where a part belongs, and how much of nothing it stands for.
+PIECE = struct.Struct(">QQ")
+FLUSH = 128 << 10
+# With its two headers a part fills packets of 32 KiB, as SSH has them, without a rest.
+PART_BYTES = (256 << 10) - HEADER.size - PIECE.size
+LARGEST_WHOLE = 1 << 20
+CHANGED = "changed while it was read; sync again to be sure"
+TOLD_AT_ONCE = 256
+# A frame is compressed where a look at its beginning says that it is worth it.
+LOOK_BYTES, WORTH = 16 << 10, 0.9
+
+
+def names_in_order(raw: bytes) -> "Iterator[tuple[bytes, bytes]]":
+    """Folder and name: a folder, its names, an empty field, and so on."""
+    fields = iter(raw.split(b"\0"))
+    for folder in fields:
+        for name in fields:
+            if not name:
+                break
+            yield folder, name
+
+
+class Speaker:
+    """Sends the frames of one request, compressed where that was asked for and pays."""
+
+    def __init__(self, request: int, squeeze: str, send: "Send") -> None:
+        self.request = request
+        self.squeeze = squeeze
+        self.send = send
+
+    def say(self, kind: int, body: bytes) -> None:
+        if self.squeeze and len(zlib.compress(body[:LOOK_BYTES], 1)) < WORTH * min(len(body), LOOK_BYTES):
+            self.send(frame(SQUEEZED, self.request, bytes([kind]) + compress(self.squeeze, body)))
+        else:
+            self.send(frame(kind, self.request, body))
+
+    def done(self) -> None:
+        self.send(frame(DONE, self.request))
+
+
+def compress(name: str, body: bytes) -> bytes:
+    """A letter for the way, and the data."""
+    return b"s" + bytes(zstd().compress(body)) if name == "zstd" else b"z" + zlib.compress(body, 1)
+
+
+def zstd() -> "Any":
+    """The standard library's own, from Python 3.14 on; None before."""
+    try:
+        return importlib.import_module("compression.zstd")
+    except ImportError:
+        return None
+
+
+class Source:
+    """What a lane knows of the tree that it sends from."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+        self.large = b""
+        self.large_fd = -1
+
+    def close(self) -> None:
+        self.let_go()
+        self.root.close()
+
+    def let_go(self) -> None:
+        if self.large_fd >= 0:
+            os.close(self.large_fd)
+        self.large, self.large_fd = b"", -1
+
+    def open(self, folder: bytes, name: bytes) -> "tuple[int, os.stat_result]":
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(checked(name), flags, dir_fd=self.root.folder(folder))
+        return fd, os.fstat(fd)
+
+    def send_whole(self, raw: bytes, speaker: Speaker) -> "dict[str, Any]":
+        """Small files and links, each in one piece."""
+        problems, pending, size = Problems(), [], 0
+        for number, (folder, name) in enumerate(names_in_order(raw)):
+            try:
+                mode, mtime, data, changed = self.read_entry(folder, name)
+            except (OSError, ValueError) as problem:
+                problems.note(child(folder, name), problem)
+                continue
+            if changed:
+                problems.note(child(folder, name), CHANGED)
+            pending += [ENTRY.pack(number, mode, mtime, len(data)), data]
+            size += len(data)
+            if size > FLUSH:
+                speaker.say(FILES, b"".join(pending))
+                pending, size = [], 0
+        if pending:
+            speaker.say(FILES, b"".join(pending))
+        speaker.done()
+        return problems.fields()
+
+    def read_entry(self, folder: bytes, name: bytes) -> "tuple[int, int, bytes, bool]":
+        """Mode, time and content; a file that grows is sent as long as it was, with the time that it had then."""
+        try:
+            fd, found = self.open(folder, name)
+        except OSError as problem:
+            if problem.errno not in (errno.ELOOP, errno.EMLINK):
+                raise
+            where = self.root.folder(folder)
+            link = os.stat(name, dir_fd=where, follow_symlinks=False)
+            return link.st_mode, link.st_mtime_ns, os.readlink(name, dir_fd=where), False
+        try:
+            if not stat.S_ISREG(found.st_mode):
+                raise ValueError("is no longer a file")
+            size = found.st_size
+            data = os.read(fd, min(size, LARGEST_WHOLE))
+            while len(data) < min(size, LARGEST_WHOLE):
+                more = os.read(fd, min(size, LARGEST_WHOLE) - len(data))
+                if not more:
+                    break
+                data += more
+            now = os.fstat(fd)
+        finally:
+            os.close(fd)
+        changed = len(data) != size or now.st_mtime_ns != found.st_mtime_ns or now.st_size != size
+        return found.st_mode, found.st_mtime_ns, data, changed
+
+    def open_large(self, folder: bytes, name: bytes) -> int:
+        path = child(folder, name)
+        if path != self.large or self.large_fd < 0:
+            self.let_go()
+            fd, found = self.open(folder, name)
+            if not stat.S_ISREG(found.st_mode):
+                os.close(fd)
+                raise ValueError("is no longer a file")
+            self.large, self.large_fd = path, fd
+        return self.large_fd
+
+    def send_part(self, order: "dict[str, Any]", raw: bytes, speaker: Speaker) -> "dict[str, Any]":
+        """A part of a large file; holes are told, not sent."""
+        folder, name = raw.split(b"\0")
+        fd = self.open_large(folder, name)
+        for offset, length, filled in holes_and_data(fd, int(order["offset"]), int(order["length"])):
+            if not filled:
+                speaker.say(PART, PIECE.pack(offset, length))
+            else:
+                self.say_data(fd, offset, length, speaker)
+        speaker.done()
+        return {}
+
+    def say_data(self, fd: int, offset: int, length: int, speaker: Speaker) -> None:
+        end = offset + length
+        while offset < end:
+            data = os.pread(fd, min(PART_BYTES, end - offset), offset)
+            if not data:
+                # It has shrunk. What is missing is told at the end, by its size.
+                return
+            speaker.say(PART, PIECE.pack(offset, 0) + data)
+            offset += len(data)
+
+    def check_large(self, raw: bytes) -> "dict[str, Any]":
+        """What a large file is now that all of it was read."""
+        folder, name = raw.split(b"\0")
+        found = os.stat(self.open_large(folder, name))
+        self.let_go()
+        return {"size": found.st_size, "mtime": found.st_mtime_ns, "mode": found.st_mode & 0o7777}
+
+    def mark_of(self, raw: bytes) -> bytes:
+        """By which bytes this file is cut into pieces; the other side cuts its own by the same."""
+        folder, name = raw.split(b"\0")
+        fd = self.open_large(folder, name)
+        return choose_mark(fd, os.fstat(fd).st_size)
+
+    def index(self, raw: bytes, request: int, send: "Send") -> "dict[str, Any]":
+        """Length and digest of every piece, told as they are known."""
+        folder, name, mark = raw.split(b"\0", 2)
+        pending: "list[bytes]" = []
+        for _, piece in cut(self.open_large(folder, name), mark):
+            pending.append(CHUNK.pack(len(piece), digest(piece)))
+            if len(pending) >= TOLD_AT_ONCE:
+                send(frame(OUT, request, b"".join(pending)))
+                pending = []
+        send(frame(OUT, request, b"".join(pending)))
+        return {}
+
+    def blocks(self, order: "dict[str, Any]", raw: bytes) -> bytes:
+        folder, name = raw.split(b"\0")
+        fd = self.open_large(folder, name)
+        return same_size_blocks(fd, int(order["start"]), int(order["count"]), int(order["block"]))
+
+    def digests(self, raw: bytes) -> bytes:
+        """A digest of each file's content; zeros where it cannot be read, which is equal to nothing."""
+        return b"".join([self.digest_of(folder, name) for folder, name in names_in_order(raw)])
+
+    def digest_of(self, folder: bytes, name: bytes) -> bytes:
+        import hashlib
+
+        try:
+            fd, _ = self.open(folder, name)
+        except OSError:
+            return bytes(16)
+        whole = hashlib.sha256()
+        with open(fd, "rb", buffering=0) as file:
+            for data in iter(lambda: file.read(1 << 20), b""):
+                whole.update(data)
+        return whole.digest()[:16]

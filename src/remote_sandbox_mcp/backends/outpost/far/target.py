@@ -1,0 +1,242 @@
+"""A lane's receiving side: puts files in place, each at once, and never outside of its tree."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import struct
+import zlib
+
+from .large import LargeFiles
+from .source import ENTRY, LARGEST_WHOLE, names_in_order, zstd
+from .tree import OURS, PARTIAL, BadName, Problems, Refusal, Root, checked, child, is_abandoned, machine_mark, started
+from .wire import COPY, FILES, MAX_BODY, PART
+
+MYPY = False
+if MYPY:
+    from typing import Any, Callable
+
+# Mode, modification time and length of the path that follows.
+ATTRIBUTES = struct.Struct(">IqH")
+NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def expand(body: bytes) -> "tuple[int, bytes]":
+    """The frame in a compressed one; one that would grow beyond what a frame may be is refused."""
+    kind, name, packed = body[0], body[1:2], body[2:]
+    if name == b"s":
+        return kind, bytes(zstd().ZstdDecompressor().decompress(packed, MAX_BODY))
+    return kind, zlib.decompressobj().decompress(packed, MAX_BODY)
+
+
+class Target:
+    """What a lane knows of the tree that it writes to."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+        self.stem = OURS + ("sync-%s-%d-%s-" % (machine_mark(), os.getpid(), started("self"))).encode()
+        self.made = 0
+        self.large = LargeFiles(root)
+
+    def close(self) -> None:
+        self.large.close()
+        self.root.close()
+
+    # Small entries
+
+    def put(self, folder: bytes, name: bytes, mode: int, mtime: int, data: bytes) -> None:
+        """Write under a name of our own, then rename: the old file is there until the new one is."""
+        self.made += 1
+        fresh, where = self.stem + b"%d" % self.made, self.root.folder(folder, make=True)
+        try:
+            self.create(fresh, where, mode, mtime, data)
+        except PermissionError:
+            # A folder that its owner may not write to, as at the source; it gets its mode at the end.
+            os.chmod(where, 0o700)
+            self.create(fresh, where, mode, mtime, data)
+        try:
+            os.rename(fresh, name, src_dir_fd=where, dst_dir_fd=where)
+        except BaseException:
+            os.unlink(fresh, dir_fd=where)
+            raise
+
+    def create(self, fresh: bytes, where: int, mode: int, mtime: int, data: bytes) -> None:
+        if stat.S_ISLNK(mode):
+            os.symlink(data, fresh, dir_fd=where)
+            with contextlib.suppress(OSError, NotImplementedError):
+                os.utime(fresh, ns=(mtime, mtime), dir_fd=where, follow_symlinks=False)
+            return
+        fd = os.open(fresh, NEW, mode & 0o777, dir_fd=where)
+        try:
+            if os.write(fd, data) != len(data):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            if mode & 0o7000:
+                os.fchmod(fd, mode & 0o7777)
+            os.utime(fd, ns=(mtime, mtime))
+        except BaseException:
+            os.unlink(fresh, dir_fd=where)
+            raise
+        finally:
+            os.close(fd)
+
+    # Folders, deletions, leftovers
+
+    def clear(self, raw: bytes) -> "dict[str, Any]":
+        """Remove what is in the way of something of another kind: files, links and empty folders."""
+        problems = Problems()
+        for path in raw.split(b"\0") if raw else ():
+            folder, _, name = path.rpartition(b"/")
+            try:
+                self.remove(folder, name)
+            except (OSError, BadName) as problem:
+                problems.note(path, problem)
+        self.root.forget()
+        return problems.fields()
+
+    def remove(self, folder: bytes, name: bytes) -> None:
+        where = self.root.folder(folder)
+        try:
+            os.unlink(checked(name), dir_fd=where)
+        except (IsADirectoryError, PermissionError) as problem:
+            if not stat.S_ISDIR(os.stat(name, dir_fd=where, follow_symlinks=False).st_mode):
+                raise problem
+            os.rmdir(name, dir_fd=where)
+
+    def delete(self, raw: bytes) -> "dict[str, Any]":
+        """Files first, then folders from the deepest up; a folder that still holds something is left alone."""
+        files, _, folders = raw.partition(b"\0\0")
+        problems, counts = Problems(), {"files": 0, "dirs": 0}
+        for path in files.split(b"\0") if files else ():
+            self.delete_one(path, os.unlink, "files", counts, problems)
+        self.root.forget()
+        for path in folders.split(b"\0") if folders else ():
+            self.delete_one(path, os.rmdir, "dirs", counts, problems)
+        self.root.forget()
+        return dict(counts, **problems.fields())
+
+    def delete_one(
+        self, path: bytes, how: "Callable[..., None]", what: str, counts: "dict[str, int]", problems: Problems
+    ) -> None:
+        folder, _, name = path.rpartition(b"/")
+        try:
+            where = self.root.folder(folder)
+            try:
+                how(checked(name), dir_fd=where)
+            except PermissionError:
+                os.chmod(where, 0o700)
+                how(name, dir_fd=where)
+            counts[what] += 1
+        except (OSError, BadName) as problem:
+            if getattr(problem, "errno", 0) not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                problems.note(path, problem)
+
+    def finish(self, raw: bytes) -> "dict[str, Any]":
+        """Give folders their modes and times, from the deepest up, now that nothing more is put into them."""
+        problems, at, made = Problems(), 0, 0
+        while at < len(raw):
+            mode, mtime, length = ATTRIBUTES.unpack_from(raw, at)
+            at += ATTRIBUTES.size + length
+            path = raw[at - length : at]
+            try:
+                fd = self.root.folder(path, make=True)
+                os.chmod(fd, mode & 0o7777)
+                os.utime(fd, ns=(mtime, mtime))
+                made += 1
+            except (OSError, BadName) as problem:
+                problems.note(path, problem)
+        self.root.forget()
+        return dict(problems.fields(), made=made)
+
+    def touch(self, raw: bytes) -> "dict[str, Any]":
+        """Give files whose content is right the mode and time that they should have."""
+        problems, at = Problems(), 0
+        while at < len(raw):
+            mode, mtime, length = ATTRIBUTES.unpack_from(raw, at)
+            at += ATTRIBUTES.size + length
+            folder, _, name = raw[at - length : at].rpartition(b"/")
+            try:
+                self.touch_one(folder, checked(name), mode, mtime)
+            except (OSError, BadName) as problem:
+                problems.note(child(folder, name), problem)
+        return problems.fields()
+
+    def touch_one(self, folder: bytes, name: bytes, mode: int, mtime: int) -> None:
+        where = self.root.folder(folder)
+        if not stat.S_ISREG(os.stat(name, dir_fd=where, follow_symlinks=False).st_mode):
+            raise OSError(errno.EINVAL, "is no longer a file")
+        os.chmod(name, mode & 0o7777, dir_fd=where)
+        os.utime(name, ns=(mtime, mtime), dir_fd=where, follow_symlinks=False)
+
+    def tidy(self, raw: bytes) -> "dict[str, Any]":
+        """Remove what an earlier transfer could not put in place, unless somebody still writes it."""
+        removed = 0
+        for path in raw.split(b"\0") if raw else ():
+            folder, _, name = path.rpartition(b"/")
+            with contextlib.suppress(OSError, BadName):
+                where = self.root.folder(folder)
+                if checked(name).startswith(OURS) and self.is_free(name, where):
+                    os.unlink(name, dir_fd=where)
+                    removed += 1
+        return {"removed": removed}
+
+    def is_free(self, name: bytes, where: int) -> bool:
+        if not name.startswith(PARTIAL):
+            return is_abandoned(name, os.stat(name, dir_fd=where, follow_symlinks=False))
+        fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=where)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        finally:
+            os.close(fd)
+
+
+class Receiving:
+    """One request's frames on their way in; what fails is told at the end, the rest goes on."""
+
+    def __init__(self, target: Target, order: "dict[str, Any]", raw: bytes) -> None:
+        self.target = target
+        self.names = [] if order.get("large") else list(names_in_order(raw))
+        self.key = raw if order.get("large") else b""
+        self.problems = Problems()
+        self.files = self.bytes = 0
+        self.failure: "Refusal | None" = None
+
+    def take(self, kind: int, body: bytes) -> None:
+        if self.failure:
+            return
+        try:
+            if self.key and kind == COPY:
+                self.bytes += self.target.large.copy_parts(self.key, body)
+            elif self.key and kind == PART:
+                self.bytes += self.target.large.write_part(self.key, body)
+            elif kind == FILES and not self.key:
+                self.take_files(body)
+            else:
+                raise Refusal("broken", "a frame of kind %d was not expected" % kind)
+        except OSError as problem:
+            self.failure = Refusal(errno.errorcode.get(problem.errno or 0, "EIO"), problem.strerror or str(problem))
+        except Refusal as refusal:
+            self.failure = refusal
+        except (struct.error, KeyError, IndexError) as problem:
+            self.failure = Refusal("broken", "what came is not what was announced (%s)" % type(problem).__name__)
+
+    def take_files(self, body: bytes) -> None:
+        at = 0
+        while at < len(body):
+            number, mode, mtime, length = ENTRY.unpack_from(body, at)
+            at += ENTRY.size + length
+            if at > len(body) or length > LARGEST_WHOLE:
+                raise struct.error
+            folder, name = self.names[number]
+            try:
+                self.target.put(folder, checked(name), mode, mtime, body[at - length : at])
+                self.files += 1
+                self.bytes += length
+            except (OSError, BadName, OverflowError, ValueError) as problem:
+                self.problems.note(child(folder, name), problem)
+
+    def result(self) -> "dict[str, Any]":
+        if self.failure:
+            raise self.failure
+        return dict(self.problems.fields(), files=self.files, bytes=self.bytes)

@@ -1,0 +1,272 @@
+"""What the parts of an SFTP lane share: many questions at once, the server's refusals as OSErrors, and its files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import itertools
+import os
+import stat
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..outpost.client import LineLost
+from .sftp import explain, look_at, read_piece, replace
+
+if TYPE_CHECKING:
+    import asyncssh
+
+# An answer takes a round trip, so as many entries as this are on their way at once.
+AT_ONCE = 64
+# Pieces of one file that are asked for before the first has come, and how long they are.
+AHEAD, LONGEST_READ = 16, 128 << 10
+# An answer for each piece of this length tells even a slow line from a frozen one.
+LONGEST_WRITE = 32 << 10
+SECOND = 10**9
+LATEST = (1 << 32) - 1
+ST_RDONLY = 1
+
+T = TypeVar("T")
+
+
+class Load:
+    """Bytes that are held in memory; who brings more waits while there are too many."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._held = 0
+        self._light = asyncio.Event()
+        self._light.set()
+
+    def add(self, size: int) -> None:
+        """A negative size takes off."""
+        self._held += size
+        self._light.set() if self._held <= self._limit else self._light.clear()
+
+    async def room(self) -> None:
+        while self._held > self._limit:
+            await self._light.wait()
+
+    def lift(self) -> None:
+        """Nobody waits any more."""
+        self._limit = float("inf")
+        self._light.set()
+
+    @contextlib.contextmanager
+    def held(self, size: int) -> Iterator[None]:
+        self.add(size)
+        try:
+            yield
+        finally:
+            self.add(-size)
+
+
+async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int = AT_ONCE) -> None:
+    """Do all of it, so many at once; the first failure ends it."""
+    todo = iter(items)
+
+    async def go_on() -> None:
+        for item in todo:
+            await work(item)
+
+    first = list(itertools.islice(todo, at_once))
+    todo = itertools.chain(first, todo)
+    await together([go_on() for _ in first])
+
+
+async def together(works: Collection[Coroutine[Any, Any, T]]) -> list[T]:
+    """All at once; where one fails, the others have ended before that is told."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        await end(tasks)
+        raise
+
+
+async def end(tasks: Collection[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def ours(problem: Exception) -> OSError | LineLost:
+    """What the server says of a file is an OSError; anything else is the end of the line."""
+    import asyncssh
+
+    if not isinstance(problem, asyncssh.SFTPError):
+        return LineLost()
+    if isinstance(problem, (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection)):
+        return LineLost()
+    name, words = explain(problem)
+    return OSError(getattr(errno, name), words)
+
+
+def nanoseconds(found: asyncssh.SFTPAttrs) -> int:
+    """When it was written, as other lanes count time; here it is known to the second."""
+    return (found.mtime or 0) * SECOND
+
+
+def check_file(found: asyncssh.SFTPAttrs) -> None:
+    """Raises OSError where it is anything but a regular file."""
+    if not stat.S_ISREG(found.permissions or 0):
+        raise OSError(errno.EINVAL, "is no longer a file")
+
+
+def attributes(mode: int, mtime: int, size: int | None = None) -> asyncssh.SFTPAttrs:
+    """To be set in one step. A file that was last read now is not taken for a leftover, whatever time it is given."""
+    import asyncssh
+
+    seconds = max(0, min(mtime // SECOND, LATEST))
+    return asyncssh.SFTPAttrs(size=size, permissions=mode & 0o7777, atime=int(time.time()), mtime=seconds)
+
+
+class Remote:
+    """A machine's SFTP server. Every method raises OSError where it refuses, and LineLost where it is gone."""
+
+    def __init__(self, client: asyncssh.SFTPClient, home: str) -> None:
+        self.client = client
+        self.home = home
+        # Payload of files, both ways.
+        self.moved = 0
+        # Whoever opens files or folders takes a place first.
+        self.places = asyncio.Semaphore(AT_ONCE)
+        limits = client.limits
+        self._read_step = min(limits.max_read_len or LONGEST_READ, LONGEST_READ)
+        self._write_step = min(limits.max_write_len or LONGEST_WRITE, LONGEST_WRITE)
+        self._swaps_links: bool | None = None
+        self._links_turn = asyncio.Lock()
+        self._chores: set[asyncio.Task[None]] = set()
+
+    async def ask(self, question: Awaitable[T]) -> T:
+        import asyncssh
+
+        try:
+            return await question
+        except (asyncssh.Error, OSError) as problem:
+            raise ours(problem) from None
+
+    async def ask_all(self, *questions: Awaitable[Any]) -> list[Any]:
+        """Without waiting in between: what concerns one file, a server does in the order of asking."""
+        answers = await asyncio.gather(*questions, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise ours(answer)
+        return answers
+
+    async def look(self, path: bytes) -> asyncssh.SFTPAttrs | None:
+        """What is there, itself and not what it leads to; None where there is nothing."""
+        return await self.ask(look_at(self.client, path))
+
+    async def list(self, folder: bytes) -> dict[bytes, asyncssh.SFTPAttrs]:
+        """A folder's entries by name, in order."""
+
+        async def read() -> dict[bytes, asyncssh.SFTPAttrs]:
+            return {bytes(entry.filename): entry.attrs async for entry in self.client.scandir(folder)}  # type: ignore[arg-type]
+
+        found = await self.ask(read())
+        if not found:
+            # OpenSSH passes over whatever it may not look at: without even a dot, that is everything.
+            await self.ask(self.client.lstat(folder + b"/."))
+        return {name: found[name] for name in sorted(found) if name not in (b".", b"..")}
+
+    async def put_in_place(self, fresh: bytes, final: bytes) -> None:
+        """In one step where the server has one. What could not be moved is removed."""
+        try:
+            await self.ask(replace(self.client, fresh, final))
+        except OSError:
+            with contextlib.suppress(OSError):
+                await self.ask(self.client.remove(fresh))
+            raise
+
+    async def link(self, target: bytes, path: bytes) -> None:
+        async with self._links_turn:
+            if self._swaps_links is None:
+                self._swaps_links = await self._find_order(path)
+        names = (path, target) if self._swaps_links else (target, path)
+        await self.ask(self.client.symlink(*names))
+
+    async def _find_order(self, path: bytes) -> bool:
+        """OpenSSH reads the two names in the wrong order, and where its server runs behind another sshd nobody says so.
+
+        A link made the wrong way round would be made at its target; so the first has two names of ours.
+        """
+        one, other = path + b"-a", path + b"-b"
+        await self.ask(self.client.symlink(other, one))
+        swapped = await self.look(one) is None
+        await self.ask(self.client.remove(other if swapped else one))
+        return swapped
+
+    async def open(self, path: bytes, flags: int, mode: int = 0o600) -> asyncssh.SFTPClientFile:
+        """A file whose reads and writes are single requests."""
+        import asyncssh
+
+        attrs = asyncssh.SFTPAttrs(permissions=mode) if flags & asyncssh.FXF_CREAT else asyncssh.SFTPAttrs()
+        return await self.ask(self.client.open(path, flags, attrs, encoding=None, block_size=0))
+
+    async def create(self, path: bytes, mode: int) -> asyncssh.SFTPClientFile:
+        import asyncssh
+
+        return await self.open(path, asyncssh.FXF_WRITE | asyncssh.FXF_CREAT | asyncssh.FXF_EXCL, mode)
+
+    def writes(self, file: asyncssh.SFTPClientFile, offset: int, data: bytes) -> Iterator[Coroutine[Any, Any, int]]:
+        """The questions that write it."""
+        self.moved += len(data)
+        for at in range(0, len(data), self._write_step):
+            yield file.write(data[at : at + self._write_step], offset + at)
+
+    def reads(self, file: asyncssh.SFTPClientFile, start: int, stop: int) -> Iterator[Coroutine[Any, Any, bytes]]:
+        """The questions that read it; an answer is short only at the end of the file."""
+        for at in range(start, stop, self._read_step):
+            yield self._read(file, at, min(self._read_step, stop - at))
+
+    async def _read(self, file: asyncssh.SFTPClientFile, at: int, size: int) -> bytes:
+        data = await read_piece(file, at, size)
+        self.moved += len(data)
+        return data
+
+    async def read_on(
+        self, file: asyncssh.SFTPClientFile, start: int, stop: int, take: Callable[[int, bytes], Awaitable[None]]
+    ) -> None:
+        """Ask for pieces well ahead; each is taken in its turn, the last of a file that is too short as it is."""
+        ahead: deque[asyncio.Future[bytes]] = deque()
+        at = start
+        try:
+            for question in self.reads(file, start, stop):
+                ahead.append(asyncio.ensure_future(question))
+                if len(ahead) >= AHEAD:
+                    await take(at, await self.ask(ahead.popleft()))
+                    at += self._read_step
+            while ahead:
+                await take(at, await self.ask(ahead.popleft()))
+                at += self._read_step
+        finally:
+            await end(ahead)
+
+    def close_later(self, file: asyncssh.SFTPClientFile) -> None:
+        """Nobody waits for it."""
+
+        async def close() -> None:
+            with contextlib.suppress(OSError, LineLost):
+                await self.ask(file.close())
+
+        task = asyncio.ensure_future(close())
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+    async def explain(self, problem: OSError, folder: bytes, size: int = 0) -> OSError:
+        """SFTP has one word for a full disk and for much else; the file system tells them apart."""
+        if problem.errno != errno.EIO:
+            return problem
+        try:
+            found = await self.ask(self.client.statvfs(folder))
+        except OSError:
+            return problem
+        if found.flags & ST_RDONLY:
+            return OSError(errno.EROFS, os.strerror(errno.EROFS))
+        if found.blocks and found.bavail * found.frsize <= size or found.files and not found.favail:
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return problem

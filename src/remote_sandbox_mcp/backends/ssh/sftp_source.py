@@ -1,0 +1,216 @@
+"""An SFTP lane's sending side: reads what was asked for and says it in the frames of any other lane."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import stat
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...core.lane import Lane
+from ..outpost.far.source import CHANGED, ENTRY, FLUSH, LARGEST_WHOLE, PIECE, names_in_order
+from ..outpost.far.tree import Problems, checked, child
+from ..outpost.far.wire import DONE, FILES, PART
+from .sftp_remote import Load, Remote, check_file, each, nanoseconds
+from .sftp_root import Root
+
+if TYPE_CHECKING:
+    import asyncssh
+
+# Files that were read and wait until they are said.
+HELD = 8 << 20
+UNREADABLE = bytes(16)
+
+
+class Speaker:
+    """Hands one request's frames to the lane that takes them."""
+
+    def __init__(self, to: Lane | None, number: int) -> None:
+        self._to = to
+        self._number = number
+        self._pending: list[bytes] = []
+        self._size = 0
+
+    async def say(self, kind: int, body: bytes) -> None:
+        if self._to is not None:
+            self._to.pass_on(kind, self._number, body)
+            await self._to.room()
+
+    async def add(self, entry: bytes, data: bytes) -> None:
+        """Many small files are one frame."""
+        self._pending += [entry, data]
+        self._size += len(data)
+        if self._size > FLUSH:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        pending, self._pending, self._size = self._pending, [], 0
+        if pending:
+            await self.say(FILES, b"".join(pending))
+
+    async def done(self) -> None:
+        await self._flush()
+        await self.say(DONE, b"")
+
+
+@dataclass
+class _Opened:
+    """A large file that is kept open from part to part."""
+
+    opening: asyncio.Task[asyncssh.SFTPClientFile]
+    readers: int = 0
+
+    @property
+    def has_failed(self) -> bool:
+        return self.opening.done() and (self.opening.cancelled() or self.opening.exception() is not None)
+
+
+class Source:
+    """What a lane knows of the tree that it sends from."""
+
+    def __init__(self, remote: Remote, root: Root) -> None:
+        self.remote = remote
+        self.root = root
+        self._held = Load(HELD)
+        self._large: dict[bytes, _Opened] = {}
+
+    def close(self) -> None:
+        for path in list(self._large):
+            self._let_go(path)
+
+    # Whole files
+
+    async def send(self, raw: bytes, speaker: Speaker) -> dict[str, Any]:
+        """Small files and links, each in one piece."""
+        await self.root.folder(b"")
+        problems = Problems()
+
+        async def send_one(item: tuple[int, tuple[bytes, bytes]]) -> None:
+            number, (folder, name) = item
+            try:
+                await self._send_one(number, folder, name, speaker, problems)
+            except OSError as problem:
+                problems.note(child(folder, name), problem)
+
+        await each(enumerate(names_in_order(raw)), send_one)
+        await speaker.done()
+        return problems.fields()
+
+    async def _send_one(
+        self, number: int, folder: bytes, name: bytes, speaker: Speaker, problems: Problems
+    ) -> None:
+        path = await self.root.folder(folder) + b"/" + checked(name)
+        found = await self.remote.ask(self.remote.client.lstat(path))
+        mode, mtime, size = found.permissions or 0, nanoseconds(found), min(found.size or 0, LARGEST_WHOLE)
+        if stat.S_ISLNK(mode):
+            link = await self.remote.ask(self.remote.client.readlink(path))
+            await speaker.add(ENTRY.pack(number, mode, mtime, len(link)), link)
+            return
+        await self._held.room()
+        with self._held.held(size):
+            data, changed = await self._read_whole(path, found, size)
+            if changed:
+                problems.note(child(folder, name), CHANGED)
+            await speaker.add(ENTRY.pack(number, mode, mtime, len(data)), data)
+
+    async def _read_whole(self, path: bytes, found: asyncssh.SFTPAttrs, size: int) -> tuple[bytes, bool]:
+        """The content, and whether it changed meanwhile; one that grows is read as long as it was."""
+        async with self.remote.places:
+            file = await self._open(path, found)
+            *pieces, now, _ = await self.remote.ask_all(
+                *self.remote.reads(file, 0, size), file.stat(), file.close()
+            )
+        data = b"".join(pieces)
+        return data, (len(data), now.size, now.mtime) != (found.size, found.size, found.mtime)
+
+    async def _open(self, path: bytes, found: asyncssh.SFTPAttrs) -> asyncssh.SFTPClientFile:
+        """Only what was seen to be a file: SFTP follows links, and waits for a pipe's writer for ever."""
+        import asyncssh
+
+        check_file(found)
+        return await self.remote.open(path, asyncssh.FXF_READ)
+
+    # Parts of large files
+
+    async def part(self, order: dict[str, Any], raw: bytes, speaker: Speaker) -> dict[str, Any]:
+        folder, name = raw.split(b"\0")
+        start = int(order["offset"])
+
+        async def say(at: int, data: bytes) -> None:
+            # One that has shrunk gives less. What is missing is told at the end, by its size.
+            if data:
+                await speaker.say(PART, PIECE.pack(at, 0) + data)
+
+        async with self._opened(folder, name) as file:
+            await self.remote.read_on(file, start, start + int(order["length"]), say)
+        await speaker.done()
+        return {}
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, folder: bytes, name: bytes) -> AsyncIterator[asyncssh.SFTPClientFile]:
+        path = child(folder, name)
+        opened = self._large.get(path)
+        if opened is None:
+            for other in [other for other, kept in self._large.items() if not kept.readers]:
+                self._let_go(other)
+            opened = self._large[path] = _Opened(asyncio.ensure_future(self._open_large(folder, name)))
+        opened.readers += 1
+        try:
+            yield await asyncio.shield(opened.opening)
+        finally:
+            opened.readers -= 1
+            if opened.has_failed:
+                self._large.pop(path, None)
+
+    async def _open_large(self, folder: bytes, name: bytes) -> asyncssh.SFTPClientFile:
+        path = await self.root.folder(folder) + b"/" + checked(name)
+        return await self._open(path, await self.remote.ask(self.remote.client.lstat(path)))
+
+    def _let_go(self, path: bytes) -> None:
+        opened = self._large.pop(path)
+        if opened.opening.done() and not opened.has_failed:
+            self.remote.close_later(opened.opening.result())
+
+    async def check(self, raw: bytes) -> dict[str, Any]:
+        """What a large file is now that all of it was read; by its name, because it may have been replaced."""
+        folder, name = raw.split(b"\0")
+        path = await self.root.folder(folder) + b"/" + checked(name)
+        if child(folder, name) in self._large:
+            self._let_go(child(folder, name))
+        found = await self.remote.ask(self.remote.client.lstat(path))
+        check_file(found)
+        return {"size": found.size or 0, "mtime": nanoseconds(found), "mode": stat.S_IMODE(found.permissions or 0)}
+
+    # Digests
+
+    async def digests(self, raw: bytes) -> bytes:
+        """A digest of each file's content; zeros where it cannot be read, which is equal to nothing."""
+        names = list(names_in_order(raw))
+        digests = [UNREADABLE] * len(names)
+
+        async def digest_one(item: tuple[int, tuple[bytes, bytes]]) -> None:
+            number, (folder, name) = item
+            with contextlib.suppress(OSError):
+                digests[number] = await self._digest(folder, name)
+
+        await each(enumerate(names), digest_one)
+        return b"".join(digests)
+
+    async def _digest(self, folder: bytes, name: bytes) -> bytes:
+        path = await self.root.folder(folder) + b"/" + checked(name)
+        found = await self.remote.ask(self.remote.client.lstat(path))
+        whole = hashlib.sha256()
+
+        async def take(at: int, data: bytes) -> None:
+            whole.update(data)
+
+        async with self.remote.places:
+            file = await self._open(path, found)
+            try:
+                await self.remote.read_on(file, 0, found.size or 0, take)
+            finally:
+                self.remote.close_later(file)
+        return whole.digest()[:16]

@@ -1,0 +1,268 @@
+"""An SFTP lane's receiving side: puts files in place, each at once, and never outside of its tree."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import secrets
+import stat
+import struct
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from ..outpost.far.source import ENTRY, LARGEST_WHOLE, names_in_order
+from ..outpost.far.target import ATTRIBUTES
+from ..outpost.far.tree import FOREIGN_S, OURS, BadName, Problems, Refusal, checked, child
+from ..outpost.far.wire import FILES, PART
+from .sftp_large import LargeFiles
+from .sftp_remote import Remote, attributes, check_file, each
+from .sftp_root import Root, from_the_deepest
+
+
+class Target:
+    """What a lane knows of the tree that it writes to."""
+
+    def __init__(self, remote: Remote, root: Root) -> None:
+        self.remote = remote
+        self.root = root
+        self.large = LargeFiles(remote, root)
+        self._stem = OURS + f"sync-{secrets.token_hex(8)}-".encode()
+        self._made = 0
+
+    def close(self) -> None:
+        self.large.close()
+
+    # Small entries
+
+    async def put(self, folder: bytes, name: bytes, mode: int, mtime: int, data: bytes) -> None:
+        """Write under a name of our own, then rename: the old file is there until the new one is."""
+        where = await self.root.folder(folder, make=True)
+        self._made += 1
+        fresh = where + b"/" + self._stem + b"%d" % self._made
+        async with self.remote.places:
+            try:
+                await self.root.within(folder, lambda: self._create(fresh, mode, mtime, data))
+                await self.remote.put_in_place(fresh, where + b"/" + checked(name))
+            except OSError as problem:
+                raise await self._explain(problem, where, name, len(data)) from None
+
+    async def _create(self, fresh: bytes, mode: int, mtime: int, data: bytes) -> None:
+        if stat.S_ISLNK(mode):
+            await self.remote.link(data, fresh)
+            return
+        file = await self.remote.create(fresh, mode & 0o777)
+        try:
+            steps = (file.setstat(attributes(mode, mtime)), file.close())
+            await self.remote.ask_all(*self.remote.writes(file, 0, data), *steps)
+        except OSError:
+            with contextlib.suppress(OSError):
+                await self.remote.ask(self.remote.client.remove(fresh))
+            raise
+
+    async def _explain(self, problem: OSError, where: bytes, name: bytes, size: int) -> OSError:
+        if problem.errno == errno.EIO and await self._is_folder(where + b"/" + name):
+            return IsADirectoryError(errno.EISDIR, "Is a directory")
+        return await self.remote.explain(problem, where or b"/", size)
+
+    async def _is_folder(self, path: bytes) -> bool:
+        found = await self.remote.look(path)
+        return found is not None and stat.S_ISDIR(found.permissions or 0)
+
+    # Deletions
+
+    async def clear(self, raw: bytes) -> dict[str, Any]:
+        """Remove what is in the way of something of another kind: files, links and empty folders."""
+        problems = Problems()
+        folders: list[bytes] = []
+
+        async def clear_one(path: bytes) -> None:
+            if path and await self._is_folder(self.root.full(path)):
+                folders.append(path)
+            else:
+                await self._remove(path, self.remote.client.remove)
+
+        await self._try_each(_paths(raw), clear_one, problems)
+        for level in from_the_deepest(folders):
+            await self._try_each(level, lambda path: self._remove(path, self.remote.client.rmdir), problems)
+        self.root.forget()
+        return problems.fields()
+
+    async def _remove(self, path: bytes, how: Callable[[bytes], Awaitable[None]]) -> None:
+        folder, _, name = path.rpartition(b"/")
+        where = await self.root.folder(folder)
+        full = where + b"/" + checked(name)
+        async with self.remote.places:
+            await self.root.within(folder, lambda: self.remote.ask(how(full)))
+
+    async def _try_each(
+        self, paths: list[bytes], work: Callable[[bytes], Awaitable[None]], problems: Problems
+    ) -> int:
+        """What fails is noted, the rest goes on; how many were done."""
+        failed = 0
+
+        async def try_one(path: bytes) -> None:
+            nonlocal failed
+            try:
+                await work(path)
+            except (OSError, BadName) as problem:
+                failed += 1
+                problems.note(path, problem)
+
+        await each(paths, try_one)
+        return len(paths) - failed
+
+    async def delete(self, raw: bytes) -> dict[str, Any]:
+        """Files first, then folders from the deepest up; a folder that still holds something is left alone."""
+        files, _, folders = raw.partition(b"\0\0")
+        problems, gone = Problems(), {"files": 0, "dirs": 0}
+
+        async def delete_file(path: bytes) -> None:
+            try:
+                await self._remove(path, self.remote.client.remove)
+                gone["files"] += 1
+            except FileNotFoundError:
+                pass
+            except OSError as problem:
+                raise await self._explain(problem, self.root.path, path, 0) from None
+
+        async def delete_folder(path: bytes) -> None:
+            try:
+                await self._remove(path, self.remote.client.rmdir)
+                gone["dirs"] += 1
+            except FileNotFoundError:
+                pass
+            except OSError as problem:
+                # SFTP has no word for a folder that is not empty.
+                if problem.errno != errno.EIO or not await self.remote.list(self.root.full(path)):
+                    raise
+
+        await self._try_each(_paths(files), delete_file, problems)
+        self.root.forget()
+        for level in from_the_deepest(_paths(folders)):
+            await self._try_each(level, delete_folder, problems)
+        self.root.forget()
+        return {**gone, **problems.fields()}
+
+    # Folders, attributes, leftovers
+
+    async def finish(self, raw: bytes) -> dict[str, Any]:
+        """Give folders their modes and times, from the deepest up, now that nothing more is put into them."""
+        problems, made = Problems(), 0
+        wanted = {path: (mode, mtime) for mode, mtime, path in _attributes(raw)}
+        there: list[bytes] = []
+
+        async def make(path: bytes) -> None:
+            await self.root.folder(path, make=True)
+            there.append(path)
+
+        async def set_attributes(path: bytes) -> None:
+            await self.remote.ask(self.remote.client.setstat(self.root.full(path), attributes(*wanted[path])))
+
+        # All are there before the first of them may become closed.
+        await self._try_each(list(wanted), make, problems)
+        for level in from_the_deepest(there):
+            made += await self._try_each(level, set_attributes, problems)
+        self.root.forget()
+        return {**problems.fields(), "made": made}
+
+    async def touch(self, raw: bytes) -> dict[str, Any]:
+        """Give files whose content is right the mode and time that they should have."""
+        problems = Problems()
+        wanted = {path: (mode, mtime) for mode, mtime, path in _attributes(raw)}
+
+        async def touch_one(path: bytes) -> None:
+            folder, _, name = path.rpartition(b"/")
+            full = await self.root.folder(folder) + b"/" + checked(name)
+            check_file(await self.remote.ask(self.remote.client.lstat(full)))
+            await self.remote.ask(self.remote.client.setstat(full, attributes(*wanted[path])))
+
+        await self._try_each(list(wanted), touch_one, problems)
+        return problems.fields()
+
+    async def tidy(self, raw: bytes) -> dict[str, Any]:
+        """Remove what an earlier transfer could not put in place; only its age says that nobody still writes it."""
+
+        async def tidy_one(path: bytes) -> None:
+            if not path.rpartition(b"/")[2].startswith(OURS):
+                raise BadName(f"{path!r} is not ours")
+            found = await self.remote.ask(self.remote.client.lstat(self.root.full(path)))
+            if time.time() - max(found.mtime or 0, found.atime or 0) <= FOREIGN_S:
+                raise OSError(errno.EBUSY, "may still be written")
+            await self._remove(path, self.remote.client.remove)
+
+        return {"removed": await self._try_each(_paths(raw), tidy_one, Problems())}
+
+
+def _paths(raw: bytes) -> list[bytes]:
+    return raw.split(b"\0") if raw else []
+
+
+def _attributes(raw: bytes) -> Iterator[tuple[int, int, bytes]]:
+    at = 0
+    while at < len(raw):
+        mode, mtime, length = ATTRIBUTES.unpack_from(raw, at)
+        at += ATTRIBUTES.size + length
+        yield mode, mtime, raw[at - length : at]
+
+
+class Receiving:
+    """One request's frames on their way in; what fails is told at the end, the rest goes on."""
+
+    def __init__(self, target: Target, order: dict[str, Any], raw: bytes) -> None:
+        self.target = target
+        self.key = raw if order.get("large") else b""
+        # Frames that are being dealt with.
+        self.pending: set[asyncio.Task[None]] = set()
+        self._names = [] if order.get("large") else list(names_in_order(raw))
+        self._problems = Problems()
+        self._files = self._bytes = 0
+        self._failure: Refusal | None = None
+
+    async def take(self, kind: int, body: bytes) -> None:
+        """Raises LineLost."""
+        if self._failure:
+            return
+        try:
+            if self.key and kind == PART:
+                self._bytes += await self.target.large.write_part(self.key, body)
+            elif kind == FILES and not self.key:
+                await self.target.root.folder(b"", make=True)
+                await each(list(self._entries(body)), self._put)
+            else:
+                raise Refusal("broken", f"a frame of kind {kind} was not expected")
+        except OSError as problem:
+            self._failure = Refusal(errno.errorcode.get(problem.errno or 0, "EIO"), problem.strerror or str(problem))
+        except Refusal as refusal:
+            self._failure = refusal
+        except (struct.error, KeyError, IndexError) as problem:
+            self._failure = Refusal("broken", f"what came is not what was announced ({type(problem).__name__})")
+
+    def _entries(self, body: bytes) -> Iterator[tuple[bytes, bytes, int, int, bytes]]:
+        at = 0
+        while at < len(body):
+            number, mode, mtime, length = ENTRY.unpack_from(body, at)
+            at += ENTRY.size + length
+            if at > len(body) or length > LARGEST_WHOLE:
+                raise struct.error
+            yield *self._names[number], mode, mtime, body[at - length : at]
+
+    async def _put(self, entry: tuple[bytes, bytes, int, int, bytes]) -> None:
+        folder, name, mode, mtime, data = entry
+        try:
+            await self.target.put(folder, checked(name), mode, mtime, data)
+            self._files += 1
+            self._bytes += len(data)
+        except (OSError, BadName) as problem:
+            self._problems.note(child(folder, name), problem)
+
+    async def result(self) -> dict[str, Any]:
+        """Once everything that came is dealt with. Raises Refusal."""
+        if self.pending:
+            await asyncio.wait(self.pending)
+        if not self.key:
+            await self.target.root.folder(b"", make=True)
+        if self._failure:
+            raise self._failure
+        return {**self._problems.fields(), "files": self._files, "bytes": self._bytes}

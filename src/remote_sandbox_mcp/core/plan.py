@@ -1,0 +1,229 @@
+"""What has to be done to make one tree like another: a pure decision on two trees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .errors import BadArgument, FileProblem
+from .files import Problem
+from .ignore import Ignore
+from .transfer import Order
+from .tree import SECOND, Meta, Tree, child, read_meta
+
+# Larger files are sent in parts, and by what has changed in them.
+LARGE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file or link that is to be sent, and why."""
+
+    folder: bytes
+    name: bytes
+    meta: Meta
+    why: str
+
+    @property
+    def path(self) -> bytes:
+        return child(self.folder, self.name)
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """A mode and a time that something shall have in the end."""
+
+    path: bytes
+    mode: int
+    mtime: int
+
+
+@dataclass
+class Plan:
+    """Everything to do, in the order of doing: clear, send, touch, delete, finish."""
+
+    clear: list[bytes] = field(default_factory=list)
+    send: list[Item] = field(default_factory=list)
+    touch: list[Attributes] = field(default_factory=list)
+    # Same size on both sides: whether they are sent depends on their content (the item, whether its meta differs).
+    doubtful: list[tuple[Item, bool]] = field(default_factory=list)
+    delete_files: list[bytes] = field(default_factory=list)
+    delete_folders: list[bytes] = field(default_factory=list)
+    finish: list[Attributes] = field(default_factory=list)
+    new_folders: int = 0
+    skipped: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        return sum(item.meta.size for item in self.send)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.clear or self.send or self.touch or self.finish or self.delete_files or self.delete_folders)
+
+
+def check_deletion(order: Order, source: Tree, target: Tree) -> None:
+    """Refuse to delete where a slip would cost most. Raises BadArgument."""
+    if not order.delete_extras or order.confirmed:
+        return
+    hint = "set confirm_delete=true if that is really meant, or look first with dry_run=true"
+    inside = f"{target.home}/".startswith(f"{target.real.rstrip('/')}/")
+    if target.real == "/" or inside:
+        what = "the root of the file system" if target.real == "/" else "the home folder, or a folder around it"
+        raise BadArgument(f"delete_extras is refused: {target.real} is {what}; {hint}")
+    if source.is_empty and not target.is_empty:
+        raise BadArgument(f"delete_extras is refused: {source.path} is empty, so everything would be deleted; {hint}")
+
+
+def make_plan(source: Tree, target: Tree, order: Order) -> Plan:
+    """Compare two trees. Raises FileProblem where one of them cannot be true."""
+    try:
+        return _Planner(source, target, order).plan_all()
+    except (ValueError, IndexError):
+        raise FileProblem("a listing holds an entry that cannot be read; its machine is broken or hostile") from None
+
+
+class _Planner:
+    def __init__(self, source: Tree, target: Tree, order: Order) -> None:
+        self.source = source
+        self.target = target
+        self.checksum = order.checksum
+        self.deletes = order.delete_extras
+        self.coarse = source.coarse or target.coarse
+        self.plan = Plan()
+        self.finished: set[bytes] = set()
+        self.parents: dict[bytes, dict[bytes, bytes]] = {}
+        self.ignore = Ignore([rule.encode("utf-8", "surrogateescape") for rule in order.rules])
+        for folder, text in source.gitignores:
+            self.ignore.add(folder, text.split(b"\n"))
+
+    def plan_all(self) -> Plan:
+        plan, source, target = self.plan, self.source, self.target
+        if self.deletes and source.unread:
+            self.deletes = False
+            told = "nothing was deleted, because parts of the source could not be read"
+            plan.problems.append(Problem(source.path, told))
+        for folder in sorted(source.folders):
+            if source.folders[folder] == target.folders.get(folder) and not self.checksum:
+                plan.skipped += source.counts[folder]
+            else:
+                self.compare(folder)
+        # Deeper folders first: what is put into a folder, or out of it, changes its time.
+        plan.finish.sort(key=lambda item: (-item.path.count(b"/"), item.path))
+        plan.delete_folders.sort(key=lambda path: -path.count(b"/"))
+        return plan
+
+    def compare(self, folder: bytes) -> None:
+        ours = self.source.entries(folder)
+        theirs = self.target.entries(folder)
+        before = self.size()
+        for name, text in ours.items():
+            found = theirs.get(name)
+            if found == text and not self.checksum:
+                self.plan.skipped += not text.startswith(b"d")
+            else:
+                self.compare_entry(folder, name, read_meta(text), read_meta(found) if found is not None else None)
+        if self.deletes:
+            for name in theirs.keys() - ours.keys():
+                self.delete(folder, name, theirs[name])
+        if folder and self.size() != before:
+            self.finish_again(folder)
+
+    def size(self) -> int:
+        plan = self.plan
+        return len(plan.send) + len(plan.delete_files) + len(plan.delete_folders) + len(plan.clear) + plan.new_folders
+
+    def compare_entry(self, folder: bytes, name: bytes, meta: Meta, found: Meta | None) -> None:
+        path = child(folder, name)
+        if found is not None and found.kind != meta.kind and "d" in (found.kind, meta.kind):
+            if not self.make_way(path, found):
+                return
+            found = None
+        if meta.kind == "d":
+            self.compare_folder(path, meta, found)
+        else:
+            self.compare_file(Item(folder, name, meta, "new"), found)
+
+    def compare_folder(self, path: bytes, meta: Meta, found: Meta | None) -> None:
+        if found is None:
+            self.plan.new_folders += 1
+        if found is None or found.mode != meta.mode or not self.same_time(meta, found):
+            self.finish(path, meta)
+
+    def finish(self, path: bytes, meta: Meta) -> None:
+        if path not in self.finished:
+            self.finished.add(path)
+            self.plan.finish.append(Attributes(path, meta.mode, meta.mtime))
+
+    def compare_file(self, item: Item, found: Meta | None) -> None:
+        meta, plan = item.meta, self.plan
+        why = self.why_send(meta, found)
+        if found is not None and meta.kind == found.kind == "f" and self.checksum and meta.size == found.size:
+            changed = bool(why) or found.mode != meta.mode
+            plan.doubtful.append((Item(item.folder, item.name, meta, "content"), changed))
+        elif why:
+            plan.send.append(Item(item.folder, item.name, meta, why))
+        else:
+            plan.skipped += 1
+            if found is not None and meta.kind == "f" and found.mode != meta.mode:
+                plan.touch.append(Attributes(item.path, meta.mode, meta.mtime))
+
+    def why_send(self, meta: Meta, found: Meta | None) -> str:
+        if found is None:
+            return "new"
+        if found.kind != meta.kind:
+            return "kind"
+        if meta.kind == "l":
+            return "link" if found.target != meta.target else ""
+        if found.size != meta.size:
+            return "size"
+        return "" if self.same_time(meta, found) else "time"
+
+    def same_time(self, meta: Meta, found: Meta) -> bool:
+        if self.coarse:
+            return meta.mtime // SECOND == found.mtime // SECOND
+        return meta.mtime == found.mtime
+
+    def make_way(self, path: bytes, found: Meta) -> bool:
+        """Something of another kind is there: a file goes, a folder only if it is empty or extras may be deleted."""
+        if found.kind != "d":
+            self.plan.clear.append(path)
+            return True
+        if not self.deletes and self.target.folders.get(path, b""):
+            told = "a folder that is not empty is in the way; delete_extras=true replaces it"
+            self.plan.problems.append(Problem(path.decode("utf-8", "surrogateescape"), told))
+            return False
+        below = list(self.below(path))
+        self.plan.clear += [inner for inner, kind in below if kind != "d"]
+        self.plan.clear += [inner for inner, kind in reversed(below) if kind == "d"] + [path]
+        return True
+
+    def below(self, folder: bytes) -> Iterator[tuple[bytes, str]]:
+        """All that the target has in a folder, folders before what is in them."""
+        for name, text in self.target.entries(folder).items():
+            path, kind = child(folder, name), read_meta(text).kind
+            if self.ignore.leaves_out(path, kind == "d"):
+                continue
+            yield path, kind
+            if kind == "d":
+                yield from self.below(path)
+
+    def delete(self, folder: bytes, name: bytes, text: bytes) -> None:
+        path, kind = child(folder, name), read_meta(text).kind
+        if self.ignore.leaves_out(path, kind == "d"):
+            return
+        if kind != "d":
+            self.plan.delete_files.append(path)
+            return
+        for inner, inner_kind in self.below(path):
+            (self.plan.delete_folders if inner_kind == "d" else self.plan.delete_files).append(inner)
+        self.plan.delete_folders.append(path)
+
+    def finish_again(self, folder: bytes) -> None:
+        """A folder whose content changes gets its time back in the end."""
+        above, _, name = folder.rpartition(b"/")
+        if above not in self.parents:
+            self.parents[above] = self.source.entries(above)
+        if name in self.parents[above]:
+            self.finish(folder, read_meta(self.parents[above][name]))

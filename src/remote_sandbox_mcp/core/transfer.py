@@ -1,0 +1,98 @@
+"""A transfer as values: what is wanted, how far it is, what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .files import Problem
+
+DEFAULT_EXCLUDES = (".git", "__pycache__", "node_modules", ".venv")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A path on a sandbox, or on this machine where no sandbox is named."""
+
+    sandbox: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.sandbox}:{self.path}" if self.sandbox else self.path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What is to be made equal to what. `excludes` are .gitignore lines; the last that fits decides."""
+
+    source: Place
+    target: Place
+    excludes: tuple[str, ...] = ()
+    default_excludes: bool = True
+    respect_gitignore: bool = False
+    checksum: bool = False
+    delete_extras: bool = False
+    # The caller has seen what delete_extras can do to the home folder, or with an empty source, and wants it.
+    confirmed: bool = False
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        return (*(DEFAULT_EXCLUDES if self.default_excludes else ()), *self.excludes)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Order:
+        ends = {end: Place(**fields[end]) for end in ("source", "target")}
+        return cls(**{**fields, **ends, "excludes": tuple(fields["excludes"])})
+
+
+@dataclass(frozen=True)
+class Headway:
+    """How far a transfer is. `phase` is scanning, sending, deleting, reconnecting or done."""
+
+    phase: str
+    files: int = 0
+    files_total: int = 0
+    bytes: int = 0
+    bytes_total: int = 0
+    rate: float = 0.0
+    left_s: float | None = None
+    path: str = ""
+
+
+# Takes news of a transfer; never fails and never blocks.
+Listener = Callable[[Headway], None]
+
+
+def unheard(headway: Headway) -> None:
+    """A Listener that does not listen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a transfer did; entries that failed are problems. `bytes` are of files, `wire_bytes` went over lines."""
+
+    synced_type: str
+    made_dirs: int = 0
+    sent_files: int = 0
+    skipped_files: int = 0
+    deleted_files: int = 0
+    deleted_dirs: int = 0
+    bytes: int = 0
+    wire_bytes: int = 0
+    seconds: float = 0.0
+    problems: tuple[Problem, ...] = ()
+    problem_count: int = 0
+    # The default excludes that left something out.
+    excluded: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Outcome:
+        problems = tuple(Problem(**problem) for problem in fields["problems"])
+        return cls(**{**fields, "problems": problems, "excluded": tuple(fields["excluded"])})

@@ -1,0 +1,130 @@
+"""A tree of files as a value: what a scan said, kept as it came and read only where two sides differ."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from .errors import FileProblem
+from .files import Problem
+
+FOLDER = struct.Struct(">HII")
+# A far side that says more than this is broken or hostile; ten million files fit.
+MOST_BYTES = 1 << 30
+SECOND = 10**9
+
+
+class Meta(NamedTuple):
+    """What an entry is: f, d or l, and what has to be equal for it to be unchanged."""
+
+    kind: str
+    mode: int
+    size: int
+    mtime: int
+    target: bytes = b""
+
+
+def read_meta(text: bytes) -> Meta:
+    """Raises ValueError, IndexError."""
+    fields = text.split(b" ", 3)
+    kind = fields[0][:1].decode("ascii")
+    if kind not in "fdl":
+        raise ValueError(kind)
+    size = int(fields[1])
+    if size < 0:
+        raise ValueError(size)
+    return Meta(kind, int(fields[0][1:], 8), size, int(fields[2]), fields[3] if kind == "l" else b"")
+
+
+def child(folder: bytes, name: bytes) -> bytes:
+    return folder + b"/" + name if folder else name
+
+
+def is_name(name: bytes) -> bool:
+    return bool(name) and name not in (b".", b"..") and b"/" not in name
+
+
+@dataclass
+class Tree:
+    """One end of a transfer as it was found. `folders` maps a folder to its entries as told, `counts` to its files."""
+
+    kind: str
+    path: str
+    real: str
+    home: str
+    meta: bytes = b""
+    folders: dict[bytes, bytes] = field(default_factory=dict)
+    counts: dict[bytes, int] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+    problem_count: int = 0
+    unread: int = 0
+    hits: tuple[str, ...] = ()
+    leftovers: tuple[str, ...] = ()
+    gitignores: tuple[tuple[bytes, bytes], ...] = ()
+    # Times are known to the second only.
+    coarse: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        return self.kind == "dir" and not self.folders.get(b"", b"")
+
+    def entries(self, folder: bytes) -> dict[bytes, bytes]:
+        """Names and metas of a folder. Raises FileProblem where the other side named what cannot be a name."""
+        block = self.folders.get(folder, b"")
+        if not block:
+            return {}
+        fields = block.split(b"\0")
+        names = fields[0::2]
+        if len(fields) % 2 or not all(map(is_name, names)):
+            raise FileProblem(f"{self.path}: its machine named a file in a way that is not possible", "hostile")
+        return dict(zip(names, fields[1::2], strict=True))
+
+
+def read_tree(end: dict[str, Any], parts: list[bytes]) -> Tree:
+    """A tree from a scan's answer, whoever gave it. Raises FileProblem."""
+    tree = Tree(
+        str(end["kind"]),
+        str(end["path"]),
+        str(end["real"]),
+        str(end["home"]),
+        _bytes(end.get("meta", "")),
+        problems=tuple(Problem(str(path), str(reason)) for path, reason in end.get("problems", ())),
+        problem_count=int(end.get("problem_count", 0)),
+        unread=int(end.get("unread", 0)),
+        hits=tuple(map(str, end.get("hits", ()))),
+        leftovers=tuple(map(str, end.get("leftovers", ()))),
+        gitignores=tuple((_bytes(folder), _bytes(text)) for folder, text in end.get("gitignores", ())),
+        coarse=bool(end.get("coarse")),
+    )
+    try:
+        for folder, block, count in _records(parts):
+            if folder and not all(map(is_name, folder.split(b"/"))):
+                raise ValueError(folder)
+            tree.folders[folder], tree.counts[folder] = block, count
+    except (ValueError, struct.error, zlib.error):
+        raise FileProblem(f"{tree.path}: its machine gave a listing that cannot be read", "hostile") from None
+    return tree
+
+
+def _records(parts: list[bytes]) -> Iterator[tuple[bytes, bytes, int]]:
+    total = 0
+    for part in parts:
+        data = part[1:] if part[:1] == b"=" else zlib.decompressobj().decompress(part[1:], MOST_BYTES - total)
+        total += len(data)
+        if total >= MOST_BYTES:
+            raise ValueError("too much")
+        at = 0
+        while at < len(data):
+            path, block, count = FOLDER.unpack_from(data, at)
+            at += FOLDER.size
+            if at + path + block > len(data):
+                raise ValueError("cut off")
+            yield data[at : at + path], data[at + path : at + path + block], count
+            at += path + block
+
+
+def _bytes(text: object) -> bytes:
+    return str(text).encode("utf-8", "surrogateescape")

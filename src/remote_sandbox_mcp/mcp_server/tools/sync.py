@@ -1,0 +1,203 @@
+"""Tools that make a folder or file at one place like that at another, at once or in the background."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import Context
+from mcp.types import CallToolResult, ToolAnnotations
+from pydantic import Field
+
+from ...core.check import within
+from ...core.errors import BadArgument
+from ...core.transfer import Headway, Listener, Order, Outcome
+from ..reporting import Reporting
+from ..results import lean, reply
+from ..server import SandboxName, SandboxServer
+from ..shapes import CancelledShape, SyncShape, TransferShape
+from ..transfers import cancelled_fields, headway_text, outcome_fields, preview_fields, started_fields, transfer_fields
+
+SYNC = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
+ASK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
+END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
+
+# A transfer that is done within a moment needs no second call.
+MOMENT_S = 3.0
+LONGEST_WAIT_S = 55.0
+LARGEST_EXCLUDE_FILE = 1 << 20
+
+LocalPath = Annotated[str, Field(description="File or folder on the user's machine")]
+RemotePath = Annotated[str, Field(description="File or folder on the sandbox; gpu1:/path names another sandbox")]
+Excludes = Annotated[list[str] | None, Field(description=".gitignore lines for what is left out")]
+ExcludeFile = Annotated[str, Field(description="A local file with such lines")]
+DefaultExcludes = Annotated[bool, Field(description="Also leave out .git, __pycache__, node_modules, .venv")]
+Gitignore = Annotated[bool, Field(description="Heed the .gitignore files in the source")]
+Checksum = Annotated[bool, Field(description="Compare content, not size and time")]
+Extras = Annotated[bool, Field(description="Delete at the target what the source has not (never what is excluded)")]
+Confirm = Annotated[bool, Field(description="Needed to delete_extras in / or home, or from an empty source")]
+DryRun = Annotated[bool, Field(description="Only show what would be done, and why")]
+TaskId = Annotated[str, Field(description="As a sync returned it")]
+
+
+def offer(server: SandboxServer) -> None:
+    server.offer(push(server), title="Copy to a sandbox", annotations=SYNC)
+    server.offer(pull(server), title="Copy from a sandbox", annotations=SYNC)
+    server.offer(check_task(server), title="Ask after a transfer", annotations=ASK)
+    server.offer(cancel_task(server), title="Cancel a transfer", annotations=END)
+    if server.app.settings.expose_advanced_tools:
+        server.offer(push_in_background(server), title="Copy to a sandbox in the background", annotations=SYNC)
+
+
+def push(server: SandboxServer) -> Any:
+    async def sync_local_to_remote(
+        local_path: LocalPath,
+        remote_path: RemotePath,
+        ctx: Context[None, Any],
+        delete_extras: Extras = False,
+        excludes: Excludes = None,
+        exclude_file: ExcludeFile = "",
+        sandbox_name: SandboxName = "",
+        default_excludes: DefaultExcludes = True,
+        respect_gitignore: Gitignore = False,
+        checksum: Checksum = False,
+        confirm_delete: Confirm = False,
+        dry_run: DryRun = False,
+    ) -> Annotated[CallToolResult, SyncShape]:
+        """Make remote_path like local_path: sends only what differs (new or other size or time), with modes and times.
+
+        A large transfer goes on in the background: ask with check_file_transfer_task(task_id)."""
+        app = server.app
+        order = Order(
+            source=app.place(local_path, sandbox=None),
+            target=app.place(remote_path, sandbox=sandbox_name),
+            excludes=rules(excludes, exclude_file),
+            default_excludes=default_excludes,
+            respect_gitignore=respect_gitignore,
+            checksum=checksum,
+            delete_extras=delete_extras,
+            confirmed=confirm_delete,
+        )
+        return await carry_out(server, order, ctx, dry_run)
+
+    return sync_local_to_remote
+
+
+def pull(server: SandboxServer) -> Any:
+    async def sync_remote_to_local(
+        remote_path: RemotePath,
+        local_path: LocalPath,
+        ctx: Context[None, Any],
+        excludes: Excludes = None,
+        exclude_file: ExcludeFile = "",
+        sandbox_name: SandboxName = "",
+        default_excludes: DefaultExcludes = True,
+        respect_gitignore: Gitignore = False,
+        checksum: Checksum = False,
+        dry_run: DryRun = False,
+    ) -> Annotated[CallToolResult, SyncShape]:
+        """Make local_path like remote_path; as sync_local_to_remote, and nothing is deleted."""
+        app = server.app
+        order = Order(
+            source=app.place(remote_path, sandbox=sandbox_name),
+            target=app.place(local_path, sandbox=None),
+            excludes=rules(excludes, exclude_file),
+            default_excludes=default_excludes,
+            respect_gitignore=respect_gitignore,
+            checksum=checksum,
+        )
+        return await carry_out(server, order, ctx, dry_run)
+
+    return sync_remote_to_local
+
+
+def push_in_background(server: SandboxServer) -> Any:
+    async def sync_local_to_remote_background(
+        local_path: LocalPath,
+        remote_path: RemotePath,
+        delete_extras: Extras = False,
+        excludes: Excludes = None,
+        exclude_file: ExcludeFile = "",
+        sandbox_name: SandboxName = "",
+    ) -> Annotated[CallToolResult, SyncShape]:
+        """As sync_local_to_remote, at once in a process of its own, however little it is."""
+        app = server.app
+        order = Order(
+            source=app.place(local_path, sandbox=None),
+            target=app.place(remote_path, sandbox=sandbox_name),
+            excludes=rules(excludes, exclude_file),
+            delete_extras=delete_extras,
+        )
+        transfer = await app.sync(app.guarded(order), wait_s=0, background=True)
+        assert not isinstance(transfer, Outcome)
+        return reply(started_fields(transfer), f"{transfer.status}; task_id {transfer.id}")
+
+    return sync_local_to_remote_background
+
+
+def check_task(server: SandboxServer) -> Any:
+    async def check_file_transfer_task(
+        task_id: TaskId,
+        last_n_lines: Annotated[int, Field(description="Of its log, default 20", ge=0, le=1000)] = 20,
+        wait_s: Annotated[float, Field(description="Wait so long for its end, at most 55")] = 0,
+    ) -> Annotated[CallToolResult, TransferShape]:
+        """How far a transfer is, or what came of it. Use wait_s instead of asking again and again."""
+        within("wait_s", wait_s, 0, LONGEST_WAIT_S)
+        transfers = server.app.transfers
+        transfer = await transfers.check(task_id, wait_s=wait_s)
+        stale = await transfers.is_stale(transfer)
+        fields = transfer_fields(transfer, stale) | lean(log_tail="\n".join(transfers.log_tail(transfer, last_n_lines)))
+        text = headway_text(transfer.headway) if transfer.headway and not transfer.is_over else ""
+        return reply(fields, " ".join(filter(None, (transfer.status, text, transfer.error))))
+
+    return check_file_transfer_task
+
+
+def cancel_task(server: SandboxServer) -> Any:
+    async def cancel_file_transfer_task(
+        task_id: TaskId,
+        force_kill_after_s: Annotated[float, Field(description="Default 5; then its process is killed")] = 5,
+    ) -> Annotated[CallToolResult, CancelledShape]:
+        """End a transfer. Files that have arrived stay; of each other file the old one is still there."""
+        within("force_kill_after_s", force_kill_after_s, 0, 45)
+        done = await server.app.transfers.cancel(task_id, force_kill_after_s=force_kill_after_s)
+        return reply(cancelled_fields(done), done.error or done.transfer.status)
+
+    return cancel_file_transfer_task
+
+
+async def carry_out(server: SandboxServer, order: Order, ctx: Context[None, Any], dry_run: bool) -> CallToolResult:
+    app, order = server.app, server.app.guarded(order)
+    if dry_run:
+        fields = preview_fields(await app.preview(order))
+        return reply(fields, f"would send {fields['would_send_files']} files, {fields['would_send_bytes']} bytes")
+    async with Reporting(ctx) as reporting:
+        done = await app.sync(order, wait_s=MOMENT_S, listener=listener(reporting))
+    if isinstance(done, Outcome):
+        fields = {"mode": "inline"} | outcome_fields(done, order)
+        return reply(fields, f"{done.sent_files} files sent, {done.skipped_files} unchanged")
+    fields = {"auto_switched": True} | started_fields(done)
+    return reply(fields, f"{done.status} in the background; task_id {done.id}")
+
+
+def listener(reporting: Reporting) -> Listener:
+    def hear(headway: Headway) -> None:
+        reporting.send(headway.bytes, headway.bytes_total or None, headway_text(headway))
+
+    return hear
+
+
+def rules(excludes: list[str] | None, exclude_file: str) -> tuple[str, ...]:
+    """The lines of the file, then the given ones: the last that fits decides."""
+    given = tuple(excludes or ())
+    if any("\n" in line or "\0" in line for line in given):
+        raise BadArgument("excludes: a line holds a line break; give one pattern for each element")
+    if not exclude_file:
+        return given
+    try:
+        with Path(exclude_file).expanduser().open("rb") as file:
+            text = file.read(LARGEST_EXCLUDE_FILE)
+    except OSError as problem:
+        raise BadArgument(f"exclude_file {exclude_file} cannot be read: {problem.strerror}; check the path") from None
+    lines = text.decode("utf-8", "surrogateescape").split("\n")
+    return (*(line.rstrip("\r") for line in lines), *given)

@@ -1,0 +1,103 @@
+"""A cache of file pieces by their hash: bounded, shared by all processes, and never in the way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.errors import ConfigError
+from .database import Database
+from .sql import statements
+
+if TYPE_CHECKING:
+    import sqlite3
+
+CHUNKS_FILE = "chunks.db"
+MOST_BYTES = 256 << 20
+# Uses are noted this many at a time: a write for each would cost more than the cache saves.
+MOST_TOUCHED = 1000
+
+
+class Chunks:
+    """Pieces by hash; beyond `most_bytes` the least recently used go. A broken file is a cache that is empty."""
+
+    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+        self._database = Database(folder / CHUNKS_FILE, "migrations_chunks")
+        self._most_bytes = most_bytes
+        self._touched: dict[bytes, int] = {}
+        self._turn = threading.Lock()
+
+    def get(self, key: bytes) -> bytes | None:
+        """The piece, if it is there; never raises."""
+        with self._turn:
+            try:
+                return self._get(key)
+            except ConfigError as problem:
+                self._give_up(problem)
+                return None
+
+    def put(self, key: bytes, blob: bytes) -> None:
+        """Keep a piece, if it can be kept; never raises."""
+        with self._turn:
+            try:
+                self._put(key, blob)
+            except ConfigError as problem:
+                self._give_up(problem)
+
+    def close(self) -> None:
+        """Note what was used, and let go of the file."""
+        with self._turn:
+            if self._touched:
+                with suppress(ConfigError), self._database.writing() as connection:
+                    self._note_uses(connection)
+            self._database.close()
+
+    def _get(self, key: bytes) -> bytes | None:
+        with self._database.reading() as connection:
+            row = connection.execute(statements("chunks")["get"], {"key": key}).fetchone()
+        if row is None:
+            return None
+        self._touched[key] = time.time_ns()
+        if len(self._touched) >= MOST_TOUCHED:
+            with self._database.writing() as connection:
+                self._note_uses(connection)
+        blob: bytes = row["blob"]
+        return blob
+
+    def _put(self, key: bytes, blob: bytes) -> None:
+        size = len(key) + len(blob)
+        if size > self._most_bytes:
+            return
+        with self._database.writing() as connection:
+            values = {"key": key, "blob": blob, "bytes": size, "used": time.time_ns()}
+            connection.execute(statements("chunks")["put"], values)
+            excess = connection.execute(statements("chunks")["total"]).fetchone()[0] - self._most_bytes
+            if excess > 0:
+                self._note_uses(connection)
+                _drop_oldest(connection, excess)
+
+    def _note_uses(self, connection: sqlite3.Connection) -> None:
+        uses = [{"key": key, "used": used} for key, used in self._touched.items()]
+        connection.executemany(statements("chunks")["touch"], uses)
+        self._touched.clear()
+
+    def _give_up(self, problem: ConfigError) -> None:
+        """Start anew where SQLite calls the file damaged; one that is only busy, full or not ours is left as it is."""
+        import sqlite3
+
+        # The exact class: those below it tell of other trouble.
+        if type(problem.__cause__) is sqlite3.DatabaseError:
+            with suppress(OSError):
+                self._database.discard()
+
+
+def _drop_oldest(connection: sqlite3.Connection, excess: int) -> None:
+    while excess > 0:
+        for row in connection.execute(statements("chunks")["oldest"]).fetchall():
+            connection.execute(statements("chunks")["remove"], {"key": row["key"]})
+            excess -= row["bytes"]
+            if excess <= 0:
+                return

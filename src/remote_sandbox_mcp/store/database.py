@@ -1,0 +1,140 @@
+"""One SQLite file that several processes and threads use at once: opened, kept private, brought up to date."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.errors import ConfigError
+from .sql import migrations, split
+
+# Costs milliseconds, and most calls of a server need no database.
+if TYPE_CHECKING:
+    import sqlite3
+
+BUSY_S = 5.0
+STATE_FILE = "state.db"
+
+
+class Database:
+    """A database that is opened on first use; any thread may use it. What goes wrong in it is told as ConfigError."""
+
+    def __init__(self, file: Path, steps: str = "migrations") -> None:
+        self.file = file
+        self._steps = steps
+        self._turn = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for this thread alone."""
+        import sqlite3
+
+        try:
+            with self._turn:
+                self._connection = self._connection or self._open()
+                yield self._connection
+        except sqlite3.Error as error:
+            raise ConfigError(
+                f"unable to use {self.file}: {error}. If this stays so, move that file away; it is made again."
+            ) from error
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """The connection in a transaction that is kept as a whole, or not at all where an exception leaves it."""
+        with self.reading() as connection, _transaction(connection):
+            yield connection
+
+    def close(self) -> None:
+        """Let go of the file; the next use opens it again."""
+        with self._turn:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def discard(self) -> None:
+        """Remove the file with all that is in it; the next use makes a new one."""
+        self.close()
+        with _one_at_a_time(self.file.with_suffix(".lock")):
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{self.file}{suffix}").unlink(missing_ok=True)
+
+    def _open(self) -> sqlite3.Connection:
+        import sqlite3
+
+        try:
+            with _one_at_a_time(self.file.with_suffix(".lock")):
+                _make_private(self.file)
+                connection = sqlite3.connect(self.file, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+                try:
+                    self._prepare(connection)
+                except BaseException:
+                    connection.close()
+                    raise
+        except OSError as error:
+            raise ConfigError(f"unable to open {self.file}: {error.strerror or error}") from error
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        import sqlite3
+
+        connection.row_factory = sqlite3.Row
+        # With a write-ahead log readers and the writer do not wait for each other, nor a commit for the disk.
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        steps = migrations(self._steps)
+        if _version(connection) != len(steps):
+            with _transaction(connection):
+                self._migrate(connection)
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        steps, version = migrations(self._steps), _version(connection)
+        if version > len(steps):
+            raise ConfigError(
+                f"{self.file} was written by a newer remote-sandbox-mcp (its version is {version}, this one knows "
+                f"{len(steps)}); update remote-sandbox-mcp, or set REMOTE_SANDBOX_MCP_HOME to another folder"
+            )
+        for script in steps[version:]:
+            for statement in split(script):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {len(steps)}")
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.commit()
+    except BaseException:
+        connection.rollback()
+        raise
+
+
+@contextmanager
+def _one_at_a_time(file: Path) -> Iterator[None]:
+    """Whoever opens a new file makes it ready before anybody else looks: SQLite does not wait for a change of mode."""
+    fd = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _make_private(file: Path) -> None:
+    """For the owner alone; SQLite gives the files beside it the same mode."""
+    try:
+        # Never opened where it exists: closing it again would drop the locks that this process has on it.
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        os.chmod(file, 0o600)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])

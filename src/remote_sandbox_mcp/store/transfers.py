@@ -1,0 +1,138 @@
+"""Transfers as rows: any process adds, reads and ends them, and asks for one to be cancelled."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..core.transfer import Headway, Order, Outcome
+from .database import Database
+from .sql import statements
+
+if TYPE_CHECKING:
+    import sqlite3
+
+QUEUED, RUNNING, COMPLETED, FAILED, CANCELLED = "queued", "running", "completed", "failed", "cancelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """A transfer as its row says. `pid` runs it or ran it last; times are seconds since the epoch, 0 for not yet."""
+
+    id: str
+    order: Order
+    status: str
+    log_file: str
+    created: float
+    updated: float
+    started: float = 0.0
+    ended: float = 0.0
+    headway: Headway | None = None
+    outcome: Outcome | None = None
+    # Why it failed, and the code of that error as core/errors.py has it.
+    error: str = ""
+    code: str = ""
+    pid: int = 0
+    cancel_requested: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.status not in (QUEUED, RUNNING)
+
+
+@dataclass(frozen=True)
+class End:
+    """How a transfer ended."""
+
+    status: str
+    outcome: Outcome | None = None
+    error: str = ""
+    code: str = ""
+
+
+class Ledger:
+    """The rows. Each call is one short transaction; an end, once written, stays. Raises ConfigError."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def add(self, transfer: Transfer) -> None:
+        fields = {name: getattr(transfer, name) for name in ("id", "status", "pid", "log_file")}
+        times = {name: getattr(transfer, name) for name in ("created", "started", "updated")}
+        self._change("add", **fields, **times, wanted=_to_json(transfer.order))
+
+    def get(self, task_id: str) -> Transfer | None:
+        with self.database.reading() as connection:
+            row = connection.execute(statements("transfers")["get"], {"id": task_id}).fetchone()
+        return _transfer(row) if row else None
+
+    def latest(self, limit: int) -> tuple[Transfer, ...]:
+        """Newest first."""
+        return self._select("latest", limit=limit)
+
+    def untouched_since(self, before: float) -> tuple[Transfer, ...]:
+        """The oldest of those that nobody has written to since, up to a hundred."""
+        return self._select("untouched_since", before=before)
+
+    def take(self, task_id: str, pid: int) -> Transfer | None:
+        """Note who runs it from now on; nothing where it is over or unknown."""
+        return self.get(task_id) if self._change("take", id=task_id, pid=pid, now=time.time()) else None
+
+    def note(self, task_id: str, pid: int, headway: Headway) -> None:
+        """Note how far it is; ignored from a process that does not run it any more."""
+        self._change("note", id=task_id, pid=pid, headway=_to_json(headway), now=time.time())
+
+    def is_unwanted(self, task_id: str) -> bool:
+        """Whether somebody has asked for it to be cancelled."""
+        with self.database.reading() as connection:
+            row = connection.execute(statements("transfers")["wish"], {"id": task_id}).fetchone()
+        return bool(row and row[0])
+
+    def ask_to_cancel(self, task_id: str) -> None:
+        self._change("ask_to_cancel", id=task_id, now=time.time())
+
+    def end(self, task_id: str, end: End, headway: Headway | None = None) -> bool:
+        """Note the end; false where it was over already."""
+        # An error may quote a file name that is no text.
+        error = end.error.encode("utf-8", "backslashreplace").decode()
+        values = {"status": end.status, "outcome": _to_json(end.outcome), "error": error, "code": end.code}
+        return self._change("end", id=task_id, headway=_to_json(headway), now=time.time(), **values)
+
+    def remove(self, task_id: str) -> None:
+        self._change("remove", id=task_id)
+
+    def _change(self, name: str, **values: object) -> bool:
+        with self.database.writing() as connection:
+            return connection.execute(statements("transfers")[name], values).rowcount > 0
+
+    def _select(self, name: str, **values: object) -> tuple[Transfer, ...]:
+        with self.database.reading() as connection:
+            return tuple(_transfer(row) for row in connection.execute(statements("transfers")[name], values).fetchall())
+
+
+def _transfer(row: sqlite3.Row) -> Transfer:
+    fields = {name: row[name] for name in row.keys() if name != "wanted"}  # noqa: SIM118
+    headway, outcome = (json.loads(fields[name] or "null") for name in ("headway", "outcome"))
+    return Transfer(
+        **{
+            **fields,
+            "order": Order.from_json(_known(Order, json.loads(row["wanted"]))),
+            "headway": Headway(**_known(Headway, headway)) if headway else None,
+            "outcome": Outcome.from_json(_known(Outcome, outcome)) if outcome else None,
+            "cancel_requested": bool(fields["cancel_requested"]),
+        }
+    )
+
+
+def _to_json(value: Order | Headway | Outcome | None) -> str | None:
+    return None if value is None else json.dumps(dataclasses.asdict(value))
+
+
+def _known(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What this version knows of a value that a newer one may have written."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    return {name: value for name, value in fields.items() if name in names}

@@ -1,0 +1,1 @@
+"""File sync: two ends, one plan, a few streams."""

@@ -1,0 +1,158 @@
+"""The two ends of a transfer: where they are, which lanes lead there, what is there."""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..core.errors import BadArgument, FileProblem
+from ..core.lane import Lane, Reply
+from ..core.transfer import DEFAULT_EXCLUDES, Order, Place
+from ..core.tree import Tree, read_tree
+from .lanes import Lanes
+
+# A line this slow is worth a compressed listing, and more than two lanes.
+LONG_S = 0.004
+
+
+@dataclass
+class End:
+    """One end. `root` and `name` are what the lanes are told: the folder, and the file in it where it is one file."""
+
+    place: Place
+    lanes: Lanes
+    root: str = ""
+    name: bytes = b""
+    taken: list[Lane] = field(default_factory=list)
+    _before: int = 0
+
+    @property
+    def moved(self) -> int:
+        """Bytes that went over the lines of this transfer."""
+        return sum(lane.moved for lane in self.taken) - self._before
+
+    @property
+    def is_far(self) -> bool:
+        return self.lanes.round_trip_s > LONG_S
+
+    @property
+    def lane(self) -> Lane:
+        return self.taken[0]
+
+    async def open(self) -> None:
+        """Raises ConnectError, Unsupported."""
+        if not self.taken:
+            self._add(await self.lanes.take())
+
+    def _add(self, lane: Lane) -> None:
+        self.taken.append(lane)
+        self._before += lane.moved
+
+    async def widen(self, count: int) -> None:
+        """Up to so many lanes, where they can be had."""
+        wanted = min(count, self.lanes.most) - len(self.taken)
+        if wanted > 0:
+            for lane in await self.lanes.take_more(wanted):
+                self._add(lane)
+
+    def give_back(self) -> None:
+        for lane in self.taken:
+            self.lanes.give_back(lane)
+        self.taken, self._before = [], 0
+
+    async def drop(self) -> None:
+        """Whatever the lanes are doing, it is not wanted any more."""
+        taken, self.taken, self._before = self.taken, [], 0
+        await asyncio.gather(*(lane.close() for lane in taken), return_exceptions=True)
+
+    async def look(self) -> dict[str, Any]:
+        return (await self.ask("look", path=self.place.path)).end
+
+    async def ask(self, verb: str, raw: bytes = b"", **order: Any) -> Reply:
+        return await self.lane.begin(verb, raw, **order)
+
+    async def scan(self, order: Order, path: str = "") -> Tree:
+        """What is there, without what is left out. Raises FileProblem, Unreachable."""
+        parts: list[bytes] = []
+        reply = await self.lane.begin(
+            "scan",
+            heard=parts.append,
+            path=path or self.place.path,
+            rules=list(order.rules),
+            watched=list(DEFAULT_EXCLUDES) if order.default_excludes else [],
+            gitignore=order.respect_gitignore,
+            squeeze=self.is_far,
+        )
+        return read_tree(reply.end, parts)
+
+
+class Ends:
+    """Both ends, looked at."""
+
+    def __init__(self, order: Order, source: End, target: End) -> None:
+        self.order = order
+        self.source = source
+        self.target = target
+
+    async def open(self) -> None:
+        await asyncio.gather(self.source.open(), self.target.open())
+
+    def give_back(self) -> None:
+        self.source.give_back()
+        self.target.give_back()
+
+    async def drop(self) -> None:
+        await asyncio.gather(self.source.drop(), self.target.drop())
+
+    async def scan(self) -> tuple[Tree, Tree]:
+        """Both trees. A single file is a tree of one entry. Raises FileProblem, BadArgument, Unreachable."""
+        found = await self.source.look() if not self.source.place.sandbox or self.target.place.sandbox else None
+        if found and found["kind"] != "dir":
+            return await self._scan_file(await self.source.scan(self.order))
+        # A folder, or what will turn out to be one: both sides look at once.
+        scanning = asyncio.ensure_future(self._scan_target())
+        try:
+            source = await self.source.scan(self.order)
+            if source.kind != "dir":
+                scanning.cancel()
+                await self.target.drop()
+                await self.target.open()
+                return await self._scan_file(source)
+            target = await scanning
+        finally:
+            scanning.cancel()
+        self.source.root, self.target.root = source.path, target.path
+        if target.kind in ("file", "other"):
+            raise FileProblem(f"{self.target.place} is not a folder, but {self.source.place} is", "not_a_folder")
+        return source, target
+
+    async def _scan_target(self) -> Tree:
+        return await self.target.scan(replace(self.order, respect_gitignore=False))
+
+    async def _scan_file(self, source: Tree) -> tuple[Tree, Tree]:
+        if source.kind == "missing":
+            raise FileProblem(f"{self.source.place} does not exist", "ENOENT")
+        if source.kind != "file":
+            raise FileProblem(f"{self.source.place} is neither a file nor a folder", "not_a_file")
+        self.source.root, name = posixpath.split(source.path)
+        found = await self.target.look()
+        path = str(found["path"])
+        if found["kind"] == "dir" or self.target.place.path.endswith("/"):
+            path = posixpath.join(path, name)
+        self.target.root, target_name = posixpath.split(path)
+        self.source.name, self.target.name = _bytes(name), _bytes(target_name)
+        target = await self.target.scan(self.order, path)
+        if target.kind == "dir":
+            raise FileProblem(f"{path} is a folder, but {self.source.place} is a file", "is_dir")
+        entry = self.source.name + b"\0"
+        source.folders, source.counts = {b"": entry + source.meta}, {b"": 1}
+        target.folders = {b"": entry + target.meta} if target.kind == "file" else {}
+        if not self.target.name:
+            raise BadArgument(f"{self.target.place} does not name a file")
+        return source, target
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

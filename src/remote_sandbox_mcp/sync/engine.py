@@ -1,0 +1,269 @@
+"""One sync: scan both ends, plan, carry out. Push and pull are the same with the ends exchanged."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ..backends.outpost.far.target import ATTRIBUTES
+from ..core.errors import FileProblem
+from ..core.files import Problem
+from ..core.plan import LARGE, Attributes, Item, Plan, check_deletion, make_plan
+from ..core.transfer import Headway, Listener, Order, Outcome, unheard
+from ..core.tree import Tree
+from .ends import End, Ends
+from .large import Chunks, LargeFile
+from .streams import Stream, Streams
+from .tempo import Meter, Squeeze
+from .together import Together
+
+BATCH_FILES, BATCH_BYTES = 256, 512 << 10
+MANY_LANES, FEW_LANES = 8, 2
+LARGE_AT_ONCE = 4
+MOST_PROBLEMS = 100
+# What ends a transfer instead of being told of a single file.
+FATAL = ("No space left on device", "Disk quota exceeded", "Read-only file system")
+
+
+class Synchronization:
+    """One order, from the first look to the last word. It may be planned and not carried out."""
+
+    def __init__(self, order: Order, source: End, target: End, chunks: Chunks) -> None:
+        self.order = order
+        self.ends = Ends(order, source, target)
+        self.chunks = chunks
+        self.plan = Plan()
+        self.source_tree: Tree | None = None
+        self.target_tree: Tree | None = None
+        self._noted: list[Problem] = []
+        self._problem_count = 0
+        self._begun = time.monotonic()
+        self._sent = self._bytes = self._deleted_files = self._deleted_dirs = 0
+
+    # Plan
+
+    async def prepare(self, listener: Listener = unheard) -> Plan:
+        """Look at both ends and decide. Raises FileProblem, BadArgument, ConnectError."""
+        listener(Headway("scanning"))
+        try:
+            await self.ends.open()
+            self.source_tree, self.target_tree = await self.ends.scan()
+            check_deletion(self.order, self.source_tree, self.target_tree)
+            self.plan = make_plan(self.source_tree, self.target_tree, self.order)
+            await self._settle_doubts(self.plan)
+        except BaseException:
+            await self.ends.drop()
+            raise
+        for problem in (*self.source_tree.problems, *self.plan.problems):
+            self._note(problem)
+        self._problem_count += self.source_tree.problem_count - len(self.source_tree.problems)
+        return self.plan
+
+    async def _settle_doubts(self, plan: Plan) -> None:
+        """Compare the content of what has the same size on both sides."""
+        for batch in _batches([item for item, _ in plan.doubtful], BATCH_FILES, 1 << 62):
+            raw = _names(batch)
+            ours, theirs = await asyncio.gather(
+                self.ends.source.ask("digests", raw, root=self.ends.source.root),
+                self.ends.target.ask("digests", self._target_names(batch), root=self.ends.target.root),
+            )
+            for at, item in enumerate(batch):
+                digest = ours.out[16 * at : 16 * at + 16]
+                if digest != theirs.out[16 * at : 16 * at + 16] or digest == bytes(16):
+                    plan.send.append(item)
+        changed = {(item.folder, item.name) for item in plan.send}
+        for item, differs in plan.doubtful:
+            if (item.folder, item.name) not in changed:
+                plan.skipped += 1
+                if differs:
+                    plan.touch.append(Attributes(item.path, item.meta.mode, item.meta.mtime))
+        plan.doubtful = []
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        return tuple(self._noted)
+
+    @property
+    def problem_count(self) -> int:
+        return self._problem_count
+
+    def release(self) -> None:
+        """It is not going to be carried out."""
+        self.ends.give_back()
+
+    # Carry out
+
+    async def carry_out(self, listener: Listener = unheard) -> Outcome:
+        """Do what was planned. Raises FileProblem, Unreachable; what has arrived by then stays."""
+        assert self.source_tree is not None
+        plan = self.plan
+        meter = Meter(listener, len(plan.send), plan.bytes)
+        try:
+            await self._carry(meter)
+        except BaseException:
+            await self.ends.drop()
+            raise
+        wire_bytes = sum(end.moved for end in (self.ends.source, self.ends.target) if end.place.sandbox)
+        meter.phase = "done"
+        meter.tell(time.monotonic(), always=True)
+        self.ends.give_back()
+        return self._outcome(wire_bytes)
+
+    async def _carry(self, meter: Meter) -> None:
+        plan, target, root = self.plan, self.ends.target, self.ends.target.root
+        assert self.target_tree is not None
+        if plan.clear:
+            self._hear(await target.ask("clear", b"\0".join(plan.clear), root=root))
+        if plan.send:
+            await self._send_all(meter)
+        meter.phase = "deleting" if plan.delete_files or plan.delete_folders else meter.phase
+        meter.tell(time.monotonic(), always=True)
+        if plan.touch:
+            self._hear(await target.ask("touch", self._packed(plan.touch), root=root))
+        if plan.delete_files or plan.delete_folders:
+            raw = b"\0".join(plan.delete_files) + b"\0\0" + b"\0".join(plan.delete_folders)
+            reply = self._hear(await target.ask("delete", raw, root=root))
+            self._deleted_files, self._deleted_dirs = int(reply["files"]), int(reply["dirs"])
+        if plan.finish or (self.target_tree.kind == "missing" and not self.ends.target.name):
+            self._hear(await target.ask("finish", self._packed(plan.finish), root=root))
+        if self.target_tree.leftovers:
+            raw = b"\0".join(path.encode("utf-8", "surrogateescape") for path in self.target_tree.leftovers)
+            await target.ask("tidy", raw, root=root)
+
+    async def _send_all(self, meter: Meter) -> None:
+        streams = await self._open_streams()
+        small = [item for item in self.plan.send if item.meta.size <= LARGE]
+        large = [item for item in self.plan.send if item.meta.size > LARGE]
+        async with Together() as tasks:
+            tasks.start(self._send_large(streams, large, meter))
+            for batch in _batches(small, BATCH_FILES, BATCH_BYTES):
+                stream = await streams.take()
+                tasks.check()
+                tasks.start(self._send_batch(streams, stream, batch, meter))
+
+    async def _open_streams(self) -> Streams:
+        """As many lanes as the line is long, and no more than there is to send."""
+        source, target = self.ends.source, self.ends.target
+        pieces = max(1, self.plan.bytes // BATCH_BYTES, len(self.plan.send) // BATCH_FILES)
+        counts = [min(pieces, MANY_LANES if end.is_far else FEW_LANES) for end in (source, target)]
+        await asyncio.gather(source.widen(counts[0]), target.widen(counts[1]))
+        common = [way for way in source.lane.squeezers if way in target.lane.squeezers]
+        return Streams(source.taken, target.taken, (source.root, target.root), Squeeze(common[0] if common else ""))
+
+    async def _send_batch(self, streams: Streams, stream: Stream, batch: list[Item], meter: Meter) -> None:
+        try:
+            said, arrived = await streams.carry(stream, "send", _names(batch), self._target_names(batch))
+        except FileProblem as problem:
+            self._fail_if_fatal(str(problem))
+            for item in batch:
+                self._note(Problem(_text(item.path), str(problem)))
+            return
+        finally:
+            streams.give_back(stream)
+        self._hear(said)
+        self._hear(arrived)
+        self._sent += int(arrived.end["files"])
+        self._bytes += int(arrived.end["bytes"])
+        meter.add(time.monotonic(), len(batch), int(arrived.end["bytes"]), batch[-1].path)
+
+    async def _send_large(self, streams: Streams, items: list[Item], meter: Meter) -> None:
+        room = asyncio.Semaphore(LARGE_AT_ONCE)
+        async with Together() as tasks:
+            for item in items:
+                await room.acquire()
+                tasks.check()
+                tasks.start(self._send_one_large(streams, item, meter, room))
+
+    async def _send_one_large(self, streams: Streams, item: Item, meter: Meter, room: asyncio.Semaphore) -> None:
+        where = f"{self.order.target.sandbox}:{self.ends.target.root}"
+        name = self.ends.target.name or item.name
+        try:
+            told = await LargeFile(item, name, streams, meter, self.chunks, where).carry()
+            if told:
+                self._note(Problem(_text(item.path), told))
+            self._sent += 1
+            self._bytes += item.meta.size
+            meter.add(time.monotonic(), 1, 0, item.path)
+        except FileProblem as problem:
+            self._fail_if_fatal(str(problem))
+            self._note(Problem(_text(item.path), str(problem)))
+        finally:
+            room.release()
+
+    # Tell
+
+    def _hear(self, reply: Any) -> dict[str, Any]:
+        """Take in what an answer says of single entries."""
+        end: dict[str, Any] = reply.end
+        for path, reason in end.get("problems", ()):
+            self._fail_if_fatal(str(reason))
+            self._note(Problem(str(path), str(reason)))
+        self._problem_count += int(end.get("problem_count", 0)) - len(end.get("problems", ()))
+        return end
+
+    def _fail_if_fatal(self, reason: str) -> None:
+        if any(words in reason for words in FATAL):
+            raise FileProblem(f"{self.order.target}: {reason}; what had arrived by then is in place", "fatal")
+
+    def _note(self, problem: Problem) -> None:
+        self._problem_count += 1
+        if len(self._noted) < MOST_PROBLEMS:
+            self._noted.append(problem)
+
+    def _outcome(self, wire_bytes: int) -> Outcome:
+        assert self.source_tree is not None
+        return Outcome(
+            synced_type="file" if self.ends.source.name else "directory",
+            made_dirs=self.plan.new_folders,
+            sent_files=self._sent,
+            skipped_files=self.plan.skipped,
+            deleted_files=self._deleted_files,
+            deleted_dirs=self._deleted_dirs,
+            bytes=self._bytes,
+            wire_bytes=wire_bytes,
+            seconds=time.monotonic() - self._begun,
+            problems=tuple(self._noted),
+            problem_count=self._problem_count,
+            excluded=self.source_tree.hits,
+        )
+
+    def _target_names(self, batch: list[Item]) -> bytes:
+        return b"\0" + self.ends.target.name + b"\0" if self.ends.target.name else _names(batch)
+
+    def _packed(self, attributes: list[Attributes]) -> bytes:
+        parts = []
+        for item in attributes:
+            path = self.ends.target.name or item.path
+            parts.append(ATTRIBUTES.pack(item.mode, item.mtime, len(path)) + path)
+        return b"".join(parts)
+
+
+def _names(batch: list[Item]) -> bytes:
+    """A folder, its names, an empty field, and so on, as far/source.py reads it."""
+    fields: list[bytes] = []
+    folder: bytes | None = None
+    for item in batch:
+        if item.folder != folder:
+            fields += [b"", item.folder] if folder is not None else [item.folder]
+            folder = item.folder
+        fields.append(item.name)
+    return b"\0".join([*fields, b""])
+
+
+def _batches(items: list[Item], most: int, size: int) -> Iterator[list[Item]]:
+    batch: list[Item] = []
+    total = 0
+    for item in items:
+        batch.append(item)
+        total += item.meta.size
+        if len(batch) >= most or total >= size:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")

@@ -1,0 +1,66 @@
+"""The lanes to one place: opened when they are needed, kept warm for a while, closed when they are not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from ..core.errors import SandboxError
+from ..core.lane import Lane
+
+IDLE_S = 120.0
+
+
+class Lanes:
+    """A lane belongs to one transfer at a time."""
+
+    def __init__(self, name: str, opener: Callable[[], Awaitable[Lane]], most: int) -> None:
+        self.name = name
+        self.most = most
+        # How long a question and its answer take, by the quickest so far.
+        self.round_trip_s = float("inf")
+        self._opener = opener
+        self._idle: list[Lane] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def take(self) -> Lane:
+        """A lane that lives. Raises ConnectError, Unsupported."""
+        while self._idle:
+            lane = self._idle.pop()
+            if lane.is_alive:
+                return lane
+        lane = await self._opener()
+        begun = time.perf_counter()
+        await lane.begin("rest")
+        self.round_trip_s = min(self.round_trip_s, time.perf_counter() - begun)
+        return lane
+
+    async def take_more(self, count: int) -> list[Lane]:
+        """Up to so many; fewer, or none, where no more are to be had."""
+        found = await asyncio.gather(*(self.take() for _ in range(count)), return_exceptions=True)
+        for problem in found:
+            if isinstance(problem, BaseException) and not isinstance(problem, SandboxError):
+                raise problem
+        return [lane for lane in found if not isinstance(lane, BaseException)]
+
+    def give_back(self, lane: Lane) -> None:
+        """It has nothing to do any more; what it holds open it closes."""
+        if lane.is_alive:
+            lane.begin("rest")
+            self._idle.append(lane)
+            if self._timer:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._drop_idle)
+
+    def _drop_idle(self) -> None:
+        task = asyncio.ensure_future(self.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        idle, self._idle = self._idle, []
+        if self._timer:
+            self._timer.cancel()
+        await asyncio.gather(*(lane.close() for lane in idle), return_exceptions=True)

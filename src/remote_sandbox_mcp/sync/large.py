@@ -1,0 +1,209 @@
+"""One large file: resumed, sent by what has changed in it, or sent whole; always in parts over all streams."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from ..backends.outpost.far import wire
+from ..backends.outpost.far.large import SAME
+from ..core.pieces import Matcher, Span, joined
+from ..core.plan import Item
+from .streams import Stream, Streams
+from .tempo import Meter
+from .together import Together
+
+BLOCK = 1 << 20
+BLOCKS_AT_ONCE = 64
+# Below this a file is sent whole: to compare it would take as long.
+COMPARED_FROM = 4 << 20
+SPAN = 32 << 20
+
+
+class Chunks(Protocol):
+    """Remembers how files were cut, so that a file that was sent once need not be read at the far side again."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def put(self, key: bytes, blob: bytes) -> None: ...
+
+
+class LargeFile:
+    """The way of one large file to its target."""
+
+    def __init__(
+        self, item: Item, target_name: bytes, streams: Streams, meter: Meter, chunks: Chunks, where: str
+    ) -> None:
+        self.item = item
+        self.streams = streams
+        self.meter = meter
+        self.chunks = chunks
+        # Names the target among all that we remember.
+        self.where = where
+        self.raw = item.folder + b"\0" + item.name
+        self.size = item.meta.size
+        facts = f"{self.size}:{item.meta.mtime}:".encode() + target_name
+        self.key = hashlib.sha256(facts).hexdigest()[:24].encode()
+        self.target_raw = item.folder + b"\0" + target_name + b"\0" + self.key
+        self.partial = b""
+        self.fresh = True
+        self.old: dict[str, Any] = {}
+        self.mark = self.index = b""
+
+    async def carry(self) -> str:
+        """Put it in place; returns what is to be told of it, or nothing. Raises FileProblem, Unreachable."""
+        first = await self.streams.take()
+        try:
+            await self._begin(first)
+            if not self.fresh and self._knows_pieces(first):
+                await self._send(await self._missing(first))
+            elif self.old and self.size >= COMPARED_FROM and self._knows_pieces(first):
+                await self._send_changes(first)
+            else:
+                await self._send([Span(0, self.size)])
+            return await self._commit(first)
+        finally:
+            for stream in self.streams.all:
+                if self.key in stream.joined:
+                    stream.joined.discard(self.key)
+                    stream.target.begin("leave", self.key, root=self.streams.target_root)
+            self.streams.give_back(first)
+
+    def _knows_pieces(self, stream: Stream) -> bool:
+        return stream.source.knows_pieces and stream.target.knows_pieces
+
+    async def _begin(self, stream: Stream) -> None:
+        root = self.streams.target_root
+        reply = await stream.target.begin("begin", self.target_raw, root=root, size=self.size, first=True)
+        stream.joined.add(self.key)
+        self.partial = str(reply.end["partial"]).encode()
+        self.fresh, self.old = bool(reply.end["fresh"]), reply.end.get("old") or {}
+
+    async def _commit(self, stream: Stream) -> str:
+        """If it changed while it was read it gets the time that it had before, so that the next sync sees it."""
+        meta = self.item.meta
+        now = (await stream.source.begin("check", self.raw, root=self.streams.source_root)).end
+        changed = now["size"] != self.size or now["mtime"] != meta.mtime
+        size = min(self.size, int(now["size"]))
+        order: dict[str, Any] = {"mode": meta.mode, "mtime": meta.mtime, "size": size, "uses_old": bool(self.index)}
+        reply = await stream.target.begin("commit", self.key, root=self.streams.target_root, **order)
+        stream.joined.discard(self.key)
+        if self.index and not changed:
+            self.chunks.put(self._chunks_key(str(reply.end["state"])), bytes([len(self.mark)]) + self.mark + self.index)
+        return "changed while it was read; sync again to be sure" if changed else ""
+
+    # Parts
+
+    async def _send(self, spans: Iterable[Span]) -> None:
+        async with Together() as tasks:
+            for span in spans:
+                await self._send_span(tasks, span, anywhere)
+
+    async def _send_span(self, tasks: Together, span: Span, allowed: Callable[[Stream], bool]) -> None:
+        step = 4 * BLOCK if len(self.streams.all) <= 2 else BLOCK
+        end = span.offset + span.length
+        for offset in range(span.offset, end, step):
+            stream = await self._next(tasks, allowed)
+            tasks.start(self._send_part(stream, offset, min(step, end - offset)))
+
+    async def _next(self, tasks: Together, allowed: Callable[[Stream], bool]) -> Stream:
+        """A stream with room, whose lane knows the file."""
+        stream = await self.streams.take(allowed)
+        try:
+            tasks.check()
+        except BaseException:
+            self.streams.give_back(stream)
+            raise
+        if not any(self.key in other.joined and other.target is stream.target for other in self.streams.all):
+            # What a lane is asked it does in order, so this needs no waiting.
+            raw = self.target_raw + b"\0" + self.partial
+            stream.target.begin("join", raw, root=self.streams.target_root, size=self.size, fresh=self.fresh)
+            stream.joined.add(self.key)
+        return stream
+
+    async def _send_part(self, stream: Stream, offset: int, length: int) -> None:
+        try:
+            await self.streams.carry(stream, "part", self.raw, self.key, offset=offset, length=length)
+            self._arrived(length)
+        finally:
+            self.streams.give_back(stream)
+
+    def _arrived(self, length: int) -> None:
+        self.meter.add(time.monotonic(), 0, length, self.item.path)
+
+    # Resume
+
+    async def _missing(self, stream: Stream) -> Iterable[Span]:
+        """What the partial file of an earlier transfer lacks, block by block."""
+        count, spans = -(-self.size // BLOCK), []
+        for start in range(0, count, BLOCKS_AT_ONCE):
+            order: dict[str, Any] = {"start": start, "count": min(BLOCKS_AT_ONCE, count - start), "block": BLOCK}
+            ours, theirs = await asyncio.gather(
+                stream.source.begin("blocks", self.raw, root=self.streams.source_root, **order),
+                stream.target.begin("partial_blocks", self.key, root=self.streams.target_root, **order),
+            )
+            for at in range(order["count"]):
+                offset, digest = (start + at) * BLOCK, slice(16 * at, 16 * at + 16)
+                length = min(BLOCK, self.size - offset)
+                if ours.out[digest] == theirs.out[digest]:
+                    self._arrived(length)
+                else:
+                    spans.append(Span(offset, length))
+        return joined(spans)
+
+    # Changes
+
+    async def _send_changes(self, stream: Stream) -> None:
+        """Both sides are cut by content; what the old file has is copied there, while this side is still being read."""
+        known = self.chunks.get(self._chunks_key(str(self.old["state"]))) or b"\0"
+        self.mark, theirs = known[1 : 1 + known[0]], known[1 + known[0] :]
+        self.mark = self.mark or await self._choose_mark(stream)
+        told: asyncio.Queue[bytes] = asyncio.Queue()
+        raw, root = self.raw + b"\0" + self.mark, self.streams.source_root
+        reading = asyncio.ensure_future(stream.source.begin("index", raw, root=root, heard=told.put_nowait))
+        reading.add_done_callback(lambda _: told.put_nowait(b""))
+        async with Together() as tasks:
+            theirs = theirs or await self._index_old(stream)
+            matcher, index = Matcher(theirs, SPAN), []
+            while data := await told.get():
+                index.append(data)
+                for span in matcher.feed(data):
+                    await self._carry_span(tasks, span, stream)
+            await reading
+            for span in matcher.rest():
+                await self._carry_span(tasks, span, stream)
+            self.index = b"".join(index)
+
+    async def _choose_mark(self, stream: Stream) -> bytes:
+        return (await stream.source.begin("mark", self.raw, root=self.streams.source_root)).out
+
+    async def _index_old(self, stream: Stream) -> bytes:
+        root = self.streams.target_root
+        return (await stream.target.begin("index_old", self.key + b"\0" + self.mark, root=root)).out
+
+    def _chunks_key(self, state: str) -> bytes:
+        facts = (self.where.encode("utf-8", "surrogateescape"), self.item.path, state.encode())
+        return hashlib.sha256(b"\0".join(facts)).digest()
+
+    async def _carry_span(self, tasks: Together, span: Span, reader: Stream) -> None:
+        others = any(stream.source is not reader.source for stream in self.streams.all)
+        if span.place < 0:
+            # The reader's lane is busy with reading.
+            await self._send_span(tasks, span, lambda stream: stream.source is not reader.source or not others)
+        else:
+            tasks.start(self._copy(await self._next(tasks, anywhere), span))
+
+    async def _copy(self, stream: Stream, span: Span) -> None:
+        try:
+            body = SAME.pack(span.offset, span.place, span.length)
+            await self.streams.tell_target(stream, wire.COPY, body, self.key)
+            self._arrived(span.length)
+        finally:
+            self.streams.give_back(stream)
+
+
+def anywhere(stream: Stream) -> bool:
+    return True

@@ -1,0 +1,95 @@
+"""Syncs between any two places: keeps the lanes to them, and goes on after a cut line."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from ..core.errors import Unreachable
+from ..core.lane import Lane
+from ..core.sandbox import Sandbox
+from ..core.transfer import Headway, Listener, Order, Outcome, Place
+from .ends import End
+from .engine import Synchronization
+from .lanes import Lanes
+from .large import Chunks
+
+HERE_LANES, FAR_LANES = 2, 8
+# How long a cut line is waited for without anything having moved.
+MEND_S = 20.0
+
+
+class Syncs:
+    """All syncs of one process."""
+
+    def __init__(
+        self,
+        open_sandbox: Callable[[str], Awaitable[Sandbox]],
+        open_here: Callable[[], Awaitable[Lane]],
+        chunks: Chunks,
+    ) -> None:
+        self._open_sandbox = open_sandbox
+        self._open_here = open_here
+        self._chunks = chunks
+        self._lanes: dict[str, Lanes] = {}
+
+    def begin(self, order: Order) -> Synchronization:
+        """A sync that is to be prepared, and then carried out or released."""
+        return Synchronization(order, self._end(order.source), self._end(order.target), self._chunks)
+
+    async def run(self, order: Order, listener: Listener, prepared: Synchronization | None = None) -> Outcome:
+        """Make the target like the source; what was done before a cut is not done again. Raises SandboxError."""
+        watch = _Watch(listener)
+        while True:
+            try:
+                job = prepared or self.begin(order)
+                if prepared is None:
+                    await job.prepare(listener)
+                prepared = None
+                return await job.carry_out(watch.hear)
+            except Unreachable:
+                prepared = None
+                if not await watch.pause():
+                    raise
+
+    async def close(self) -> None:
+        await asyncio.gather(*(lanes.close() for lanes in self._lanes.values()))
+
+    def _end(self, place: Place) -> End:
+        if place.sandbox not in self._lanes:
+            self._lanes[place.sandbox] = self._make_lanes(place.sandbox)
+        return End(place, self._lanes[place.sandbox])
+
+    def _make_lanes(self, name: str) -> Lanes:
+        if not name:
+            return Lanes("this machine", self._open_here, HERE_LANES)
+
+        async def open_lane() -> Lane:
+            return await (await self._open_sandbox(name)).open_lane()
+
+        return Lanes(name, open_lane, FAR_LANES)
+
+
+class _Watch:
+    """Listens to a sync, so as to know how long nothing has moved."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._moved = time.monotonic()
+        self._last = Headway("scanning")
+        self._delay = 0.0
+
+    def hear(self, headway: Headway) -> None:
+        if headway.bytes != self._last.bytes or headway.files != self._last.files:
+            self._moved, self._delay = time.monotonic(), 0.0
+        self._last = headway
+        self._listener(headway)
+
+    async def pause(self) -> bool:
+        """Wait a while, longer each time; False when it has been long enough."""
+        if time.monotonic() + self._delay > self._moved + MEND_S:
+            return False
+        await asyncio.sleep(self._delay)
+        self._delay = min(2 * self._delay or 0.2, 4.0)
+        return True

@@ -1,0 +1,81 @@
+"""A few streams from one end to the other; each item goes where there is room, and is done when it has arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..backends.outpost.far import wire
+from ..core.errors import FileProblem
+from ..core.lane import Lane, Reply, numbers
+from .tempo import Squeeze
+
+# Enough to fill a line of 100 ms with one channel's window, and little enough to be held in memory.
+DEPTH = 4
+
+
+class Stream:
+    """A source's lane, a target's lane, and how much is on its way between them."""
+
+    def __init__(self, source: Lane, target: Lane) -> None:
+        self.source = source
+        self.target = target
+        self.load = 0
+        # The large files that the target's lane has open.
+        self.joined: set[bytes] = set()
+
+
+class Streams:
+    """All streams of a transfer."""
+
+    def __init__(self, sources: list[Lane], targets: list[Lane], roots: tuple[str, str], squeeze: Squeeze) -> None:
+        count = max(len(sources), len(targets))
+        self.all = [Stream(sources[at % len(sources)], targets[at % len(targets)]) for at in range(count)]
+        self.source_root, self.target_root = roots
+        self.squeeze = squeeze
+        self._changed = asyncio.Event()
+
+    async def take(self, allowed: Callable[[Stream], bool] = lambda stream: True) -> Stream:
+        """The stream with the least to do, as soon as one has room; it is to be given back."""
+        while True:
+            stream = min(filter(allowed, self.all), key=lambda stream: stream.load)
+            if stream.load < DEPTH:
+                stream.load += 1
+                return stream
+            self._changed.clear()
+            await self._changed.wait()
+
+    def give_back(self, stream: Stream) -> None:
+        stream.load -= 1
+        self._changed.set()
+
+    async def carry(
+        self, stream: Stream, verb: str, raw: bytes, target_raw: bytes, **order: Any
+    ) -> tuple[Reply, Reply]:
+        """One item: what the source said of it, and what the target made of it. Raises FileProblem, Unreachable."""
+        number, way = next(numbers), self.squeeze.way
+        large = verb == "part"
+        received = stream.target.begin("receive", target_raw, number=number, root=self.target_root, large=large)
+        sent = stream.source.begin(
+            verb, raw, number=number, to=stream.target, root=self.source_root, squeeze=way, **order
+        )
+        try:
+            said = await sent
+        except FileProblem:
+            # The target waits for the end of what will not come.
+            stream.target.pass_on(wire.DONE, number, b"")
+            await received
+            raise
+        arrived = await received
+        self.squeeze.add(time.monotonic(), int(arrived.end["bytes"]), way)
+        return said, arrived
+
+    async def tell_target(self, stream: Stream, kind: int, body: bytes, target_raw: bytes) -> Reply:
+        """One frame of our own making."""
+        number = next(numbers)
+        received = stream.target.begin("receive", target_raw, number=number, root=self.target_root, large=True)
+        stream.target.pass_on(kind, number, body)
+        stream.target.pass_on(wire.DONE, number, b"")
+        return await received

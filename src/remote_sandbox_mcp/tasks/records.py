@@ -1,0 +1,81 @@
+"""What is kept of transfers: rows, and for each a log and two locks in a folder of the owner's."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from ..core.errors import ConfigError
+from ..core.transfer import Order
+from ..store.database import STATE_FILE, Database
+from ..store.transfers import Ledger, Transfer
+from .locks import holder
+from .log import Log
+
+KEPT_S = 14 * 86400
+
+
+class Records:
+    """The transfers of a state folder. Whoever runs one holds `ID.lock`; whoever guards it holds `ID.guard`."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.ledger = Ledger(Database(state / STATE_FILE))
+        self._folder = state / "transfers"
+
+    def close(self) -> None:
+        self.ledger.database.close()
+
+    def lock_file(self, task_id: str) -> Path:
+        return self._folder / f"{task_id}.lock"
+
+    def guard_file(self, task_id: str) -> Path:
+        return self._folder / f"{task_id}.guard"
+
+    def log(self, task_id: str) -> Log:
+        return Log(self._folder / f"{task_id}.log")
+
+    def new_id(self) -> str:
+        """An id that nobody can guess, and the folder for its files."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"unable to make {self._folder}: {error.strerror}") from error
+        return f"tr-{os.urandom(4).hex()}"
+
+    def add(self, task_id: str, order: Order, status: str, pid: int = 0) -> Transfer:
+        """A new row, with its locks held already: so nobody sees one that no process cares for. Drops what is old."""
+        now, log = time.time(), self.log(task_id)
+        self._prune(now - KEPT_S)
+        transfer = Transfer(
+            id=task_id, order=order, status=status, pid=pid, log_file=str(log.file),
+            created=now, updated=now, started=now if pid else 0.0,
+        )  # fmt: skip
+        self.ledger.add(transfer)
+        log.note(f"{status}: {order.source} -> {order.target}")
+        return transfer
+
+    def is_held(self, task_id: str) -> bool:
+        """Whether a process runs or guards it."""
+        return any(holder(file) for file in (self.lock_file(task_id), self.guard_file(task_id)))
+
+    def is_stale(self, transfer: Transfer) -> bool:
+        """Whether nobody will end it any more."""
+        if transfer.is_over or self.is_held(transfer.id):
+            return False
+        # It may have ended, and its locks gone, since the row was read.
+        now = self.ledger.get(transfer.id)
+        return now is not None and not now.is_over
+
+    def drop_locks(self, task_id: str) -> None:
+        """Remove the locks of one that is over; who waits for them looks at the row, and goes."""
+        for file in (self.lock_file(task_id), self.guard_file(task_id)):
+            file.unlink(missing_ok=True)
+
+    def _prune(self, before: float) -> None:
+        for old in self.ledger.untouched_since(before):
+            if not self.is_held(old.id):
+                self.log(old.id).file.unlink(missing_ok=True)
+                self.drop_locks(old.id)
+                self.ledger.remove(old.id)

@@ -1,0 +1,182 @@
+"""Beginning a transfer: done within the wait if it is quick, and seen by everybody if it is not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.core.errors import BadArgument
+from remote_sandbox_mcp.core.transfer import Headway
+from remote_sandbox_mcp.store.transfers import CANCELLED, COMPLETED, FAILED, RUNNING, End
+from remote_sandbox_mcp.tasks.records import KEPT_S, Records
+from remote_sandbox_mcp.tasks.transfers import Transfers
+from remote_sandbox_mcp.tasks.turn import Times
+from tests.support.server import until
+from tests.tasks.conftest import pieces, processes, turns
+from tests.tasks.stand_in import act, pretend
+
+
+async def test_a_quick_one_is_over_within_the_wait(transfers: Transfers, state: Path, play: Path) -> None:
+    done = await transfers.begin(pretend(play), act, wait_s=10)
+    assert (done.status, done.error, done.pid) == (COMPLETED, "", os.getpid())
+    assert done.outcome
+    assert done.outcome.sent_files == 5
+    assert done.headway == Headway("sending", 5, 5, path="piece 4")
+    assert done.created <= done.started <= done.ended <= time.time()
+    assert pieces(play) == [f"piece {number}" for number in range(5)]
+    # No guardian was there, and nothing is left but the log.
+    assert [file.name for file in (state / "transfers").iterdir()] == [f"{done.id}.log"]
+
+
+async def test_the_log_tells_it_to_a_person(transfers: Transfers, play: Path) -> None:
+    done = await transfers.begin(pretend(play), act, wait_s=10)
+    assert stat.S_IMODE(os.stat(done.log_file).st_mode) == 0o600
+    assert [line.split(" ", 2)[2] for line in transfers.log_tail(done, 20)] == [
+        f"running: {play} -> gpu1:/data",
+        "scanning",
+        "sending: 5 files, 0 bytes",
+        "problem: odd␊name: permission denied",
+        "completed in 0.0 s: 5 files sent (2 MB, 0 bytes over the line), 0 as they were, 0 deleted, 1 problems",
+    ]
+    assert len(transfers.log_tail(done, 2)) == 2
+    assert transfers.log_tail(replace(done, id="tr-gone"), 2) == []
+
+
+async def test_a_slow_one_is_told_as_it_is_and_awaited_later(transfers: Transfers, state: Path, play: Path) -> None:
+    begun = await transfers.begin(pretend(play, pieces=30), act, wait_s=0.1)
+    assert (begun.status, begun.ended) == (RUNNING, 0)
+    # Another process sees it too.
+    other = Transfers(state)
+    seen = await until(lambda: _headway(other, begun.id), "some headway")
+    assert seen.phase == "sending"
+    assert (await other.check(begun.id, wait_s=10)).status == COMPLETED
+    assert (await transfers.check(begun.id)).status == COMPLETED
+    await other.close()
+
+
+async def _headway(transfers: Transfers, task_id: str) -> Headway | None:
+    return (await transfers.check(task_id)).headway
+
+
+async def test_an_answer_that_comes_early_does_not_wait(transfers: Transfers, play: Path) -> None:
+    begun = time.monotonic()
+    await transfers.begin(pretend(play, pieces=1), act, wait_s=30)
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "code"),
+    [
+        ("refused", "gpu1 refused the login", "login_refused"),
+        ("defect", "an unexpected ValueError: a defect", "failed"),
+    ],
+    ids=["one of ours", "a defect"],
+)
+async def test_what_trying_again_does_not_mend_fails_at_once(
+    transfers: Transfers, play: Path, how: str, error: str, code: str
+) -> None:
+    done = await transfers.begin(pretend(play, how), act, wait_s=10)
+    assert (done.status, done.error, done.code) == (FAILED, error, code)
+    assert any(how != "defect" or "Traceback" in line for line in transfers.log_tail(done, 50))
+    assert [what for _, what in turns(play)] == ["begin", "end"]
+
+
+async def test_a_caller_who_goes_away_takes_only_the_waiting_along(transfers: Transfers, play: Path) -> None:
+    waiting = asyncio.ensure_future(transfers.begin(pretend(play), act, wait_s=10))
+    await until(lambda: pieces(play), "the first piece")
+    waiting.cancel()
+    begun = (await transfers.list(1))[0]
+    assert (await transfers.check(begun.id, wait_s=10)).status == COMPLETED
+
+
+async def test_a_detached_one_is_done_by_a_process_of_its_own(transfers: Transfers, state: Path, play: Path) -> None:
+    begun = await transfers.begin_detached(pretend(play))
+    assert begun.status == "queued"
+    assert not await transfers.is_stale(begun)
+    done = await transfers.check(begun.id, wait_s=20)
+    assert (done.status, len(pieces(play))) == (COMPLETED, 5)
+    assert {pid for pid, _ in turns(play)} == {done.pid} != {os.getpid()}
+    await until(lambda: not processes(state), "the worker to leave")
+    assert [file.name for file in (state / "transfers").iterdir()] == [f"{done.id}.log"]
+
+
+async def test_a_detached_one_that_cannot_be_started_has_failed(state: Path, play: Path) -> None:
+    transfers = Transfers(state, worker_command=["/no/such/python"])
+    done = await transfers.begin_detached(pretend(play))
+    assert done.status == FAILED
+    assert done.error.startswith("unable to start a process for it: ")
+    await transfers.close()
+
+
+async def test_contact_that_is_lost_is_made_again_by_a_process_that_stays(transfers: Transfers, play: Path) -> None:
+    begun = await transfers.begin(pretend(play, "unreachable twice"), act, wait_s=0)
+    seen = await until(lambda: _phase(transfers, begun.id, "reconnecting"), "the loss to be told")
+    assert seen.pid != os.getpid()
+    done = await transfers.check(begun.id, wait_s=20)
+    assert done.status == COMPLETED
+    said = "\n".join(transfers.log_tail(done, 50))
+    assert f"left to process {done.pid}" in said
+    assert "contact lost: unable to reach gpu1: no route; trying again in 1 s" in said
+    assert [what for _, what in turns(play)].count("begin") == 3
+
+
+async def _phase(transfers: Transfers, task_id: str, phase: str) -> object:
+    found = await transfers.check(task_id)
+    return found if found.headway and found.headway.phase == phase else None
+
+
+async def test_an_unknown_id_is_told_with_those_that_exist(transfers: Transfers, play: Path) -> None:
+    for ask in (transfers.check, transfers.cancel):
+        with pytest.raises(BadArgument, match=r"no transfer has the id 'tr-x'; there is none yet"):
+            await ask("tr-x")
+    first, second = [await transfers.begin(pretend(play), act, wait_s=10) for _ in range(2)]
+    with pytest.raises(BadArgument, match=f"the latest are: {second.id}, {first.id}$"):
+        await transfers.check("tr-x")
+    assert [found.id for found in await transfers.list(10)] == [second.id, first.id]
+
+
+async def test_what_is_old_goes_when_a_new_one_begins(transfers: Transfers, state: Path, play: Path) -> None:
+    old, stale, young = [await transfers.begin(pretend(play), act, wait_s=10) for _ in range(3)]
+    records = Records(state)
+    with records.ledger.database.writing() as connection:
+        connection.execute("UPDATE transfers SET updated = updated - ? WHERE id <> ?", (KEPT_S + 60, young.id))
+        connection.execute("UPDATE transfers SET status = 'running' WHERE id = ?", (stale.id,))
+    records.guard_file(old.id).touch()
+    new = await transfers.begin(pretend(play), act, wait_s=10)
+    assert [found.id for found in await transfers.list(10)] == [new.id, young.id]
+    assert {file.stem for file in (state / "transfers").iterdir()} == {young.id, new.id}
+    records.close()
+
+
+async def test_one_that_nobody_cares_for_is_stale(transfers: Transfers, state: Path, play: Path) -> None:
+    records = Records(state)
+    lost = records.add(records.new_id(), pretend(play), RUNNING, pid=1)
+    assert await transfers.is_stale(lost)
+    # Waiting for it would be in vain.
+    begun = time.monotonic()
+    assert await transfers.check(lost.id, wait_s=30) == lost
+    assert time.monotonic() - begun < 5
+    records.ledger.end(lost.id, End(CANCELLED))
+    assert not await transfers.is_stale(lost)
+    records.close()
+
+
+async def test_contact_that_is_lost_with_nobody_to_go_on_is_a_failure(state: Path, play: Path) -> None:
+    transfers = Transfers(state, worker_command=["/no/such/python"])
+    done = await transfers.begin(pretend(play, "unreachable twice"), act, wait_s=10)
+    assert (done.status, done.error) == (FAILED, "contact was lost, and no process could be started that goes on")
+    await transfers.close()
+
+
+async def test_a_guardian_that_cannot_be_had_stops_nothing(state: Path, play: Path) -> None:
+    transfers = Transfers(state, worker_command=["/no/such/python"], times=Times(0.05, 0.1))
+    done = await transfers.begin(pretend(play, pieces=20), act, wait_s=20)
+    assert (done.status, done.pid) == (COMPLETED, os.getpid())
+    assert any("unable to start a guardian" in line for line in transfers.log_tail(done, 20))
+    await transfers.close()
