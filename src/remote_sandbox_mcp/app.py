@@ -22,7 +22,7 @@ from .core.output import Clipped, clip
 from .core.progress import Progress, silent
 from .core.sandbox import Description, Sandbox
 from .core.score import idle_score
-from .core.transfer import Listener, Order, Outcome, Place, unheard
+from .core.transfer import Listener, Order, Outcome, Place, all_of, unheard
 from .core.usage import Usage
 from .fleet import Fleet, Member
 from .probe.measure import measure
@@ -242,10 +242,13 @@ class App:
             return await self.transfers.begin_detached(order)
         job = self.syncs.begin(order)
         plan = await job.prepare(listener)
-        runner = functools.partial(self.syncs.run, prepared=job)
         settings = self.settings
         if len(plan.send) <= settings.inline_sync_max_files and plan.bytes <= settings.inline_sync_max_bytes:
-            return await runner(order, listener)
+            return await self.syncs.run(order, listener, job)
+
+        async def runner(order: Order, told: Listener) -> Outcome:
+            return await self.syncs.run(order, all_of(told, listener), job)
+
         return await self.transfers.begin(order, runner, wait_s=wait_s)
 
     def runner(self) -> Runner:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from .backends.outpost.far.files import Refused, compile_pattern, glob_test, read_lines
 from .backends.outpost.far.place import to_bytes
 from .core.command import Command, Completed, Ending, Excerpt, Missing, Observation, Running
-from .core.errors import FileProblem, LostContact, SandboxError
+from .core.errors import FileProblem, LostContact, SandboxError, Unsupported
 from .core.files import Entry, FileSlice, Found, Listing, Match, Search, Span, Written
+from .core.lane import Lane
 from .core.output import last_line
 from .core.progress import Beat, Progress, silent
 from .core.sandbox import Capabilities, Description
@@ -189,6 +190,9 @@ class FakeSandbox:
         except Refused as refusal:
             raise FileProblem(str(refusal), refusal.reason) from None
         return Found(matches[: search.limit], len(matches) > search.limit)
+
+    async def open_lane(self) -> Lane:
+        raise Unsupported(f"{self.description.name} offers no way to move files")
 
     def _data(self, path: str) -> bytes:
         if self._is_folder(path):

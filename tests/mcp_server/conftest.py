@@ -10,12 +10,21 @@ import pytest
 from mcp import Client
 
 from remote_sandbox_mcp.app import App
+from remote_sandbox_mcp.backends import here
 from remote_sandbox_mcp.backends.local import describe, open_local
+from remote_sandbox_mcp.core.lane import Lane
 from remote_sandbox_mcp.core.machine import LocalPlace
 from remote_sandbox_mcp.fleet import Fleet, Member
 from remote_sandbox_mcp.mcp_server.server import build
 from remote_sandbox_mcp.testing import FakeSandbox
 from tests.support.server import Caller
+
+
+class Nearby(FakeSandbox):
+    """A scripted sandbox whose files, for transfers, are those of this machine."""
+
+    async def open_lane(self) -> Lane:
+        return await here.open_lane()
 
 
 def member(fake: FakeSandbox) -> Member:
@@ -40,7 +49,7 @@ async def connected(app: App, mode: str = "auto") -> AsyncIterator[Caller]:
 
 @pytest.fixture
 def fake() -> FakeSandbox:
-    return FakeSandbox(files={"~/notes.txt": b"one\ntwo\nthree\n", "~/src/main.py": b"import os\nprint(os.sep)\n"})
+    return Nearby(files={"~/notes.txt": b"one\ntwo\nthree\n", "~/src/main.py": b"import os\nprint(os.sep)\n"})
 
 
 @pytest.fixture

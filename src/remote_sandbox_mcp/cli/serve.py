@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Threads take turns this often while loading, so that the first questions do not wait for it.
 TURN_S = 0.0005
+ADVANCED = "REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS"
 
 
 def run(config: Path | None) -> int:
@@ -25,7 +26,7 @@ def run(config: Path | None) -> int:
         signal.signal(number, lambda *_: os._exit(0))
     # The collector finds nothing in a start that only makes things which stay, but costs a fifth of it.
     gc.disable()
-    early = _listen_early()
+    early = _listen_early(config)
     turn = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
     from ..app import compose
@@ -44,7 +45,7 @@ def run(config: Path | None) -> int:
     return 0
 
 
-def _listen_early() -> Early | None:
+def _listen_early(config: Path | None) -> Early | None:
     """Begin to answer from memory, where input and output are pipes that can be waited for."""
     if not (_is_stream(0) and _is_stream(1)):
         return None
@@ -60,7 +61,9 @@ def _listen_early() -> Early | None:
         folder = Path(os.devnull)
     sdk = find_spec("mcp")
     makers = [*sorted(Path(early.__file__).parent.rglob("*.py")), *([Path(sdk.origin)] if sdk and sdk.origin else [])]
-    stamp = early.stamp_of(makers, __version__)
+    # Which tools there are is configured, too.
+    settings = [file for file in (config or paths.config_file(),) if file.is_file()]
+    stamp = early.stamp_of([*makers, *settings], __version__, os.environ.get(ADVANCED, ""))
     listener = early.Early(early.Memory(folder / "first-answers.json", stamp))
     listener.start()
     return listener

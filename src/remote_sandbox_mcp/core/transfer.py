@@ -71,6 +71,16 @@ def unheard(headway: Headway) -> None:
     """A Listener that does not listen."""
 
 
+def all_of(*listeners: Listener) -> Listener:
+    """One Listener for several."""
+
+    def hear(headway: Headway) -> None:
+        for listener in listeners:
+            listener(headway)
+
+    return hear
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What a transfer did; entries that failed are problems. `bytes` are of files, `wire_bytes` went over lines."""

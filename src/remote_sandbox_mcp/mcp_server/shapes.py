@@ -112,40 +112,32 @@ class FoundShape(TypedDict):
     problems: NotRequired[list[ProblemShape]]
 
 
-class OutcomeOfSyncShape(TypedDict, total=False):
-    synced_type: str
-    uploaded_dirs: int
-    uploaded_files: int
-    created_dirs: int
-    downloaded_files: int
-    skipped_files: int
-    deleted_files: int
-    deleted_dirs: int
-    bytes: int
-    wire_bytes: int
-    duration_s: float
-    excluded_by_default: list[str]
-    problems: list[ProblemShape]
-    problem_count: int
+class SyncShape(TypedDict, total=False):
+    """What every sync says; figures, problems and a dry run's plan come besides, where there are any."""
 
-
-class SyncShape(OutcomeOfSyncShape, total=False):
     mode: Literal["inline", "background", "dry_run"]
+    synced_type: str
+    skipped_files: int
+    duration_s: float
+    problems: list[ProblemShape]
     auto_switched: bool
     task_id: str
     status: str
     pid: int
     log_file: str
-    progress: dict[str, Any]
     result: dict[str, Any]
-    error: str
-    would_send_files: int
-    would_send_bytes: int
-    would_create_dirs: int
-    would_delete: int
-    send: list[dict[str, Any]]
-    delete: list[str]
-    truncated: bool
+
+
+class PushShape(SyncShape, total=False):
+    uploaded_dirs: int
+    uploaded_files: int
+    deleted_files: int
+    deleted_dirs: int
+
+
+class PullShape(SyncShape, total=False):
+    created_dirs: int
+    downloaded_files: int
 
 
 class TransferShape(TypedDict):
@@ -155,7 +147,7 @@ class TransferShape(TypedDict):
     pending: NotRequired[bool]
     stale: NotRequired[bool]
     progress: NotRequired[dict[str, Any]]
-    result: NotRequired[OutcomeOfSyncShape]
+    result: NotRequired[dict[str, Any]]
     error: NotRequired[str]
     log_tail: NotRequired[str]
 

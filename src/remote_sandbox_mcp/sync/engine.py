@@ -35,6 +35,8 @@ class Synchronization:
         self.ends = Ends(order, source, target)
         self.chunks = chunks
         self.plan = Plan()
+        # A plan is good for one carrying out.
+        self.is_prepared = False
         self.source_tree: Tree | None = None
         self.target_tree: Tree | None = None
         self._noted: list[Problem] = []
@@ -59,6 +61,7 @@ class Synchronization:
         for problem in (*self.source_tree.problems, *self.plan.problems):
             self._note(problem)
         self._problem_count += self.source_tree.problem_count - len(self.source_tree.problems)
+        self.is_prepared = True
         return self.plan
 
     async def _settle_doubts(self, plan: Plan) -> None:
@@ -98,7 +101,7 @@ class Synchronization:
     async def carry_out(self, listener: Listener = unheard) -> Outcome:
         """Do what was planned. Raises FileProblem, Unreachable; what has arrived by then stays."""
         assert self.source_tree is not None
-        plan = self.plan
+        plan, self.is_prepared = self.plan, False
         meter = Meter(listener, len(plan.send), plan.bytes)
         try:
             await self._carry(meter)

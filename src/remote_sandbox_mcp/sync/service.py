@@ -43,13 +43,11 @@ class Syncs:
         watch = _Watch(listener)
         while True:
             try:
-                job = prepared or self.begin(order)
-                if prepared is None:
+                job = prepared if prepared and prepared.is_prepared else self.begin(order)
+                if not job.is_prepared:
                     await job.prepare(listener)
-                prepared = None
                 return await job.carry_out(watch.hear)
             except Unreachable:
-                prepared = None
                 if not await watch.pause():
                     raise
 

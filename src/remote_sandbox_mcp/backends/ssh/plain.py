@@ -21,6 +21,7 @@ from .plain_files import PlainFiles
 from .plain_search import find_matches
 from .plain_watch import Watch
 from .runner import START_LINE, Answer, Order, Talk, order, start_order
+from .sftp_lane import SftpLane, open_lane
 
 MEND_S = 20.0
 # How long a caller without patience still waits for a free channel, and for what was printed so far.
@@ -224,6 +225,10 @@ class PlainSandbox:
         """The pattern is an extended regular expression, as `grep -E` understands it."""
         home = await self._find_home()
         return await self._twice(lambda: find_matches(self._channels, self.description.name, home, search))
+
+    async def open_lane(self) -> SftpLane:
+        home = await self._find_home()
+        return await self._twice(lambda: open_lane(self._channels, self.description.name, home))
 
     async def _ask(self, request: Order) -> Answer:
         """A request that may be repeated on a new line after a cut, and does not wait behind runs."""

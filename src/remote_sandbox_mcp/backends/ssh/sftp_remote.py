@@ -267,6 +267,6 @@ class Remote:
             return problem
         if found.flags & ST_RDONLY:
             return OSError(errno.EROFS, os.strerror(errno.EROFS))
-        if found.blocks and found.bavail * found.frsize <= size or found.files and not found.favail:
+        if (found.blocks and found.bavail * found.frsize <= size) or (found.files and not found.favail):
             return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return problem

@@ -99,9 +99,7 @@ class Source:
         await speaker.done()
         return problems.fields()
 
-    async def _send_one(
-        self, number: int, folder: bytes, name: bytes, speaker: Speaker, problems: Problems
-    ) -> None:
+    async def _send_one(self, number: int, folder: bytes, name: bytes, speaker: Speaker, problems: Problems) -> None:
         path = await self.root.folder(folder) + b"/" + checked(name)
         found = await self.remote.ask(self.remote.client.lstat(path))
         mode, mtime, size = found.permissions or 0, nanoseconds(found), min(found.size or 0, LARGEST_WHOLE)
@@ -120,9 +118,7 @@ class Source:
         """The content, and whether it changed meanwhile; one that grows is read as long as it was."""
         async with self.remote.places:
             file = await self._open(path, found)
-            *pieces, now, _ = await self.remote.ask_all(
-                *self.remote.reads(file, 0, size), file.stat(), file.close()
-            )
+            *pieces, now, _ = await self.remote.ask_all(*self.remote.reads(file, 0, size), file.stat(), file.close())
         data = b"".join(pieces)
         return data, (len(data), now.size, now.mtime) != (found.size, found.size, found.mtime)
 

@@ -61,7 +61,7 @@ class Target:
                 await self.remote.ask(self.remote.client.remove(fresh))
             raise
 
-    async def _explain(self, problem: OSError, where: bytes, name: bytes, size: int) -> OSError:
+    async def _explain(self, problem: OSError, where: bytes, name: bytes, size: int = 0) -> OSError:
         if problem.errno == errno.EIO and await self._is_folder(where + b"/" + name):
             return IsADirectoryError(errno.EISDIR, "Is a directory")
         return await self.remote.explain(problem, where or b"/", size)
@@ -83,35 +83,26 @@ class Target:
             else:
                 await self._remove(path, self.remote.client.remove)
 
-        await self._try_each(_paths(raw), clear_one, problems)
+        await _try_each(_paths(raw), clear_one, problems)
         for level in from_the_deepest(folders):
-            await self._try_each(level, lambda path: self._remove(path, self.remote.client.rmdir), problems)
+            await _try_each(level, self._remove_folder, problems)
         self.root.forget()
         return problems.fields()
 
     async def _remove(self, path: bytes, how: Callable[[bytes], Awaitable[None]]) -> None:
         folder, _, name = path.rpartition(b"/")
-        where = await self.root.folder(folder)
-        full = where + b"/" + checked(name)
+        full = await self.root.folder(folder) + b"/" + checked(name)
         async with self.remote.places:
             await self.root.within(folder, lambda: self.remote.ask(how(full)))
 
-    async def _try_each(
-        self, paths: list[bytes], work: Callable[[bytes], Awaitable[None]], problems: Problems
-    ) -> int:
-        """What fails is noted, the rest goes on; how many were done."""
-        failed = 0
-
-        async def try_one(path: bytes) -> None:
-            nonlocal failed
-            try:
-                await work(path)
-            except (OSError, BadName) as problem:
-                failed += 1
-                problems.note(path, problem)
-
-        await each(paths, try_one)
-        return len(paths) - failed
+    async def _remove_folder(self, path: bytes) -> None:
+        try:
+            await self._remove(path, self.remote.client.rmdir)
+        except OSError as problem:
+            # SFTP has no word for a folder that is not empty.
+            if problem.errno == errno.EIO and await self.remote.list(self.root.full(path)):
+                raise OSError(errno.ENOTEMPTY, "Directory not empty") from None
+            raise
 
     async def delete(self, raw: bytes) -> dict[str, Any]:
         """Files first, then folders from the deepest up; a folder that still holds something is left alone."""
@@ -119,29 +110,25 @@ class Target:
         problems, gone = Problems(), {"files": 0, "dirs": 0}
 
         async def delete_file(path: bytes) -> None:
-            try:
-                await self._remove(path, self.remote.client.remove)
+            with contextlib.suppress(FileNotFoundError):
+                try:
+                    await self._remove(path, self.remote.client.remove)
+                except OSError as problem:
+                    raise await self._explain(problem, self.root.path, path) from None
                 gone["files"] += 1
-            except FileNotFoundError:
-                pass
-            except OSError as problem:
-                raise await self._explain(problem, self.root.path, path, 0) from None
 
         async def delete_folder(path: bytes) -> None:
             try:
-                await self._remove(path, self.remote.client.rmdir)
+                await self._remove_folder(path)
                 gone["dirs"] += 1
-            except FileNotFoundError:
-                pass
             except OSError as problem:
-                # SFTP has no word for a folder that is not empty.
-                if problem.errno != errno.EIO or not await self.remote.list(self.root.full(path)):
+                if problem.errno not in (errno.ENOENT, errno.ENOTEMPTY):
                     raise
 
-        await self._try_each(_paths(files), delete_file, problems)
+        await _try_each(_paths(files), delete_file, problems)
         self.root.forget()
         for level in from_the_deepest(_paths(folders)):
-            await self._try_each(level, delete_folder, problems)
+            await _try_each(level, delete_folder, problems)
         self.root.forget()
         return {**gone, **problems.fields()}
 
@@ -149,21 +136,22 @@ class Target:
 
     async def finish(self, raw: bytes) -> dict[str, Any]:
         """Give folders their modes and times, from the deepest up, now that nothing more is put into them."""
-        problems, made = Problems(), 0
+        problems, there, made = Problems(), [], 0
         wanted = {path: (mode, mtime) for mode, mtime, path in _attributes(raw)}
-        there: list[bytes] = []
 
         async def make(path: bytes) -> None:
             await self.root.folder(path, make=True)
             there.append(path)
 
         async def set_attributes(path: bytes) -> None:
+            nonlocal made
             await self.remote.ask(self.remote.client.setstat(self.root.full(path), attributes(*wanted[path])))
+            made += 1
 
         # All are there before the first of them may become closed.
-        await self._try_each(list(wanted), make, problems)
+        await _try_each(list(wanted), make, problems)
         for level in from_the_deepest(there):
-            made += await self._try_each(level, set_attributes, problems)
+            await _try_each(level, set_attributes, problems)
         self.root.forget()
         return {**problems.fields(), "made": made}
 
@@ -178,21 +166,36 @@ class Target:
             check_file(await self.remote.ask(self.remote.client.lstat(full)))
             await self.remote.ask(self.remote.client.setstat(full, attributes(*wanted[path])))
 
-        await self._try_each(list(wanted), touch_one, problems)
+        await _try_each(list(wanted), touch_one, problems)
         return problems.fields()
 
     async def tidy(self, raw: bytes) -> dict[str, Any]:
         """Remove what an earlier transfer could not put in place; only its age says that nobody still writes it."""
+        removed = 0
 
         async def tidy_one(path: bytes) -> None:
-            if not path.rpartition(b"/")[2].startswith(OURS):
-                raise BadName(f"{path!r} is not ours")
-            found = await self.remote.ask(self.remote.client.lstat(self.root.full(path)))
-            if time.time() - max(found.mtime or 0, found.atime or 0) <= FOREIGN_S:
-                raise OSError(errno.EBUSY, "may still be written")
-            await self._remove(path, self.remote.client.remove)
+            nonlocal removed
+            folder, _, name = path.rpartition(b"/")
+            full = await self.root.folder(folder) + b"/" + checked(name)
+            found = await self.remote.ask(self.remote.client.lstat(full))
+            if name.startswith(OURS) and time.time() - max(found.mtime or 0, found.atime or 0) > FOREIGN_S:
+                await self._remove(path, self.remote.client.remove)
+                removed += 1
 
-        return {"removed": await self._try_each(_paths(raw), tidy_one, Problems())}
+        await _try_each(_paths(raw), tidy_one, Problems())
+        return {"removed": removed}
+
+
+async def _try_each(paths: list[bytes], work: Callable[[bytes], Awaitable[None]], problems: Problems) -> None:
+    """What fails is noted, the rest goes on."""
+
+    async def try_one(path: bytes) -> None:
+        try:
+            await work(path)
+        except (OSError, BadName) as problem:
+            problems.note(path, problem)
+
+    await each(paths, try_one)
 
 
 def _paths(raw: bytes) -> list[bytes]:
@@ -210,8 +213,8 @@ def _attributes(raw: bytes) -> Iterator[tuple[int, int, bytes]]:
 class Receiving:
     """One request's frames on their way in; what fails is told at the end, the rest goes on."""
 
-    def __init__(self, target: Target, order: dict[str, Any], raw: bytes) -> None:
-        self.target = target
+    def __init__(self, find_target: Callable[[], Target], order: dict[str, Any], raw: bytes) -> None:
+        self._find_target = find_target
         self.key = raw if order.get("large") else b""
         # Frames that are being dealt with.
         self.pending: set[asyncio.Task[None]] = set()
@@ -226,9 +229,9 @@ class Receiving:
             return
         try:
             if self.key and kind == PART:
-                self._bytes += await self.target.large.write_part(self.key, body)
+                self._bytes += await self._find_target().large.write_part(self.key, body)
             elif kind == FILES and not self.key:
-                await self.target.root.folder(b"", make=True)
+                await self._find_target().root.folder(b"", make=True)
                 await each(list(self._entries(body)), self._put)
             else:
                 raise Refusal("broken", f"a frame of kind {kind} was not expected")
@@ -251,7 +254,7 @@ class Receiving:
     async def _put(self, entry: tuple[bytes, bytes, int, int, bytes]) -> None:
         folder, name, mode, mtime, data = entry
         try:
-            await self.target.put(folder, checked(name), mode, mtime, data)
+            await self._find_target().put(folder, checked(name), mode, mtime, data)
             self._files += 1
             self._bytes += len(data)
         except (OSError, BadName) as problem:
@@ -262,7 +265,7 @@ class Receiving:
         if self.pending:
             await asyncio.wait(self.pending)
         if not self.key:
-            await self.target.root.folder(b"", make=True)
+            await self._find_target().root.folder(b"", make=True)
         if self._failure:
             raise self._failure
         return {**self._problems.fields(), "files": self._files, "bytes": self._bytes}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from ...core.transfer import Headway, Listener, Order, Outcome
 from ..reporting import Reporting
 from ..results import lean, reply
 from ..server import SandboxName, SandboxServer
-from ..shapes import CancelledShape, SyncShape, TransferShape
+from ..shapes import CancelledShape, PullShape, PushShape, TransferShape
 from ..transfers import cancelled_fields, headway_text, outcome_fields, preview_fields, started_fields, transfer_fields
 
 SYNC = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
@@ -27,15 +28,15 @@ MOMENT_S = 3.0
 LONGEST_WAIT_S = 55.0
 LARGEST_EXCLUDE_FILE = 1 << 20
 
-LocalPath = Annotated[str, Field(description="File or folder on the user's machine")]
-RemotePath = Annotated[str, Field(description="File or folder on the sandbox; gpu1:/path names another sandbox")]
-Excludes = Annotated[list[str] | None, Field(description=".gitignore lines for what is left out")]
-ExcludeFile = Annotated[str, Field(description="A local file with such lines")]
-DefaultExcludes = Annotated[bool, Field(description="Also leave out .git, __pycache__, node_modules, .venv")]
-Gitignore = Annotated[bool, Field(description="Heed the .gitignore files in the source")]
+LocalPath = Annotated[str, Field(description="On the user's machine")]
+RemotePath = Annotated[str, Field(description="gpu1:/path names another sandbox")]
+Excludes = Annotated[Sequence[str], Field(description=".gitignore lines")]
+ExcludeFile = Annotated[str, Field(description="Local file with such lines")]
+DefaultExcludes = Annotated[bool, Field(description="Also .git, __pycache__, node_modules, .venv")]
+Gitignore = Annotated[bool, Field(description="Heed .gitignore files")]
 Checksum = Annotated[bool, Field(description="Compare content, not size and time")]
-Extras = Annotated[bool, Field(description="Delete at the target what the source has not (never what is excluded)")]
-Confirm = Annotated[bool, Field(description="Needed to delete_extras in / or home, or from an empty source")]
+Extras = Annotated[bool, Field(description="Delete what the source has not; never what is excluded")]
+Confirm = Annotated[bool, Field(description="For delete_extras in home or from an empty source")]
 DryRun = Annotated[bool, Field(description="Only show what would be done, and why")]
 TaskId = Annotated[str, Field(description="As a sync returned it")]
 
@@ -55,7 +56,7 @@ def push(server: SandboxServer) -> Any:
         remote_path: RemotePath,
         ctx: Context[None, Any],
         delete_extras: Extras = False,
-        excludes: Excludes = None,
+        excludes: Excludes = (),
         exclude_file: ExcludeFile = "",
         sandbox_name: SandboxName = "",
         default_excludes: DefaultExcludes = True,
@@ -63,7 +64,7 @@ def push(server: SandboxServer) -> Any:
         checksum: Checksum = False,
         confirm_delete: Confirm = False,
         dry_run: DryRun = False,
-    ) -> Annotated[CallToolResult, SyncShape]:
+    ) -> Annotated[CallToolResult, PushShape]:
         """Make remote_path like local_path: sends only what differs (new or other size or time), with modes and times.
 
         A large transfer goes on in the background: ask with check_file_transfer_task(task_id)."""
@@ -88,14 +89,14 @@ def pull(server: SandboxServer) -> Any:
         remote_path: RemotePath,
         local_path: LocalPath,
         ctx: Context[None, Any],
-        excludes: Excludes = None,
+        excludes: Excludes = (),
         exclude_file: ExcludeFile = "",
         sandbox_name: SandboxName = "",
         default_excludes: DefaultExcludes = True,
         respect_gitignore: Gitignore = False,
         checksum: Checksum = False,
         dry_run: DryRun = False,
-    ) -> Annotated[CallToolResult, SyncShape]:
+    ) -> Annotated[CallToolResult, PullShape]:
         """Make local_path like remote_path; as sync_local_to_remote, and nothing is deleted."""
         app = server.app
         order = Order(
@@ -116,10 +117,10 @@ def push_in_background(server: SandboxServer) -> Any:
         local_path: LocalPath,
         remote_path: RemotePath,
         delete_extras: Extras = False,
-        excludes: Excludes = None,
+        excludes: Excludes = (),
         exclude_file: ExcludeFile = "",
         sandbox_name: SandboxName = "",
-    ) -> Annotated[CallToolResult, SyncShape]:
+    ) -> Annotated[CallToolResult, PushShape]:
         """As sync_local_to_remote, at once in a process of its own, however little it is."""
         app = server.app
         order = Order(
@@ -187,9 +188,9 @@ def listener(reporting: Reporting) -> Listener:
     return hear
 
 
-def rules(excludes: list[str] | None, exclude_file: str) -> tuple[str, ...]:
+def rules(excludes: Sequence[str], exclude_file: str) -> tuple[str, ...]:
     """The lines of the file, then the given ones: the last that fits decides."""
-    given = tuple(excludes or ())
+    given = tuple(excludes)
     if any("\n" in line or "\0" in line for line in given):
         raise BadArgument("excludes: a line holds a line break; give one pattern for each element")
     if not exclude_file:

@@ -1,0 +1,258 @@
+"""A lane over SFTP, for machines without Python: what others do at the far side is done here, with many questions."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ...core.errors import FileProblem, Unreachable, Unsupported
+from ...core.lane import Lane, Reply, numbers
+from ..outpost.client import LineLost
+from ..outpost.far.tree import BadName, Refusal
+from ..outpost.far.wire import DONE
+from .channels import Channels, NoSubsystem
+from .sftp import to_bytes
+from .sftp_remote import Load, Remote
+from .sftp_root import Root
+from .sftp_source import Source, Speaker
+from .sftp_target import Receiving, Target
+from .sftp_tree import look_at, scan
+from .sftp_turns import LARGE, Turns, place_of, place_of_frames
+
+if TYPE_CHECKING:
+    import asyncssh
+
+# What was handed over and is not written yet.
+QUEUED = 8 << 20
+CLOSING_S = 1.0
+FROM_SOURCE = frozenset({"send", "part", "check", "digests"})
+TO_TARGET = frozenset({"clear", "delete", "finish", "touch", "tidy"})
+PIECES = frozenset({"mark", "index", "index_old", "blocks", "partial_blocks"})
+
+
+@dataclass(eq=False)
+class _Request:
+    done: asyncio.Future[Reply]
+    number: int
+    to: Lane | None
+    heard: Callable[[bytes], None] | None
+    order: dict[str, Any]
+    raw: bytes
+    out: bytearray = field(default_factory=bytearray)
+
+    @property
+    def root(self) -> str:
+        return str(self.order.get("root", ""))
+
+    def say(self, data: bytes) -> None:
+        if self.heard:
+            self.heard(data)
+        else:
+            self.out += data
+
+
+class SftpLane:
+    """A lane whose far side is any SFTP server."""
+
+    knows_pieces = False
+    squeezers: tuple[str, ...] = ()
+
+    def __init__(self, client: asyncssh.SFTPClient, name: str, home: str, let_go: Callable[[], None]) -> None:
+        self.name = name
+        self.is_alive = True
+        self._remote = Remote(client, home)
+        self._release = let_go
+        self._turns = Turns()
+        self._queued = Load(QUEUED)
+        self._open: set[_Request] = set()
+        self._receiving: dict[int, tuple[_Request, Receiving]] = {}
+        self._sources: dict[str, Source] = {}
+        self._targets: dict[str, Target] = {}
+        self._watcher = asyncio.ensure_future(self._watch())
+
+    @property
+    def moved(self) -> int:
+        return self._remote.moved
+
+    def begin(
+        self,
+        verb: str,
+        raw: bytes = b"",
+        *,
+        number: int = 0,
+        to: Lane | None = None,
+        heard: Callable[[bytes], None] | None = None,
+        **order: Any,
+    ) -> asyncio.Future[Reply]:
+        done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        # A failure that nobody waits for is not an error in the log.
+        done.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if not self.is_alive:
+            done.set_exception(self._lost())
+            return done
+        request = _Request(done, number or next(numbers), to, heard, order, raw)
+        self._open.add(request)
+        if verb == "receive":
+            self._receiving[request.number] = request, Receiving(lambda: self._target(request.root), order, raw)
+        else:
+            place = place_of(verb, request.root, raw)
+            self._turns.start(lambda: self._answer(request, lambda: self._do(verb, request)), place)
+        return done
+
+    def pass_on(self, kind: int, number: int, body: bytes) -> None:
+        if number not in self._receiving:
+            return
+        request, receiving = self._receiving[number]
+        place = place_of_frames(request.root, receiving.key)
+        if kind == DONE:
+            del self._receiving[number]
+            self._turns.start(lambda: self._answer(request, receiving.result), place)
+            return
+        self._queued.add(len(body))
+        task = self._turns.start(lambda: self._take(receiving, kind, body), place)
+        receiving.pending.add(task)
+        task.add_done_callback(receiving.pending.discard)
+        task.add_done_callback(lambda _: self._queued.add(-len(body)))
+
+    async def room(self) -> None:
+        await self._queued.room()
+
+    async def close(self) -> None:
+        self._watcher.cancel()
+        running = list(self._turns.running)
+        self._lose()
+        if running:
+            await asyncio.wait(running, timeout=CLOSING_S)
+
+    # What is asked
+
+    async def _do(self, verb: str, request: _Request) -> dict[str, Any]:
+        if verb == "look":
+            return await look_at(self._remote, request.order)
+        if verb == "scan":
+            return await scan(self._remote, request.order, request.say)
+        if verb == "rest":
+            return await self._rest()
+        if verb in FROM_SOURCE:
+            return await self._ask_source(verb, request)
+        if verb in TO_TARGET or verb in LARGE:
+            return await self._ask_target(verb, request)
+        if verb in PIECES:
+            raise Refusal("unsupported", f"SFTP cannot do what {verb!r} asks for")
+        raise Refusal("broken", f"the verb {verb!r} is not known here")
+
+    async def _rest(self) -> dict[str, Any]:
+        """Close everything: the next transfer shall find what is there then."""
+        for source in self._sources.values():
+            source.close()
+        for target in self._targets.values():
+            target.close()
+        self._sources.clear()
+        self._targets.clear()
+        # As with other lanes, the answer has come all the way.
+        await self._remote.look(to_bytes(self._remote.home))
+        return {}
+
+    async def _ask_source(self, verb: str, request: _Request) -> dict[str, Any]:
+        source, speaker = self._source(request.root), Speaker(request.to, request.number)
+        if verb == "send":
+            return await source.send(request.raw, speaker)
+        if verb == "part":
+            return await source.part(request.order, request.raw, speaker)
+        if verb == "check":
+            return await source.check(request.raw)
+        request.say(await source.digests(request.raw))
+        return {}
+
+    async def _ask_target(self, verb: str, request: _Request) -> dict[str, Any]:
+        """The top folder is made where it is missing."""
+        target = self._target(request.root)
+        await target.root.folder(b"", make=True)
+        if verb in LARGE:
+            end: dict[str, Any] = await getattr(target.large, verb)(request.order, request.raw)
+        else:
+            end = await getattr(target, verb)(request.raw)
+        return end
+
+    def _source(self, root: str) -> Source:
+        if root not in self._sources:
+            self._sources[root] = Source(self._remote, Root(self._remote, root))
+        return self._sources[root]
+
+    def _target(self, root: str) -> Target:
+        if root not in self._targets:
+            self._targets[root] = Target(self._remote, Root(self._remote, root))
+        return self._targets[root]
+
+    # What is answered
+
+    async def _take(self, receiving: Receiving, kind: int, body: bytes) -> None:
+        try:
+            await receiving.take(kind, body)
+        except LineLost:
+            self._lose()
+
+    async def _answer(self, request: _Request, work: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+        try:
+            end = await work()
+        except LineLost:
+            self._lose()
+        except (Refusal, BadName) as refusal:
+            self._fail(request, getattr(refusal, "reason", "name"), str(refusal))
+        except OSError as problem:
+            reason = errno.errorcode.get(problem.errno or 0, "EIO")
+            self._fail(request, reason, problem.strerror or str(problem))
+        except (KeyError, ValueError, IndexError, struct.error) as problem:
+            self._fail(request, "broken", f"a request that cannot be understood ({problem!r})")
+        else:
+            self._open.discard(request)
+            if not request.done.done():
+                request.done.set_result(Reply(bytes(request.out), end))
+
+    def _fail(self, request: _Request, reason: str, message: str) -> None:
+        self._open.discard(request)
+        if not request.done.done():
+            request.done.set_exception(FileProblem(f"{self.name}: {message}", reason))
+
+    # The end of the line
+
+    async def _watch(self) -> None:
+        await self._remote.client.wait_closed()
+        self._lose()
+
+    def _lost(self) -> Unreachable:
+        return Unreachable(f"{self.name}: the connection was cut while files were moving")
+
+    def _lose(self) -> None:
+        if not self.is_alive:
+            return
+        self.is_alive = False
+        self._queued.lift()
+        self._receiving.clear()
+        for request in self._open:
+            if not request.done.done():
+                request.done.set_exception(self._lost())
+        self._open.clear()
+        for task in self._turns.running:
+            task.cancel()
+        self._release()
+
+
+async def open_lane(channels: Channels, name: str, home: str) -> SftpLane:
+    """On a channel of its own. Raises Unsupported, ConnectError, LineLost."""
+    try:
+        link, client = await channels._open_channel(lambda connection: connection.start_sftp_client(), False)
+    except NoSubsystem:
+        raise Unsupported(
+            f"{name} has neither python3 nor SFTP, so files can only be moved with commands: install one of them"
+        ) from None
+
+    def let_go() -> None:
+        client.exit()
+        channels._let_go(link, client)
+
+    return SftpLane(client, name, home, let_go)
