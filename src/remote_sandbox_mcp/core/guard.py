@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -22,7 +23,9 @@ def guard(order: Order, place: Place, real: str, home: str, allowed: Iterable[st
             "[server] in config.toml"
         )
     if _is_within(home, real):
-        rule = f"/{_below(home, real)}/.*".replace("//", "/")
+        # A folder's name may have signs that mean something in a rule.
+        below = re.sub(r"[*?\[\\]", r"\\\g<0>", _below(home, real))
+        rule = f"/{below}/.*".replace("//", "/")
         return replace(order, excludes=(*order.excludes, rule))
     return order
 

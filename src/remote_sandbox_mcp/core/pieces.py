@@ -6,6 +6,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from .errors import FileProblem
+
 # Length and digest of a piece, one after the other as they follow each other in the file.
 PIECE = struct.Struct(">I16s")
 
@@ -24,13 +26,20 @@ class Span:
         return self.place < 0 or self.place + self.length == other.place
 
 
+def read_index(index: bytes) -> Iterator[tuple[int, bytes]]:
+    """Raises FileProblem where the other side told what is no index."""
+    if len(index) % PIECE.size:
+        raise FileProblem("an index of a file cannot be read; its machine is broken or hostile", "hostile")
+    return PIECE.iter_unpack(index)
+
+
 class Matcher:
     """Takes the new file's index bit by bit; says what of it is old and what is new, joined where it can be."""
 
     def __init__(self, old_index: bytes, most: int) -> None:
         self._places: dict[bytes, int] = {}
         offset = 0
-        for length, digest in PIECE.iter_unpack(old_index):
+        for length, digest in read_index(old_index):
             self._places.setdefault(digest, offset)
             offset += length
         self._most = most
@@ -38,7 +47,7 @@ class Matcher:
         self._pending: Span | None = None
 
     def feed(self, index: bytes) -> Iterator[Span]:
-        for length, digest in PIECE.iter_unpack(index):
+        for length, digest in read_index(index):
             span = Span(self._offset, length, self._places.get(digest, -1))
             self._offset += length
             last = self._pending

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .errors import BadArgument, FileProblem
 from .files import Problem
 from .ignore import Ignore
 from .transfer import Order
-from .tree import SECOND, Meta, Tree, child, read_meta
+from .tree import SECOND, Meta, Tree, child, read_meta, size_of
 
 # Larger files are sent in parts, and by what has changed in them.
 LARGE = 1 << 20
 
 
-@dataclass(frozen=True)
-class Item:
-    """A file or link that is to be sent, and why."""
+class Item(NamedTuple):
+    """A file or link that is to be sent, and why. `text` is its meta as told; a tree has very many of these."""
 
     folder: bytes
     name: bytes
-    meta: Meta
+    text: bytes
+    size: int
     why: str
+
+    @property
+    def meta(self) -> Meta:
+        return read_meta(self.text)
 
     @property
     def path(self) -> bytes:
@@ -56,7 +61,7 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        return sum(item.meta.size for item in self.send)
+        return sum(item.size for item in self.send)
 
     @property
     def is_empty(self) -> bool:
@@ -72,7 +77,7 @@ def check_deletion(order: Order, source: Tree, target: Tree) -> None:
     if target.real == "/" or inside:
         what = "the root of the file system" if target.real == "/" else "the home folder, or a folder around it"
         raise BadArgument(f"delete_extras is refused: {target.real} is {what}; {hint}")
-    if source.is_empty and not target.is_empty:
+    if source.is_empty and target.kind == "dir" and not target.is_empty:
         raise BadArgument(f"delete_extras is refused: {source.path} is empty, so everything would be deleted; {hint}")
 
 
@@ -91,6 +96,8 @@ class _Planner:
         self.checksum = order.checksum
         self.deletes = order.delete_extras
         self.coarse = source.coarse or target.coarse
+        # Another machine may name what it was told to leave out, such as this user's keys; it is not taken from there.
+        self.distrusts = bool(order.source.sandbox) and not order.target.sandbox and source.kind == "dir"
         self.plan = Plan()
         self.finished: set[bytes] = set()
         self.parents: dict[bytes, dict[bytes, bytes]] = {}
@@ -107,7 +114,7 @@ class _Planner:
         for folder in sorted(source.folders):
             if source.folders[folder] == target.folders.get(folder) and not self.checksum:
                 plan.skipped += source.counts[folder]
-            else:
+            elif not self.distrusts or not folder or not self.ignore.leaves_out_below(folder, True):
                 self.compare(folder)
         # Deeper folders first: what is put into a folder, or out of it, changes its time.
         plan.finish.sort(key=lambda item: (-item.path.count(b"/"), item.path))
@@ -115,27 +122,36 @@ class _Planner:
         return plan
 
     def compare(self, folder: bytes) -> None:
-        ours = self.source.entries(folder)
+        ours = self.wanted(folder)
         theirs = self.target.entries(folder)
         before = self.size()
         for name, text in ours.items():
             found = theirs.get(name)
-            if found == text and not self.checksum:
+            if found is None and text[:1] in b"fl" and (size := size_of(text)) <= LARGE:
+                self.plan.send.append(Item(folder, name, text, size, "new"))
+            elif found == text and not self.checksum:
                 self.plan.skipped += not text.startswith(b"d")
             else:
-                self.compare_entry(folder, name, read_meta(text), read_meta(found) if found is not None else None)
+                self.compare_entry(folder, name, text, read_meta(found) if found is not None else None)
         if self.deletes:
             for name in theirs.keys() - ours.keys():
                 self.delete(folder, name, theirs[name])
         if folder and self.size() != before:
             self.finish_again(folder)
 
+    def wanted(self, folder: bytes) -> dict[bytes, bytes]:
+        found = self.source.entries(folder)
+        if not self.distrusts:
+            return found
+        out = self.ignore.leaves_out
+        return {name: text for name, text in found.items() if not out(child(folder, name), text[:1] == b"d")}
+
     def size(self) -> int:
         plan = self.plan
         return len(plan.send) + len(plan.delete_files) + len(plan.delete_folders) + len(plan.clear) + plan.new_folders
 
-    def compare_entry(self, folder: bytes, name: bytes, meta: Meta, found: Meta | None) -> None:
-        path = child(folder, name)
+    def compare_entry(self, folder: bytes, name: bytes, text: bytes, found: Meta | None) -> None:
+        path, meta = child(folder, name), read_meta(text)
         if found is not None and found.kind != meta.kind and "d" in (found.kind, meta.kind):
             if not self.make_way(path, found):
                 return
@@ -143,7 +159,7 @@ class _Planner:
         if meta.kind == "d":
             self.compare_folder(path, meta, found)
         else:
-            self.compare_file(Item(folder, name, meta, "new"), found)
+            self.compare_file(Item(folder, name, text, meta.size, "new"), meta, found)
 
     def compare_folder(self, path: bytes, meta: Meta, found: Meta | None) -> None:
         if found is None:
@@ -156,14 +172,13 @@ class _Planner:
             self.finished.add(path)
             self.plan.finish.append(Attributes(path, meta.mode, meta.mtime))
 
-    def compare_file(self, item: Item, found: Meta | None) -> None:
-        meta, plan = item.meta, self.plan
-        why = self.why_send(meta, found)
+    def compare_file(self, item: Item, meta: Meta, found: Meta | None) -> None:
+        plan, why = self.plan, self.why_send(meta, found)
         if found is not None and meta.kind == found.kind == "f" and self.checksum and meta.size == found.size:
             changed = bool(why) or found.mode != meta.mode
-            plan.doubtful.append((Item(item.folder, item.name, meta, "content"), changed))
+            plan.doubtful.append((item._replace(why="content"), changed))
         elif why:
-            plan.send.append(Item(item.folder, item.name, meta, why))
+            plan.send.append(item._replace(why=why))
         else:
             plan.skipped += 1
             if found is not None and meta.kind == "f" and found.mode != meta.mode:
@@ -201,13 +216,14 @@ class _Planner:
 
     def below(self, folder: bytes) -> Iterator[tuple[bytes, str]]:
         """All that the target has in a folder, folders before what is in them."""
-        for name, text in self.target.entries(folder).items():
-            path, kind = child(folder, name), read_meta(text).kind
-            if self.ignore.leaves_out(path, kind == "d"):
-                continue
-            yield path, kind
-            if kind == "d":
-                yield from self.below(path)
+        folders = [folder]
+        while folders:
+            folder = folders.pop()
+            for name, text in self.target.entries(folder).items():
+                path, kind = child(folder, name), read_meta(text).kind
+                if not self.ignore.leaves_out(path, kind == "d"):
+                    yield path, kind
+                    folders += [path] if kind == "d" else []
 
     def delete(self, folder: bytes, name: bytes, text: bytes) -> None:
         path, kind = child(folder, name), read_meta(text).kind

@@ -15,6 +15,7 @@ FOLDER = struct.Struct(">HII")
 # A far side that says more than this is broken or hostile; ten million files fit.
 MOST_BYTES = 1 << 30
 SECOND = 10**9
+MOST = (1 << 63) - 1
 
 
 class Meta(NamedTuple):
@@ -33,10 +34,18 @@ def read_meta(text: bytes) -> Meta:
     kind = fields[0][:1].decode("ascii")
     if kind not in "fdl":
         raise ValueError(kind)
-    size = int(fields[1])
+    mode, size, mtime = int(fields[0][1:], 8), int(fields[1]), int(fields[2])
+    if not (0 <= mode <= 0o7777 and 0 <= size <= MOST and -MOST <= mtime <= MOST):
+        raise ValueError(text)
+    return Meta(kind, mode, size, mtime, fields[3] if kind == "l" else b"")
+
+
+def size_of(text: bytes) -> int:
+    """The size alone, for the many entries of which nothing else is asked. Raises ValueError, IndexError."""
+    size = int(text.split(b" ", 2)[1])
     if size < 0:
         raise ValueError(size)
-    return Meta(kind, int(fields[0][1:], 8), size, int(fields[2]), fields[3] if kind == "l" else b"")
+    return size
 
 
 def child(folder: bytes, name: bytes) -> bytes:
@@ -85,7 +94,22 @@ class Tree:
 
 def read_tree(end: dict[str, Any], parts: list[bytes]) -> Tree:
     """A tree from a scan's answer, whoever gave it. Raises FileProblem."""
-    tree = Tree(
+    try:
+        tree = _read_end(end)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        raise FileProblem("a machine gave an answer that cannot be read", "hostile") from None
+    try:
+        for folder, block, count in _records(parts):
+            if folder and not all(map(is_name, folder.split(b"/"))):
+                raise ValueError(folder)
+            tree.folders[folder], tree.counts[folder] = block, count
+    except (ValueError, struct.error, zlib.error):
+        raise FileProblem(f"{tree.path}: its machine gave a listing that cannot be read", "hostile") from None
+    return tree
+
+
+def _read_end(end: dict[str, Any]) -> Tree:
+    return Tree(
         str(end["kind"]),
         str(end["path"]),
         str(end["real"]),
@@ -99,14 +123,6 @@ def read_tree(end: dict[str, Any], parts: list[bytes]) -> Tree:
         gitignores=tuple((_bytes(folder), _bytes(text)) for folder, text in end.get("gitignores", ())),
         coarse=bool(end.get("coarse")),
     )
-    try:
-        for folder, block, count in _records(parts):
-            if folder and not all(map(is_name, folder.split(b"/"))):
-                raise ValueError(folder)
-            tree.folders[folder], tree.counts[folder] = block, count
-    except (ValueError, struct.error, zlib.error):
-        raise FileProblem(f"{tree.path}: its machine gave a listing that cannot be read", "hostile") from None
-    return tree
 
 
 def _records(parts: list[bytes]) -> Iterator[tuple[bytes, bytes, int]]:

@@ -41,7 +41,7 @@ def preview_fields(job: Synchronization) -> dict[str, Any]:
     plan, tree = job.plan, job.source_tree
     assert tree is not None
     deleted = [*plan.delete_files, *plan.delete_folders]
-    send = [{"path": _text(item.path), "bytes": item.meta.size, "why": item.why} for item in plan.send[:MOST_SHOWN]]
+    send = [{"path": _text(item.path), "bytes": item.size, "why": item.why} for item in plan.send[:MOST_SHOWN]]
     fields: dict[str, Any] = {
         "mode": "dry_run",
         "would_send_files": len(plan.send),

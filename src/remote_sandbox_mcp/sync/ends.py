@@ -97,7 +97,11 @@ class Ends:
         self.target = target
 
     async def open(self) -> None:
-        await asyncio.gather(self.source.open(), self.target.open())
+        """Raises ConnectError, Unsupported, when both have tried: one that opened later would belong to nobody."""
+        tried = await asyncio.gather(self.source.open(), self.target.open(), return_exceptions=True)
+        for problem in tried:
+            if problem is not None:
+                raise problem
 
     def give_back(self) -> None:
         self.source.give_back()
@@ -113,6 +117,8 @@ class Ends:
             return await self._scan_file(await self.source.scan(self.order))
         # A folder, or what will turn out to be one: both sides look at once.
         scanning = asyncio.ensure_future(self._scan_target())
+        # Where both fail, one failure is told.
+        scanning.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             source = await self.source.scan(self.order)
             if source.kind != "dir":
@@ -136,13 +142,15 @@ class Ends:
             raise FileProblem(f"{self.source.place} does not exist", "ENOENT")
         if source.kind != "file":
             raise FileProblem(f"{self.source.place} is neither a file nor a folder", "not_a_file")
-        self.source.root, name = posixpath.split(source.path)
+        name = posixpath.basename(source.path)
+        # A link that its user named is followed, here as where it leads to a folder.
+        self.source.root, real_name = posixpath.split(source.real)
         found = await self.target.look()
         path = str(found["path"])
         if found["kind"] == "dir" or self.target.place.path.endswith("/"):
             path = posixpath.join(path, name)
         self.target.root, target_name = posixpath.split(path)
-        self.source.name, self.target.name = _bytes(name), _bytes(target_name)
+        self.source.name, self.target.name = _bytes(real_name), _bytes(target_name)
         target = await self.target.scan(self.order, path)
         if target.kind == "dir":
             raise FileProblem(f"{path} is a folder, but {self.source.place} is a file", "is_dir")

@@ -12,16 +12,18 @@ from ..core.errors import FileProblem
 from ..core.files import Problem
 from ..core.plan import LARGE, Attributes, Item, Plan, check_deletion, make_plan
 from ..core.transfer import Headway, Listener, Order, Outcome, unheard
-from ..core.tree import Tree
+from ..core.tree import Tree, read_meta
 from .ends import End, Ends
 from .large import Chunks, LargeFile
-from .streams import Stream, Streams
+from .streams import DEPTH, Stream, Streams
 from .tempo import Meter, Squeeze
 from .together import Together
 
 BATCH_FILES, BATCH_BYTES = 256, 512 << 10
 MANY_LANES, FEW_LANES = 8, 2
 LARGE_AT_ONCE = 4
+PORTION_BYTES = 8 << 20
+SLASH = ord("/")
 MOST_PROBLEMS = 100
 # What ends a transfer instead of being told of a single file.
 FATAL = ("No space left on device", "Disk quota exceeded", "Read-only file system")
@@ -76,6 +78,7 @@ class Synchronization:
                 digest = ours.out[16 * at : 16 * at + 16]
                 if digest != theirs.out[16 * at : 16 * at + 16] or digest == bytes(16):
                     plan.send.append(item)
+        self._finish_again(plan)
         changed = {(item.folder, item.name) for item in plan.send}
         for item, differs in plan.doubtful:
             if (item.folder, item.name) not in changed:
@@ -83,6 +86,18 @@ class Synchronization:
                 if differs:
                     plan.touch.append(Attributes(item.path, item.meta.mode, item.meta.mtime))
         plan.doubtful = []
+
+    def _finish_again(self, plan: Plan) -> None:
+        """What is put into a folder changes its time, also where that was decided late; it gets it back in the end."""
+        assert self.source_tree is not None
+        finished = {item.path for item in plan.finish}
+        sent = {item.folder for item, _ in plan.doubtful} & {item.folder for item in plan.send}
+        for folder in sent - finished - {b""}:
+            above, _, name = folder.rpartition(b"/")
+            if found := self.source_tree.entries(above).get(name):
+                meta = read_meta(found)
+                plan.finish.append(Attributes(folder, meta.mode, meta.mtime))
+        plan.finish.sort(key=lambda item: (-item.path.count(b"/"), item.path))
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -115,30 +130,39 @@ class Synchronization:
         return self._outcome(wire_bytes)
 
     async def _carry(self, meter: Meter) -> None:
-        plan, target, root = self.plan, self.ends.target, self.ends.target.root
+        plan = self.plan
         assert self.target_tree is not None
+        leftovers = [path.encode("utf-8", "surrogateescape") for path in self.target_tree.leftovers]
         if plan.clear:
-            self._hear(await target.ask("clear", b"\0".join(plan.clear), root=root))
+            await self._tell("tidy", _below(plan.clear, leftovers), b"\0")
+            await self._tell("clear", plan.clear, b"\0")
         if plan.send:
             await self._send_all(meter)
         meter.phase = "deleting" if plan.delete_files or plan.delete_folders else meter.phase
         meter.tell(time.monotonic(), always=True)
-        if plan.touch:
-            self._hear(await target.ask("touch", self._packed(plan.touch), root=root))
-        if plan.delete_files or plan.delete_folders:
-            raw = b"\0".join(plan.delete_files) + b"\0\0" + b"\0".join(plan.delete_folders)
-            reply = self._hear(await target.ask("delete", raw, root=root))
-            self._deleted_files, self._deleted_dirs = int(reply["files"]), int(reply["dirs"])
-        if plan.finish or (self.target_tree.kind == "missing" and not self.ends.target.name):
-            self._hear(await target.ask("finish", self._packed(plan.finish), root=root))
-        if self.target_tree.leftovers:
-            raw = b"\0".join(path.encode("utf-8", "surrogateescape") for path in self.target_tree.leftovers)
-            await target.ask("tidy", raw, root=root)
+        await self._tell("touch", self._packed(plan.touch))
+        # Before what they lie in is removed or gets its time, after what could be resumed.
+        await self._tell("tidy", leftovers, b"\0")
+        await self._tell("delete", plan.delete_files, b"\0", end=b"\0\0")
+        await self._tell("delete", plan.delete_folders, b"\0", begin=b"\0\0")
+        await self._tell("finish", self._packed(plan.finish))
+        if self.target_tree.kind == "missing" and not self.ends.target.name and not plan.finish:
+            self._hear(await self.ends.target.ask("finish", root=self.ends.target.root))
+
+    async def _tell(
+        self, verb: str, parts: list[bytes], between: bytes = b"", *, begin: bytes = b"", end: bytes = b""
+    ) -> None:
+        """Ask the target for all of these, in as many requests as they take."""
+        for portion in _portions(parts):
+            raw = begin + between.join(portion) + end
+            reply = self._hear(await self.ends.target.ask(verb, raw, root=self.ends.target.root))
+            self._deleted_files += int(reply.get("files", 0))
+            self._deleted_dirs += int(reply.get("dirs", 0))
 
     async def _send_all(self, meter: Meter) -> None:
         streams = await self._open_streams()
-        small = [item for item in self.plan.send if item.meta.size <= LARGE]
-        large = [item for item in self.plan.send if item.meta.size > LARGE]
+        small = [item for item in self.plan.send if item.size <= LARGE]
+        large = [item for item in self.plan.send if item.size > LARGE]
         async with Together() as tasks:
             tasks.start(self._send_large(streams, large, meter))
             for batch in _batches(small, BATCH_FILES, BATCH_BYTES):
@@ -169,10 +193,11 @@ class Synchronization:
         self._hear(arrived)
         self._sent += int(arrived.end["files"])
         self._bytes += int(arrived.end["bytes"])
-        meter.add(time.monotonic(), len(batch), int(arrived.end["bytes"]), batch[-1].path)
+        meter.add(time.monotonic(), len(batch), sum(item.size for item in batch), batch[-1].path)
 
     async def _send_large(self, streams: Streams, items: list[Item], meter: Meter) -> None:
-        room = asyncio.Semaphore(LARGE_AT_ONCE)
+        # Each has a place on a stream for as long as it takes; one place at least is left for their parts.
+        room = asyncio.Semaphore(min(LARGE_AT_ONCE, DEPTH * len(streams.all) - 1))
         async with Together() as tasks:
             for item in items:
                 await room.acquire()
@@ -187,7 +212,7 @@ class Synchronization:
             if told:
                 self._note(Problem(_text(item.path), told))
             self._sent += 1
-            self._bytes += item.meta.size
+            self._bytes += item.size
             meter.add(time.monotonic(), 1, 0, item.path)
         except FileProblem as problem:
             self._fail_if_fatal(str(problem))
@@ -235,12 +260,12 @@ class Synchronization:
     def _target_names(self, batch: list[Item]) -> bytes:
         return b"\0" + self.ends.target.name + b"\0" if self.ends.target.name else _names(batch)
 
-    def _packed(self, attributes: list[Attributes]) -> bytes:
-        parts = []
-        for item in attributes:
-            path = self.ends.target.name or item.path
-            parts.append(ATTRIBUTES.pack(item.mode, item.mtime, len(path)) + path)
-        return b"".join(parts)
+    def _packed(self, attributes: list[Attributes]) -> list[bytes]:
+        paths = [self.ends.target.name or item.path for item in attributes]
+        return [
+            ATTRIBUTES.pack(item.mode, item.mtime, len(path)) + path
+            for item, path in zip(attributes, paths, strict=True)
+        ]
 
 
 def _names(batch: list[Item]) -> bytes:
@@ -255,12 +280,32 @@ def _names(batch: list[Item]) -> bytes:
     return b"\0".join([*fields, b""])
 
 
+def _portions(parts: list[bytes]) -> Iterator[list[bytes]]:
+    """As many at once as are sure to fit into a frame."""
+    portion: list[bytes] = []
+    size = 0
+    for part in parts:
+        portion.append(part)
+        size += len(part)
+        if size >= PORTION_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
+def _below(folders: list[bytes], paths: list[bytes]) -> list[bytes]:
+    """Those of the paths that lie in one of the folders."""
+    found = set(folders)
+    return [path for path in paths if any(path[:at] in found for at, byte in enumerate(path) if byte == SLASH)]
+
+
 def _batches(items: list[Item], most: int, size: int) -> Iterator[list[Item]]:
     batch: list[Item] = []
     total = 0
     for item in items:
         batch.append(item)
-        total += item.meta.size
+        total += item.size
         if len(batch) >= most or total >= size:
             yield batch
             batch, total = [], 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 
@@ -33,17 +34,31 @@ class Lanes:
                 return lane
         lane = await self._opener()
         begun = time.perf_counter()
-        await lane.begin("rest")
+        try:
+            await lane.begin("rest")
+        except BaseException:
+            await lane.close()
+            raise
         self.round_trip_s = min(self.round_trip_s, time.perf_counter() - begun)
         return lane
 
     async def take_more(self, count: int) -> list[Lane]:
         """Up to so many; fewer, or none, where no more are to be had."""
-        found = await asyncio.gather(*(self.take() for _ in range(count)), return_exceptions=True)
-        for problem in found:
-            if isinstance(problem, BaseException) and not isinstance(problem, SandboxError):
-                raise problem
-        return [lane for lane in found if not isinstance(lane, BaseException)]
+        taken: list[Lane] = []
+
+        async def take_one() -> None:
+            with contextlib.suppress(SandboxError):
+                taken.append(await self.take())
+
+        try:
+            for problem in await asyncio.gather(*(take_one() for _ in range(count)), return_exceptions=True):
+                if problem is not None:
+                    raise problem
+        except BaseException:
+            for lane in taken:
+                self.give_back(lane)
+            raise
+        return taken
 
     def give_back(self, lane: Lane) -> None:
         """It has nothing to do any more; what it holds open it closes."""

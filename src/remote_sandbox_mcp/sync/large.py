@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from ..backends.outpost.far import wire
@@ -45,7 +46,7 @@ class LargeFile:
         self.where = where
         self.raw = item.folder + b"\0" + item.name
         self.size = item.meta.size
-        facts = f"{self.size}:{item.meta.mtime}:".encode() + target_name
+        facts = f"{self.size}:{item.meta.mtime}:".encode() + item.folder + b"\0" + target_name
         self.key = hashlib.sha256(facts).hexdigest()[:24].encode()
         self.target_raw = item.folder + b"\0" + target_name + b"\0" + self.key
         self.partial = b""
@@ -190,6 +191,10 @@ class LargeFile:
 
     async def _carry_span(self, tasks: Together, span: Span, reader: Stream) -> None:
         others = any(stream.source is not reader.source for stream in self.streams.all)
+        # A file that grows is sent as long as it was.
+        span = replace(span, length=min(span.length, self.size - span.offset))
+        if span.length <= 0:
+            return
         if span.place < 0:
             # The reader's lane is busy with reading.
             await self._send_span(tasks, span, lambda stream: stream.source is not reader.source or not others)

@@ -68,6 +68,8 @@ class Streams:
             stream.target.pass_on(wire.DONE, number, b"")
             await received
             raise
+        # Whoever has nothing more to say has said all, even if it did not say so.
+        stream.target.pass_on(wire.DONE, number, b"")
         arrived = await received
         self.squeeze.add(time.monotonic(), int(arrived.end["bytes"]), way)
         return said, arrived

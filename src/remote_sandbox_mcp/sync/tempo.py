@@ -53,6 +53,8 @@ class Meter:
 
     @property
     def rate(self) -> float:
+        if not self._marks:
+            return 0.0
         (begun, first), (ended, last) = self._marks[0], self._marks[-1]
         return (last - first) / (ended - begun) if ended > begun else 0.0
 

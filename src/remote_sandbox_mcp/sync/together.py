@@ -24,8 +24,11 @@ class Together:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None and self._failure is None:
             self._failure = task.exception()
-            for other in self._tasks:
-                other.cancel()
+            self._cancel()
+
+    def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
 
     def check(self) -> None:
         """Raise what has failed, if something has."""
@@ -37,9 +40,16 @@ class Together:
 
     async def __aexit__(self, kind: Any, problem: BaseException | None, trace: Any) -> None:
         if problem is not None:
-            for task in self._tasks:
-                task.cancel()
+            self._cancel()
+        stop: asyncio.CancelledError | None = None
         while self._tasks:
-            await asyncio.wait(self._tasks)
-        if problem is None or isinstance(problem, asyncio.CancelledError):
+            try:
+                await asyncio.wait(self._tasks)
+            except asyncio.CancelledError as cancelled:
+                # Not before the others have ended, who would go on without us.
+                stop = cancelled
+                self._cancel()
+        if stop is not None:
+            raise stop
+        if problem is None:
             self.check()

@@ -24,7 +24,7 @@ class Line(Protocol):
         """Send; what cannot be sent is found out by reading."""
         ...
 
-    async def read(self) -> bytes | bytearray:
+    async def read(self) -> bytes:
         """The next bytes, or b"" when the line has ended, in whatever way."""
         ...
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import subprocess
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 MOST_UNREAD = 1 << 20
@@ -22,7 +23,8 @@ class PipeLine(asyncio.Protocol):
         self._rest = near.dup()
         self._process: subprocess.Popen[bytes] | None = None
         self._transport: asyncio.Transport | None = None
-        self._unread = bytearray()
+        self._unread: deque[bytes] = deque()
+        self._unread_bytes = 0
         self._ended = False
         self._news = asyncio.Event()
         self._flowing = asyncio.Event()
@@ -34,15 +36,16 @@ class PipeLine(asyncio.Protocol):
         transport.set_write_buffer_limits(MOST_UNREAD)
 
     def data_received(self, data: bytes) -> None:
-        self._unread += data
+        self._unread.append(data)
+        self._unread_bytes += len(data)
         self._news.set()
-        if len(self._unread) > MOST_UNREAD and self._transport:
+        if self._unread_bytes > MOST_UNREAD and self._transport:
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         with self._rest, contextlib.suppress(OSError):
             while data := self._rest.recv(1 << 16):
-                self._unread += data
+                self._unread.append(data)
         self._ended = True
         self._news.set()
         self._flowing.set()
@@ -60,12 +63,13 @@ class PipeLine(asyncio.Protocol):
         if self._transport and not self._transport.is_closing():
             self._transport.write(data)
 
-    async def read(self) -> bytes | bytearray:
+    async def read(self) -> bytes:
         while not self._unread and not self._ended:
             self._news.clear()
             await self._news.wait()
-        data, self._unread = self._unread, bytearray()
-        if self._transport and not self._transport.is_closing():
+        data = self._unread.popleft() if self._unread else b""
+        self._unread_bytes -= len(data)
+        if not self._unread and self._transport and not self._transport.is_closing():
             self._transport.resume_reading()
         return data
 

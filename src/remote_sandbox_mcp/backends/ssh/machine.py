@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 OUTPOST = Capabilities(survives_disconnect=True, kills_trees=True)
 PLAIN = Capabilities(survives_disconnect=True)
 LANE_BUFFER = 1 << 20
+# What may be on its way to us on one lane: twice the usual, because it is topped up only when half is used.
+LANE_WINDOW = 4 << 20
 
 
 def describe(machine: Machine, capabilities: Capabilities = OUTPOST) -> Description:
@@ -104,7 +106,7 @@ async def open_lane(gate: Gate, connection: asyncssh.SSHClientConnection) -> Out
     machine, token = gate.machine, secrets.token_hex(16)
     line = program.start_line(machine.python, token, program.LANE)
     try:
-        process = await connection.create_process(line, encoding=None)
+        process = await connection.create_process(line, encoding=None, window=LANE_WINDOW)
     except asyncssh.ChannelOpenError as problem:
         raise Unsupported(f"{machine.name}: no further session is granted: {problem.reason}") from None
     except (OSError, asyncssh.Error) as problem:

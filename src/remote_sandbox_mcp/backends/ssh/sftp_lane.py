@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # What was handed over and is not written yet.
 QUEUED = 8 << 20
 CLOSING_S = 1.0
+# What a request makes happen that is not one of ours.
+BROKEN = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError, struct.error)
 FROM_SOURCE = frozenset({"send", "part", "check", "digests"})
 TO_TARGET = frozenset({"clear", "delete", "finish", "touch", "tidy"})
 PIECES = frozenset({"mark", "index", "index_old", "blocks", "partial_blocks"})
@@ -206,8 +208,12 @@ class SftpLane:
         except OSError as problem:
             reason = errno.errorcode.get(problem.errno or 0, "EIO")
             self._fail(request, reason, problem.strerror or str(problem))
-        except (KeyError, ValueError, IndexError, struct.error) as problem:
+        except BROKEN as problem:
             self._fail(request, "broken", f"a request that cannot be understood ({problem!r})")
+        except BaseException as problem:
+            # Nobody waits for an answer that will not come.
+            self._fail(request, "broken", f"an answer that cannot be given ({problem!r})")
+            raise
         else:
             self._open.discard(request)
             if not request.done.done():

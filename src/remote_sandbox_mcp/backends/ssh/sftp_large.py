@@ -42,10 +42,13 @@ class LargeFiles:
     async def begin(self, order: dict[str, Any], raw: bytes) -> dict[str, Any]:
         """Make the partial file, instead of one that is there."""
         folder, name, key = raw.split(b"\0")
-        partial = PARTIAL + checked(key)
+        if key in self.large:
+            raise Refusal("busy", f"{key!r} is being received already")
+        partial, size = PARTIAL + checked(key), int(order["size"])
+        checked(name)
         path = await self.root.folder(folder, make=True) + b"/" + partial
         file = await self.root.within(folder, lambda: self._create(path))
-        self._keep(key, Large(folder, checked(name), partial, int(order["size"]), file))
+        self.large[key] = Large(folder, name, partial, size, file)
         return {"fresh": True, "partial": partial.decode()}
 
     async def _create(self, path: bytes) -> asyncssh.SFTPClientFile:
@@ -61,23 +64,19 @@ class LargeFiles:
         except OSError as problem:
             raise await self.remote.explain(problem, path.rpartition(b"/")[0]) from None
 
-    def _keep(self, key: bytes, large: Large) -> None:
-        if key in self.large:
-            self.remote.close_later(self.large[key].file)
-        self.large[key] = large
-
     async def join(self, order: dict[str, Any], raw: bytes) -> dict[str, Any]:
         """Another lane writes the same partial file."""
         import asyncssh
 
         folder, name, key, partial = raw.split(b"\0")
         if key not in self.large:
+            checked(name)
             if not checked(partial).startswith(PARTIAL):
                 raise BadName(f"{partial!r} is no partial file")
             path = await self.root.folder(folder) + b"/" + partial
             check_file(await self.remote.ask(self.remote.client.lstat(path)))
             file = await self.remote.open(path, asyncssh.FXF_WRITE)
-            self._keep(key, Large(folder, checked(name), partial, int(order["size"]), file))
+            self.large[key] = Large(folder, name, partial, int(order["size"]), file)
         return {}
 
     async def write_part(self, key: bytes, body: bytes) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import posixpath
 import stat
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import groupby
@@ -60,16 +61,37 @@ class Root:
 
     async def _find_top(self, make: bool) -> None:
         """The top may be reached through links: its user named it."""
-        client = self.remote.client
         try:
-            found = await self.remote.ask(client.stat(self.full(b"")))
+            await self._find_top_at(self.full(b""))
         except FileNotFoundError:
             if not make:
                 raise
-            await self.remote.ask(client.makedirs(self.full(b""), exist_ok=True))
-            return
+            await self._make_top(self.full(b""))
+
+    async def _find_top_at(self, path: bytes) -> None:
+        found = await self.remote.ask(self.remote.client.stat(path))
         if not stat.S_ISDIR(found.permissions or 0):
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory")
+
+    async def _make_top(self, path: bytes) -> None:
+        """With what is missing above it, and with the usual mode, as a shell would."""
+        above = posixpath.dirname(path)
+        try:
+            await self.remote.ask(self.remote.client.mkdir(path))
+        except FileNotFoundError:
+            if await self.remote.look(above):
+                # A file has nothing below it, and neither has a file system of the kernel's.
+                await self._find_top_at(above)
+                raise
+            await self._make_top(above)
+            await self.remote.ask(self.remote.client.mkdir(path))
+        except PermissionError:
+            raise
+        except OSError as problem:
+            # Another lane may have been quicker.
+            if await self.remote.look(path) is None:
+                raise await self.remote.explain(problem, above) from None
+            await self._find_top_at(path)
 
     async def _is_folder(self, path: bytes) -> bool:
         """Whether there is one; raises OSError where there is something else."""

@@ -100,7 +100,7 @@ class Target:
             await self._remove(path, self.remote.client.rmdir)
         except OSError as problem:
             # SFTP has no word for a folder that is not empty.
-            if problem.errno == errno.EIO and await self.remote.list(self.root.full(path)):
+            if problem.errno == errno.EIO and await self.remote.list_folder(self.root.full(path)):
                 raise OSError(errno.ENOTEMPTY, "Directory not empty") from None
             raise
 
@@ -229,7 +229,8 @@ class Receiving:
             return
         try:
             if self.key and kind == PART:
-                self._bytes += await self._find_target().large.write_part(self.key, body)
+                written = await self._find_target().large.write_part(self.key, body)
+                self._bytes += written
             elif kind == FILES and not self.key:
                 await self._find_target().root.folder(b"", make=True)
                 await each(list(self._entries(body)), self._put)
@@ -239,7 +240,7 @@ class Receiving:
             self._failure = Refusal(errno.errorcode.get(problem.errno or 0, "EIO"), problem.strerror or str(problem))
         except Refusal as refusal:
             self._failure = refusal
-        except (struct.error, KeyError, IndexError) as problem:
+        except (struct.error, KeyError, IndexError, ValueError) as problem:
             self._failure = Refusal("broken", f"what came is not what was announced ({type(problem).__name__})")
 
     def _entries(self, body: bytes) -> Iterator[tuple[bytes, bytes, int, int, bytes]]:

@@ -152,7 +152,7 @@ class SftpSurvey(Survey):
 
     async def _entries(self, folder: bytes) -> list[Entry]:
         path = posixpath.join(self.root, folder)
-        found = {name: Found.of(attrs) for name, attrs in (await self.remote.list(path)).items()}
+        found = {name: Found.of(attrs) for name, attrs in (await self.remote.list_folder(path)).items()}
 
         async def follow(name: bytes) -> None:
             try:

@@ -4,13 +4,14 @@ import errno
 import json
 import os
 import select
+import struct
 import sys
 
 from .place import to_path
 from .source import Source, Speaker, zstd
 from .target import Receiving, Target, expand
 from .tree import BadName, Refusal, Root, look_at, scan
-from .wire import DONE, END, FAIL, HELLO, OUT, REQUEST, SQUEEZED, frame, json_frame, split_frames, write_all
+from .wire import DONE, END, FAIL, HELLO, OUT, REQUEST, SQUEEZED, Inbox, frame, json_frame, write_all
 
 MYPY = False
 if MYPY:
@@ -18,6 +19,10 @@ if MYPY:
 
 # Locks on partial files are not kept for a near side that has gone without a word.
 PATIENCE_MS = 120 * 1000
+# Far below what a frame may be.
+MOST_AT_ONCE = 1 << 20
+# What a request makes happen that is not one of ours.
+BROKEN = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError, struct.error)
 
 
 class Lane:
@@ -28,20 +33,18 @@ class Lane:
         self.targets: "dict[str, Target]" = {}
         self.receiving: "dict[int, Receiving]" = {}
         # Files are made with the very mode that they shall have; a folder that nobody described, as a shell would.
-        self.folder_mode = 0o777 & ~os.umask(0)
+        self.umask = os.umask(0)
 
     def serve(self) -> None:
-        inbox = bytearray()
+        inbox = Inbox(0)
         poller = select.poll()
         poller.register(0, select.POLLIN)
         while True:
             if self.targets and not poller.poll(PATIENCE_MS):
                 self.let_go()
-            data = os.read(0, 1 << 18)
-            if not data:
+            if not inbox.fill():
                 return
-            inbox += data
-            for kind, request, body in split_frames(inbox):
+            for kind, request, body in inbox.frames():
                 self.heed(kind, request, body)
 
     def let_go(self) -> "dict[str, Any]":
@@ -52,12 +55,15 @@ class Lane:
             target.close()
         self.sources.clear()
         self.targets.clear()
+        for receiving in self.receiving.values():
+            # Its folders are closed, and their numbers may soon be those of others.
+            receiving.failure = Refusal("let_go", "the other side was silent for too long")
         return {}
 
-    def heed(self, kind: int, request: int, body: bytes) -> None:
+    def heed(self, kind: int, request: int, body: memoryview) -> None:
         try:
             if kind == REQUEST:
-                end = self.answer(request, body)
+                end = self.answer(request, body.tobytes())
             elif kind == DONE and request in self.receiving:
                 end = self.receiving.pop(request).result()
             else:
@@ -67,7 +73,7 @@ class Lane:
             self.fail(request, getattr(refusal, "reason", "name"), str(refusal))
         except OSError as problem:
             self.fail(request, errno.errorcode.get(problem.errno or 0, "EIO"), problem.strerror or str(problem))
-        except (KeyError, ValueError, IndexError) as problem:
+        except BROKEN as problem:
             self.fail(request, "broken", "a request that cannot be understood (%r)" % problem)
         else:
             if end is not None:
@@ -77,14 +83,15 @@ class Lane:
         self.receiving.pop(request, None)
         write_all(1, json_frame(FAIL, request, {"reason": reason, "message": message}))
 
-    def take(self, kind: int, request: int, body: bytes) -> None:
+    def take(self, kind: int, request: int, body: memoryview) -> None:
         """A piece of what is being received; pieces of what has failed already are dropped."""
         receiving = self.receiving.get(request)
         if receiving is None:
             return
         if kind == SQUEEZED:
-            kind, body = expand(body)
-        receiving.take(kind, body)
+            receiving.take(*expand(body))
+        else:
+            receiving.take(kind, body)
 
     def answer(self, request: int, body: bytes) -> "dict[str, Any] | None":
         head, _, raw = body.partition(b"\0")
@@ -107,7 +114,7 @@ class Lane:
 
     def ask_source(self, verb: str, order: "dict[str, Any]", raw: bytes, request: int) -> "dict[str, Any]":
         source = self.source(order)
-        speaker = Speaker(request, str(order.get("squeeze") or ""), send)
+        speaker = Speaker(request, str(order.get("squeeze") or ""), send, 1)
         if verb == "send":
             return source.send_whole(raw, speaker)
         if verb == "part":
@@ -125,10 +132,12 @@ class Lane:
     def ask_target(self, verb: str, order: "dict[str, Any]", raw: bytes, request: int) -> "dict[str, Any]":
         target = self.target(order)
         if verb in ("index_old", "partial_blocks"):
-            send(frame(OUT, request, getattr(target.large, verb)(order, raw)))
+            answer: bytes = getattr(target.large, verb)(order, raw)
+            for at in range(0, len(answer), MOST_AT_ONCE):
+                send(frame(OUT, request, answer[at : at + MOST_AT_ONCE]))
             return {}
-        answer: "Any" = getattr(target.large, verb)(order, raw) if verb in LARGE else getattr(target, verb)(raw)
-        end: "dict[str, Any]" = answer
+        done: "Any" = getattr(target.large, verb)(order, raw) if verb in LARGE else getattr(target, verb)(raw)
+        end: "dict[str, Any]" = done
         return end
 
     def source(self, order: "dict[str, Any]") -> Source:
@@ -142,7 +151,11 @@ class Lane:
         root = str(order["root"])
         if root not in self.targets:
             path = to_path(root)
-            os.makedirs(path, self.folder_mode, exist_ok=True)
+            os.umask(self.umask)
+            try:
+                os.makedirs(path, exist_ok=True)
+            finally:
+                os.umask(0)
             self.targets[root] = Target(Root(path))
         return self.targets[root]
 
@@ -166,7 +179,8 @@ def main(token: str) -> None:
     )
     try:
         Lane().serve()
-    except OSError:
+    except (OSError, ValueError):
+        # The line was cut, or what comes on it are no frames.
         pass
 
 

@@ -8,7 +8,7 @@ import struct
 
 from .chunks import index_of, same_size_blocks
 from .source import PIECE
-from .tree import PARTIAL, BadName, Refusal, Root, checked
+from .tree import PARTIAL, BadName, Refusal, Root, checked, open_up
 
 MYPY = False
 if MYPY:
@@ -57,11 +57,19 @@ class LargeFiles:
     def begin(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
         """Find or make the partial file; say whether there is something in it, and what the old file is."""
         folder, name, key = raw.split(b"\0")
+        size = int(order["size"])
+        if key in self.large:
+            raise Refusal("busy", "%r is being received already" % key)
+        checked(name)
         where = self.root.folder(folder, make=True)
         fd, partial, fresh = self.open_partial(where, PARTIAL + checked(key), bool(order.get("first")))
-        size = int(order["size"])
-        os.ftruncate(fd, size)
-        large = Large(folder, checked(name), partial, fd, -1)
+        try:
+            os.ftruncate(fd, size)
+        except BaseException:
+            # A lock that stays would keep all others from this file.
+            os.close(fd)
+            raise
+        large = Large(folder, name, partial, fd, -1)
         large.size, large.fresh = size, fresh
         self.large[key] = large
         end = {"fresh": fresh, "partial": partial.decode()}
@@ -77,11 +85,12 @@ class LargeFiles:
         except PermissionError:
             if os.fstat(where).st_mode & 0o700 == 0o700:
                 raise
-            os.chmod(where, 0o700)
+            open_up(where)
             return self.open_partial(where, partial, first)
         except FileExistsError:
             fd = os.open(partial, flags, dir_fd=where)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
             raise Refusal("in_the_way", "%s is in the way" % partial.decode())
         if first:
             try:
@@ -110,11 +119,12 @@ class LargeFiles:
         folder, name, key, partial = raw.split(b"\0")
         if key not in self.large:
             where = self.root.folder(folder)
+            checked(name)
             if not checked(partial).startswith(PARTIAL):
                 raise BadName("%r is no partial file" % partial)
             fd = os.open(partial, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=where)
             fcntl.flock(fd, fcntl.LOCK_SH)
-            self.large[key] = large = Large(folder, checked(name), partial, fd, -1)
+            self.large[key] = large = Large(folder, name, partial, fd, -1)
             large.size, large.fresh = int(order["size"]), bool(order["fresh"])
             self.open_old(large, where)
         return {}
@@ -127,24 +137,22 @@ class LargeFiles:
         fd = self.large[raw].fd
         return same_size_blocks(fd, int(order["start"]), int(order["count"]), int(order["block"]))
 
-    def write_part(self, key: bytes, body: bytes) -> int:
+    def write_part(self, key: bytes, body: memoryview) -> int:
         large = self.large[key]
         offset, hole = map(int, PIECE.unpack_from(body))
-        data = memoryview(body)[PIECE.size :]
+        data = body[PIECE.size :]
         if offset + hole + len(data) > large.size:
             raise Refusal("bounds", "a part that lies beyond the end of its file")
         if hole and not large.fresh:
             self.write_zeros(large.fd, offset, hole)
-        written = 0
-        while written < len(data):
-            written += os.pwrite(large.fd, data[written:], offset + written)
+        write_at(large.fd, data, offset)
         return hole + len(data)
 
     def write_zeros(self, fd: int, offset: int, length: int) -> None:
         for at in range(offset, offset + length, len(ZEROS)):
-            os.pwrite(fd, ZEROS[: offset + length - at], at)
+            write_at(fd, memoryview(ZEROS)[: offset + length - at], at)
 
-    def copy_parts(self, key: bytes, body: bytes) -> int:
+    def copy_parts(self, key: bytes, body: memoryview) -> int:
         large = self.large[key]
         total = 0
         for offset, place, length in SAME.iter_unpack(body):
@@ -177,6 +185,13 @@ class LargeFiles:
         return {}
 
 
+def write_at(fd: int, data: memoryview, offset: int) -> None:
+    """All of it: a disk that is nearly full takes a part, and says why only when it is asked again."""
+    written = 0
+    while written < len(data):
+        written += os.pwrite(fd, data[written:], offset + written)
+
+
 def copy_range(source: int, target: int, start: int, offset: int, length: int) -> None:
     """Within the kernel where it can, and without a copy at all where the file system can."""
     copied = 0
@@ -193,5 +208,5 @@ def copy_range(source: int, target: int, start: int, offset: int, length: int) -
         data = os.pread(source, min(1 << 20, length - copied), start + copied)
         if not data:
             raise Refusal("stale", "the old file changed while its parts were used")
-        os.pwrite(target, data, offset + copied)
+        write_at(target, memoryview(data), offset + copied)
         copied += len(data)

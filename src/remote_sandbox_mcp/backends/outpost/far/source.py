@@ -1,6 +1,7 @@
 """A lane's sending side: reads what was asked for and says it in frames that the other end can take as they are."""
 
 import errno
+import functools
 import importlib
 import os
 import stat
@@ -44,10 +45,12 @@ def names_in_order(raw: bytes) -> "Iterator[tuple[bytes, bytes]]":
 class Speaker:
     """Sends the frames of one request, compressed where that was asked for and pays."""
 
-    def __init__(self, request: int, squeeze: str, send: "Send") -> None:
+    def __init__(self, request: int, squeeze: str, send: "Send", out: int = -1) -> None:
         self.request = request
         self.squeeze = squeeze
         self.send = send
+        # Where `send` writes to, if the kernel may write there, too.
+        self.out = out
 
     def say(self, kind: int, body: bytes) -> None:
         if self.squeeze and len(zlib.compress(body[:LOOK_BYTES], 1)) < WORTH * min(len(body), LOOK_BYTES):
@@ -55,15 +58,53 @@ class Speaker:
         else:
             self.send(frame(kind, self.request, body))
 
+    def say_part(self, fd: int, offset: int, length: int) -> int:
+        """A part of a file, as much of it as there is."""
+        if not self.squeeze and self.out >= 0:
+            self.send(HEADER.pack(PIECE.size + length, PART, self.request) + PIECE.pack(offset, 0))
+            return self.pour(fd, offset, length)
+        data = os.pread(fd, length, offset)
+        if data:
+            self.say(PART, PIECE.pack(offset, 0) + data)
+        return len(data)
+
+    def pour(self, fd: int, offset: int, length: int) -> int:
+        """From the file to the line without a copy of ours. What was announced is sent: zeros, where it has shrunk."""
+        end = offset + length
+        while offset < end:
+            try:
+                sent = self.pour_once(fd, offset, end - offset)
+            except OSError:
+                # It cannot be read: that can be said when what was announced is over.
+                self.send(bytes(end - offset))
+                raise
+            if not sent:
+                self.send(bytes(end - offset))
+                return 0
+            offset += sent
+        return length
+
+    def pour_once(self, fd: int, offset: int, length: int) -> int:
+        try:
+            return os.sendfile(self.out, fd, offset, length)
+        except OSError as problem:
+            if problem.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSOCK, errno.EOPNOTSUPP):
+                raise
+        data = os.pread(fd, length, offset)
+        self.send(data)
+        return len(data)
+
     def done(self) -> None:
         self.send(frame(DONE, self.request))
 
 
 def compress(name: str, body: bytes) -> bytes:
     """A letter for the way, and the data."""
-    return b"s" + bytes(zstd().compress(body)) if name == "zstd" else b"z" + zlib.compress(body, 1)
+    other = zstd() if name == "zstd" else None
+    return b"s" + bytes(other.compress(body)) if other else b"z" + zlib.compress(body, 1)
 
 
+@functools.lru_cache(maxsize=None)
 def zstd() -> "Any":
     """The standard library's own, from Python 3.14 on; None before."""
     try:
@@ -167,18 +208,22 @@ class Source:
     def say_data(self, fd: int, offset: int, length: int, speaker: Speaker) -> None:
         end = offset + length
         while offset < end:
-            data = os.pread(fd, min(PART_BYTES, end - offset), offset)
-            if not data:
+            said = speaker.say_part(fd, offset, min(PART_BYTES, end - offset))
+            if not said:
                 # It has shrunk. What is missing is told at the end, by its size.
                 return
-            speaker.say(PART, PIECE.pack(offset, 0) + data)
-            offset += len(data)
+            offset += said
 
     def check_large(self, raw: bytes) -> "dict[str, Any]":
         """What a large file is now that all of it was read."""
         folder, name = raw.split(b"\0")
-        found = os.stat(self.open_large(folder, name))
+        found = os.fstat(self.open_large(folder, name))
         self.let_go()
+        try:
+            # Another file may have taken its place: then parts of both may have been sent.
+            found = os.stat(name, dir_fd=self.root.folder(folder), follow_symlinks=False)
+        except OSError:
+            pass
         return {"size": found.st_size, "mtime": found.st_mtime_ns, "mode": found.st_mode & 0o7777}
 
     def mark_of(self, raw: bytes) -> bytes:
@@ -211,12 +256,16 @@ class Source:
     def digest_of(self, folder: bytes, name: bytes) -> bytes:
         import hashlib
 
+        whole = hashlib.sha256()
         try:
-            fd, _ = self.open(folder, name)
+            fd, found = self.open(folder, name)
+            try:
+                if not stat.S_ISREG(found.st_mode):
+                    return bytes(16)
+                for data in iter(lambda: os.read(fd, 1 << 20), b""):
+                    whole.update(data)
+            finally:
+                os.close(fd)
         except OSError:
             return bytes(16)
-        whole = hashlib.sha256()
-        with open(fd, "rb", buffering=0) as file:
-            for data in iter(lambda: file.read(1 << 20), b""):
-                whole.update(data)
         return whole.digest()[:16]

@@ -10,7 +10,7 @@ import zlib
 
 from .large import LargeFiles
 from .source import ENTRY, LARGEST_WHOLE, names_in_order, zstd
-from .tree import OURS, PARTIAL, BadName, Problems, Refusal, Root, checked, child, is_abandoned, machine_mark, started
+from .tree import OURS, PARTIAL, BadName, Problems, Refusal, Root, checked, child, is_abandoned, open_up, own_stem
 from .wire import COPY, FILES, MAX_BODY, PART
 
 MYPY = False
@@ -22,12 +22,22 @@ ATTRIBUTES = struct.Struct(">IqH")
 NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def expand(body: bytes) -> "tuple[int, bytes]":
-    """The frame in a compressed one; one that would grow beyond what a frame may be is refused."""
-    kind, name, packed = body[0], body[1:2], body[2:]
-    if name == b"s":
-        return kind, bytes(zstd().ZstdDecompressor().decompress(packed, MAX_BODY))
-    return kind, zlib.decompressobj().decompress(packed, MAX_BODY)
+def expand(body: memoryview) -> "tuple[int, memoryview]":
+    """The frame in a compressed one; one that would grow beyond what a frame may be is refused. Raises Refusal."""
+    kind, way, packed, other = body[0], body[1], body[2:], zstd()
+    try:
+        if way == ord("s") and other:
+            expander = other.ZstdDecompressor()
+        elif way == ord("z"):
+            expander = zlib.decompressobj()
+        else:
+            raise Refusal("broken", "a frame is compressed in a way that is not known here")
+        data = expander.decompress(packed, MAX_BODY)
+    except (zlib.error, getattr(other, "ZstdError", zlib.error)):
+        raise Refusal("broken", "a compressed frame cannot be read")
+    if not expander.eof:
+        raise Refusal("broken", "a compressed frame is too long, or cut off")
+    return kind, memoryview(data)
 
 
 class Target:
@@ -35,7 +45,7 @@ class Target:
 
     def __init__(self, root: Root) -> None:
         self.root = root
-        self.stem = OURS + ("sync-%s-%d-%s-" % (machine_mark(), os.getpid(), started("self"))).encode()
+        self.stem = own_stem()
         self.made = 0
         self.large = LargeFiles(root)
 
@@ -45,15 +55,14 @@ class Target:
 
     # Small entries
 
-    def put(self, folder: bytes, name: bytes, mode: int, mtime: int, data: bytes) -> None:
+    def put(self, folder: bytes, name: bytes, mode: int, mtime: int, data: memoryview) -> None:
         """Write under a name of our own, then rename: the old file is there until the new one is."""
         self.made += 1
         fresh, where = self.stem + b"%d" % self.made, self.root.folder(folder, make=True)
         try:
             self.create(fresh, where, mode, mtime, data)
         except PermissionError:
-            # A folder that its owner may not write to, as at the source; it gets its mode at the end.
-            os.chmod(where, 0o700)
+            open_up(where)
             self.create(fresh, where, mode, mtime, data)
         try:
             os.rename(fresh, name, src_dir_fd=where, dst_dir_fd=where)
@@ -61,9 +70,9 @@ class Target:
             os.unlink(fresh, dir_fd=where)
             raise
 
-    def create(self, fresh: bytes, where: int, mode: int, mtime: int, data: bytes) -> None:
+    def create(self, fresh: bytes, where: int, mode: int, mtime: int, data: memoryview) -> None:
         if stat.S_ISLNK(mode):
-            os.symlink(data, fresh, dir_fd=where)
+            os.symlink(data.tobytes(), fresh, dir_fd=where)
             with contextlib.suppress(OSError, NotImplementedError):
                 os.utime(fresh, ns=(mtime, mtime), dir_fd=where, follow_symlinks=False)
             return
@@ -88,16 +97,20 @@ class Target:
         for path in raw.split(b"\0") if raw else ():
             folder, _, name = path.rpartition(b"/")
             try:
-                self.remove(folder, name)
+                where = self.root.folder(folder)
+                try:
+                    self.remove(where, checked(name))
+                except PermissionError:
+                    open_up(where)
+                    self.remove(where, name)
             except (OSError, BadName) as problem:
                 problems.note(path, problem)
         self.root.forget()
         return problems.fields()
 
-    def remove(self, folder: bytes, name: bytes) -> None:
-        where = self.root.folder(folder)
+    def remove(self, where: int, name: bytes) -> None:
         try:
-            os.unlink(checked(name), dir_fd=where)
+            os.unlink(name, dir_fd=where)
         except (IsADirectoryError, PermissionError) as problem:
             if not stat.S_ISDIR(os.stat(name, dir_fd=where, follow_symlinks=False).st_mode):
                 raise problem
@@ -124,7 +137,7 @@ class Target:
             try:
                 how(checked(name), dir_fd=where)
             except PermissionError:
-                os.chmod(where, 0o700)
+                open_up(where)
                 how(name, dir_fd=where)
             counts[what] += 1
         except (OSError, BadName) as problem:
@@ -202,7 +215,7 @@ class Receiving:
         self.files = self.bytes = 0
         self.failure: "Refusal | None" = None
 
-    def take(self, kind: int, body: bytes) -> None:
+    def take(self, kind: int, body: memoryview) -> None:
         if self.failure:
             return
         try:
@@ -218,10 +231,10 @@ class Receiving:
             self.failure = Refusal(errno.errorcode.get(problem.errno or 0, "EIO"), problem.strerror or str(problem))
         except Refusal as refusal:
             self.failure = refusal
-        except (struct.error, KeyError, IndexError) as problem:
+        except (struct.error, KeyError, IndexError, ValueError, OverflowError) as problem:
             self.failure = Refusal("broken", "what came is not what was announced (%s)" % type(problem).__name__)
 
-    def take_files(self, body: bytes) -> None:
+    def take_files(self, body: memoryview) -> None:
         at = 0
         while at < len(body):
             number, mode, mtime, length = ENTRY.unpack_from(body, at)

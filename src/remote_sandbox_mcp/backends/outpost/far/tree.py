@@ -90,19 +90,27 @@ class Root:
         known = self.folders.get(path)
         if known is not None:
             return known
-        above, _, name = path.rpartition(b"/")
-        parent, flags = self.folder(above, make), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+        above = path
+        while above and above not in self.folders:
+            above = above.rpartition(b"/")[0]
+        fd = self.folders[above] if above else self.top
+        for name in path[len(above) + 1 if above else 0 :].split(b"/"):
+            fd = self.enter(fd, checked(name), make)
+            if len(self.folders) >= OPEN_FOLDERS:
+                os.close(self.folders.pop(next(iter(self.folders))))
+            above = child(above, name)
+            self.folders[above] = fd
+        return fd
+
+    def enter(self, parent: int, name: bytes, make: bool) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
         try:
-            fd = os.open(checked(name), flags, dir_fd=parent)
+            return os.open(name, flags, dir_fd=parent)
         except FileNotFoundError:
             if not make:
                 raise
-            make_folder(name, parent)
-            fd = os.open(name, flags, dir_fd=parent)
-        if len(self.folders) >= OPEN_FOLDERS:
-            os.close(self.folders.pop(next(iter(self.folders))))
-        self.folders[path] = fd
-        return fd
+        make_folder(name, parent)
+        return os.open(name, flags, dir_fd=parent)
 
     def forget(self) -> None:
         """Let go of all folders but the top: they may be moved or removed now."""
@@ -123,9 +131,13 @@ def make_folder(name: bytes, parent: int) -> None:
         # Another lane was quicker.
         pass
     except PermissionError:
-        # A folder that its owner may not write to, as at the source; it gets its mode at the end.
-        os.chmod(parent, 0o700)
+        open_up(parent)
         os.mkdir(name, 0o700, dir_fd=parent)
+
+
+def open_up(folder: int) -> None:
+    """For a folder that its owner may not write to, as at the source; it gets its own mode at the end."""
+    os.chmod(folder, os.fstat(folder).st_mode & 0o7777 | 0o700)
 
 
 def kind_of(mode: int) -> str:
@@ -210,8 +222,7 @@ class Survey:
         if not any(entry.name == b".gitignore" for entry in entries):
             return
         try:
-            with open(os.path.join(self.root, folder, b".gitignore"), "rb") as file:
-                text = file.read(1 << 20)
+            text = read_text(os.path.join(self.root, folder, b".gitignore"))
         except OSError as problem:
             self.problems.note(child(folder, b".gitignore"), problem)
             return
@@ -262,6 +273,14 @@ class Survey:
         return dict(self.fields, **more, **self.problems.fields())
 
 
+def read_text(path: bytes) -> bytes:
+    """The beginning of a file; one that is none, such as a pipe that nobody writes to, is not waited for."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is not a file")
+        return file.read(1 << 20)
+
+
 def by_name(entry: "Any") -> bytes:
     name: bytes = entry.name
     return name
@@ -283,6 +302,11 @@ def machine_mark() -> str:
     except OSError:
         space = ""
     return "%08x" % zlib.crc32((boot_id() + space).encode())
+
+
+def own_stem() -> bytes:
+    """How the names begin of what this process has not put in place yet."""
+    return OURS + ("sync-%s-%d-%s-" % (machine_mark(), os.getpid(), started("self"))).encode()
 
 
 def is_abandoned(name: bytes, found: os.stat_result) -> bool:

@@ -6,7 +6,7 @@ import struct
 
 MYPY = False
 if MYPY:
-    from typing import Any
+    from typing import Any, Iterator
 
 HEADER = struct.Struct(">IBI")
 MAX_BODY = 64 << 20
@@ -52,3 +52,43 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+class Inbox:
+    """Frames from a descriptor, parsed where they were read to: copies are most of what moving files costs.
+
+    A body is good until the next `fill`.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.buffer = bytearray(1 << 20)
+        self.start = self.end = 0
+
+    def fill(self) -> bool:
+        """Read once; False at the end."""
+        wanted = HEADER.size
+        if self.end - self.start >= HEADER.size:
+            wanted += HEADER.unpack_from(self.buffer, self.start)[0]
+        if self.start and (self.start == self.end or self.start + wanted > len(self.buffer)):
+            rest = self.end - self.start
+            self.buffer[:rest] = self.buffer[self.start : self.end]
+            self.start, self.end = 0, rest
+        if wanted > len(self.buffer):
+            self.buffer = self.buffer + bytearray(wanted - len(self.buffer))
+        got = os.readv(self.fd, [memoryview(self.buffer)[self.end :]])
+        self.end += got
+        return got > 0
+
+    def frames(self) -> "Iterator[tuple[int, int, memoryview]]":
+        """Raises ValueError when it cannot be a frame."""
+        view = memoryview(self.buffer)
+        while self.end - self.start >= HEADER.size:
+            length, kind, request = HEADER.unpack_from(self.buffer, self.start)
+            if length > MAX_BODY:
+                raise ValueError("a frame of %d bytes" % length)
+            begin = self.start + HEADER.size
+            if self.end < begin + length:
+                return
+            self.start = begin + length
+            yield kind, request, view[begin : self.start]

@@ -1,0 +1,34 @@
+"""`push`: makes a file or folder on a sandbox like one here."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from .syncing import add_options, carry_out, place
+from .verb import with_app
+
+if TYPE_CHECKING:
+    from ..app import App
+    from ..core.transfer import Place
+
+
+def add_arguments(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "push",
+        help="copy files to a sandbox",
+        usage="remote-sandbox-mcp push LOCAL [SANDBOX:]REMOTE [options]",
+        description="Makes REMOTE like LOCAL: what differs in size or time is sent, with modes and times. "
+        "LOCAL may be SANDBOX:PATH, too. Stopped or cut, the same command goes on from there.",
+    )
+    parser.add_argument("local", metavar="LOCAL", help="a file or folder here")
+    parser.add_argument("remote", metavar="REMOTE", help="where to: a path there, or SANDBOX:PATH")
+    add_options(parser)
+
+
+async def run(options: argparse.Namespace) -> int:
+    return await with_app(options, lambda app: carry_out(app, options, *ends(app, options)))
+
+
+def ends(app: App, options: argparse.Namespace) -> tuple[Place, Place]:
+    return place(app, options.local, None), place(app, options.remote, options.sandbox)

@@ -1,0 +1,191 @@
+"""What a sync did, or would do, or was begun: for people, and as JSON what an agent is told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from .figures import count, one_line, size, took
+from .verb import complain, say
+
+if TYPE_CHECKING:
+    from ..core.files import Problem
+    from ..core.transfer import Order, Outcome
+    from ..store.transfers import Transfer
+    from ..sync.engine import Synchronization
+
+# On a terminal; into a pipe go all of them.
+MOST_ROWS = 500
+STYLES = {"new": "green", "delete": "red", "mode": "dim"}
+# Sentences that are told to agents name the arguments of tools.
+FLAGS = {
+    "delete_extras=true": "--delete",
+    "delete_extras": "--delete",
+    "set confirm_delete=true": "add --yes",
+    "dry_run=true": "--dry-run",
+}
+
+
+def spoken(sentence: str) -> str:
+    """In the words of the command line.
+
+    >>> spoken("in the way; delete_extras=true replaces it")
+    'in the way; --delete replaces it'
+    """
+    for argument, flag in FLAGS.items():
+        sentence = sentence.replace(argument, flag)
+    return sentence
+
+
+# Done
+
+
+def show_outcome(outcome: Outcome, order: Order, as_json: bool) -> None:
+    if as_json:
+        from ..mcp_server.transfers import outcome_fields
+        from .render import print_json
+
+        print_json({"mode": "inline"} | outcome_fields(outcome, order))
+        return
+    say(*outcome_lines(outcome, order))
+    tell_problems(outcome.problems, outcome.problem_count)
+
+
+def outcome_lines(outcome: Outcome, order: Order) -> Iterator[str]:
+    """One line for what was done, and one for the rest if there is any."""
+    target, time, speed = one_line(str(order.target)), took(outcome.seconds), rate(outcome)
+    verb = "Sent" if order.target.sandbox else "Fetched"
+    unchanged, changes = f"{count(outcome.skipped_files, 'file')} unchanged", [*_changes(outcome)]
+    if not (outcome.sent_files or changes or outcome.problem_count):
+        yield f"{target} is up to date: {unchanged}; {time}"
+        rest = ""
+    else:
+        yield f"{verb} {_amount(outcome)} to {target} in {time}{f', {speed}' if speed else ''}"
+        rest = ", ".join([unchanged, *changes])
+    if told := "; ".join(filter(None, (rest, left_out(outcome.excluded)))):
+        yield told[0].upper() + told[1:]
+
+
+def rate(outcome: Outcome) -> str:
+    return f"{size(outcome.bytes / outcome.seconds)}/s" if outcome.bytes and outcome.seconds else ""
+
+
+def _amount(outcome: Outcome) -> str:
+    """Also what went over the line, where that is a good deal less."""
+    if not outcome.sent_files:
+        return "no files"
+    wire = f", {size(outcome.wire_bytes)} over the line" if 2 * outcome.wire_bytes < outcome.bytes else ""
+    return f"{count(outcome.sent_files, 'file')} ({size(outcome.bytes)}{wire})"
+
+
+def _changes(outcome: Outcome) -> Iterator[str]:
+    if outcome.made_dirs:
+        yield f"{count(outcome.made_dirs, 'folder')} made"
+    if outcome.deleted_files:
+        yield f"{count(outcome.deleted_files, 'file')} deleted"
+    if outcome.deleted_dirs:
+        yield f"{count(outcome.deleted_dirs, 'folder')} deleted"
+    if outcome.problem_count:
+        yield count(outcome.problem_count, "problem")
+
+
+def left_out(names: Iterable[str]) -> str:
+    told = ", ".join(names)
+    return f"left out by default: {told} (see --no-default-excludes)" if told else ""
+
+
+def tell_problems(problems: Iterable[Problem], total: int) -> None:
+    """Each on a line of its own, on standard error."""
+    listed = [*problems]
+    for problem in listed:
+        print(f"{one_line(problem.path)}: {one_line(spoken(problem.reason))}", file=sys.stderr)
+    if total > len(listed):
+        print(f"... and {count(total - len(listed), 'problem')} more", file=sys.stderr)
+
+
+# Planned
+
+
+def show_plan(job: Synchronization, as_json: bool) -> None:
+    if as_json:
+        from ..mcp_server.transfers import preview_fields
+        from .render import print_json
+
+        print_json(preview_fields(job))
+        return
+    assert job.source_tree is not None
+    _list([*plan_rows(job)])
+    say("; ".join(filter(None, (plan_total(job), left_out(job.source_tree.hits)))))
+    tell_problems(job.problems, job.problem_count)
+
+
+def _list(rows: list[tuple[str, str, str]]) -> None:
+    """A table on a terminal, up to a length that can be looked at; lines elsewhere."""
+    if not sys.stdout.isatty():
+        say(*(f"{action:7} {amount:>9}  {path}" for action, amount, path in rows))
+        return
+    from .render import Page, styled
+
+    page = Page()
+    shown = islice(rows, MOST_ROWS)
+    page.rows(((styled((a, STYLES.get(a, "yellow"))), f"{amount:>9}", path) for a, amount, path in shown), indent=0)
+    if len(rows) > MOST_ROWS:
+        page.print(styled((f"... and {len(rows) - MOST_ROWS:,} more; through a pipe all are listed", "dim")))
+
+
+def plan_rows(job: Synchronization) -> Iterator[tuple[str, str, str]]:
+    """What is done to it, how large it is, its path; in the order of doing."""
+    plan, target = job.plan, job.target_tree
+    assert target is not None
+    for path in plan.clear:
+        yield "delete", "", one_line(path)
+    for folder in sorted(item.path for item in plan.finish if item.path not in target.folders):
+        yield "new", "", one_line(folder) + "/"
+    for item in plan.send:
+        yield item.why, size(item.size), one_line(item.path)
+    for touched in plan.touch:
+        yield "mode", "", one_line(touched.path)
+    for path in plan.delete_files:
+        yield "delete", "", one_line(path)
+    for path in plan.delete_folders:
+        yield "delete", "", one_line(path) + "/"
+
+
+def plan_total(job: Synchronization) -> str:
+    plan, tree = job.plan, job.target_tree
+    assert tree is not None
+    gone = len(plan.clear) + len(plan.delete_files) + len(plan.delete_folders)
+    parts = {
+        f"send {count(len(plan.send), 'file')} ({size(plan.bytes)})": plan.send,
+        f"make {count(plan.new_folders, 'folder')}": plan.new_folders,
+        f"change {count(len(plan.touch), 'mode')}": plan.touch,
+        f"delete {gone:,}": gone,
+    }
+    told = ", ".join(text for text, is_so in parts.items() if is_so)
+    if not told and tree.kind == "missing":
+        told = f"make {one_line(tree.path)}"
+    if not told and plan.finish:
+        told = f"set the times of {count(len(plan.finish), 'folder')}"
+    unchanged = f"{count(plan.skipped, 'file')} unchanged"
+    return f"Would {told}; {unchanged}" if told else f"Nothing to do; {unchanged}"
+
+
+# Begun
+
+
+def show_started(transfer: Transfer, as_json: bool) -> None:
+    if as_json:
+        from ..mcp_server.transfers import started_fields
+        from .render import print_json
+
+        print_json(started_fields(transfer))
+        return
+    order = transfer.order
+    say(f"{transfer.id}  {one_line(str(order.source))} -> {one_line(str(order.target))}, in the background")
+    if transfer.error:
+        complain(transfer.error)
+        return
+    for action, what in (("wait", "shows how far it is"), ("cancel", "ends it")):
+        say(f"  {f'remote-sandbox-mcp transfers {action} {transfer.id}':48}  {what}")

@@ -1,0 +1,221 @@
+"""What push and pull share: their options, and the sync itself, here, in the background or only as a plan."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .verb import complain
+
+if TYPE_CHECKING:
+    from ..app import App
+    from ..core.plan import Plan
+    from ..core.transfer import Order, Outcome, Place
+    from ..sync.engine import Synchronization
+    from .bar import Bar
+
+GOES_ON = "the same command, given again, goes on from there"
+EXIT_CODES = (
+    "Ends with 0 when all is done, 1 when some entries could not be (each is named), 2 when it failed as a whole, "
+    "255 without a connection, 130 after Ctrl-C."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EXIT_CODES
+    add = parser.add_argument
+    add("--sandbox", metavar="NAME", default="", help="whose REMOTE is (default: the default sandbox)")
+    add("--delete", action="store_true", help="delete at the target what the source has not, never what is left out")
+    add("--exclude", action="append", default=[], metavar="PATTERN", help="a .gitignore line for what is left out")
+    add("--exclude-file", metavar="FILE", default="", help="a file with such lines")
+    add("--no-default-excludes", action="store_true", help="take .git, __pycache__, node_modules and .venv along")
+    add("--gitignore", action="store_true", help="heed the .gitignore files in the source")
+    add("--checksum", action="store_true", help="compare content, not size and time")
+    add("--yes", action="store_true", help="delete without asking, even in the home folder or from an empty source")
+    add("--json", action="store_true", help="for programs: what the sync tools return")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--dry-run", action="store_true", help="only show what would be done, and why")
+    ways.add_argument("--background", action="store_true", help="leave it to a process of its own; see transfers")
+
+
+def place(app: App, path: str, sandbox: str | None) -> Place:
+    """As App.place, but what looks like SANDBOX:PATH is never taken for a file. Raises UnknownSandbox."""
+    from ..core.errors import UnknownSandbox
+
+    name, colon, _ = path.partition(":")
+    is_file = "/" in name or (sandbox is None and os.path.lexists(path))
+    if colon and not is_file:
+        try:
+            app.fleet.member(name)
+        except UnknownSandbox as problem:
+            raise UnknownSandbox(f"{problem}. A path with a colon is written ./{path}") from None
+    return app.place(path, sandbox=sandbox)
+
+
+def make_order(options: argparse.Namespace, source: Place, target: Place) -> Order:
+    """Raises BadArgument."""
+    from ..core.transfer import Order
+
+    return Order(
+        source=source,
+        target=target,
+        excludes=(*_lines(options.exclude_file), *options.exclude),
+        default_excludes=not options.no_default_excludes,
+        respect_gitignore=options.gitignore,
+        checksum=options.checksum,
+        delete_extras=options.delete,
+        confirmed=options.yes,
+    )
+
+
+def _lines(file: str) -> list[str]:
+    from ..core.errors import BadArgument
+
+    if not file:
+        return []
+    try:
+        text = Path(file).expanduser().read_bytes().decode("utf-8", "surrogateescape")
+    except OSError as problem:
+        raise BadArgument(f"--exclude-file {file} cannot be read: {problem.strerror}; check the path") from None
+    return [line.rstrip("\r") for line in text.split("\n")]
+
+
+async def carry_out(app: App, options: argparse.Namespace, source: Place, target: Place) -> int:
+    """The exit code. Raises SandboxError."""
+    order = make_order(options, source, target)
+    if options.background:
+        return await _leave(app, order, options.json)
+    work = _show(app, order, options.json) if options.dry_run else _sync(app, order, options.json)
+    return await until_stopped(work, f"stopped; {GOES_ON}")
+
+
+async def until_stopped(work: Coroutine[Any, Any, int], told: str) -> int:
+    """The exit code of the work; a signal cancels it, and then `told` is said."""
+    from .exec import stopped_by_signals
+
+    task = asyncio.ensure_future(work)
+    async with stopped_by_signals(task) as caught:
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not caught:
+                raise
+            complain(told)
+            return 128 + caught[0]
+
+
+async def _leave(app: App, order: Order, as_json: bool) -> int:
+    from ..core.transfer import Outcome
+    from .summary import show_started
+
+    transfer = await app.sync(order, wait_s=0, background=True)
+    assert not isinstance(transfer, Outcome)
+    show_started(transfer, as_json)
+    return 1 if transfer.error else 0
+
+
+async def _show(app: App, order: Order, as_json: bool) -> int:
+    from dataclasses import replace
+
+    from .bar import Bar
+    from .summary import show_plan
+
+    with Bar():
+        # To look at what would be deleted is no danger.
+        job = await app.preview(replace(order, confirmed=True))
+    show_plan(job, as_json)
+    return 1 if job.problem_count else 0
+
+
+async def _sync(app: App, order: Order, as_json: bool) -> int:
+    from dataclasses import replace
+
+    from ..core.transfer import Headway
+    from .bar import Bar
+    from .summary import show_outcome
+
+    # Planned as if all was agreed to: so it can be said what would be deleted.
+    job = app.syncs.begin(replace(order, confirmed=True))
+    with Bar() as bar:
+        plan = await job.prepare(bar.hear)
+        try:
+            order = await _agreed(job, order, bar)
+        except BaseException:
+            job.release()
+            raise
+        bar.hear(Headway("sending", files_total=len(plan.send), bytes_total=plan.bytes))
+        outcome = await _run(app, order, bar, job)
+    show_outcome(outcome, order, as_json)
+    return 1 if outcome.problem_count else 0
+
+
+async def _run(app: App, order: Order, bar: Bar, job: Synchronization) -> Outcome:
+    """To its end, over lines that are cut now and then. Raises SandboxError."""
+    from ..core.errors import BadArgument, Unreachable
+    from .summary import spoken
+
+    try:
+        return await app.syncs.run(order, bar.hear, job)
+    except Unreachable as problem:
+        raise Unreachable(f"{problem}; {GOES_ON}") from None
+    except BadArgument as problem:
+        # After a cut all is planned again, and the source may be empty by then.
+        raise BadArgument(spoken(str(problem))) from None
+
+
+async def _agreed(job: Synchronization, order: Order, bar: Bar) -> Order:
+    """The order, with the user's leave where a slip would cost most. Raises BadArgument without it."""
+    from dataclasses import replace
+
+    from ..core.errors import BadArgument
+    from ..core.plan import check_deletion
+    from .summary import spoken
+
+    assert job.source_tree is not None
+    assert job.target_tree is not None
+    try:
+        check_deletion(order, job.source_tree, job.target_tree)
+        return order
+    except BadArgument as refusal:
+        told = spoken(str(refusal))
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise BadArgument(told) from None
+    with bar.aside():
+        if not await _agrees(job.plan, told.removeprefix("--delete is refused: ").rpartition("; ")[0]):
+            raise BadArgument("nothing was done")
+    return replace(order, confirmed=True)
+
+
+async def _agrees(plan: Plan, why: str) -> bool:
+    """Where there is nothing to delete there is nothing to ask."""
+    from .figures import count
+
+    files, folders = len(plan.clear) + len(plan.delete_files), len(plan.delete_folders)
+    if not files + folders:
+        return True
+    complain(why)
+    asked = f"Delete {count(files, 'file')} and {count(folders, 'folder')} there? [y/N] "
+    print(asked, end="", file=sys.stderr, flush=True)
+    answer = ""
+    try:
+        answer = await _typed_line()
+    finally:
+        if not answer:
+            print(file=sys.stderr)
+    return answer.strip().lower() in ("y", "yes")
+
+
+async def _typed_line() -> str:
+    """From the terminal; not in a thread, which could not be stopped."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sys.stdin, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(sys.stdin)
+    return sys.stdin.readline()

@@ -1,0 +1,243 @@
+"""`transfers`: syncs that run in the background, or did: how far they are, what came of them, ending them."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from .syncing import until_stopped
+from .verb import complain, say, with_app
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from ..app import App
+    from ..core.transfer import Place
+    from ..store.transfers import Transfer
+
+ACTIONS = ("list", "show", "wait", "cancel", "log")
+# How many are listed, and how many lines of a log are told.
+LISTED, LOGGED, LOG_TAIL = 20, 1000, 20
+ASKED_EVERY_S = 0.4
+# What the list takes beside its last column, at most.
+OTHER_COLUMNS = 58
+UNATTENDED = "no process runs it any more; the same push or pull, given again, goes on from there"
+STYLES = {"completed": "green", "failed": "red", "stale": "red", "cancelled": "yellow", "running": "cyan"}
+
+
+def add_arguments(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "transfers",
+        help="syncs in the background",
+        usage="remote-sandbox-mcp transfers [ACTION [ID]] [--limit N] [--json]",
+        description="Transfers that were begun by agents or with --background, of the last two weeks. `wait` ends "
+        "with 0 when the transfer has completed without a problem, else with 1; Ctrl-C ends only the waiting.",
+    )
+    told = "list (which is the default), show, wait, cancel or log"
+    parser.add_argument("action", nargs="?", choices=ACTIONS, default="list", metavar="ACTION", help=told)
+    parser.add_argument("id", nargs="?", default="", metavar="ID", help="as push, pull and list show it")
+    parser.add_argument("--limit", type=int, metavar="N", help=f"rows ({LISTED}), or lines of a log ({LOGGED})")
+    parser.add_argument("--json", action="store_true", help="for programs: what check_file_transfer_task returns")
+
+
+async def run(options: argparse.Namespace) -> int:
+    actions = {"list": _list, "show": _show, "wait": _wait, "cancel": _cancel, "log": _log}
+    return await with_app(options, lambda app: actions[options.action](app, _checked(options)))
+
+
+def _checked(options: argparse.Namespace) -> argparse.Namespace:
+    from ..core.check import within
+    from ..core.errors import BadArgument
+
+    if options.limit is not None:
+        within("--limit", options.limit, 1, 100_000)
+    if options.action != "list" and not options.id:
+        raise BadArgument(f"whose? remote-sandbox-mcp transfers {options.action} ID; without words it lists them")
+    if options.action == "list" and options.id:
+        raise BadArgument("list takes no id; remote-sandbox-mcp transfers show ID tells of one")
+    return options
+
+
+async def _list(app: App, options: argparse.Namespace) -> int:
+    found = await app.transfers.list(options.limit or LISTED)
+    stale = [await app.transfers.is_stale(transfer) for transfer in found]
+    if options.json:
+        from .render import print_json
+
+        print_json({"transfers": [_fields(*pair) for pair in zip(found, stale, strict=True)]})
+        return 0
+    from .render import Page, styled
+
+    page = Page()
+    if not found:
+        page.print("No transfers yet; push and pull begin one with --background.")
+        return 0
+    titles = ("id", "status", "done", "rate", "age", "from -> to")
+    room = page.console.width - OTHER_COLUMNS
+    rows = (_row(*pair, room) for pair in zip(found, stale, strict=True))
+    page.rows([tuple(styled((title, "dim")) for title in titles), *rows], indent=0)
+    return 0
+
+
+def _row(transfer: Transfer, stale: bool, room: int) -> tuple[Text | str, ...]:
+    from .figures import ago
+    from .render import styled
+
+    status = "stale" if stale else transfer.status
+    age = ago(time.time() - transfer.created)
+    done, rate = _done(transfer, stale)
+    # Both ends on one line, or each on its own.
+    each = (room - 4) // 2 if room > 40 else room - 3
+    way = f"{_end(transfer.order.source, each)} -> {_end(transfer.order.target, each)}"
+    return transfer.id, styled((status, STYLES.get(status, ""))), done, rate, age, way
+
+
+def _end(place: Place, room: int) -> str:
+    from .figures import one_line, shorten
+
+    sandbox = f"{place.sandbox}:" if place.sandbox else ""
+    return sandbox + shorten(one_line(place.path), max(12, room - len(sandbox)))
+
+
+def _done(transfer: Transfer, stale: bool) -> tuple[str, str]:
+    """How much, and how fast."""
+    from .figures import percent, size
+    from .summary import rate
+
+    if outcome := transfer.outcome:
+        return size(outcome.bytes), rate(outcome)
+    headway = transfer.headway
+    if not headway or not headway.files_total:
+        return headway.phase if headway and not transfer.is_over else "", ""
+    is_moving = headway.rate and not transfer.is_over and not stale
+    return f"{percent(headway)} of {size(headway.bytes_total)}", f"{size(headway.rate)}/s" if is_moving else ""
+
+
+def _fields(transfer: Transfer, stale: bool) -> dict[str, Any]:
+    """As check_file_transfer_task tells it, with what its caller knows already."""
+    from ..mcp_server.results import path_text
+    from ..mcp_server.transfers import transfer_fields
+
+    ends = {"source": path_text(str(transfer.order.source)), "target": path_text(str(transfer.order.target))}
+    return transfer_fields(transfer, stale) | ends | {"created": transfer.created, "log_file": transfer.log_file}
+
+
+async def _show(app: App, options: argparse.Namespace) -> int:
+    transfer = await app.transfers.check(options.id)
+    stale = await app.transfers.is_stale(transfer)
+    if options.json:
+        _print_json(app, transfer, stale)
+        return 0
+    from .render import Page, styled
+
+    page = Page()
+    page.rows(((styled((name, "dim")), text) for name, text in _facts(transfer, stale)), indent=0)
+    return 0
+
+
+def _print_json(app: App, transfer: Transfer, stale: bool) -> None:
+    from .render import print_json
+
+    tail = "\n".join(app.transfers.log_tail(transfer, LOG_TAIL))
+    print_json(_fields(transfer, stale) | ({"log_tail": tail} if tail else {}))
+
+
+def _facts(transfer: Transfer, stale: bool) -> Iterator[tuple[str, Text | str]]:
+    from .figures import one_line
+    from .render import styled
+
+    status = "stale" if stale else transfer.status
+    yield "id", transfer.id
+    yield "status", styled((status, STYLES.get(status, "")), (f": {UNATTENDED}" if stale else "", ""))
+    yield "from", one_line(str(transfer.order.source))
+    yield "to", one_line(str(transfer.order.target))
+    yield from ((name, text) for name, text in _news(transfer, stale) if text)
+    yield "began", _moment(transfer.created)
+    if transfer.ended:
+        yield "ended", _moment(transfer.ended)
+    yield "log", transfer.log_file
+
+
+def _news(transfer: Transfer, stale: bool) -> Iterator[tuple[str, str]]:
+    """How far it is, or what came of it."""
+    from .figures import clock, one_line
+    from .summary import outcome_lines, spoken
+
+    if transfer.outcome:
+        yield "result", "\n".join(outcome_lines(transfer.outcome, transfer.order))
+        problems = transfer.outcome.problems
+        yield "problems", "\n".join(f"{one_line(each.path)}: {one_line(spoken(each.reason))}" for each in problems)
+        return
+    headway = transfer.headway
+    left = f"{clock(headway.left_s)} left" if headway and headway.left_s and not transfer.is_over and not stale else ""
+    yield "done", ", ".join(filter(None, (*_done(transfer, stale), left)))
+    yield "error", one_line(spoken(transfer.error))
+
+
+def _moment(when: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
+
+
+async def _wait(app: App, options: argparse.Namespace) -> int:
+    told = f"{options.id} goes on; remote-sandbox-mcp transfers cancel {options.id} ends it"
+    return await until_stopped(_wait_for(app, options), told)
+
+
+async def _wait_for(app: App, options: argparse.Namespace) -> int:
+    from .bar import Bar
+
+    with Bar() as bar:
+        while True:
+            transfer = await app.transfers.check(options.id, wait_s=ASKED_EVERY_S)
+            stale = await app.transfers.is_stale(transfer)
+            if transfer.is_over or stale:
+                break
+            if transfer.headway:
+                bar.hear(transfer.headway)
+    if options.json:
+        _print_json(app, transfer, stale)
+    else:
+        _tell_end(transfer, stale)
+    return 0 if transfer.outcome and not transfer.outcome.problem_count else 1
+
+
+def _tell_end(transfer: Transfer, stale: bool) -> None:
+    from .summary import show_outcome, spoken
+
+    if transfer.outcome:
+        show_outcome(transfer.outcome, transfer.order, False)
+    else:
+        why = UNATTENDED if stale else spoken(transfer.error)
+        status = "is stale" if stale else f"was {transfer.status}" if transfer.status == "cancelled" else "failed"
+        complain(f"{transfer.id} {status}{f': {why}' if why else ''}")
+
+
+async def _cancel(app: App, options: argparse.Namespace) -> int:
+    done = await app.transfers.cancel(options.id)
+    if options.json:
+        from ..mcp_server.transfers import cancelled_fields
+        from .render import print_json
+
+        print_json(cancelled_fields(done))
+    elif done.error:
+        complain(done.error)
+    elif done.already_finished:
+        say(f"{options.id} was over already: {done.transfer.status}")
+    else:
+        killed = "; its process had to be killed" if done.force_killed else ""
+        say(f"{options.id} cancelled{killed}; what has arrived stays, all else is as it was")
+    return 1 if done.error else 0
+
+
+async def _log(app: App, options: argparse.Namespace) -> int:
+    transfer = await app.transfers.check(options.id)
+    lines = [*app.transfers.log_tail(transfer, options.limit or LOGGED)]
+    if options.json:
+        from .render import print_json
+
+        print_json({"task_id": transfer.id, "log_file": transfer.log_file, "log": lines})
+    else:
+        say(*lines)
+    return 0
