@@ -86,13 +86,14 @@ class Cli:
         )
 
 
-def at_a_terminal(cli: Cli, *words: str) -> str:
-    """What is seen on a terminal of the usual size, until the command ends."""
+def at_a_terminal(cli: Cli, *words: str, typed: bytes = b"") -> str:
+    """What is seen on a terminal of the usual size, until the command ends; what it asks is answered already."""
     terminal, inside = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     env = cli.env | {"TERM": "xterm"}
     process = subprocess.Popen([COMMAND, *words], env=env, stdin=inside, stdout=inside, stderr=inside)
     os.close(inside)
+    os.write(terminal, typed)
     seen = bytearray()
     with suppress(OSError):
         # Reading fails when the last one who holds the other end is gone.

@@ -56,15 +56,14 @@ def show_outcome(outcome: Outcome, order: Order, as_json: bool) -> None:
 def outcome_lines(outcome: Outcome, order: Order) -> Iterator[str]:
     """One line for what was done, and one for the rest if there is any."""
     target, time, speed = one_line(str(order.target)), took(outcome.seconds), rate(outcome)
-    verb = "Sent" if order.target.sandbox else "Fetched"
-    unchanged, changes = f"{count(outcome.skipped_files, 'file')} unchanged", [*_changes(outcome)]
-    if not (outcome.sent_files or changes or outcome.problem_count):
-        yield f"{target} is up to date: {unchanged}; {time}"
-        rest = ""
-    else:
+    unchanged, rest = f"{count(outcome.skipped_files, 'file')} unchanged", [*_changes(outcome)]
+    if outcome.sent_files or rest:
+        verb = "Sent" if order.target.sandbox else "Fetched"
         yield f"{verb} {_amount(outcome)} to {target} in {time}{f', {speed}' if speed else ''}"
-        rest = ", ".join([unchanged, *changes])
-    if told := "; ".join(filter(None, (rest, left_out(outcome.excluded)))):
+        rest = [unchanged, *rest] if outcome.skipped_files else rest
+    else:
+        yield f"{target} is up to date: {unchanged}; {time}"
+    if told := "; ".join(filter(None, (", ".join(rest), left_out(outcome.excluded)))):
         yield told[0].upper() + told[1:]
 
 
@@ -136,7 +135,7 @@ def _list(rows: list[tuple[str, str, str]]) -> None:
 
 
 def plan_rows(job: Synchronization) -> Iterator[tuple[str, str, str]]:
-    """What is done to it, how large it is, its path; in the order of doing."""
+    """What is done to it, how large it is, its path."""
     plan, target = job.plan, job.target_tree
     assert target is not None
     for path in plan.clear:
@@ -147,10 +146,8 @@ def plan_rows(job: Synchronization) -> Iterator[tuple[str, str, str]]:
         yield item.why, size(item.size), one_line(item.path)
     for touched in plan.touch:
         yield "mode", "", one_line(touched.path)
-    for path in plan.delete_files:
+    for path in sorted([*plan.delete_files, *(folder + b"/" for folder in plan.delete_folders)]):
         yield "delete", "", one_line(path)
-    for path in plan.delete_folders:
-        yield "delete", "", one_line(path) + "/"
 
 
 def plan_total(job: Synchronization) -> str:

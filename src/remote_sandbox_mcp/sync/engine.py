@@ -21,7 +21,8 @@ from .together import Together
 
 BATCH_FILES, BATCH_BYTES = 256, 512 << 10
 MANY_LANES, FEW_LANES = 8, 2
-LARGE_AT_ONCE = 4
+# Each has a few questions to wait for, which takes longer than its bytes where the line is long.
+LARGE_AT_ONCE = 16
 PORTION_BYTES = 8 << 20
 SLASH = ord("/")
 MOST_PROBLEMS = 100

@@ -56,7 +56,7 @@ class LargeFile:
 
     async def carry(self) -> str:
         """Put it in place; returns what is to be told of it, or nothing. Raises FileProblem, Unreachable."""
-        first = await self.streams.take()
+        first = self.streams.least_busy()
         try:
             await self._begin(first)
             if not self.fresh and self._knows_pieces(first):
@@ -71,7 +71,6 @@ class LargeFile:
                 if self.key in stream.joined:
                     stream.joined.discard(self.key)
                     stream.target.begin("leave", self.key, root=self.streams.target_root)
-            self.streams.give_back(first)
 
     def _knows_pieces(self, stream: Stream) -> bool:
         return stream.source.knows_pieces and stream.target.knows_pieces

@@ -47,6 +47,10 @@ class Streams:
             self._changed.clear()
             await self._changed.wait()
 
+    def least_busy(self) -> Stream:
+        """For questions that are not bulk: they need no room of their own."""
+        return min(self.all, key=lambda stream: stream.load)
+
     def give_back(self, stream: Stream) -> None:
         stream.load -= 1
         self._changed.set()

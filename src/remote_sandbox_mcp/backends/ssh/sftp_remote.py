@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 # An answer takes a round trip, so as many entries as this are on their way at once.
 AT_ONCE = 64
-# Pieces of one file that are asked for before the first has come, and how long they are.
-AHEAD, LONGEST_READ = 16, 128 << 10
+# So much of one file, and so many hundreds of a folder's names, are asked for before the first of it has come.
+AHEAD, NAMES_AHEAD = 2 << 20, 16
+LONGEST_READ = 128 << 10
 # An answer for each piece of this length tells even a slow line from a frozen one.
 LONGEST_WRITE = 32 << 10
 SECOND = 10**9
@@ -187,7 +188,7 @@ class Remote:
                         raise answer
                     else:
                         names += answer[0]
-                count = min(2 * count, AHEAD)
+                count = min(2 * count, NAMES_AHEAD)
         finally:
             self._later(handler.close(handle))
         return names
@@ -256,7 +257,7 @@ class Remote:
         try:
             for question in self.reads(file, start, stop):
                 ahead.append(asyncio.ensure_future(question))
-                if len(ahead) >= AHEAD:
+                if len(ahead) * self._read_step >= AHEAD:
                     await take(at, await self.ask(ahead.popleft()))
                     at += self._read_step
             while ahead:
