@@ -6,7 +6,8 @@ import asyncio
 import functools
 import os
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,13 +30,15 @@ from .probe.measure import measure
 
 if TYPE_CHECKING:
     from .backends.ssh.connection import Gate
+    from .core.lane import Lane
     from .store.transfers import Transfer
-    from .sync.engine import Synchronization
-    from .sync.service import Syncs
+    from .sync.engine import Bridging, Synchronization
+    from .sync.service import Routes, Syncs
     from .tasks.drive import Runner
     from .tasks.transfers import Transfers
 
 REMEMBERED_VERSIONS = 1000
+LARGEST_RULES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,14 @@ class App:
         patience_s: float | None = None,
         settings: Settings | None = None,
         config_file: Path | None = None,
+        routes: Routes = lambda source, target: None,
     ) -> None:
         self.fleet = fleet
         self.problems = problems
         self.patience_s = patience_s
         self.settings = settings or Settings()
         self._config_file = config_file
+        self._routes = routes
         self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     async def close(self) -> None:
@@ -96,7 +101,7 @@ class App:
         from .store.chunks import Chunks
         from .sync.service import Syncs
 
-        return Syncs(self.fleet.get, here.open_lane, Chunks(paths.state_folder()))
+        return Syncs(self.fleet.get, here.open_lane, Chunks(paths.state_folder()), self._routes)
 
     @functools.cached_property
     def transfers(self) -> Transfers:
@@ -218,6 +223,22 @@ class App:
             return Place(self.fleet.member(sandbox).name, path)
         return Place("", os.path.abspath(os.path.expanduser(path)) + ("/" if path.endswith("/") else ""))
 
+    def rules(self, excludes: Sequence[str], exclude_file: str = "") -> tuple[str, ...]:
+        """The lines of a file of this machine, then the given ones: the last that fits decides. Raises BadArgument."""
+        if any("\n" in line or "\0" in line for line in excludes):
+            raise BadArgument("excludes: a line holds a line break; give one pattern for each element")
+        if not exclude_file:
+            return tuple(excludes)
+        try:
+            with open(os.path.expanduser(exclude_file), "rb") as file:
+                text = file.read(LARGEST_RULES + 1)
+        except OSError as problem:
+            raise BadArgument(f"exclude_file {exclude_file} cannot be read: {problem.strerror}; check it") from None
+        if len(text) > LARGEST_RULES:
+            raise BadArgument(f"exclude_file {exclude_file} is over 1 MiB, which no list of patterns is; check it")
+        lines = text.decode("utf-8", "surrogateescape").replace("\0", "").split("\n")
+        return (*(line.rstrip("\r") for line in lines), *excludes)
+
     def guarded(self, order: Order) -> Order:
         """The order as an agent may give it: without the user's own keys and start-up files. Raises BadArgument."""
         home = os.path.realpath(os.path.expanduser("~"))
@@ -228,8 +249,8 @@ class App:
         return order
 
     async def preview(self, order: Order) -> Synchronization:
-        """What a sync would do."""
-        job = self.syncs.begin(order)
+        """What a sync would do; that it would delete much is what is to be seen."""
+        job = self.syncs.begin(replace(order, confirmed=True))
         await job.prepare()
         job.release()
         return job
@@ -293,7 +314,27 @@ def compose(configuration: Configuration) -> App:
         patience_s=configuration.settings.patience_s,
         settings=configuration.settings,
         config_file=Path(configuration.file) if configuration.file else None,
+        routes=_routes({machine.name: machine for machine in configuration.machines}),
     )
+
+
+def _routes(machines: Mapping[str, Machine]) -> Routes:
+    def route(source: str, target: str) -> Bridging | None:
+        if source not in machines or target not in machines or target not in machines[source].direct:
+            return None
+        destination, python = machines[source].direct[target], machines[target].python
+
+        async def bridge(lane: Lane) -> Lane:
+            from .backends.outpost.bridge import open_bridge
+            from .backends.outpost.lane import OutpostLane
+
+            if not isinstance(lane, OutpostLane):
+                raise Unsupported(f"{source} has no python3, so files go through this machine")
+            return await open_bridge(lane, target, destination, python)
+
+        return bridge
+
+    return route
 
 
 def _machine_member(machine: Machine) -> Member:

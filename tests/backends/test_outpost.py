@@ -88,10 +88,15 @@ def keeper_of(machine: PipeMachine, run_id: str) -> int:
 # The text of the program
 
 
-@pytest.mark.parametrize("piece", [*program.PIECES, "all of them"])
-def test_it_is_python_3_6(piece: str) -> None:
-    folder = Path(program.__file__).parent / "far"
-    text = (folder / f"{piece}.py").read_text() if piece in program.PIECES else program.source()
+PROGRAM_TEXTS = {
+    **{piece: program.read_piece(piece) for piece in (*program.OUTPOST, *program.LANE)},
+    "all of the outpost": program.source(program.OUTPOST),
+    "all of a lane": program.source(program.LANE),
+}
+
+
+@pytest.mark.parametrize("text", PROGRAM_TEXTS.values(), ids=PROGRAM_TEXTS)
+def test_it_is_python_3_6(text: str) -> None:
     ast.parse(text, feature_version=(3, 6))
 
 

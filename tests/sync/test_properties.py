@@ -98,7 +98,7 @@ class Interruption:
     def __init__(self, frames: int, *, killing: bool) -> None:
         self.frames = frames
         self.killing = killing
-        self.work: asyncio.Future[object] | None = None
+        self.work: asyncio.Future[None] | None = None
 
     def hear(self, lane: OutpostLane) -> None:
         self.frames -= 1
@@ -118,13 +118,13 @@ async def interrupted(pool: Pool, interruption: Interruption) -> bool:
         await job.carry_out()
 
     pool.heard = interruption.hear
-    interruption.work = asyncio.ensure_future(work())
-    await asyncio.wait((interruption.work,))
+    interruption.work = working = asyncio.ensure_future(work())
+    await asyncio.wait((working,))
     pool.heard = lambda lane: None
-    if interruption.work.cancelled():
+    if working.cancelled():
         return True
-    assert isinstance(interruption.work.exception(), Unreachable | None)
-    return interruption.work.exception() is not None
+    assert isinstance(working.exception(), Unreachable | None)
+    return working.exception() is not None
 
 
 def check_whole(before: Snapshot, wanted: Snapshot, found: Snapshot) -> None:

@@ -7,7 +7,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .verb import complain
@@ -57,14 +56,14 @@ def place(app: App, path: str, sandbox: str | None) -> Place:
     return app.place(path, sandbox=sandbox)
 
 
-def make_order(options: argparse.Namespace, source: Place, target: Place) -> Order:
+def make_order(app: App, options: argparse.Namespace, source: Place, target: Place) -> Order:
     """Raises BadArgument."""
     from ..core.transfer import Order
 
     return Order(
         source=source,
         target=target,
-        excludes=(*_lines(options.exclude_file), *options.exclude),
+        excludes=app.rules(options.exclude, options.exclude_file),
         default_excludes=not options.no_default_excludes,
         respect_gitignore=options.gitignore,
         checksum=options.checksum,
@@ -73,21 +72,9 @@ def make_order(options: argparse.Namespace, source: Place, target: Place) -> Ord
     )
 
 
-def _lines(file: str) -> list[str]:
-    from ..core.errors import BadArgument
-
-    if not file:
-        return []
-    try:
-        text = Path(file).expanduser().read_bytes().decode("utf-8", "surrogateescape")
-    except OSError as problem:
-        raise BadArgument(f"--exclude-file {file} cannot be read: {problem.strerror}; check the path") from None
-    return [line.rstrip("\r") for line in text.split("\n")]
-
-
 async def carry_out(app: App, options: argparse.Namespace, source: Place, target: Place) -> int:
     """The exit code. Raises SandboxError."""
-    order = make_order(options, source, target)
+    order = make_order(app, options, source, target)
     if options.background:
         return await _leave(app, order, options.json)
     work = _show(app, order, options.json) if options.dry_run else _sync(app, order, options.json)

@@ -72,6 +72,7 @@ class Builder:
             connect_timeout_s=timeout_s,
             python=entry.python,
             environment=Environment(entry.shell, entry.init, entry.env),
+            direct=entry.direct,
         )
 
     def _target(self, entry: Entry) -> Hop:

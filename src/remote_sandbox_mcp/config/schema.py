@@ -57,6 +57,7 @@ _MACHINE_READERS: dict[str, Reader] = {
     "strict_host_keys": readers.flag,
     "connect_timeout_s": readers.seconds,
     "ssh_alias": readers.alias,
+    "direct": readers.destinations,
 }
 
 
@@ -112,6 +113,7 @@ class Entry:
     python: str = "python3"
     strict_host_keys: bool | None = None
     connect_timeout_s: float | None = None
+    direct: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_entry(raw: object, where: str, environ: Mapping[str, str], tell: Tell, labels: Labels = str) -> Entry | None:

@@ -44,6 +44,7 @@ def _machine(machine: Machine) -> dict[str, Any]:
         connect_timeout_s=machine.connect_timeout_s,
         python=machine.python,
         **_environment(machine.environment),
+        direct=dict(machine.direct),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .command import Environment
@@ -39,6 +40,7 @@ class Machine:
     """An SSH machine. `hops` are passed in order; `host_key_name` is the name to look up in known_hosts.
 
     `proxy_command` is an argument vector that takes the place of the first TCP connection: to the first hop, else here.
+    `direct` maps names of machines to what `ssh` on this one calls them: files may go there without passing through us.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Machine:
     connect_timeout_s: float = 5.0
     python: str = "python3"
     environment: Environment = field(default_factory=Environment)
+    direct: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .files import Problem
@@ -98,6 +98,20 @@ class Outcome:
     problem_count: int = 0
     # The default excludes that left something out.
     excluded: tuple[str, ...] = ()
+    # From machine to machine, not through this one.
+    direct: bool = False
+
+    def after(self, earlier: Outcome) -> Outcome:
+        """This and what an earlier attempt at the same did before it was cut off."""
+        return replace(
+            self,
+            made_dirs=self.made_dirs + earlier.made_dirs,
+            sent_files=self.sent_files + earlier.sent_files,
+            skipped_files=max(0, self.skipped_files - earlier.sent_files),
+            bytes=self.bytes + earlier.bytes,
+            wire_bytes=self.wire_bytes + earlier.wire_bytes,
+            seconds=self.seconds + earlier.seconds,
+        )
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

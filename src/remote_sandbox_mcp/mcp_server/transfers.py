@@ -28,7 +28,7 @@ def outcome_fields(outcome: Outcome, order: Order) -> dict[str, Any]:
     if up or order.delete_extras:
         fields |= {"deleted_files": outcome.deleted_files, "deleted_dirs": outcome.deleted_dirs}
     fields |= {"bytes": outcome.bytes, "wire_bytes": outcome.wire_bytes, "duration_s": round(outcome.seconds, 3)}
-    fields |= lean(excluded_by_default=list(outcome.excluded))
+    fields |= lean(excluded_by_default=list(outcome.excluded), direct=outcome.direct)
     return fields | problem_fields(outcome.problems, outcome.problem_count)
 
 
@@ -40,7 +40,7 @@ def problem_fields(problems: tuple[Problem, ...], count: int) -> dict[str, Any]:
 def preview_fields(job: Synchronization) -> dict[str, Any]:
     plan, tree = job.plan, job.source_tree
     assert tree is not None
-    deleted = [*plan.delete_files, *plan.delete_folders]
+    deleted = [*plan.clear, *plan.delete_files, *plan.delete_folders]
     send = [{"path": _text(item.path), "bytes": item.size, "why": item.why} for item in plan.send[:MOST_SHOWN]]
     fields: dict[str, Any] = {
         "mode": "dry_run",

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.errors import BadArgument, FileProblem
+from ..core.ignore import Ignore
 from ..core.lane import Lane, Reply
 from ..core.transfer import DEFAULT_EXCLUDES, Order, Place
-from ..core.tree import Tree, read_tree
+from ..core.tree import Tree, is_name, read_tree
 from .lanes import Lanes
 
 # A line this slow is worth a compressed listing, and more than two lanes.
@@ -142,13 +143,12 @@ class Ends:
             raise FileProblem(f"{self.source.place} does not exist", "ENOENT")
         if source.kind != "file":
             raise FileProblem(f"{self.source.place} is neither a file nor a folder", "not_a_file")
-        name = posixpath.basename(source.path)
         # A link that its user named is followed, here as where it leads to a folder.
         self.source.root, real_name = posixpath.split(source.real)
         found = await self.target.look()
         path = str(found["path"])
         if found["kind"] == "dir" or self.target.place.path.endswith("/"):
-            path = posixpath.join(path, name)
+            path = posixpath.join(path, self._name_in_folder())
         self.target.root, target_name = posixpath.split(path)
         self.source.name, self.target.name = _bytes(real_name), _bytes(target_name)
         target = await self.target.scan(self.order, path)
@@ -160,6 +160,16 @@ class Ends:
         if not self.target.name:
             raise BadArgument(f"{self.target.place} does not name a file")
         return source, target
+
+    def _name_in_folder(self) -> str:
+        """What a file is called in the folder that it goes to: as its user called it, whatever its machine says."""
+        said = posixpath.normpath(self.source.place.path)
+        name = posixpath.basename(said)
+        if not is_name(_bytes(name)) or (name == said and name.startswith("~")):
+            raise BadArgument(f"{self.source.place} does not name a file")
+        if Ignore(map(_bytes, self.order.excludes)).leaves_out(_bytes(name), False):
+            raise BadArgument(f"{self.source.place} is among what is not synced to {self.target.place}")
+        return name
 
 
 def _bytes(text: str) -> bytes:

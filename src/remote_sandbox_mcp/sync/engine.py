@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from ..backends.outpost.far.target import ATTRIBUTES
-from ..core.errors import FileProblem
+from ..core.errors import FileProblem, SandboxError
 from ..core.files import Problem
+from ..core.lane import Lane
 from ..core.plan import LARGE, Attributes, Item, Plan, check_deletion, make_plan
 from ..core.transfer import Headway, Listener, Order, Outcome, unheard
 from ..core.tree import Tree, read_meta
 from .ends import End, Ends
 from .large import Chunks, LargeFile
-from .streams import DEPTH, Stream, Streams
-from .tempo import Meter, Squeeze
+from .streams import Stream, Streams
+from .tempo import Flow, Meter, Squeeze
 from .together import Together
 
 BATCH_FILES, BATCH_BYTES = 256, 512 << 10
@@ -29,12 +31,21 @@ MOST_PROBLEMS = 100
 # What ends a transfer instead of being told of a single file.
 FATAL = ("No space left on device", "Disk quota exceeded", "Read-only file system")
 
+# What comes of an answer that is not one to what was asked, its machine being broken or hostile.
+NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error)
+
+
+# Makes a lane of the target's that begins at a lane of the source's. Raises Unsupported.
+Bridging = Callable[[Lane], Awaitable[Lane]]
+
 
 class Synchronization:
     """One order, from the first look to the last word. It may be planned and not carried out."""
 
-    def __init__(self, order: Order, source: End, target: End, chunks: Chunks) -> None:
+    def __init__(self, order: Order, source: End, target: End, chunks: Chunks, bridge: Bridging | None = None) -> None:
         self.order = order
+        self._bridge = bridge
+        self._bridged: list[Lane] = []
         self.ends = Ends(order, source, target)
         self.chunks = chunks
         self.plan = Plan()
@@ -44,20 +55,25 @@ class Synchronization:
         self.target_tree: Tree | None = None
         self._noted: list[Problem] = []
         self._problem_count = 0
-        self._begun = time.monotonic()
-        self._sent = self._bytes = self._deleted_files = self._deleted_dirs = 0
+        self._spent_s = 0.0
+        self._direct = False
+        self._wire_bytes = self._sent = self._bytes = self._deleted_files = self._deleted_dirs = 0
 
     # Plan
 
     async def prepare(self, listener: Listener = unheard) -> Plan:
         """Look at both ends and decide. Raises FileProblem, BadArgument, ConnectError."""
         listener(Headway("scanning"))
+        begun = time.monotonic()
         try:
             await self.ends.open()
             self.source_tree, self.target_tree = await self.ends.scan()
             check_deletion(self.order, self.source_tree, self.target_tree)
             self.plan = make_plan(self.source_tree, self.target_tree, self.order)
             await self._settle_doubts(self.plan)
+        except NONSENSE as problem:
+            await self.ends.drop()
+            raise self._nonsense(problem) from problem
         except BaseException:
             await self.ends.drop()
             raise
@@ -65,6 +81,7 @@ class Synchronization:
             self._note(problem)
         self._problem_count += self.source_tree.problem_count - len(self.source_tree.problems)
         self.is_prepared = True
+        self._spent_s += time.monotonic() - begun
         return self.plan
 
     async def _settle_doubts(self, plan: Plan) -> None:
@@ -118,17 +135,35 @@ class Synchronization:
         """Do what was planned. Raises FileProblem, Unreachable; what has arrived by then stays."""
         assert self.source_tree is not None
         plan, self.is_prepared = self.plan, False
-        meter = Meter(listener, len(plan.send), plan.bytes)
+        meter, begun = Meter(listener, len(plan.send), plan.bytes), time.monotonic()
+        meter.tell(begun, always=True)
         try:
             await self._carry(meter)
+        except NONSENSE as problem:
+            await self._give_up(begun)
+            raise self._nonsense(problem) from problem
         except BaseException:
-            await self.ends.drop()
+            await self._give_up(begun)
             raise
-        wire_bytes = sum(end.moved for end in (self.ends.source, self.ends.target) if end.place.sandbox)
+        self._settle(begun)
+        await self._leave_bridges()
         meter.phase = "done"
         meter.tell(time.monotonic(), always=True)
         self.ends.give_back()
-        return self._outcome(wire_bytes)
+        return self.outcome()
+
+    async def _give_up(self, begun: float) -> None:
+        self._settle(begun)
+        await asyncio.gather(self._leave_bridges(), self.ends.drop())
+
+    def _nonsense(self, problem: Exception) -> FileProblem:
+        told = f"{self.order.source} to {self.order.target}: a machine's answer cannot be understood ({problem!r})"
+        return FileProblem(told, "hostile")
+
+    def _settle(self, begun: float) -> None:
+        self._spent_s += time.monotonic() - begun
+        self._direct = bool(self._bridged)
+        self._wire_bytes = sum(end.moved for end in (self.ends.source, self.ends.target) if end.place.sandbox)
 
     async def _carry(self, meter: Meter) -> None:
         plan = self.plan
@@ -167,7 +202,7 @@ class Synchronization:
         async with Together() as tasks:
             tasks.start(self._send_large(streams, large, meter))
             for batch in _batches(small, BATCH_FILES, BATCH_BYTES):
-                stream = await streams.take()
+                stream = await streams.take(sum(item.size for item in batch))
                 tasks.check()
                 tasks.start(self._send_batch(streams, stream, batch, meter))
 
@@ -177,8 +212,28 @@ class Synchronization:
         pieces = max(1, self.plan.bytes // BATCH_BYTES, len(self.plan.send) // BATCH_FILES)
         counts = [min(pieces, MANY_LANES if end.is_far else FEW_LANES) for end in (source, target)]
         await asyncio.gather(source.widen(counts[0]), target.widen(counts[1]))
-        common = [way for way in source.lane.squeezers if way in target.lane.squeezers]
-        return Streams(source.taken, target.taken, (source.root, target.root), Squeeze(common[0] if common else ""))
+        await self._cross_directly(source.taken)
+        targets = self._bridged or target.taken
+        common = [way for way in source.lane.squeezers if way in targets[0].squeezers]
+        squeeze, roots = Squeeze(common[0] if common else ""), (source.root, target.root)
+        flow = Flow(max(source.lanes.round_trip_s, target.lanes.round_trip_s))
+        return Streams(source.taken, targets, roots, squeeze, flow, bool(self._bridged))
+
+    async def _cross_directly(self, sources: list[Lane]) -> None:
+        """Where the operator lets the source reach the target by itself and it can, files do not pass through us."""
+        if self._bridge is None:
+            return
+        found = await asyncio.gather(*map(self._bridge, sources), return_exceptions=True)
+        self._bridged = [lane for lane in found if not isinstance(lane, BaseException)]
+        for problem in found:
+            if isinstance(problem, BaseException) and not isinstance(problem, SandboxError):
+                raise problem
+        if len(self._bridged) < len(sources):
+            await self._leave_bridges()
+
+    async def _leave_bridges(self) -> None:
+        bridged, self._bridged = self._bridged, []
+        await asyncio.gather(*(lane.close() for lane in bridged))
 
     async def _send_batch(self, streams: Streams, stream: Stream, batch: list[Item], meter: Meter) -> None:
         try:
@@ -189,7 +244,7 @@ class Synchronization:
                 self._note(Problem(_text(item.path), str(problem)))
             return
         finally:
-            streams.give_back(stream)
+            streams.give_back(stream, sum(item.size for item in batch))
         self._hear(said)
         self._hear(arrived)
         self._sent += int(arrived.end["files"])
@@ -197,8 +252,7 @@ class Synchronization:
         meter.add(time.monotonic(), len(batch), sum(item.size for item in batch), batch[-1].path)
 
     async def _send_large(self, streams: Streams, items: list[Item], meter: Meter) -> None:
-        # Each has a place on a stream for as long as it takes; one place at least is left for their parts.
-        room = asyncio.Semaphore(min(LARGE_AT_ONCE, DEPTH * len(streams.all) - 1))
+        room = asyncio.Semaphore(LARGE_AT_ONCE)
         async with Together() as tasks:
             for item in items:
                 await room.acquire()
@@ -241,7 +295,8 @@ class Synchronization:
         if len(self._noted) < MOST_PROBLEMS:
             self._noted.append(problem)
 
-    def _outcome(self, wire_bytes: int) -> Outcome:
+    def outcome(self) -> Outcome:
+        """What was done, all of it or up to a failure."""
         assert self.source_tree is not None
         return Outcome(
             synced_type="file" if self.ends.source.name else "directory",
@@ -251,11 +306,12 @@ class Synchronization:
             deleted_files=self._deleted_files,
             deleted_dirs=self._deleted_dirs,
             bytes=self._bytes,
-            wire_bytes=wire_bytes,
-            seconds=time.monotonic() - self._begun,
+            wire_bytes=self._wire_bytes,
+            seconds=self._spent_s,
             problems=tuple(self._noted),
             problem_count=self._problem_count,
             excluded=self.source_tree.hits,
+            direct=self._direct,
         )
 
     def _target_names(self, batch: list[Item]) -> bytes:

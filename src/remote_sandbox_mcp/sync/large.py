@@ -11,8 +11,10 @@ from typing import Any, Protocol
 
 from ..backends.outpost.far import wire
 from ..backends.outpost.far.large import SAME
+from ..core.errors import FileProblem
 from ..core.pieces import Matcher, Span, joined
 from ..core.plan import Item
+from ..core.tree import child
 from .streams import Stream, Streams
 from .tempo import Meter
 from .together import Together
@@ -49,6 +51,7 @@ class LargeFile:
         facts = f"{self.size}:{item.meta.mtime}:".encode() + item.folder + b"\0" + target_name
         self.key = hashlib.sha256(facts).hexdigest()[:24].encode()
         self.target_raw = item.folder + b"\0" + target_name + b"\0" + self.key
+        self.counted = 0
         self.partial = b""
         self.fresh = True
         self.old: dict[str, Any] = {}
@@ -56,6 +59,20 @@ class LargeFile:
 
     async def carry(self) -> str:
         """Put it in place; returns what is to be told of it, or nothing. Raises FileProblem, Unreachable."""
+        try:
+            return await self._try()
+        except FileProblem as problem:
+            if problem.reason != "stale":
+                raise
+        # Somebody else has changed the old file: what was made of it is looked through as after a cut.
+        spare, self.index = self.partial, b""
+        told = await self._try()
+        if spare != self.partial:
+            target, root = self.streams.least_busy().target, self.streams.target_root
+            await target.begin("tidy", child(self.item.folder, spare), root=root)
+        return told
+
+    async def _try(self) -> str:
         first = self.streams.least_busy()
         try:
             await self._begin(first)
@@ -103,19 +120,21 @@ class LargeFile:
                 await self._send_span(tasks, span, anywhere)
 
     async def _send_span(self, tasks: Together, span: Span, allowed: Callable[[Stream], bool]) -> None:
-        step = 4 * BLOCK if len(self.streams.all) <= 2 else BLOCK
-        end = span.offset + span.length
-        for offset in range(span.offset, end, step):
-            stream = await self._next(tasks, allowed)
-            tasks.start(self._send_part(stream, offset, min(step, end - offset)))
+        most = 4 * BLOCK if len(self.streams.all) <= 2 else BLOCK
+        offset, end = span.offset, span.offset + span.length
+        while offset < end:
+            length = min(most, self.streams.flow.step, end - offset)
+            stream = await self._next(tasks, length, allowed)
+            tasks.start(self._send_part(stream, offset, length))
+            offset += length
 
-    async def _next(self, tasks: Together, allowed: Callable[[Stream], bool]) -> Stream:
+    async def _next(self, tasks: Together, size: int, allowed: Callable[[Stream], bool]) -> Stream:
         """A stream with room, whose lane knows the file."""
-        stream = await self.streams.take(allowed)
+        stream = await self.streams.take(size, allowed)
         try:
             tasks.check()
         except BaseException:
-            self.streams.give_back(stream)
+            self.streams.give_back(stream, size)
             raise
         if not any(self.key in other.joined and other.target is stream.target for other in self.streams.all):
             # What a lane is asked it does in order, so this needs no waiting.
@@ -129,9 +148,11 @@ class LargeFile:
             await self.streams.carry(stream, "part", self.raw, self.key, offset=offset, length=length)
             self._arrived(length)
         finally:
-            self.streams.give_back(stream)
+            self.streams.give_back(stream, length)
 
     def _arrived(self, length: int) -> None:
+        length = min(length, self.size - self.counted)
+        self.counted += length
         self.meter.add(time.monotonic(), 0, length, self.item.path)
 
     # Resume
@@ -198,7 +219,7 @@ class LargeFile:
             # The reader's lane is busy with reading.
             await self._send_span(tasks, span, lambda stream: stream.source is not reader.source or not others)
         else:
-            tasks.start(self._copy(await self._next(tasks, anywhere), span))
+            tasks.start(self._copy(await self._next(tasks, 0, anywhere), span))
 
     async def _copy(self, stream: Stream, span: Span) -> None:
         try:
@@ -206,7 +227,7 @@ class LargeFile:
             await self.streams.tell_target(stream, wire.COPY, body, self.key)
             self._arrived(span.length)
         finally:
-            self.streams.give_back(stream)
+            self.streams.give_back(stream, 0)
 
 
 def anywhere(stream: Stream) -> bool:

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
-from ..core.errors import Unreachable
+from ..core.errors import SandboxError, Unreachable
 from ..core.lane import Lane
 from ..core.sandbox import Sandbox
 from ..core.transfer import Headway, Listener, Order, Outcome, Place
 from .ends import End
-from .engine import Synchronization
+from .engine import Bridging, Synchronization
 from .lanes import Lanes
 from .large import Chunks
 
 HERE_LANES, FAR_LANES = 2, 8
 # How long a cut line is waited for without anything having moved.
 MEND_S = 20.0
+SILENCE_S = 4.0
+# A line that is cut again and again is not mended by trying for ever.
+MOST_PAUSES = 50
+
+
+# How a machine reaches another by itself, where it may.
+Routes = Callable[[str, str], Bridging | None]
+
+
+def no_routes(source: str, target: str) -> None:
+    """All files pass through this machine."""
 
 
 class Syncs:
@@ -28,28 +42,52 @@ class Syncs:
         open_sandbox: Callable[[str], Awaitable[Sandbox]],
         open_here: Callable[[], Awaitable[Lane]],
         chunks: Chunks,
+        routes: Routes = no_routes,
     ) -> None:
         self._open_sandbox = open_sandbox
+        self._routes = routes
         self._open_here = open_here
         self._chunks = chunks
         self._lanes: dict[str, Lanes] = {}
 
     def begin(self, order: Order) -> Synchronization:
         """A sync that is to be prepared, and then carried out or released."""
-        return Synchronization(order, self._end(order.source), self._end(order.target), self._chunks)
+        bridge = self._routes(order.source.sandbox, order.target.sandbox)
+        return Synchronization(order, self._end(order.source), self._end(order.target), self._chunks, bridge)
 
     async def run(self, order: Order, listener: Listener, prepared: Synchronization | None = None) -> Outcome:
         """Make the target like the source; what was done before a cut is not done again. Raises SandboxError."""
         watch = _Watch(listener)
+        asking = asyncio.ensure_future(self._ask_in_silence(order, watch))
+        try:
+            return await self._run(order, watch, prepared)
+        finally:
+            asking.cancel()
+
+    async def _ask_in_silence(self, order: Order, watch: _Watch) -> None:
+        """A frozen line says nothing; who asks it for a sign of life finds out, and ends it."""
         while True:
+            await asyncio.sleep(SILENCE_S)
+            if watch.silent_s > SILENCE_S:
+                names = {place.sandbox for place in (order.source, order.target) if place.sandbox}
+                for name in names:
+                    with contextlib.suppress(SandboxError):
+                        await (await self._open_sandbox(name)).open()
+
+    async def _run(self, order: Order, watch: _Watch, prepared: Synchronization | None) -> Outcome:
+        earlier: list[Outcome] = []
+        while True:
+            job = prepared if prepared and prepared.is_prepared else self.begin(order)
             try:
-                job = prepared if prepared and prepared.is_prepared else self.begin(order)
                 if not job.is_prepared:
-                    await job.prepare(listener)
-                return await job.carry_out(watch.hear)
+                    await job.prepare(watch.hear)
+                done = await job.carry_out(watch.hear)
+                return functools.reduce(Outcome.after, earlier, done)
             except Unreachable:
                 if not await watch.pause():
                     raise
+                if job.source_tree is not None:
+                    earlier.append(job.outcome())
 
     async def close(self) -> None:
         await asyncio.gather(*(lanes.close() for lanes in self._lanes.values()))
@@ -77,17 +115,25 @@ class _Watch:
         self._moved = time.monotonic()
         self._last = Headway("scanning")
         self._delay = 0.0
+        self._pauses = 0
+        self._heard = time.monotonic()
+
+    @property
+    def silent_s(self) -> float:
+        return time.monotonic() - self._heard
 
     def hear(self, headway: Headway) -> None:
         if headway.bytes != self._last.bytes or headway.files != self._last.files:
             self._moved, self._delay = time.monotonic(), 0.0
-        self._last = headway
+        self._last, self._heard = headway, time.monotonic()
         self._listener(headway)
 
     async def pause(self) -> bool:
         """Wait a while, longer each time; False when it has been long enough."""
-        if time.monotonic() + self._delay > self._moved + MEND_S:
+        self._pauses += 1
+        if time.monotonic() + self._delay > self._moved + MEND_S or self._pauses > MOST_PAUSES:
             return False
+        self._listener(replace(self._last, phase="reconnecting", rate=0.0, left_s=None))
         await asyncio.sleep(self._delay)
         self._delay = min(2 * self._delay or 0.2, 4.0)
         return True

@@ -10,7 +10,7 @@ from typing import Any
 from ..backends.outpost.far import wire
 from ..core.errors import FileProblem
 from ..core.lane import Lane, Reply, numbers
-from .tempo import Squeeze
+from .tempo import Flow, Squeeze
 
 # Enough to fill a line of 100 ms with one channel's window, and little enough to be held in memory.
 DEPTH = 4
@@ -19,9 +19,11 @@ DEPTH = 4
 class Stream:
     """A source's lane, a target's lane, and how much is on its way between them."""
 
-    def __init__(self, source: Lane, target: Lane) -> None:
+    def __init__(self, source: Lane, target: Lane, bridged: bool) -> None:
         self.source = source
         self.target = target
+        # What the source says does not pass through us.
+        self.bridged = bridged
         self.load = 0
         # The large files that the target's lane has open.
         self.joined: set[bytes] = set()
@@ -30,19 +32,29 @@ class Stream:
 class Streams:
     """All streams of a transfer."""
 
-    def __init__(self, sources: list[Lane], targets: list[Lane], roots: tuple[str, str], squeeze: Squeeze) -> None:
+    def __init__(
+        self,
+        sources: list[Lane],
+        targets: list[Lane],
+        roots: tuple[str, str],
+        squeeze: Squeeze,
+        flow: Flow,
+        bridged: bool = False,
+    ) -> None:
         count = max(len(sources), len(targets))
-        self.all = [Stream(sources[at % len(sources)], targets[at % len(targets)]) for at in range(count)]
+        self.all = [Stream(sources[at % len(sources)], targets[at % len(targets)], bridged) for at in range(count)]
         self.source_root, self.target_root = roots
         self.squeeze = squeeze
+        self.flow = flow
         self._changed = asyncio.Event()
 
-    async def take(self, allowed: Callable[[Stream], bool] = lambda stream: True) -> Stream:
-        """The stream with the least to do, as soon as one has room; it is to be given back."""
+    async def take(self, size: int, allowed: Callable[[Stream], bool] = lambda stream: True) -> Stream:
+        """The stream with the least to do, as soon as there is room for so many bytes; it is to be given back."""
         while True:
             stream = min(filter(allowed, self.all), key=lambda stream: stream.load)
-            if stream.load < DEPTH:
+            if stream.load < DEPTH and self.flow.has_room(size):
                 stream.load += 1
+                self.flow.sent(time.monotonic(), size)
                 return stream
             self._changed.clear()
             await self._changed.wait()
@@ -51,8 +63,9 @@ class Streams:
         """For questions that are not bulk: they need no room of their own."""
         return min(self.all, key=lambda stream: stream.load)
 
-    def give_back(self, stream: Stream) -> None:
+    def give_back(self, stream: Stream, size: int) -> None:
         stream.load -= 1
+        self.flow.arrived(time.monotonic(), size)
         self._changed.set()
 
     async def carry(
@@ -62,9 +75,10 @@ class Streams:
         number, way = next(numbers), self.squeeze.way
         large = verb == "part"
         received = stream.target.begin("receive", target_raw, number=number, root=self.target_root, large=large)
-        sent = stream.source.begin(
-            verb, raw, number=number, to=stream.target, root=self.source_root, squeeze=way, **order
-        )
+        if stream.bridged:
+            order["bridged"] = True
+        to = None if stream.bridged else stream.target
+        sent = stream.source.begin(verb, raw, number=number, to=to, root=self.source_root, squeeze=way, **order)
         try:
             said = await sent
         except FileProblem:

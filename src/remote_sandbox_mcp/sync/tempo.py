@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from ..core.transfer import Headway, Listener
@@ -13,6 +14,8 @@ WINDOW_S = 0.4
 FAST = 30e6
 TRY_AGAIN_S = 15.0
 BETTER = 1.1
+WAIT_S, FLOW_OVER_S = 0.5, 2.0
+LEAST_ON_ITS_WAY, MOST_UNKNOWN, MOST_ON_ITS_WAY = 256 << 10, 16 << 20, 64 << 20
 
 
 @dataclass
@@ -57,6 +60,40 @@ class Meter:
             return 0.0
         (begun, first), (ended, last) = self._marks[0], self._marks[-1]
         return (last - first) / (ended - begun) if ended > begun else 0.0
+
+
+@dataclass
+class Flow:
+    """How much may be on its way: what the line carries in half a second, because everything else waits behind it."""
+
+    round_trip_s: float
+    on_its_way: int = 0
+    _begun: float = 0.0
+    _arrivals: deque[tuple[float, int]] = field(default_factory=deque)
+    _limit: int = MOST_UNKNOWN
+
+    def has_room(self, size: int) -> bool:
+        return not self.on_its_way or self.on_its_way + size <= self._limit
+
+    @property
+    def step(self) -> int:
+        """How large a part may be, so that it does not fill the line alone."""
+        return max(LEAST_ON_ITS_WAY // 2, self._limit // 4)
+
+    def sent(self, now: float, size: int) -> None:
+        self._begun = self._begun or now
+        self.on_its_way += size
+
+    def arrived(self, now: float, size: int) -> None:
+        self.on_its_way -= size
+        self._arrivals.append((now, size))
+        while now - self._arrivals[0][0] > FLOW_OVER_S:
+            self._arrivals.popleft()
+        seconds = min(now - self._begun, FLOW_OVER_S)
+        if seconds >= FLOW_OVER_S / 2:
+            rate = sum(count for _, count in self._arrivals) / seconds
+            wanted = int(rate * max(WAIT_S, 3 * self.round_trip_s))
+            self._limit = min(MOST_ON_ITS_WAY, max(LEAST_ON_ITS_WAY, wanted))
 
 
 @dataclass

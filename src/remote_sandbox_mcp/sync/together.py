@@ -13,7 +13,6 @@ class Together:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: BaseException | None = None
-        self._failed = asyncio.Event()
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)

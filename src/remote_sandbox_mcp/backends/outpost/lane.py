@@ -43,6 +43,7 @@ class OutpostLane:
         self._line = line
         self._open: dict[int, _Request] = {}
         self._listener: asyncio.Task[None] | None = None
+        self._bridge: Callable[[bytes], None] | None = None
 
     async def greet(self, token: str) -> None:
         """Raises NoOutpost."""
@@ -80,6 +81,14 @@ class OutpostLane:
         self.moved += len(data)
         self._line.write(data)
 
+    def forward(self, data: bytes) -> None:
+        """To the lane at the other end of this one's bridge."""
+        self._write(wire.frame(wire.FORWARD, 0, data))
+
+    def listen_for(self, bridge: Callable[[bytes], None]) -> None:
+        """Who takes what comes over the bridge; nothing means its end."""
+        self._bridge = bridge
+
     async def room(self) -> None:
         await self._line.drain()
 
@@ -103,6 +112,8 @@ class OutpostLane:
             self._lose()
 
     async def _dispatch(self, kind: int, number: int, body: bytes) -> None:
+        if kind == wire.FORWARDED and self._bridge:
+            self._bridge(body)
         request = self._open.get(number)
         if request is None:
             return
@@ -134,6 +145,8 @@ class OutpostLane:
         if self.is_alive:
             self.is_alive = False
             self._line.close()
+        if self._bridge:
+            self._bridge(b"")
         for request in self._open.values():
             if not request.done.done():
                 request.done.set_exception(self._lost())

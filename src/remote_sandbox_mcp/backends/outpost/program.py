@@ -10,7 +10,7 @@ from ... import core
 from ...core.shell import quote
 
 OUTPOST = ("wire", "place", "output", "family", "look", "feed", "keeper", "files", "worker", "post")
-LANE = ("wire", "place", "ignore", "tree", "chunks", "source", "large", "target", "lane")
+LANE = ("wire", "place", "ignore", "tree", "chunks", "source", "large", "target", "bridge", "lane")
 # Decided on both sides by the same text.
 OF_THE_CORE = ("ignore",)
 
@@ -42,9 +42,9 @@ def loader(pieces: tuple[str, ...] = OUTPOST) -> str:
     return f'import io,zlib;__name__="__main__";exec(compile(zlib.decompress({read}),"outpost","exec"))'
 
 
-def start_line(python: str, token: str, pieces: tuple[str, ...] = OUTPOST) -> str:
-    """The command line for a login shell of any kind."""
-    return f"exec {quote_plainly(python)} -IS -c '{loader(pieces)}' {token}"
+def start_line(python: str, token: str, pieces: tuple[str, ...] = OUTPOST, *words: str) -> str:
+    """The command line for a login shell of any kind; `words` are plain."""
+    return " ".join((f"exec {quote_plainly(python)} -IS -c '{loader(pieces)}' {token}", *words))
 
 
 def quote_plainly(word: str) -> str:

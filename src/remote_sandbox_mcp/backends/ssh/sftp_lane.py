@@ -16,7 +16,8 @@ from ..outpost.far.tree import BadName, Refusal
 from ..outpost.far.wire import DONE
 from .channels import Channels, NoSubsystem
 from .sftp import to_bytes
-from .sftp_remote import Load, Remote
+from .sftp_many import Load
+from .sftp_remote import Remote
 from .sftp_root import Root
 from .sftp_source import Source, Speaker
 from .sftp_target import Receiving, Target

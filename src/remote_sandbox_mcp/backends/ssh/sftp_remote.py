@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import itertools
 import os
 import stat
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..outpost.client import LineLost
 from .sftp import explain, look_at, read_piece, replace
+from .sftp_many import AT_ONCE, end
 
 if TYPE_CHECKING:
     import asyncssh
 
-# An answer takes a round trip, so as many entries as this are on their way at once.
-AT_ONCE = 64
 # So much of one file, and so many hundreds of a folder's names, are asked for before the first of it has come.
 AHEAD, NAMES_AHEAD = 2 << 20, 16
 LONGEST_READ = 128 << 10
@@ -31,67 +29,6 @@ LATEST = (1 << 32) - 1
 ST_RDONLY = 1
 
 T = TypeVar("T")
-
-
-class Load:
-    """Bytes that are held in memory; who brings more waits while there are too many."""
-
-    def __init__(self, limit: float) -> None:
-        self._limit = limit
-        self._held = 0
-        self._light = asyncio.Event()
-        self._light.set()
-
-    def add(self, size: int) -> None:
-        """A negative size takes off."""
-        self._held += size
-        self._light.set() if self._held <= self._limit else self._light.clear()
-
-    async def room(self) -> None:
-        while self._held > self._limit:
-            await self._light.wait()
-
-    def lift(self) -> None:
-        """Nobody waits any more."""
-        self._limit = float("inf")
-        self._light.set()
-
-    @contextlib.contextmanager
-    def held(self, size: int) -> Iterator[None]:
-        self.add(size)
-        try:
-            yield
-        finally:
-            self.add(-size)
-
-
-async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int = AT_ONCE) -> None:
-    """Do all of it, so many at once; the first failure ends it."""
-    todo = iter(items)
-
-    async def go_on() -> None:
-        for item in todo:
-            await work(item)
-
-    first = list(itertools.islice(todo, at_once))
-    todo = itertools.chain(first, todo)
-    await together([go_on() for _ in first])
-
-
-async def together(works: Collection[Coroutine[Any, Any, T]]) -> list[T]:
-    """All at once; where one fails, the others have ended before that is told."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        return list(await asyncio.gather(*tasks))
-    except BaseException:
-        await end(tasks)
-        raise
-
-
-async def end(tasks: Collection[asyncio.Future[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def ours(problem: Exception) -> OSError | LineLost:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from ..outpost.far.tree import checked
 from .sftp import to_bytes, to_path
+from .sftp_many import for_all, outcome
 from .sftp_remote import Remote
 
 T = TypeVar("T")
@@ -39,11 +40,9 @@ class Root:
         """The full path of a folder of the tree, for names to be added to. Raises OSError, BadName, LineLost."""
         if path not in self._known:
             if path not in self._finding:
-                self._finding[path] = task = asyncio.ensure_future(self._find(path, make))
-                # A failure that nobody waits for any more is not an error in the log.
-                task.add_done_callback(lambda done: done.cancelled() or done.exception())
-                task.add_done_callback(lambda _: self._finding.pop(path))
-            await asyncio.shield(self._finding[path])
+                self._finding[path] = for_all(self._find(path, make))
+                self._finding[path].add_done_callback(lambda _: self._finding.pop(path))
+            await outcome(self._finding[path])
         return self.path + b"/" + path if path else self.path
 
     async def _find(self, path: bytes, make: bool) -> None:

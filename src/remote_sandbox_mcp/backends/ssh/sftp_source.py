@@ -14,7 +14,8 @@ from ...core.lane import Lane
 from ..outpost.far.source import CHANGED, ENTRY, FLUSH, LARGEST_WHOLE, PIECE, names_in_order
 from ..outpost.far.tree import Problems, checked, child
 from ..outpost.far.wire import DONE, FILES, PART
-from .sftp_remote import Load, Remote, check_file, each, nanoseconds
+from .sftp_many import Load, each, for_all, outcome
+from .sftp_remote import Remote, check_file, nanoseconds
 from .sftp_root import Root
 
 if TYPE_CHECKING:
@@ -152,10 +153,10 @@ class Source:
         if opened is None:
             for other in [other for other, kept in self._large.items() if not kept.readers]:
                 self._let_go(other)
-            opened = self._large[path] = _Opened(asyncio.ensure_future(self._open_large(folder, name)))
+            opened = self._large[path] = _Opened(for_all(self._open_large(folder, name)))
         opened.readers += 1
         try:
-            yield await asyncio.shield(opened.opening)
+            yield await outcome(opened.opening)
         finally:
             opened.readers -= 1
             if opened.has_failed:

@@ -17,7 +17,8 @@ from ..outpost.far.target import ATTRIBUTES
 from ..outpost.far.tree import FOREIGN_S, OURS, BadName, Problems, Refusal, checked, child
 from ..outpost.far.wire import FILES, PART
 from .sftp_large import LargeFiles
-from .sftp_remote import Remote, attributes, check_file, each
+from .sftp_many import each
+from .sftp_remote import Remote, attributes, check_file
 from .sftp_root import Root, from_the_deepest
 
 
@@ -81,7 +82,7 @@ class Target:
             if path and await self._is_folder(self.root.full(path)):
                 folders.append(path)
             else:
-                await self._remove(path, self.remote.client.remove)
+                await self._remove_file(path)
 
         await _try_each(_paths(raw), clear_one, problems)
         for level in from_the_deepest(folders):
@@ -94,6 +95,12 @@ class Target:
         full = await self.root.folder(folder) + b"/" + checked(name)
         async with self.remote.places:
             await self.root.within(folder, lambda: self.remote.ask(how(full)))
+
+    async def _remove_file(self, path: bytes) -> None:
+        try:
+            await self._remove(path, self.remote.client.remove)
+        except OSError as problem:
+            raise await self._explain(problem, self.root.path, path) from None
 
     async def _remove_folder(self, path: bytes) -> None:
         try:
@@ -111,10 +118,7 @@ class Target:
 
         async def delete_file(path: bytes) -> None:
             with contextlib.suppress(FileNotFoundError):
-                try:
-                    await self._remove(path, self.remote.client.remove)
-                except OSError as problem:
-                    raise await self._explain(problem, self.root.path, path) from None
+                await self._remove_file(path)
                 gone["files"] += 1
 
         async def delete_folder(path: bytes) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...core.ignore import Ignore
 from ..outpost.far.tree import BLOCK, FOLDER, Problems, Survey, child, kind_of, meta_of, wrap
 from .sftp import goes_through_a_file, to_bytes, to_path, to_text
-from .sftp_remote import Remote, each, end, nanoseconds
+from .sftp_many import each, end
+from .sftp_remote import Remote, nanoseconds
 
 if TYPE_CHECKING:
     import asyncssh

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context
@@ -11,7 +10,6 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from ...core.check import within
-from ...core.errors import BadArgument
 from ...core.transfer import Headway, Listener, Order, Outcome
 from ..reporting import Reporting
 from ..results import lean, reply
@@ -26,7 +24,6 @@ END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hi
 # A transfer that is done within a moment needs no second call.
 MOMENT_S = 3.0
 LONGEST_WAIT_S = 55.0
-LARGEST_EXCLUDE_FILE = 1 << 20
 
 LocalPath = Annotated[str, Field(description="On the user's machine")]
 RemotePath = Annotated[str, Field(description="gpu1:/path names another sandbox")]
@@ -72,7 +69,7 @@ def push(server: SandboxServer) -> Any:
         order = Order(
             source=app.place(local_path, sandbox=None),
             target=app.place(remote_path, sandbox=sandbox_name),
-            excludes=rules(excludes, exclude_file),
+            excludes=app.rules(excludes, exclude_file),
             default_excludes=default_excludes,
             respect_gitignore=respect_gitignore,
             checksum=checksum,
@@ -102,7 +99,7 @@ def pull(server: SandboxServer) -> Any:
         order = Order(
             source=app.place(remote_path, sandbox=sandbox_name),
             target=app.place(local_path, sandbox=None),
-            excludes=rules(excludes, exclude_file),
+            excludes=app.rules(excludes, exclude_file),
             default_excludes=default_excludes,
             respect_gitignore=respect_gitignore,
             checksum=checksum,
@@ -126,7 +123,7 @@ def push_in_background(server: SandboxServer) -> Any:
         order = Order(
             source=app.place(local_path, sandbox=None),
             target=app.place(remote_path, sandbox=sandbox_name),
-            excludes=rules(excludes, exclude_file),
+            excludes=app.rules(excludes, exclude_file),
             delete_extras=delete_extras,
         )
         transfer = await app.sync(app.guarded(order), wait_s=0, background=True)
@@ -186,19 +183,3 @@ def listener(reporting: Reporting) -> Listener:
         reporting.send(headway.bytes, headway.bytes_total or None, headway_text(headway))
 
     return hear
-
-
-def rules(excludes: Sequence[str], exclude_file: str) -> tuple[str, ...]:
-    """The lines of the file, then the given ones: the last that fits decides."""
-    given = tuple(excludes)
-    if any("\n" in line or "\0" in line for line in given):
-        raise BadArgument("excludes: a line holds a line break; give one pattern for each element")
-    if not exclude_file:
-        return given
-    try:
-        with Path(exclude_file).expanduser().open("rb") as file:
-            text = file.read(LARGEST_EXCLUDE_FILE)
-    except OSError as problem:
-        raise BadArgument(f"exclude_file {exclude_file} cannot be read: {problem.strerror}; check the path") from None
-    lines = text.decode("utf-8", "surrogateescape").split("\n")
-    return (*(line.rstrip("\r") for line in lines), *given)

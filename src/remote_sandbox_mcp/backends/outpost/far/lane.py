@@ -7,11 +7,12 @@ import select
 import struct
 import sys
 
+from .bridge import Bridge
 from .place import to_path
 from .source import Source, Speaker, zstd
 from .target import Receiving, Target, expand
 from .tree import BadName, Refusal, Root, look_at, scan
-from .wire import DONE, END, FAIL, HELLO, OUT, REQUEST, SQUEEZED, Inbox, frame, json_frame, write_all
+from .wire import DONE, END, FAIL, FORWARD, HELLO, OUT, REQUEST, SQUEEZED, Inbox, frame, json_frame, write_all
 
 MYPY = False
 if MYPY:
@@ -28,7 +29,9 @@ BROKEN = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, T
 class Lane:
     """Does what the near side asks, in the order of asking."""
 
-    def __init__(self) -> None:
+    def __init__(self, may_bridge: bool = False) -> None:
+        self.may_bridge = may_bridge
+        self.bridge: "Bridge | None" = None
         self.sources: "dict[str, Source]" = {}
         self.targets: "dict[str, Target]" = {}
         self.receiving: "dict[int, Receiving]" = {}
@@ -37,15 +40,25 @@ class Lane:
 
     def serve(self) -> None:
         inbox = Inbox(0)
-        poller = select.poll()
-        poller.register(0, select.POLLIN)
-        while True:
-            if self.targets and not poller.poll(PATIENCE_MS):
-                self.let_go()
-            if not inbox.fill():
-                return
+        while self.wait() and inbox.fill():
             for kind, request, body in inbox.frames():
                 self.heed(kind, request, body)
+
+    def wait(self) -> bool:
+        """Until the near side says something; what comes over a bridge meanwhile is passed on."""
+        while True:
+            poller = select.poll()
+            poller.register(0, select.POLLIN)
+            if self.bridge:
+                poller.register(self.bridge.out, select.POLLIN)
+            ready = [fd for fd, _ in poller.poll(PATIENCE_MS)]
+            if not ready:
+                self.let_go()
+            elif self.bridge and self.bridge.out in ready and not self.bridge.pass_back():
+                self.bridge.close()
+                self.bridge = None
+            if 0 in ready:
+                return True
 
     def let_go(self) -> "dict[str, Any]":
         """Close everything: the next transfer shall find what is there then."""
@@ -64,6 +77,10 @@ class Lane:
         try:
             if kind == REQUEST:
                 end = self.answer(request, body.tobytes())
+            elif kind == FORWARD:
+                end = None
+                if self.bridge:
+                    self.bridge.send(body.tobytes())
             elif kind == DONE and request in self.receiving:
                 end = self.receiving.pop(request).result()
             else:
@@ -101,6 +118,9 @@ class Lane:
             return look_at(order)
         if verb == "rest":
             return self.let_go()
+        if verb == "bridge" and self.may_bridge and not self.bridge:
+            self.bridge = Bridge([str(word) for word in order["argv"]], raw)
+            return {}
         if verb == "scan":
             return scan(order, lambda data: write_all(1, frame(OUT, request, data)))
         if verb == "receive":
@@ -114,7 +134,13 @@ class Lane:
 
     def ask_source(self, verb: str, order: "dict[str, Any]", raw: bytes, request: int) -> "dict[str, Any]":
         source = self.source(order)
-        speaker = Speaker(request, str(order.get("squeeze") or ""), send, 1)
+        squeeze = str(order.get("squeeze") or "")
+        if order.get("bridged"):
+            if not self.bridge:
+                raise Refusal("bridge", "the direct line to the other machine was cut")
+            speaker = Speaker(request, squeeze, self.bridge.send, self.bridge.into)
+        else:
+            speaker = Speaker(request, squeeze, send, 1)
         if verb == "send":
             return source.send_whole(raw, speaker)
         if verb == "part":
@@ -169,20 +195,16 @@ def send(data: bytes) -> None:
     write_all(1, data)
 
 
-def main(token: str) -> None:
+def main(token: str, may_bridge: bool) -> None:
+    squeezers = ["zstd", "zlib"] if zstd() else ["zlib"]
     write_all(1, b"\n" + token.encode() + b"\n")
-    write_all(
-        1,
-        json_frame(
-            HELLO, 0, {"python": "%d.%d" % sys.version_info[:2], "squeezers": ["zstd", "zlib"] if zstd() else ["zlib"]}
-        ),
-    )
+    write_all(1, json_frame(HELLO, 0, {"python": "%d.%d" % sys.version_info[:2], "squeezers": squeezers}))
     try:
-        Lane().serve()
+        Lane(may_bridge).serve()
     except (OSError, ValueError):
         # The line was cut, or what comes on it are no frames.
         pass
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], len(sys.argv) > 2)

@@ -109,7 +109,7 @@ class Root:
         except FileNotFoundError:
             if not make:
                 raise
-        make_folder(name, parent)
+        make_inner(name, parent)
         return os.open(name, flags, dir_fd=parent)
 
     def forget(self) -> None:
@@ -123,7 +123,7 @@ class Root:
         os.close(self.top)
 
 
-def make_folder(name: bytes, parent: int) -> None:
+def make_inner(name: bytes, parent: int) -> None:
     """Open to its owner alone until it has its own mode: files come first."""
     try:
         os.mkdir(name, 0o700, dir_fd=parent)

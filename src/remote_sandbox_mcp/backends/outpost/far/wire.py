@@ -20,6 +20,8 @@ FREE = 30
 # On a lane, from a source to a target: small entries whole, parts of large files, parts the target has already, any of
 # these compressed, and the last word on a request.
 FILES, PART, COPY, SQUEEZED, DONE = 40, 41, 42, 43, 44
+# Bytes for the lane at the other end of a bridge, and bytes from there.
+FORWARD, FORWARDED = 45, 46
 
 
 def frame(kind: int, request: int, body: bytes = b"") -> bytes:
