@@ -4,38 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .config import paths
 from .config.schema import Configuration, Settings
+from .copies import Copies, no_routes, routes_between
 from .core import check
 from .core.command import Command, Completed, Missing, Running
 from .core.errors import BadArgument, ConnectError, FileProblem, SandboxError, Unsupported
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
-from .core.guard import guard
 from .core.machine import LocalPlace, Machine
 from .core.output import Clipped, clip
 from .core.progress import Progress, silent
 from .core.sandbox import Description, Sandbox
 from .core.score import idle_score
-from .core.transfer import Listener, Order, Outcome, Place, all_of, unheard
 from .core.usage import Usage
 from .fleet import Fleet, Member
 from .probe.measure import measure
 
 if TYPE_CHECKING:
     from .backends.ssh.connection import Gate
-    from .core.lane import Lane
-    from .store.transfers import Transfer
-    from .sync.engine import Bridging, Synchronization
-    from .sync.service import Routes, Syncs
-    from .tasks.drive import Runner
-    from .tasks.transfers import Transfers
+    from .sync.service import Routes
 
 REMEMBERED_VERSIONS = 1000
 LARGEST_RULES = 1 << 20
@@ -77,37 +69,19 @@ class App:
         patience_s: float | None = None,
         settings: Settings | None = None,
         config_file: Path | None = None,
-        routes: Routes = lambda source, target: None,
+        routes: Routes = no_routes,
     ) -> None:
         self.fleet = fleet
         self.problems = problems
         self.patience_s = patience_s
         self.settings = settings or Settings()
-        self._config_file = config_file
-        self._routes = routes
+        self.copies = Copies(fleet, self.settings, config_file, routes)
         self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     async def close(self) -> None:
         """Transfers that run go on in processes of their own; all else ends."""
-        if "transfers" in self.__dict__:
-            await self.transfers.close()
-        if "syncs" in self.__dict__:
-            await self.syncs.close()
+        await self.copies.close()
         await self.fleet.close()
-
-    @functools.cached_property
-    def syncs(self) -> Syncs:
-        from .backends import here
-        from .store.chunks import Chunks
-        from .sync.service import Syncs
-
-        return Syncs(self.fleet.get, here.open_lane, Chunks(paths.state_folder()), self._routes)
-
-    @functools.cached_property
-    def transfers(self) -> Transfers:
-        from .tasks.transfers import Transfers
-
-        return Transfers(paths.state_folder(), config=self._config_file)
 
     # Sandboxes
 
@@ -211,71 +185,6 @@ class App:
         check.within("max_results", search.limit, 1, 2000)
         return await (await self.fleet.get(name)).search(search)
 
-    # Transfers
-
-    def place(self, path: str, *, sandbox: str | None) -> Place:
-        """Where a path is: `gpu1:/data` names its sandbox; others are on `sandbox`, or here if that is None."""
-        check.text_argument("path", path)
-        name, colon, rest = path.partition(":")
-        if colon and name in self.fleet.names:
-            return Place(name, rest)
-        if sandbox is not None:
-            return Place(self.fleet.member(sandbox).name, path)
-        return Place("", os.path.abspath(os.path.expanduser(path)) + ("/" if path.endswith("/") else ""))
-
-    def rules(self, excludes: Sequence[str], exclude_file: str = "") -> tuple[str, ...]:
-        """The lines of a file of this machine, then the given ones: the last that fits decides. Raises BadArgument."""
-        if any("\n" in line or "\0" in line for line in excludes):
-            raise BadArgument("excludes: a line holds a line break; give one pattern for each element")
-        if not exclude_file:
-            return tuple(excludes)
-        try:
-            with open(os.path.expanduser(exclude_file), "rb") as file:
-                text = file.read(LARGEST_RULES + 1)
-        except OSError as problem:
-            raise BadArgument(f"exclude_file {exclude_file} cannot be read: {problem.strerror}; check it") from None
-        if len(text) > LARGEST_RULES:
-            raise BadArgument(f"exclude_file {exclude_file} is over 1 MiB, which no list of patterns is; check it")
-        lines = text.decode("utf-8", "surrogateescape").replace("\0", "").split("\n")
-        return (*(line.rstrip("\r") for line in lines), *excludes)
-
-    def guarded(self, order: Order) -> Order:
-        """The order as an agent may give it: without the user's own keys and start-up files. Raises BadArgument."""
-        home = os.path.realpath(os.path.expanduser("~"))
-        allowed = [os.path.realpath(os.path.expanduser(path)) for path in self.settings.allow_hidden]
-        for place in (order.source, order.target):
-            if not place.sandbox:
-                order = guard(order, place, os.path.realpath(place.path), home, allowed)
-        return order
-
-    async def preview(self, order: Order) -> Synchronization:
-        """What a sync would do; that it would delete much is what is to be seen."""
-        job = self.syncs.begin(replace(order, confirmed=True))
-        await job.prepare()
-        job.release()
-        return job
-
-    async def sync(
-        self, order: Order, *, wait_s: float, background: bool = False, listener: Listener = unheard
-    ) -> Outcome | Transfer:
-        """Do it at once if it is little; otherwise as a transfer that outlives this process, waited for a moment."""
-        if background:
-            return await self.transfers.begin_detached(order)
-        job = self.syncs.begin(order)
-        plan = await job.prepare(listener)
-        settings = self.settings
-        if len(plan.send) <= settings.inline_sync_max_files and plan.bytes <= settings.inline_sync_max_bytes:
-            return await self.syncs.run(order, listener, job)
-
-        async def runner(order: Order, told: Listener) -> Outcome:
-            return await self.syncs.run(order, all_of(told, listener), job)
-
-        return await self.transfers.begin(order, runner, wait_s=wait_s)
-
-    def runner(self) -> Runner:
-        """For whoever carries out a transfer that was begun elsewhere."""
-        return self.syncs.run
-
     async def _put(self, member: Member, path: str, data: bytes, expected: str | None) -> Written:
         try:
             written = await (await member.open()).write(path, data, expected=expected)
@@ -314,27 +223,8 @@ def compose(configuration: Configuration) -> App:
         patience_s=configuration.settings.patience_s,
         settings=configuration.settings,
         config_file=Path(configuration.file) if configuration.file else None,
-        routes=_routes({machine.name: machine for machine in configuration.machines}),
+        routes=routes_between(configuration.machines),
     )
-
-
-def _routes(machines: Mapping[str, Machine]) -> Routes:
-    def route(source: str, target: str) -> Bridging | None:
-        if source not in machines or target not in machines or target not in machines[source].direct:
-            return None
-        destination, python = machines[source].direct[target], machines[target].python
-
-        async def bridge(lane: Lane) -> Lane:
-            from .backends.outpost.bridge import open_bridge
-            from .backends.outpost.lane import OutpostLane
-
-            if not isinstance(lane, OutpostLane):
-                raise Unsupported(f"{source} has no python3, so files go through this machine")
-            return await open_bridge(lane, target, destination, python)
-
-        return bridge
-
-    return route
 
 
 def _machine_member(machine: Machine) -> Member:

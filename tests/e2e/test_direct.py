@@ -45,11 +45,10 @@ def app_with(first: Sshd, second: Sshd, direct: dict[str, str]) -> App:
 
 
 async def copy(app: App, first: Sshd, second: Sshd, name: str) -> Outcome:
-    order = Order(
-        source=app.place(f"{first.name}:{name}", sandbox=None), target=app.place(f"{second.name}:{name}", sandbox=None)
-    )
+    places = [app.copies.place(f"{machine.name}:{name}", sandbox=None) for machine in (first, second)]
+    order = Order(source=places[0], target=places[1])
     try:
-        return await app.runner()(order, unheard)
+        return await app.copies.runner()(order, unheard)
     finally:
         await app.close()
 

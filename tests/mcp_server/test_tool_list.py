@@ -104,7 +104,7 @@ async def test_a_good_call_answers_as_its_schema_says(tools: Caller, app: App, t
     given = GOOD[tool]
     if "task_id" in given:
         order = Order(source=Place("", "/etc/hostname"), target=Place("", "/nowhere/x"))
-        given = {"task_id": (await app.transfers.begin(order, nothing_to_do, wait_s=10)).id}
+        given = {"task_id": (await app.copies.transfers.begin(order, nothing_to_do, wait_s=10)).id}
     assert await tools.call(tool, **given)
 
 

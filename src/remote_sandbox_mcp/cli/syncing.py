@@ -53,7 +53,7 @@ def place(app: App, path: str, sandbox: str | None) -> Place:
             app.fleet.member(name)
         except UnknownSandbox as problem:
             raise UnknownSandbox(f"{problem}. A path with a colon is written ./{path}") from None
-    return app.place(path, sandbox=sandbox)
+    return app.copies.place(path, sandbox=sandbox)
 
 
 def make_order(app: App, options: argparse.Namespace, source: Place, target: Place) -> Order:
@@ -63,7 +63,7 @@ def make_order(app: App, options: argparse.Namespace, source: Place, target: Pla
     return Order(
         source=source,
         target=target,
-        excludes=app.rules(options.exclude, options.exclude_file),
+        excludes=app.copies.rules(options.exclude, options.exclude_file),
         default_excludes=not options.no_default_excludes,
         respect_gitignore=options.gitignore,
         checksum=options.checksum,
@@ -100,7 +100,7 @@ async def _leave(app: App, order: Order, as_json: bool) -> int:
     from ..core.transfer import Outcome
     from .summary import show_started
 
-    transfer = await app.sync(order, wait_s=0, background=True)
+    transfer = await app.copies.sync(order, wait_s=0, background=True)
     assert not isinstance(transfer, Outcome)
     show_started(transfer, as_json)
     return 1 if transfer.error else 0
@@ -114,7 +114,7 @@ async def _show(app: App, order: Order, as_json: bool) -> int:
 
     with Bar():
         # To look at what would be deleted is no danger.
-        job = await app.preview(replace(order, confirmed=True))
+        job = await app.copies.preview(replace(order, confirmed=True))
     show_plan(job, as_json)
     return 1 if job.problem_count else 0
 
@@ -127,7 +127,7 @@ async def _sync(app: App, order: Order, as_json: bool) -> int:
     from .summary import show_outcome
 
     # Planned as if all was agreed to: so it can be said what would be deleted.
-    job = app.syncs.begin(replace(order, confirmed=True))
+    job = app.copies.syncs.begin(replace(order, confirmed=True))
     with Bar() as bar:
         plan = await job.prepare(bar.hear)
         try:
@@ -147,7 +147,7 @@ async def _run(app: App, order: Order, bar: Bar, job: Synchronization) -> Outcom
     from .summary import spoken
 
     try:
-        return await app.syncs.run(order, bar.hear, job)
+        return await app.copies.syncs.run(order, bar.hear, job)
     except Unreachable as problem:
         raise Unreachable(f"{problem}; {GOES_ON}") from None
     except BadArgument as problem:

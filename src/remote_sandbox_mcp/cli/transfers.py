@@ -61,8 +61,8 @@ def _checked(options: argparse.Namespace) -> argparse.Namespace:
 
 
 async def _list(app: App, options: argparse.Namespace) -> int:
-    found = await app.transfers.list(options.limit or LISTED)
-    stale = [await app.transfers.is_stale(transfer) for transfer in found]
+    found = await app.copies.transfers.list(options.limit or LISTED)
+    stale = [await app.copies.transfers.is_stale(transfer) for transfer in found]
     if options.json:
         from .render import print_json
 
@@ -125,8 +125,8 @@ def _fields(transfer: Transfer, stale: bool) -> dict[str, Any]:
 
 
 async def _show(app: App, options: argparse.Namespace) -> int:
-    transfer = await app.transfers.check(options.id)
-    stale = await app.transfers.is_stale(transfer)
+    transfer = await app.copies.transfers.check(options.id)
+    stale = await app.copies.transfers.is_stale(transfer)
     if options.json:
         _print_json(app, transfer, stale)
         return 0
@@ -140,7 +140,7 @@ async def _show(app: App, options: argparse.Namespace) -> int:
 def _print_json(app: App, transfer: Transfer, stale: bool) -> None:
     from .render import print_json
 
-    tail = "\n".join(app.transfers.log_tail(transfer, LOG_TAIL))
+    tail = "\n".join(app.copies.transfers.log_tail(transfer, LOG_TAIL))
     print_json(_fields(transfer, stale) | ({"log_tail": tail} if tail else {}))
 
 
@@ -190,8 +190,8 @@ async def _wait_for(app: App, options: argparse.Namespace) -> int:
 
     with Bar() as bar:
         while True:
-            transfer = await app.transfers.check(options.id, wait_s=ASKED_EVERY_S)
-            stale = await app.transfers.is_stale(transfer)
+            transfer = await app.copies.transfers.check(options.id, wait_s=ASKED_EVERY_S)
+            stale = await app.copies.transfers.is_stale(transfer)
             if transfer.is_over or stale:
                 break
             if transfer.headway:
@@ -215,7 +215,7 @@ def _tell_end(transfer: Transfer, stale: bool) -> None:
 
 
 async def _cancel(app: App, options: argparse.Namespace) -> int:
-    done = await app.transfers.cancel(options.id)
+    done = await app.copies.transfers.cancel(options.id)
     if options.json:
         from ..mcp_server.transfers import cancelled_fields
         from .render import print_json
@@ -232,8 +232,8 @@ async def _cancel(app: App, options: argparse.Namespace) -> int:
 
 
 async def _log(app: App, options: argparse.Namespace) -> int:
-    transfer = await app.transfers.check(options.id)
-    lines = [*app.transfers.log_tail(transfer, options.limit or LOGGED)]
+    transfer = await app.copies.transfers.check(options.id)
+    lines = [*app.copies.transfers.log_tail(transfer, options.limit or LOGGED)]
     if options.json:
         from .render import print_json
 

@@ -75,7 +75,7 @@ def _configured(config: str | None) -> RunnerFactory:
 
         app = compose(load(Path(config) if config else None))
         try:
-            yield app.runner()
+            yield app.copies.runner()
         finally:
             await app.close()
 

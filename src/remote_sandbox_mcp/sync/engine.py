@@ -30,10 +30,8 @@ SLASH = ord("/")
 MOST_PROBLEMS = 100
 # What ends a transfer instead of being told of a single file.
 FATAL = ("No space left on device", "Disk quota exceeded", "Read-only file system")
-
 # What comes of an answer that is not one to what was asked, its machine being broken or hostile.
 NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error)
-
 
 # Makes a lane of the target's that begins at a lane of the source's. Raises Unsupported.
 Bridging = Callable[[Lane], Awaitable[Lane]]
@@ -71,9 +69,9 @@ class Synchronization:
             check_deletion(self.order, self.source_tree, self.target_tree)
             self.plan = make_plan(self.source_tree, self.target_tree, self.order)
             await self._settle_doubts(self.plan)
-        except NONSENSE as problem:
+        except NONSENSE as nonsense:
             await self.ends.drop()
-            raise self._nonsense(problem) from problem
+            raise self._nonsense(nonsense) from nonsense
         except BaseException:
             await self.ends.drop()
             raise
@@ -139,9 +137,9 @@ class Synchronization:
         meter.tell(begun, always=True)
         try:
             await self._carry(meter)
-        except NONSENSE as problem:
+        except NONSENSE as nonsense:
             await self._give_up(begun)
-            raise self._nonsense(problem) from problem
+            raise self._nonsense(nonsense) from nonsense
         except BaseException:
             await self._give_up(begun)
             raise

@@ -30,10 +30,6 @@ MOST_PAUSES = 50
 Routes = Callable[[str, str], Bridging | None]
 
 
-def no_routes(source: str, target: str) -> None:
-    """All files pass through this machine."""
-
-
 class Syncs:
     """All syncs of one process."""
 
@@ -42,7 +38,7 @@ class Syncs:
         open_sandbox: Callable[[str], Awaitable[Sandbox]],
         open_here: Callable[[], Awaitable[Lane]],
         chunks: Chunks,
-        routes: Routes = no_routes,
+        routes: Routes = lambda source, target: None,
     ) -> None:
         self._open_sandbox = open_sandbox
         self._routes = routes

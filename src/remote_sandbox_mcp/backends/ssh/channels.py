@@ -117,6 +117,16 @@ class Channels:
                 self._sftp = await self._open_channel(lambda connection: connection.start_sftp_client(), False)
             return self._sftp[1]
 
+    async def own_sftp(self) -> tuple[asyncssh.SFTPClient, Callable[[], None]]:
+        """An SFTP client for one caller, and how to end it. Raises ConnectError, LineLost or NoSubsystem."""
+        link, client = await self._open_channel(lambda connection: connection.start_sftp_client(), False)
+
+        def let_go() -> None:
+            client.exit()
+            self._let_go(link, client)
+
+        return client, let_go
+
     def drop_sftp(self, client: asyncssh.SFTPClient) -> None:
         """It does not answer any more; the next caller gets another."""
         if self._sftp and self._sftp[1] is client:

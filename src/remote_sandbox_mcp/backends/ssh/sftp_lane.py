@@ -252,14 +252,9 @@ class SftpLane:
 async def open_lane(channels: Channels, name: str, home: str) -> SftpLane:
     """On a channel of its own. Raises Unsupported, ConnectError, LineLost."""
     try:
-        link, client = await channels._open_channel(lambda connection: connection.start_sftp_client(), False)
+        client, let_go = await channels.own_sftp()
     except NoSubsystem:
         raise Unsupported(
             f"{name} has neither python3 nor SFTP, so files can only be moved with commands: install one of them"
         ) from None
-
-    def let_go() -> None:
-        client.exit()
-        channels._let_go(link, client)
-
     return SftpLane(client, name, home, let_go)

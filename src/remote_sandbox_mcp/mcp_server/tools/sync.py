@@ -67,9 +67,9 @@ def push(server: SandboxServer) -> Any:
         A large transfer goes on in the background: ask with check_file_transfer_task(task_id)."""
         app = server.app
         order = Order(
-            source=app.place(local_path, sandbox=None),
-            target=app.place(remote_path, sandbox=sandbox_name),
-            excludes=app.rules(excludes, exclude_file),
+            source=app.copies.place(local_path, sandbox=None),
+            target=app.copies.place(remote_path, sandbox=sandbox_name),
+            excludes=app.copies.rules(excludes, exclude_file),
             default_excludes=default_excludes,
             respect_gitignore=respect_gitignore,
             checksum=checksum,
@@ -97,9 +97,9 @@ def pull(server: SandboxServer) -> Any:
         """Make local_path like remote_path; as sync_local_to_remote, and nothing is deleted."""
         app = server.app
         order = Order(
-            source=app.place(remote_path, sandbox=sandbox_name),
-            target=app.place(local_path, sandbox=None),
-            excludes=app.rules(excludes, exclude_file),
+            source=app.copies.place(remote_path, sandbox=sandbox_name),
+            target=app.copies.place(local_path, sandbox=None),
+            excludes=app.copies.rules(excludes, exclude_file),
             default_excludes=default_excludes,
             respect_gitignore=respect_gitignore,
             checksum=checksum,
@@ -121,12 +121,12 @@ def push_in_background(server: SandboxServer) -> Any:
         """As sync_local_to_remote, at once in a process of its own, however little it is."""
         app = server.app
         order = Order(
-            source=app.place(local_path, sandbox=None),
-            target=app.place(remote_path, sandbox=sandbox_name),
-            excludes=app.rules(excludes, exclude_file),
+            source=app.copies.place(local_path, sandbox=None),
+            target=app.copies.place(remote_path, sandbox=sandbox_name),
+            excludes=app.copies.rules(excludes, exclude_file),
             delete_extras=delete_extras,
         )
-        transfer = await app.sync(app.guarded(order), wait_s=0, background=True)
+        transfer = await app.copies.sync(app.copies.guarded(order), wait_s=0, background=True)
         assert not isinstance(transfer, Outcome)
         return reply(started_fields(transfer), f"{transfer.status}; task_id {transfer.id}")
 
@@ -141,7 +141,7 @@ def check_task(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, TransferShape]:
         """How far a transfer is, or what came of it. Use wait_s instead of asking again and again."""
         within("wait_s", wait_s, 0, LONGEST_WAIT_S)
-        transfers = server.app.transfers
+        transfers = server.app.copies.transfers
         transfer = await transfers.check(task_id, wait_s=wait_s)
         stale = await transfers.is_stale(transfer)
         fields = transfer_fields(transfer, stale) | lean(log_tail="\n".join(transfers.log_tail(transfer, last_n_lines)))
@@ -158,19 +158,19 @@ def cancel_task(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, CancelledShape]:
         """End a transfer. Files that have arrived stay; of each other file the old one is still there."""
         within("force_kill_after_s", force_kill_after_s, 0, 45)
-        done = await server.app.transfers.cancel(task_id, force_kill_after_s=force_kill_after_s)
+        done = await server.app.copies.transfers.cancel(task_id, force_kill_after_s=force_kill_after_s)
         return reply(cancelled_fields(done), done.error or done.transfer.status)
 
     return cancel_file_transfer_task
 
 
 async def carry_out(server: SandboxServer, order: Order, ctx: Context[None, Any], dry_run: bool) -> CallToolResult:
-    app, order = server.app, server.app.guarded(order)
+    app, order = server.app, server.app.copies.guarded(order)
     if dry_run:
-        fields = preview_fields(await app.preview(order))
+        fields = preview_fields(await app.copies.preview(order))
         return reply(fields, f"would send {fields['would_send_files']} files, {fields['would_send_bytes']} bytes")
     async with Reporting(ctx) as reporting:
-        done = await app.sync(order, wait_s=MOMENT_S, listener=listener(reporting))
+        done = await app.copies.sync(order, wait_s=MOMENT_S, listener=listener(reporting))
     if isinstance(done, Outcome):
         fields = {"mode": "inline"} | outcome_fields(done, order)
         return reply(fields, f"{done.sent_files} files sent, {done.skipped_files} unchanged")

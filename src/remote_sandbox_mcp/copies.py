@@ -1,0 +1,152 @@
+"""The verbs that move files between this machine and sandboxes, at once or as transfers."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .config import paths
+from .config.schema import Settings
+from .core import check
+from .core.errors import BadArgument, Unsupported
+from .core.guard import guard
+from .core.machine import Machine
+from .core.transfer import Listener, Order, Outcome, Place, all_of, unheard
+from .fleet import Fleet
+
+if TYPE_CHECKING:
+    from .core.lane import Lane
+    from .store.transfers import Transfer
+    from .sync.engine import Bridging, Synchronization
+    from .sync.service import Routes, Syncs
+    from .tasks.drive import Runner
+    from .tasks.transfers import Transfers
+
+LARGEST_RULES = 1 << 20
+
+
+def no_routes(source: str, target: str) -> None:
+    """All files pass through this machine."""
+
+
+class Copies:
+    """What is needed for moving files is loaded when the first are moved."""
+
+    def __init__(self, fleet: Fleet, settings: Settings, config_file: Path | None, routes: Routes) -> None:
+        self._fleet = fleet
+        self._settings = settings
+        self._config_file = config_file
+        self._routes = routes
+
+    async def close(self) -> None:
+        if "transfers" in self.__dict__:
+            await self.transfers.close()
+        if "syncs" in self.__dict__:
+            await self.syncs.close()
+
+    @functools.cached_property
+    def syncs(self) -> Syncs:
+        from .backends import here
+        from .store.chunks import Chunks
+        from .sync.service import Syncs
+
+        return Syncs(self._fleet.get, here.open_lane, Chunks(paths.state_folder()), self._routes)
+
+    @functools.cached_property
+    def transfers(self) -> Transfers:
+        from .tasks.transfers import Transfers
+
+        return Transfers(paths.state_folder(), config=self._config_file)
+
+    def place(self, path: str, *, sandbox: str | None) -> Place:
+        """Where a path is: `gpu1:/data` names its sandbox; others are on `sandbox`, or here if that is None."""
+        check.text_argument("path", path)
+        name, colon, rest = path.partition(":")
+        if colon and name in self._fleet.names:
+            return Place(name, rest)
+        if sandbox is not None:
+            return Place(self._fleet.member(sandbox).name, path)
+        return Place("", os.path.abspath(os.path.expanduser(path)) + ("/" if path.endswith("/") else ""))
+
+    def rules(self, excludes: Sequence[str], exclude_file: str = "") -> tuple[str, ...]:
+        """The lines of a file of this machine, then the given ones: the last that fits decides. Raises BadArgument."""
+        if any("\n" in line or "\0" in line for line in excludes):
+            raise BadArgument("excludes: a line holds a line break; give one pattern for each element")
+        if not exclude_file:
+            return tuple(excludes)
+        try:
+            with open(os.path.expanduser(exclude_file), "rb") as file:
+                text = file.read(LARGEST_RULES + 1)
+        except OSError as problem:
+            raise BadArgument(f"exclude_file {exclude_file} cannot be read: {problem.strerror}; check it") from None
+        if len(text) > LARGEST_RULES:
+            raise BadArgument(f"exclude_file {exclude_file} is over 1 MiB, which no list of patterns is; check it")
+        lines = text.decode("utf-8", "surrogateescape").replace("\0", "").split("\n")
+        return (*(line.rstrip("\r") for line in lines), *excludes)
+
+    def guarded(self, order: Order) -> Order:
+        """The order as an agent may give it: without the user's own keys and start-up files. Raises BadArgument."""
+        home = os.path.realpath(os.path.expanduser("~"))
+        allowed = [os.path.realpath(os.path.expanduser(path)) for path in self._settings.allow_hidden]
+        for place in (order.source, order.target):
+            if not place.sandbox:
+                order = guard(order, place, os.path.realpath(place.path), home, allowed)
+        return order
+
+    async def preview(self, order: Order) -> Synchronization:
+        """What a sync would do; that it would delete much is what is to be seen."""
+        job = self.syncs.begin(replace(order, confirmed=True))
+        await job.prepare()
+        job.release()
+        return job
+
+    async def sync(
+        self, order: Order, *, wait_s: float, background: bool = False, listener: Listener = unheard
+    ) -> Outcome | Transfer:
+        """Do it at once if it is little; otherwise as a transfer that outlives this process, waited for a moment."""
+        if background:
+            return await self.transfers.begin_detached(order)
+        job = self.syncs.begin(order)
+        plan, settings = await job.prepare(listener), self._settings
+        if len(plan.send) <= settings.inline_sync_max_files and plan.bytes <= settings.inline_sync_max_bytes:
+            return await self.syncs.run(order, listener, job)
+
+        async def runner(order: Order, told: Listener) -> Outcome:
+            return await self.syncs.run(order, all_of(told, listener), job)
+
+        try:
+            return await self.transfers.begin(order, runner, wait_s=wait_s)
+        except BaseException:
+            if job.is_prepared:
+                job.release()
+            raise
+
+    def runner(self) -> Runner:
+        """For whoever carries out a transfer that was begun elsewhere."""
+        return self.syncs.run
+
+
+def routes_between(configured: Iterable[Machine]) -> Routes:
+    """The ways that the operator has opened."""
+    machines = {machine.name: machine for machine in configured}
+
+    def route(source: str, target: str) -> Bridging | None:
+        if source not in machines or target not in machines or target not in machines[source].direct:
+            return None
+        destination, python = machines[source].direct[target], machines[target].python
+
+        async def bridge(lane: Lane) -> Lane:
+            from .backends.outpost.bridge import open_bridge
+            from .backends.outpost.lane import OutpostLane
+
+            if not isinstance(lane, OutpostLane):
+                raise Unsupported(f"{source} has no python3, so files go through this machine")
+            return await open_bridge(lane, target, destination, python)
+
+        return bridge
+
+    return route
