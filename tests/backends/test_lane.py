@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ from remote_sandbox_mcp.backends.outpost.far import chunks, wire
 from remote_sandbox_mcp.backends.outpost.far.large import SAME
 from remote_sandbox_mcp.backends.outpost.far.source import ENTRY, LARGEST_WHOLE, PIECE, Speaker
 from remote_sandbox_mcp.backends.outpost.far.target import ATTRIBUTES
-from remote_sandbox_mcp.backends.outpost.far.tree import Survey, machine_mark, own_stem
+from remote_sandbox_mcp.backends.outpost.far.tree import Survey, is_abandoned, look_at, machine_mark, own_stem
 from remote_sandbox_mcp.backends.outpost.lane import OutpostLane, _Request
 from remote_sandbox_mcp.core.errors import FileProblem, Unreachable
 from remote_sandbox_mcp.core.lane import Reply, numbers
@@ -474,7 +475,8 @@ async def test_a_tree_that_is_a_file_missing_or_neither(lane: OutpostLane, root:
 def test_what_goes_while_it_is_looked_at_is_told(root: Path) -> None:
     for name in "abc":
         (root / name).mkdir()
-    survey = Survey({"path": str(root)})
+    order = {"path": str(root)}
+    survey = Survey(order, look_at(order))
     walk = survey.walk()
     assert next(walk)[0] == b""
     (root / "b").rmdir()
@@ -1343,12 +1345,23 @@ def leftovers() -> dict[str, tuple[str, float, bool]]:
         "of a dead process whose start nobody knew": (f".remote-sandbox-sync-{mark}-{dead}-0-1", 0, True),
         "of another process with that number": (f".remote-sandbox-sync-{mark}-{os.getpid()}-1-1", 0, True),
         "of another machine, new": (".remote-sandbox-sync-0123abcd-1-2-3", 0, False),
-        "of another machine, old": (".remote-sandbox-sync-0123abcd-1-2-3-old", 2 * HOUR_S, True),
+        "of another machine, with the time of what it will be": (
+            ".remote-sandbox-sync-0123abcd-1-2-4",
+            2 * HOUR_S,
+            False,
+        ),
         "of who knows whom, new": (".remote-sandbox-x", 0, False),
-        "of who knows whom, old": (".remote-sandbox-y", 2 * HOUR_S, True),
+        "of who knows whom, with another time": (".remote-sandbox-y", 2 * HOUR_S, False),
         "a partial file that nobody writes": (".remote-sandbox-part-a", 0, True),
         "what is not ours": ("remote-sandbox-old", 9 * HOUR_S, False),
     }
+
+
+@pytest.mark.parametrize("name", [b".remote-sandbox-sync-0123abcd-1-2-3", b".remote-sandbox-x"])
+@pytest.mark.parametrize(("age_s", "goes"), [(HOUR_S / 2, False), (2 * HOUR_S, True)], ids=["new", "old"])
+def test_what_others_left_goes_after_an_hour_without_a_change(name: bytes, age_s: float, goes: bool) -> None:
+    changed = time.time() - age_s
+    assert is_abandoned(name, os.stat_result((0o100600, 1, 1, 1, 0, 0, 0, 0, 0, changed))) is goes
 
 
 @pytest.mark.parametrize("folder", ["", "d"], ids=["at the top", "in a folder"])

@@ -7,6 +7,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from .errors import FileProblem
+from .files import Problem
+
 # Requests are numbered across all lanes, because a source's frames are handed to a target as they are.
 numbers = itertools.count(1)
 
@@ -17,6 +20,27 @@ class Reply:
 
     out: bytes = b""
     end: dict[str, Any] = field(default_factory=dict)
+
+    def number(self, name: str) -> int:
+        """Raises FileProblem: what another machine answers may be anything."""
+        value = self.end.get(name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise FileProblem(f"a machine's answer cannot be understood: {name} is not a number", "hostile")
+        return value
+
+    def text(self, name: str) -> str:
+        """Raises FileProblem."""
+        value = self.end.get(name)
+        if not isinstance(value, str):
+            raise FileProblem(f"a machine's answer cannot be understood: {name} is not a text", "hostile")
+        return value
+
+    def problems(self) -> list[Problem]:
+        """What it says of single entries. Raises FileProblem."""
+        try:
+            return [Problem(str(path), str(reason)) for path, reason in self.end.get("problems", ())]
+        except (TypeError, ValueError):
+            raise FileProblem("a machine's answer cannot be understood: its problems are no list", "hostile") from None
 
 
 class Lane(Protocol):

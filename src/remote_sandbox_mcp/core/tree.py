@@ -126,20 +126,26 @@ def _read_end(end: dict[str, Any]) -> Tree:
 
 
 def _records(parts: list[bytes]) -> Iterator[tuple[bytes, bytes, int]]:
-    total = 0
+    data, at = _expanded(parts), 0
+    while at < len(data):
+        path, block, count = FOLDER.unpack_from(data, at)
+        at += FOLDER.size
+        if at + path + block > len(data):
+            raise ValueError("cut off")
+        yield data[at : at + path], data[at + path : at + path + block], count
+        at += path + block
+
+
+def _expanded(parts: list[bytes]) -> bytes:
+    """A folder may begin in one part and end in another."""
+    whole, total = [], 0
     for part in parts:
         data = part[1:] if part[:1] == b"=" else zlib.decompressobj().decompress(part[1:], MOST_BYTES - total)
+        whole.append(data)
         total += len(data)
         if total >= MOST_BYTES:
             raise ValueError("too much")
-        at = 0
-        while at < len(data):
-            path, block, count = FOLDER.unpack_from(data, at)
-            at += FOLDER.size
-            if at + path + block > len(data):
-                raise ValueError("cut off")
-            yield data[at : at + path], data[at + path : at + path + block], count
-            at += path + block
+    return b"".join(whole)
 
 
 def _bytes(text: object) -> bytes:

@@ -245,8 +245,8 @@ class Synchronization:
             streams.give_back(stream, sum(item.size for item in batch))
         self._hear(said)
         self._hear(arrived)
-        self._sent += int(arrived.end["files"])
-        self._bytes += int(arrived.end["bytes"])
+        self._sent += arrived.number("files")
+        self._bytes += arrived.number("bytes")
         meter.add(time.monotonic(), len(batch), sum(item.size for item in batch), batch[-1].path)
 
     async def _send_large(self, streams: Streams, items: list[Item], meter: Meter) -> None:

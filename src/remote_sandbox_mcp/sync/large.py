@@ -54,7 +54,7 @@ class LargeFile:
         self.counted = 0
         self.partial = b""
         self.fresh = True
-        self.old: dict[str, Any] = {}
+        self.old_state = ""
         self.mark = self.index = b""
 
     async def carry(self) -> str:
@@ -78,7 +78,7 @@ class LargeFile:
             await self._begin(first)
             if not self.fresh and self._knows_pieces(first):
                 await self._send(await self._missing(first))
-            elif self.old and self.size >= COMPARED_FROM and self._knows_pieces(first):
+            elif self.old_state and self.size >= COMPARED_FROM and self._knows_pieces(first):
                 await self._send_changes(first)
             else:
                 await self._send([Span(0, self.size)])
@@ -96,20 +96,21 @@ class LargeFile:
         root = self.streams.target_root
         reply = await stream.target.begin("begin", self.target_raw, root=root, size=self.size, first=True)
         stream.joined.add(self.key)
-        self.partial = str(reply.end["partial"]).encode()
-        self.fresh, self.old = bool(reply.end["fresh"]), reply.end.get("old") or {}
+        self.partial = reply.text("partial").encode("utf-8", "surrogateescape")
+        self.fresh, old = bool(reply.end.get("fresh")), reply.end.get("old")
+        self.old_state = str(old.get("state", "")) if isinstance(old, dict) else ""
 
     async def _commit(self, stream: Stream) -> str:
         """If it changed while it was read it gets the time that it had before, so that the next sync sees it."""
         meta = self.item.meta
-        now = (await stream.source.begin("check", self.raw, root=self.streams.source_root)).end
-        changed = now["size"] != self.size or now["mtime"] != meta.mtime
-        size = min(self.size, int(now["size"]))
+        now = await stream.source.begin("check", self.raw, root=self.streams.source_root)
+        changed = now.number("size") != self.size or now.number("mtime") != meta.mtime
+        size = min(self.size, now.number("size"))
         order: dict[str, Any] = {"mode": meta.mode, "mtime": meta.mtime, "size": size, "uses_old": bool(self.index)}
         reply = await stream.target.begin("commit", self.key, root=self.streams.target_root, **order)
         stream.joined.discard(self.key)
         if self.index and not changed:
-            self.chunks.put(self._chunks_key(str(reply.end["state"])), bytes([len(self.mark)]) + self.mark + self.index)
+            self.chunks.put(self._chunks_key(reply.text("state")), bytes([len(self.mark)]) + self.mark + self.index)
         return "changed while it was read; sync again to be sure" if changed else ""
 
     # Parts
@@ -179,7 +180,7 @@ class LargeFile:
 
     async def _send_changes(self, stream: Stream) -> None:
         """Both sides are cut by content; what the old file has is copied there, while this side is still being read."""
-        known = self.chunks.get(self._chunks_key(str(self.old["state"]))) or b"\0"
+        known = self.chunks.get(self._chunks_key(self.old_state)) or b"\0"
         self.mark, theirs = known[1 : 1 + known[0]], known[1 + known[0] :]
         self.mark = self.mark or await self._choose_mark(stream)
         told: asyncio.Queue[bytes] = asyncio.Queue()

@@ -89,7 +89,7 @@ class Streams:
         # Whoever has nothing more to say has said all, even if it did not say so.
         stream.target.pass_on(wire.DONE, number, b"")
         arrived = await received
-        self.squeeze.add(time.monotonic(), int(arrived.end["bytes"]), way)
+        self.squeeze.add(time.monotonic(), arrived.number("bytes"), way)
         return said, arrived
 
     async def tell_target(self, stream: Stream, kind: int, body: bytes, target_raw: bytes) -> Reply:

@@ -105,7 +105,7 @@ class OutpostLane:
                 buffer += data
                 for kind, number, body in wire.split_frames(buffer):
                     await self._dispatch(kind, number, body)
-        except ValueError:
+        except (ValueError, RecursionError):
             # Bytes that are no frames: the far side is not what it was, so the line is as good as cut.
             pass
         finally:
@@ -127,7 +127,10 @@ class OutpostLane:
                 request.out += body
         elif kind in (wire.END, wire.FAIL):
             del self._open[number]
-            self._conclude(request, kind, json.loads(body))
+            end = json.loads(body)
+            if not isinstance(end, dict):
+                raise ValueError("an answer that is no object")
+            self._conclude(request, kind, end)
 
     def _conclude(self, request: _Request, kind: int, end: dict[str, Any]) -> None:
         done = request.done
@@ -136,7 +139,7 @@ class OutpostLane:
         if kind == wire.END:
             done.set_result(Reply(bytes(request.out), end))
         else:
-            done.set_exception(FileProblem(f"{self.name}: {end['message']}", str(end["reason"])))
+            done.set_exception(FileProblem(f"{self.name}: {end.get('message')}", str(end.get("reason"))))
 
     def _lost(self) -> Unreachable:
         return Unreachable(f"{self.name}: the connection was cut while files were moving")

@@ -9,8 +9,7 @@ import stat
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...core.ignore import Ignore
-from ..outpost.far.tree import BLOCK, FOLDER, Problems, Survey, child, kind_of, meta_of, wrap
+from ..outpost.far.tree import Survey, Teller, child, kind_of, meta_of
 from .sftp import goes_through_a_file, to_bytes, to_path, to_text
 from .sftp_many import each, end
 from .sftp_remote import Remote, nanoseconds
@@ -101,21 +100,12 @@ class SftpSurvey(Survey):
     """One look over a tree."""
 
     def __init__(self, remote: Remote, order: dict[str, Any], fields: dict[str, Any]) -> None:
+        super().__init__(order, fields)
         self.remote = remote
-        self.fields = fields
-        self.root = to_bytes(fields["path"])
-        self.ignore = Ignore([to_bytes(str(line)) for line in order.get("rules", ())])
-        self.watched = {to_bytes(str(name)) for name in order.get("watched", ())}
-        self.gitignore = bool(order.get("gitignore"))
-        self.gitignores: list[list[str]] = []
-        self.hits: set[bytes] = set()
-        self.leftovers: list[str] = []
-        self.problems = Problems()
         self._visits: dict[bytes, asyncio.Task[_Visit | None]] = {}
 
     async def tell(self, say: Callable[[bytes], None]) -> None:
-        pending: list[bytes] = []
-        folders, size = [b""], 0
+        folders, teller = [b""], Teller(say, False)
         self._begin(b"")
         try:
             while folders:
@@ -124,11 +114,8 @@ class SftpSurvey(Survey):
                 if visit is None:
                     continue
                 folders += visit.folders
-                pending += [FOLDER.pack(len(folder), len(visit.block), visit.files), folder, visit.block]
-                size += len(visit.block)
-                if size > BLOCK or not folders:
-                    say(wrap(b"".join(pending), False))
-                    pending, size = [], 0
+                teller.tell(folder, visit.block, visit.files)
+            teller.flush()
         finally:
             await end(self._visits.values())
 

@@ -19,7 +19,7 @@ if MYPY:
     from typing import Any
 
 # Locks on partial files are not kept for a near side that has gone without a word.
-PATIENCE_MS = 120 * 1000
+PATIENCE_MS = 600 * 1000
 # Far below what a frame may be.
 MOST_AT_ONCE = 1 << 20
 # What a request makes happen that is not one of ours.

@@ -6,7 +6,7 @@ import os
 import stat
 import struct
 
-from .chunks import index_of, same_size_blocks
+from .chunks import holes_and_data, index_of, same_size_blocks
 from .source import PIECE
 from .tree import PARTIAL, BadName, Refusal, Root, checked, open_up
 
@@ -90,7 +90,11 @@ class LargeFiles:
             open_up(where)
             return self.open_partial(where, partial, first)
         except FileExistsError:
+            pass
+        try:
             fd = os.open(partial, flags, dir_fd=where)
+        except FileNotFoundError:
+            return self.open_partial(where, partial, first)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise Refusal("in_the_way", "%s is in the way" % partial.decode())
@@ -102,6 +106,10 @@ class LargeFiles:
                 os.close(fd)
                 return self.open_partial(where, partial + b"-" + os.urandom(4).hex().encode(), False)
         fcntl.flock(fd, fcntl.LOCK_SH)
+        if not is_still(fd, partial, where):
+            # It was put in place, or removed, between the opening and the lock.
+            os.close(fd)
+            return self.open_partial(where, partial, first)
         return fd, partial, False
 
     def open_old(self, large: Large, where: int) -> "dict[str, Any] | None":
@@ -146,7 +154,9 @@ class LargeFiles:
         if offset + hole + len(data) > large.size:
             raise Refusal("bounds", "a part that lies beyond the end of its file")
         if hole and not large.fresh:
-            self.write_zeros(large.fd, offset, hole)
+            for start, length, filled in list(holes_and_data(large.fd, offset, hole)):
+                if filled:
+                    self.write_zeros(large.fd, start, length)
         write_at(large.fd, data, offset)
         return hole + len(data)
 
@@ -193,6 +203,14 @@ def write_at(fd: int, data: memoryview, offset: int) -> None:
     written = 0
     while written < len(data):
         written += os.pwrite(fd, data[written:], offset + written)
+
+
+def is_still(fd: int, name: bytes, where: int) -> bool:
+    """Whether a name still is the file that was opened by it."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(name, dir_fd=where, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
 def copy_range(source: int, target: int, start: int, offset: int, length: int) -> None:

@@ -168,7 +168,7 @@ class Source:
             return link.st_mode, link.st_mtime_ns, os.readlink(name, dir_fd=where), False
         try:
             if not stat.S_ISREG(found.st_mode):
-                raise ValueError("is no longer a file")
+                raise OSError(errno.EINVAL, "is no longer a file")
             size = found.st_size
             data = os.read(fd, min(size, LARGEST_WHOLE))
             while len(data) < min(size, LARGEST_WHOLE):
@@ -189,7 +189,7 @@ class Source:
             fd, found = self.open(folder, name)
             if not stat.S_ISREG(found.st_mode):
                 os.close(fd)
-                raise ValueError("is no longer a file")
+                raise OSError(errno.EINVAL, "is no longer a file")
             self.large, self.large_fd = path, fd
         return self.large_fd
 

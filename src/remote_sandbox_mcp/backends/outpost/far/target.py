@@ -8,7 +8,7 @@ import stat
 import struct
 import zlib
 
-from .large import LargeFiles
+from .large import LargeFiles, is_still
 from .source import ENTRY, LARGEST_WHOLE, names_in_order, zstd
 from .tree import OURS, PARTIAL, BadName, Problems, Refusal, Root, checked, child, is_abandoned, open_up, own_stem
 from .wire import COPY, FILES, MAX_BODY, PART
@@ -176,10 +176,18 @@ class Target:
 
     def touch_one(self, folder: bytes, name: bytes, mode: int, mtime: int) -> None:
         where = self.root.folder(folder)
-        if not stat.S_ISREG(os.stat(name, dir_fd=where, follow_symlinks=False).st_mode):
+        found = os.stat(name, dir_fd=where, follow_symlinks=False)
+        if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "is no longer a file")
-        os.chmod(name, mode & 0o7777, dir_fd=where)
-        os.utime(name, ns=(mtime, mtime), dir_fd=where, follow_symlinks=False)
+        if not found.st_mode & 0o400:
+            # Its owner cannot open it as it is, and a link cannot be told from it otherwise.
+            os.chmod(name, 0o600, dir_fd=where)
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=where)
+        try:
+            os.fchmod(fd, mode & 0o7777)
+            os.utime(fd, ns=(mtime, mtime))
+        finally:
+            os.close(fd)
 
     def tidy(self, raw: bytes) -> "dict[str, Any]":
         """Remove what an earlier transfer could not put in place, unless somebody still writes it."""
@@ -188,18 +196,22 @@ class Target:
             folder, _, name = path.rpartition(b"/")
             with contextlib.suppress(OSError, BadName):
                 where = self.root.folder(folder)
-                if checked(name).startswith(OURS) and self.is_free(name, where):
+                if checked(name).startswith(PARTIAL):
+                    removed += self.remove_partial(name, where)
+                elif name.startswith(OURS) and is_abandoned(name, os.stat(name, dir_fd=where, follow_symlinks=False)):
                     os.unlink(name, dir_fd=where)
                     removed += 1
         return {"removed": removed}
 
-    def is_free(self, name: bytes, where: int) -> bool:
-        if not name.startswith(PARTIAL):
-            return is_abandoned(name, os.stat(name, dir_fd=where, follow_symlinks=False))
+    def remove_partial(self, name: bytes, where: int) -> int:
+        """While it is locked, so that nobody begins to write it meanwhile. Raises OSError where somebody does."""
         fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=where)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
+            if is_still(fd, name, where):
+                os.unlink(name, dir_fd=where)
+                return 1
+            return 0
         finally:
             os.close(fd)
 

@@ -20,7 +20,8 @@ FOLDER = struct.Struct(">HII")
 MOST_TREE_PROBLEMS = 200
 MOST_LEFTOVERS = 10000
 OPEN_FOLDERS = 64
-BLOCK = 1 << 18
+BLOCK, LARGEST_TOLD = 1 << 18, 8 << 20
+MOST_GITIGNORED = 8 << 20
 # All that this program writes under another name first begins like this; it is never part of a tree.
 OURS = b".remote-sandbox-"
 ONGOING = re.compile(rb"\.remote-sandbox-sync-([0-9a-f]+)-(\d+)-(\d+)-\d+\Z")
@@ -163,26 +164,39 @@ def look_at(order: "dict[str, Any]") -> "dict[str, Any]":
 
 def scan(order: "dict[str, Any]", send: "Callable[[bytes], None]") -> "dict[str, Any]":
     """Send the tree folder by folder; return what else there is to say of it."""
-    survey = Survey(order)
+    survey = Survey(order, look_at(order))
     if survey.fields["kind"] == "dir":
         os.listdir(survey.root)
-        pending: "list[bytes]" = []
-        size = 0
+        teller = Teller(send, bool(order.get("squeeze")))
         for folder, block, files in survey.walk():
-            pending += [FOLDER.pack(len(folder), len(block), files), folder, block]
-            size += len(block)
-            if size > BLOCK:
-                send(wrap(b"".join(pending), bool(order.get("squeeze"))))
-                pending, size = [], 0
-        if pending:
-            send(wrap(b"".join(pending), bool(order.get("squeeze"))))
+            teller.tell(folder, block, files)
+        teller.flush()
     elif survey.fields["kind"] == "file":
         survey.fields["meta"] = to_text(meta_of(os.stat(survey.root)))
     return survey.result()
 
 
-def wrap(data: bytes, squeeze: bool) -> bytes:
-    return b"z" + zlib.compress(data, 1) if squeeze else b"=" + data
+class Teller:
+    """Says folder after folder in frames of any size: one may hold many folders, or a part of one that is huge."""
+
+    def __init__(self, send: "Callable[[bytes], None]", squeeze: bool) -> None:
+        self.send = send
+        self.squeeze = squeeze
+        self.pending: "list[bytes]" = []
+        self.size = 0
+
+    def tell(self, folder: bytes, block: bytes, files: int) -> None:
+        self.pending += [FOLDER.pack(len(folder), len(block), files), folder, block]
+        self.size += len(block)
+        if self.size > BLOCK:
+            self.flush()
+
+    def flush(self) -> None:
+        data = b"".join(self.pending)
+        for at in range(0, len(data), LARGEST_TOLD):
+            piece = data[at : at + LARGEST_TOLD]
+            self.send(b"z" + zlib.compress(piece, 1) if self.squeeze else b"=" + piece)
+        self.pending, self.size = [], 0
 
 
 def meta_of(found: os.stat_result) -> bytes:
@@ -192,13 +206,14 @@ def meta_of(found: os.stat_result) -> bytes:
 class Survey:
     """One look over a tree."""
 
-    def __init__(self, order: "dict[str, Any]") -> None:
-        self.fields = look_at(order)
+    def __init__(self, order: "dict[str, Any]", fields: "dict[str, Any]") -> None:
+        self.fields = fields
         self.root = to_bytes(self.fields["path"])
         self.ignore = Ignore([to_bytes(str(line)) for line in order.get("rules", ())])
         self.watched = {to_bytes(str(name)) for name in order.get("watched", ())}
         self.gitignore = bool(order.get("gitignore"))
         self.gitignores: "list[list[str]]" = []
+        self.ignored_bytes = 0
         self.hits: "set[bytes]" = set()
         self.leftovers: "list[str]" = []
         self.problems = Problems()
@@ -208,7 +223,8 @@ class Survey:
         while folders:
             folder = folders.pop()
             try:
-                entries = sorted(os.scandir(os.path.join(self.root, folder)), key=by_name)
+                with os.scandir(os.path.join(self.root, folder)) as found:
+                    entries = sorted(found, key=by_name)
             except OSError as problem:
                 self.problems.note(folder, problem)
                 continue
@@ -225,6 +241,10 @@ class Survey:
             text = read_text(os.path.join(self.root, folder, b".gitignore"))
         except OSError as problem:
             self.problems.note(child(folder, b".gitignore"), problem)
+            return
+        self.ignored_bytes += len(text)
+        if self.ignored_bytes > MOST_GITIGNORED:
+            self.problems.note(child(folder, b".gitignore"), OSError(errno.EFBIG, "too many rules; not heeded"))
             return
         self.ignore.add(folder, text.split(b"\n"))
         self.gitignores.append([to_text(folder), to_text(text)])
@@ -315,7 +335,8 @@ def is_abandoned(name: bytes, found: os.stat_result) -> bool:
     if ongoing and ongoing.group(1).decode() == machine_mark():
         pid, start = ongoing.group(2).decode(), ongoing.group(3).decode()
         return not is_process(pid, start)
-    return time.time() - found.st_mtime > FOREIGN_S
+    # Its own time may be that of the file which it is to become.
+    return time.time() - found.st_ctime > FOREIGN_S
 
 
 def is_process(pid: str, start: str) -> bool:
