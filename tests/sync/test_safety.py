@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from remote_sandbox_mcp.backends import here
 from remote_sandbox_mcp.backends.outpost.far import wire
 from remote_sandbox_mcp.backends.outpost.far.large import SAME
 from remote_sandbox_mcp.backends.outpost.far.source import ENTRY, PIECE, names_in_order
@@ -34,8 +35,8 @@ FILE, LINK = 0o100644, 0o120777
 # Whatever a machine says, this is far more than we need to see through it.
 SOON_S = 5.0
 
-Frame = tuple[int, bytes]
-Answer = Callable[["Asked"], Iterable[Frame]]
+Frame = tuple[int, bytes] | bytes
+Answer = Callable[..., Iterable[Frame]]
 
 
 @dataclass(frozen=True)
@@ -130,13 +131,13 @@ class EvilLine:
 class Trap:
     """A target with a neighbour that must stay as it is."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, lanes: Lanes) -> None:
         self.pool = pool
         self.target = pool.target
         self.outside = pool.folder / "outside"
         put(os.fsencode(self.outside), Folder({b"x": File(10, 1), b"large": File(5 * MIB, 1)}))
         self.before = self.around()
-        self.lanes = Lanes("this machine", pool.open_lane, 2)
+        self.lanes = lanes
 
     def around(self) -> Snapshot:
         """Everything but the target, and what is at the target's place where it is no folder."""
@@ -172,11 +173,17 @@ class Trap:
                 assert self.around() == self.before
 
 
+@pytest.fixture(scope="module")
+async def lanes() -> AsyncIterator[Lanes]:
+    """To this machine; as usable after each test as before."""
+    lanes = Lanes("this machine", here.open_lane, 2)
+    yield lanes
+    await lanes.close()
+
+
 @pytest.fixture
-async def trap(pool: Pool) -> AsyncIterator[Trap]:
-    trap = Trap(pool)
-    yield trap
-    await trap.lanes.close()
+def trap(pool: Pool, lanes: Lanes) -> Trap:
+    return Trap(pool, lanes)
 
 
 def problems(outcome: Outcome | SandboxError) -> dict[str, str]:
@@ -199,11 +206,11 @@ BAD_NAMES = [b"..", b".", b"", b"../outside/x", b"a/../../outside/x", b"/tmp/x",
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-@pytest.mark.parametrize("meta", [SMALL, BIG, b"d755 0 0", b"l777 0 0 /etc"])
-async def test_a_name_that_leads_elsewhere_ends_the_transfer(trap: Trap, name: bytes, meta: bytes) -> None:
-    outcome = await trap.pull(Evil({b"": {b"first": SMALL, name: meta}}))
-    assert isinstance(outcome, FileProblem)
-    assert not trap.target.exists()
+async def test_a_name_that_leads_elsewhere_ends_the_transfer(trap: Trap, name: bytes) -> None:
+    for meta in (SMALL, BIG, b"d755 0 0", b"l777 0 0 /etc"):
+        outcome = await trap.pull(Evil({b"": {b"first": SMALL, name: meta}}))
+        assert isinstance(outcome, FileProblem)
+        assert not trap.target.exists()
 
 
 @pytest.mark.parametrize("folder", [b"..", b"../outside", b"a/../../outside", b"/etc", b"a//b", b"/", b"a/", b"."])
@@ -329,7 +336,7 @@ async def test_a_meta_that_cannot_be_true_is_told(trap: Trap, meta: bytes) -> No
         b"=" + FOLDER.pack(65535, 2**32 - 1, 2**32 - 1) + b"x",
         b"=" + FOLDER.pack(0, 3, 1) + b"a\0f"[:2],
         b"=" + FOLDER.pack(0, 1, 1) + b"a",
-        b"z" + zlib.compress(bytes(40 * MIB))[:-5],
+        b"z" + zlib.compress(bytes(MIB))[:-5],
     ],
     ids=range(9),
 )
@@ -380,7 +387,7 @@ async def test_a_last_word_that_is_none_ends_the_transfer(trap: Trap, kind: int,
 
 # Content
 
-SMALL_SAID: dict[str, Callable[[Asked], Iterator[Frame | bytes]]] = {
+SMALL_SAID: dict[str, Callable[[Asked], Iterator[Frame]]] = {
     "no end": lambda asked: iter([(wire.FILES, record(0, b"evil")), end()]),
     "no data": lambda asked: iter([(wire.DONE, b""), end()]),
     "nothing": lambda asked: iter([end()]),
@@ -430,7 +437,7 @@ def evil_request(asked: Asked) -> bytes:
 @pytest.mark.parametrize("said", SMALL_SAID)
 async def test_whatever_is_said_of_a_small_file_it_ends_and_stays_inside(trap: Trap, said: str) -> None:
     put(os.fsencode(trap.target), Folder({b"mine": File(50, 3)}))
-    evil = Evil({b"": {b"a": SMALL}}, {"send": SMALL_SAID[said]})  # type: ignore[dict-item]
+    evil = Evil({b"": {b"a": SMALL}}, {"send": SMALL_SAID[said]})
     outcome = await trap.pull(evil)
     assert isinstance(outcome, Outcome | FileProblem)
     found = snapshot(os.fsencode(trap.target))
@@ -443,7 +450,7 @@ async def test_whatever_is_said_of_a_small_file_it_ends_and_stays_inside(trap: T
 
 async def test_bytes_that_are_no_frames_are_a_cut_line(trap: Trap) -> None:
     for nonsense in (b"\xff" * 100, wire.HEADER.pack(2**31, wire.OUT, 1)):
-        evil = Evil({b"": {b"a": SMALL}}, {"send": lambda asked, nonsense=nonsense: [nonsense]})  # type: ignore[misc, return-value]
+        evil = Evil({b"": {b"a": SMALL}}, {"send": lambda asked, said=nonsense: [said]})
         assert isinstance(await trap.pull(evil), Unreachable)
 
 
@@ -505,7 +512,7 @@ async def test_a_machine_that_claims_more_than_it_has_fills_no_disk(trap: Trap) 
     evil.answers["part"] = lambda asked: [(wire.DONE, b""), end()]
     begun = os.statvfs(trap.pool.folder).f_bavail
     pulling = asyncio.ensure_future(trap.pull(evil))
-    await asyncio.wait((pulling,), timeout=2)
+    await asyncio.wait((pulling,), timeout=1)
     pulling.cancel()
     await asyncio.wait((pulling,))
     assert begun - os.statvfs(trap.pool.folder).f_bavail < (1 << 30) // 4096
@@ -549,7 +556,7 @@ async def test_a_target_that_means_harm_is_sent_nothing_from_elsewhere(trap: Tra
 # A target that is changed meanwhile
 
 
-@pytest.mark.parametrize("moment", range(4, 40, 3))
+@pytest.mark.parametrize("moment", range(4, 40, 5))
 async def test_a_folder_that_becomes_a_link_in_the_middle_leads_nowhere(trap: Trap, moment: int) -> None:
     pool, frames = trap.pool, 0
     files = {b"%d" % number: File(3000, number) for number in range(700)}

@@ -17,12 +17,12 @@ from ..core.transfer import Headway, Listener, Order, Outcome, unheard
 from ..core.tree import Tree, read_meta
 from .ends import End, Ends
 from .large import Chunks, LargeFile
-from .streams import Stream, Streams
+from .streams import NEXT_DOOR, Stream, Streams
 from .tempo import Flow, Meter, Squeeze
 from .together import Together
 
 BATCH_FILES, BATCH_BYTES = 256, 512 << 10
-MANY_LANES, FEW_LANES = 8, 2
+MANY_LANES = 8
 # Each has a few questions to wait for, which takes longer than its bytes where the line is long.
 LARGE_AT_ONCE = 16
 PORTION_BYTES = 8 << 20
@@ -208,7 +208,7 @@ class Synchronization:
         """As many lanes as the line is long, and no more than there is to send."""
         source, target = self.ends.source, self.ends.target
         pieces = max(1, self.plan.bytes // BATCH_BYTES, len(self.plan.send) // BATCH_FILES)
-        counts = [min(pieces, MANY_LANES if end.is_far else FEW_LANES) for end in (source, target)]
+        counts = [min(pieces, MANY_LANES if end.is_far else NEXT_DOOR) for end in (source, target)]
         await asyncio.gather(source.widen(counts[0]), target.widen(counts[1]))
         await self._cross_directly(source.taken)
         targets = self._bridged or target.taken

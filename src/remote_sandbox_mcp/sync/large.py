@@ -15,7 +15,7 @@ from ..core.errors import FileProblem
 from ..core.pieces import Matcher, Span, joined
 from ..core.plan import Item
 from ..core.tree import child
-from .streams import Stream, Streams
+from .streams import NEXT_DOOR, Stream, Streams
 from .tempo import Meter
 from .together import Together
 
@@ -118,10 +118,10 @@ class LargeFile:
     async def _send(self, spans: Iterable[Span]) -> None:
         async with Together() as tasks:
             for span in spans:
-                await self._send_span(tasks, span, anywhere)
+                await self._send_span(tasks, span, self.streams.carries_bulk)
 
     async def _send_span(self, tasks: Together, span: Span, allowed: Callable[[Stream], bool]) -> None:
-        most = 4 * BLOCK if len(self.streams.all) <= 2 else BLOCK
+        most = 4 * BLOCK if len(self.streams.all) <= NEXT_DOOR else BLOCK
         offset, end = span.offset, span.offset + span.length
         while offset < end:
             length = min(most, self.streams.flow.step, end - offset)

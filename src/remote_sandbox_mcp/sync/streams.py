@@ -14,6 +14,8 @@ from .tempo import Flow, Squeeze
 
 # Enough to fill a line of 100 ms with one channel's window, and little enough to be held in memory.
 DEPTH = 4
+# A machine next door has no more than these.
+NEXT_DOOR = 2
 
 
 class Stream:
@@ -58,6 +60,10 @@ class Streams:
                 return stream
             self._changed.clear()
             await self._changed.wait()
+
+    def carries_bulk(self, stream: Stream) -> bool:
+        """One stream fills a short line; a second would only take turns with it."""
+        return len(self.all) > NEXT_DOOR or stream is self.all[0]
 
     def least_busy(self) -> Stream:
         """For questions that are not bulk: they need no room of their own."""

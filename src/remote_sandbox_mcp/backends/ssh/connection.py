@@ -25,6 +25,7 @@ CIPHERS = (
     "aes256-ctr",
 )
 WITHOUT_CBC = ("aes128-gcm", "aes256-gcm", "chacha20-poly1305", "aes128-ctr", "aes192-ctr", "aes256-ctr")
+BITE = 64 << 10
 KEEPALIVE_S = 15
 PAUSE_S, LONGEST_PAUSE_S = 15.0, 300.0
 
@@ -57,6 +58,7 @@ class Gate:
             raise Unreachable(f"{self._who()}: no answer within {self.deadline_s:g} s") from None
         self._pause = PAUSE_S
         leave_out_decoys(connection)
+        take_small_bites(connection)
         return connection
 
     def _knocked_in_vain(self, refused: LoginRefused) -> None:
@@ -169,6 +171,13 @@ def leave_out_decoys(connection: asyncssh.SSHClientConnection) -> None:
 
     if str(connection.get_extra_info("send_cipher")).startswith(WITHOUT_CBC):
         connection.send_packet = send_packet  # type: ignore[assignment, method-assign]
+
+
+def take_small_bites(connection: asyncssh.SSHClientConnection) -> None:
+    """asyncssh copies all that it has not yet looked at for each packet, so it had better not have much of that."""
+    transport: Any = getattr(connection, "_transport", None)
+    if hasattr(transport, "max_size"):
+        transport.max_size = BITE
 
 
 def credentials(login: Login, who: str) -> dict[str, Any]:
