@@ -21,7 +21,8 @@ from .fleet import Fleet
 if TYPE_CHECKING:
     from .core.lane import Lane
     from .store.transfers import Transfer
-    from .sync.engine import Bridging, Synchronization
+    from .sync.engine import Synchronization
+    from .sync.sending import Bridging
     from .sync.service import Routes, Syncs
     from .tasks.drive import Runner
     from .tasks.transfers import Transfers

@@ -22,7 +22,7 @@ from tests.sync.trees import MIB, File, Folder, Link, Node, differences, leftove
 INLINE = {"mode", "synced_type", "skipped_files", "bytes", "wire_bytes", "duration_s"}
 PUSHED = INLINE | {"uploaded_dirs", "uploaded_files", "deleted_files", "deleted_dirs"}
 PULLED = INLINE | {"created_dirs", "downloaded_files"}
-BACKGROUND = {"REMOTE_SANDBOX_INLINE_SYNC_MAX_FILES": "5", "REMOTE_SANDBOX_INLINE_SYNC_MAX_BYTES": str(8 * MIB)}
+BACKGROUND = {"REMOTE_SANDBOX_INLINE_SYNC_MAX_FILES": "9", "REMOTE_SANDBOX_INLINE_SYNC_MAX_BYTES": str(8 * MIB)}
 # As many files and links as there are in the tree of most tests.
 FILES = 7
 ODD_NAMES = [b"-rf", b"new\nline", b'it\'s "odd"', b"\xff\xfe", b"n" * 255, " é".encode()]
@@ -240,9 +240,11 @@ async def test_the_local_sandbox_is_pushed_to_and_pulled_from(server: Server, ou
     )
     assert pulled["downloaded_files"] == FILES
     check_equal(ours, tmp_path / "back")
-    for path in ("/etc/passwd", "/root", str(tmp_path)):
-        problem = await server.fail("sync_local_to_remote", local_path=str(ours), remote_path=f"local:{path}/x")
+    for path in ("/etc/passwd/x", "/root/x", "/usr/x"):
+        problem = await server.fail("sync_local_to_remote", local_path=str(ours), remote_path=f"local:{path}")
         assert problem["code"] == "file"
+    # Its /tmp is not ours.
+    await server.call("sync_local_to_remote", local_path=str(ours), remote_path=f"local:{tmp_path}/x")
     assert not (tmp_path / "x").exists()
 
 

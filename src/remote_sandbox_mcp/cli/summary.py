@@ -117,7 +117,7 @@ def show_plan(job: Synchronization, as_json: bool) -> None:
     assert job.source_tree is not None
     _list([*plan_rows(job)])
     say("; ".join(filter(None, (plan_total(job), left_out(job.source_tree.hits)))))
-    tell_problems(job.problems, job.problem_count)
+    tell_problems(tuple(job.tally.problems), job.tally.problem_count)
 
 
 def _list(rows: list[tuple[str, str, str]]) -> None:

@@ -116,7 +116,7 @@ async def _show(app: App, order: Order, as_json: bool) -> int:
         # To look at what would be deleted is no danger.
         job = await app.copies.preview(replace(order, confirmed=True))
     show_plan(job, as_json)
-    return 1 if job.problem_count else 0
+    return 1 if job.tally.problem_count else 0
 
 
 async def _sync(app: App, order: Order, as_json: bool) -> int:

@@ -53,7 +53,7 @@ def preview_fields(job: Synchronization) -> dict[str, Any]:
     }
     fields |= lean(delete=[_text(path) for path in deleted[:MOST_SHOWN]], excluded_by_default=list(tree.hits))
     fields |= lean(truncated=max(len(plan.send), len(deleted)) > MOST_SHOWN)
-    return fields | problem_fields(job.problems, job.problem_count)
+    return fields | problem_fields(tuple(job.tally.problems), job.tally.problem_count)
 
 
 def started_fields(transfer: Transfer) -> dict[str, Any]:

@@ -10,8 +10,10 @@ from typing import Any
 from ..core.errors import BadArgument, FileProblem
 from ..core.ignore import Ignore
 from ..core.lane import Lane, Reply
+from ..core.plan import Item
 from ..core.transfer import DEFAULT_EXCLUDES, Order, Place
 from ..core.tree import Tree, is_name, read_tree
+from .batches import names_of
 from .lanes import Lanes
 
 # A line this slow is worth a compressed listing, and more than two lanes.
@@ -110,6 +112,10 @@ class Ends:
 
     async def drop(self) -> None:
         await asyncio.gather(self.source.drop(), self.target.drop())
+
+    def target_names(self, batch: list[Item]) -> bytes:
+        """What the target calls these: a single file may go by another name there."""
+        return b"\0" + self.target.name + b"\0" if self.target.name else names_of(batch)
 
     async def scan(self) -> tuple[Tree, Tree]:
         """Both trees. A single file is a tree of one entry. Raises FileProblem, BadArgument, Unreachable."""

@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from ..backends.outpost.far import wire
@@ -126,7 +127,7 @@ class LargeFile:
         while offset < end:
             length = min(most, self.streams.flow.step, end - offset)
             stream = await self._next(tasks, length, allowed)
-            tasks.start(self._send_part(stream, offset, length))
+            tasks.start(self._send_part(stream, offset, length), partial(self.streams.give_back, stream, length))
             offset += length
 
     async def _next(self, tasks: Together, size: int, allowed: Callable[[Stream], bool]) -> Stream:
@@ -145,11 +146,8 @@ class LargeFile:
         return stream
 
     async def _send_part(self, stream: Stream, offset: int, length: int) -> None:
-        try:
-            await self.streams.carry(stream, "part", self.raw, self.key, offset=offset, length=length)
-            self._arrived(length)
-        finally:
-            self.streams.give_back(stream, length)
+        await self.streams.carry(stream, "part", self.raw, self.key, offset=offset, length=length)
+        self._arrived(length)
 
     def _arrived(self, length: int) -> None:
         length = min(length, self.size - self.counted)
@@ -220,15 +218,13 @@ class LargeFile:
             # The reader's lane is busy with reading.
             await self._send_span(tasks, span, lambda stream: stream.source is not reader.source or not others)
         else:
-            tasks.start(self._copy(await self._next(tasks, 0, anywhere), span))
+            stream = await self._next(tasks, 0, anywhere)
+            tasks.start(self._copy(stream, span), partial(self.streams.give_back, stream, 0))
 
     async def _copy(self, stream: Stream, span: Span) -> None:
-        try:
-            body = SAME.pack(span.offset, span.place, span.length)
-            await self.streams.tell_target(stream, wire.COPY, body, self.key)
-            self._arrived(span.length)
-        finally:
-            self.streams.give_back(stream, 0)
+        body = SAME.pack(span.offset, span.place, span.length)
+        await self.streams.tell_target(stream, wire.COPY, body, self.key)
+        self._arrived(span.length)
 
 
 def anywhere(stream: Stream) -> bool:

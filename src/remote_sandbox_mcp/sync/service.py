@@ -14,9 +14,10 @@ from ..core.lane import Lane
 from ..core.sandbox import Sandbox
 from ..core.transfer import Headway, Listener, Order, Outcome, Place
 from .ends import End
-from .engine import Bridging, Synchronization
+from .engine import Synchronization
 from .lanes import Lanes
 from .large import Chunks
+from .sending import Bridging
 
 HERE_LANES, FAR_LANES = 2, 8
 # How long a cut line is waited for without anything having moved.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 
@@ -14,9 +14,11 @@ class Together:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: BaseException | None = None
 
-    def start(self, work: Coroutine[Any, Any, Any]) -> None:
+    def start(self, work: Coroutine[Any, Any, Any], then: Callable[[], None] = lambda: None) -> None:
+        """Begin it. `then` is called when it has ended, however it did: work cancelled before it began does nothing."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
+        task.add_done_callback(lambda _: then())
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:

@@ -126,10 +126,10 @@ class OutpostLane:
             else:
                 request.out += body
         elif kind in (wire.END, wire.FAIL):
-            del self._open[number]
             end = json.loads(body)
             if not isinstance(end, dict):
                 raise ValueError("an answer that is no object")
+            del self._open[number]
             self._conclude(request, kind, end)
 
     def _conclude(self, request: _Request, kind: int, end: dict[str, Any]) -> None:

@@ -1,0 +1,116 @@
+"""Sending what a plan says, over as many lanes as the line is long: small files in batches, large ones in parts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from ..core.errors import FileProblem, SandboxError
+from ..core.files import Problem
+from ..core.lane import Lane
+from ..core.plan import LARGE, Item
+from .batches import batches, names_of, text_of
+from .ends import Ends
+from .large import Chunks, LargeFile
+from .streams import NEXT_DOOR, Stream, Streams
+from .tally import Tally
+from .tempo import Flow, Meter, Squeeze
+from .together import Together
+
+BATCH_FILES, BATCH_BYTES = 256, 512 << 10
+MANY_LANES = 8
+# Each has a few questions to wait for, which takes longer than its bytes where the line is long.
+LARGE_AT_ONCE = 16
+
+# Makes a lane of the target's that begins at a lane of the source's. Raises Unsupported.
+Bridging = Callable[[Lane], Awaitable[Lane]]
+
+
+class Sending:
+    """From the first lane that is opened for it to the last answer."""
+
+    def __init__(self, ends: Ends, chunks: Chunks, tally: Tally, meter: Meter, bridge: Bridging | None) -> None:
+        self.ends = ends
+        self.chunks = chunks
+        self.tally = tally
+        self.meter = meter
+        self._bridge = bridge
+        self.bridged: list[Lane] = []
+
+    async def send(self, items: list[Item]) -> None:
+        """All of these. Raises FileProblem where nothing more can be written, Unreachable."""
+        streams = await self._open_streams(items)
+        small = [item for item in items if item.size <= LARGE]
+        large = [item for item in items if item.size > LARGE]
+        async with Together() as tasks:
+            tasks.start(self._send_large(streams, large))
+            for batch in batches(small, BATCH_FILES, BATCH_BYTES):
+                size = sum(item.size for item in batch)
+                stream = await streams.take(size)
+                tasks.check()
+                tasks.start(self._send_batch(streams, stream, batch), partial(streams.give_back, stream, size))
+
+    async def _open_streams(self, items: list[Item]) -> Streams:
+        """As many lanes as the line is long, and no more than there is to send."""
+        source, target = self.ends.source, self.ends.target
+        pieces = max(1, sum(item.size for item in items) // BATCH_BYTES, len(items) // BATCH_FILES)
+        counts = [min(pieces, MANY_LANES if end.is_far else NEXT_DOOR) for end in (source, target)]
+        await asyncio.gather(source.widen(counts[0]), target.widen(counts[1]))
+        await self._cross_directly(source.taken)
+        targets = self.bridged or target.taken
+        common = [way for way in source.lane.squeezers if way in targets[0].squeezers]
+        squeeze, roots = Squeeze(common[0] if common else ""), (source.root, target.root)
+        flow = Flow(max(source.lanes.round_trip_s, target.lanes.round_trip_s))
+        return Streams(source.taken, targets, roots, squeeze, flow, bool(self.bridged))
+
+    async def _cross_directly(self, sources: list[Lane]) -> None:
+        """Where the operator lets the source reach the target by itself and it can, files do not pass through us."""
+        if self._bridge is None:
+            return
+        found = await asyncio.gather(*map(self._bridge, sources), return_exceptions=True)
+        self.bridged = [lane for lane in found if not isinstance(lane, BaseException)]
+        for problem in found:
+            if isinstance(problem, BaseException) and not isinstance(problem, SandboxError):
+                raise problem
+        if len(self.bridged) < len(sources):
+            await self.leave_bridges()
+
+    async def leave_bridges(self) -> None:
+        bridged, self.bridged = self.bridged, []
+        await asyncio.gather(*(lane.close() for lane in bridged))
+
+    async def _send_batch(self, streams: Streams, stream: Stream, batch: list[Item]) -> None:
+        try:
+            said, arrived = await streams.carry(stream, "send", names_of(batch), self.ends.target_names(batch))
+        except FileProblem as problem:
+            for item in batch:
+                self.tally.note(Problem(text_of(item.path), str(problem)))
+            return
+        self.tally.hear(said)
+        self.tally.hear(arrived)
+        self.tally.sent += arrived.number("files")
+        self.tally.bytes += arrived.number("bytes")
+        self.meter.add(time.monotonic(), len(batch), sum(item.size for item in batch), batch[-1].path)
+
+    async def _send_large(self, streams: Streams, items: list[Item]) -> None:
+        room = asyncio.Semaphore(LARGE_AT_ONCE)
+        async with Together() as tasks:
+            for item in items:
+                await room.acquire()
+                tasks.check()
+                tasks.start(self._send_one_large(streams, item), room.release)
+
+    async def _send_one_large(self, streams: Streams, item: Item) -> None:
+        where = f"{self.ends.target.place.sandbox}:{self.ends.target.root}"
+        name = self.ends.target.name or item.name
+        try:
+            told = await LargeFile(item, name, streams, self.meter, self.chunks, where).carry()
+            if told:
+                self.tally.note(Problem(text_of(item.path), told))
+            self.tally.sent += 1
+            self.tally.bytes += item.size
+            self.meter.add(time.monotonic(), 1, 0, item.path)
+        except FileProblem as problem:
+            self.tally.note(Problem(text_of(item.path), str(problem)))
