@@ -30,7 +30,9 @@ async def open_lane() -> OutpostLane:
     try:
         line.write(program.packed(program.LANE))
         await within(lane.greet(token), OPEN_S)
-    except (OSError, NoOutpost, asyncio.TimeoutError) as problem:
+    except BaseException as problem:
         line.close()
-        raise Unsupported(f"unable to start a process for files on this machine: {problem}") from None
+        if isinstance(problem, (OSError, NoOutpost, asyncio.TimeoutError)):
+            raise Unsupported(f"unable to start a process for files on this machine: {problem}") from None
+        raise
     return lane

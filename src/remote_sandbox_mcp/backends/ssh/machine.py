@@ -117,9 +117,11 @@ async def open_lane(gate: Gate, connection: asyncssh.SSHClientConnection) -> Out
     try:
         process.stdin.write(program.packed(program.LANE))
         await within(lane.greet(token), gate.deadline_s)
-    except (OSError, NoOutpost, asyncio.TimeoutError) as problem:
+    except BaseException as problem:
         process.close()
-        raise Unreachable(f"{machine.name}: no further session could be started: {problem}") from None
+        if isinstance(problem, (OSError, NoOutpost, asyncio.TimeoutError)):
+            raise Unreachable(f"{machine.name}: no further session could be started: {problem}") from None
+        raise
     return lane
 
 
