@@ -75,15 +75,19 @@ class Copies:
 
     def rules(self, excludes: Sequence[str], exclude_file: str = "") -> tuple[str, ...]:
         """The lines of a file of this machine, then the given ones: the last that fits decides. Raises BadArgument."""
-        if any("\n" in line or "\0" in line for line in excludes):
+        check.text_argument("exclude_file", exclude_file, required=False)
+        for line in excludes:
+            check.text_argument("excludes", line, required=False)
+        if any("\n" in line for line in excludes):
             raise BadArgument("excludes: a line holds a line break; give one pattern for each element")
         if not exclude_file:
             return tuple(excludes)
         try:
             with open(os.path.expanduser(exclude_file), "rb") as file:
                 text = file.read(LARGEST_RULES + 1)
-        except OSError as problem:
-            raise BadArgument(f"exclude_file {exclude_file} cannot be read: {problem.strerror}; check it") from None
+        except (OSError, ValueError) as problem:
+            why = getattr(problem, "strerror", None) or problem
+            raise BadArgument(f"exclude_file {exclude_file} cannot be read: {why}; check it") from None
         if len(text) > LARGEST_RULES:
             raise BadArgument(f"exclude_file {exclude_file} is over 1 MiB, which no list of patterns is; check it")
         lines = text.decode("utf-8", "surrogateescape").replace("\0", "").split("\n")

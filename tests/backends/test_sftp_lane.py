@@ -680,7 +680,9 @@ async def test_a_lane_may_be_closed_at_any_moment(
         for task in tasks:
             task.cancel()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
-        assert not [each for each in ended if isinstance(each, Exception) and not isinstance(each, Unreachable)]
+        # This machine was never told of the large file, and may find time to say so.
+        told = (Unreachable, FileProblem)
+        assert not [each for each in ended if isinstance(each, Exception) and not isinstance(each, told)]
 
 
 async def test_without_sftp_there_is_no_lane(fleet: Fleet, known_hosts: Path) -> None:

@@ -195,7 +195,7 @@ NAMES = "there are: shared, local. A path with a colon is written ./shard:x"
     [
         pytest.param(["HERE", "shard:x"], f"no sandbox is named 'shard'; did you mean shared? {NAMES}", id="name"),
         pytest.param(["HERE/missing", "x"], "/missing does not exist", id="missing"),
-        pytest.param(["HERE", "x", "--exclude-file", "/no"], "--exclude-file /no cannot be read", id="patterns"),
+        pytest.param(["HERE", "x", "--exclude-file", "/no"], "exclude_file /no cannot be read", id="patterns"),
     ],
 )
 def test_mistakes_are_one_sentence_and_2(cli: Cli, good: Sshd, tmp_path: Path, words: list[str], sentence: str) -> None:

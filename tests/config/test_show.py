@@ -75,6 +75,7 @@ def test_everything_is_shown_but_secrets(tmp_path: Path) -> None:
             "expose_advanced_tools": {"value": False, "source": "default"},
             "inline_sync_max_files": {"value": 7, "source": "REMOTE_SANDBOX_INLINE_SYNC_MAX_FILES"},
             "inline_sync_max_bytes": {"value": 67108864, "source": "default"},
+            "allow_hidden": {"value": (), "source": "default"},
         },
         "problems": [],
     }

@@ -172,6 +172,10 @@ HARMLESS: dict[str, dict[str, Any]] = {
     "write_remote_file": {"remote_path": "any/file", "content": "x"},
     "edit_remote_file": {"remote_path": "any/file", "old_text": "x", "new_text": "x"},
     "search_remote_files": {"remote_path": "any", "glob": "*"},
+    "sync_local_to_remote": {"local_path": "/nowhere/at/all", "remote_path": "any", "dry_run": True},
+    "sync_remote_to_local": {"remote_path": "any/file", "local_path": "/nowhere/at/all", "dry_run": True},
+    "check_file_transfer_task": {"task_id": "tr-00000000"},
+    "cancel_file_transfer_task": {"task_id": "tr-00000000"},
 }
 
 

@@ -202,13 +202,13 @@ async def test_what_is_excluded_is_never_deleted(pool: Pool) -> None:
 async def test_deletion_comes_last(pool: Pool) -> None:
     make(pool.source, {b"large": File(5 * MIB, 1)})
     make(pool.target, {b"extra": File(1)})
-    seen: list[str] = []
+    seen: set[tuple[bool, bool]] = set()
     job = pool.begin(delete_extras=True)
     plan = await job.prepare()
     assert plan.delete_files == [b"extra"]
-    pool.heard = lambda lane: seen.append("gone" if not (pool.target / "extra").exists() else "there")
+    pool.heard = lambda lane: seen.add(((pool.target / "large").exists(), (pool.target / "extra").exists()))
     await job.carry_out()
-    assert seen.index("gone") >= len(seen) - 4
+    assert seen <= {(False, True), (True, True), (True, False)}
     check_equal(pool)
 
 
@@ -429,6 +429,20 @@ async def test_what_is_resumed_is_verified(pool: Pool) -> None:
     check_equal(pool)
 
 
+@pytest.mark.xfail(strict=True, reason="far/tree.py: leftovers are told of folders only")
+async def test_what_is_left_of_a_single_file_goes_with_its_next_sync(pool: Pool) -> None:
+    path = large_file(pool)
+    work = asyncio.ensure_future(pool.sync(path, pool.target / "large"))
+    cancel_after(pool, work, 50 * MIB)
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    pool.heard = lambda lane: None
+    assert leftovers(os.fsencode(pool.target))
+    edit(path, 5, b"now it is another")
+    await pool.sync(path, pool.target / "large")
+    assert not leftovers(os.fsencode(pool.target))
+
+
 async def test_a_sync_whose_lanes_die_goes_on_by_itself_with_what_is_there(pool: Pool) -> None:
     large_file(pool)
     doomed = [20 * MIB, 60 * MIB, 100 * MIB]
@@ -464,19 +478,27 @@ async def test_a_sparse_file_stays_sparse_and_is_quick(pool: Pool) -> None:
     assert list(data_of(target)) == list(data_of(path))
 
 
-async def test_a_sparse_file_of_which_a_part_has_changed_stays_sparse(pool: Pool) -> None:
+async def changed_sparse_file(pool: Pool) -> Outcome:
+    """The second sync of a file with holes of which a byte has changed."""
     pool.source.mkdir()
     path = pool.source / "sparse"
     with path.open("wb") as file:
-        file.truncate(128 * MIB)
-    edit(path, 100 * MIB, noise(MIB, 1))
+        file.truncate(64 * MIB)
+    edit(path, 50 * MIB, noise(MIB, 1))
     await pool.sync()
-    edit(path, 50 * MIB, b"x")
+    edit(path, 30 * MIB, b"x")
     outcome = await pool.sync()
-    assert outcome.wire_bytes < MIB
-    target = pool.target / "sparse"
-    assert target.read_bytes() == path.read_bytes()
-    assert target.stat().st_blocks * 512 < 8 * MIB
+    check_equal(pool)
+    return outcome
+
+
+async def test_a_sparse_file_of_which_a_part_has_changed_stays_sparse(pool: Pool) -> None:
+    await changed_sparse_file(pool)
+    assert (pool.target / "sparse").stat().st_blocks * 512 < 8 * MIB
+
+
+async def test_of_a_file_of_zeros_only_the_change_is_sent(pool: Pool) -> None:
+    assert (await changed_sparse_file(pool)).wire_bytes < 600 << 10
 
 
 def data_of(path: Path) -> Iterator[tuple[int, bytes]]:

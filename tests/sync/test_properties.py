@@ -16,7 +16,7 @@ from remote_sandbox_mcp.core.errors import Unreachable
 from tests.sync.conftest import Pool
 from tests.sync.trees import CHANGE_LISTS, TREES, Change, Folder, Snapshot, differences, leftovers, put, snapshot
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 _numbers = itertools.count()
 # A small sync takes about ten of them.
 FRAMES = st.one_of(st.integers(3, 12), st.integers(8, 50))
@@ -24,7 +24,7 @@ FRAMES = st.one_of(st.integers(3, 12), st.integers(8, 50))
 
 def examples(most: int) -> settings:
     too_much = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
-    return settings(max_examples=int(os.environ.get("N", most)), deadline=None, suppress_health_check=too_much)
+    return settings(max_examples=most, deadline=None, suppress_health_check=too_much)
 
 
 def set_up(pool: Pool, ours: Folder, theirs: Folder) -> tuple[bytes, bytes]:

@@ -31,6 +31,7 @@ from tests.sync.trees import MIB, File, Folder, Link, Snapshot, noise, put, snap
 
 TOKEN = "token"
 LAST = (wire.END, wire.FAIL)
+HONEST = {"kind": "dir", "path": "/x", "real": "/x", "home": "/home/x"}
 FILE, LINK = 0o100644, 0o120777
 # Whatever a machine says, this is far more than we need to see through it.
 SOON_S = 5.0
@@ -77,11 +78,10 @@ class Evil:
         return (self.answers.get(asked.verb) or getattr(self, asked.verb, None) or (lambda _: [end()]))(asked)
 
     def look(self, asked: Asked) -> Iterable[Frame]:
-        return [end(kind="dir", path="/x", real="/x", home="/home/x", **self.fields)]
+        return [end(**(HONEST | self.fields))]
 
     def scan(self, asked: Asked) -> Iterable[Frame]:
-        fields = {"kind": "dir", "path": "/x", "real": "/x", "home": "/home/x"}
-        return [(wire.OUT, listing(self.folders)), end(**(fields | self.fields))]
+        return [(wire.OUT, listing(self.folders)), end(**(HONEST | self.fields))]
 
     def send(self, asked: Asked) -> Iterable[Frame]:
         names = list(names_in_order(asked.raw))
@@ -342,10 +342,17 @@ async def test_a_meta_that_cannot_be_true_is_told(trap: Trap, meta: bytes) -> No
 )
 async def test_a_listing_that_is_none_is_told(trap: Trap, said: bytes) -> None:
     evil = Evil()
-    evil.answers["scan"] = lambda asked: [(wire.OUT, said), end(kind="dir", path="/x", real="/x", home="/")]
+    evil.answers["scan"] = lambda asked: [(wire.OUT, said), end(**HONEST)]
     outcome = await trap.pull(evil)
     assert isinstance(outcome, Outcome | FileProblem)
     assert not snapshot(os.fsencode(trap.target))
+
+
+@pytest.mark.xfail(strict=True, reason="core/tree.py: it is taken again, so 200 KB of zeros keep us busy for long")
+async def test_a_folder_that_is_listed_twice_is_refused(trap: Trap) -> None:
+    said = listing({b"": {b"a": SMALL}})
+    evil = Evil(answers={"scan": lambda asked: [(wire.OUT, said + said[1:]), end(**HONEST)]})
+    assert isinstance(await trap.pull(evil), FileProblem)
 
 
 @pytest.mark.parametrize(

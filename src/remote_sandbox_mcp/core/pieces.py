@@ -38,9 +38,11 @@ class Matcher:
 
     def __init__(self, old_index: bytes, most: int) -> None:
         self._places: dict[bytes, int] = {}
+        self._at: dict[int, bytes] = {}
         offset = 0
         for length, digest in read_index(old_index):
             self._places.setdefault(digest, offset)
+            self._at[offset] = digest
             offset += length
         self._most = most
         self._offset = 0
@@ -48,15 +50,21 @@ class Matcher:
 
     def feed(self, index: bytes) -> Iterator[Span]:
         for length, digest in read_index(index):
-            span = Span(self._offset, length, self._places.get(digest, -1))
-            self._offset += length
             last = self._pending
+            span = Span(self._offset, length, self._place(digest, last))
+            self._offset += length
             if last and last.is_followed_by(span) and last.length + length <= self._most:
                 self._pending = replace(last, length=last.length + length)
                 continue
             if last:
                 yield last
             self._pending = span
+
+    def _place(self, digest: bytes, last: Span | None) -> int:
+        """Of several equal pieces the one that follows what was found last: then one span covers both."""
+        if last and last.place >= 0 and self._at.get(last.place + last.length) == digest:
+            return last.place + last.length
+        return self._places.get(digest, -1)
 
     def rest(self) -> Iterator[Span]:
         if self._pending:

@@ -170,7 +170,10 @@ class LargeFiles:
         for offset, place, length in SAME.iter_unpack(body):
             if offset + length > large.size or large.old < 0:
                 raise Refusal("bounds", "a part that lies beyond the end of its file")
-            copy_range(large.old, large.fd, place, offset, length)
+            for start, size, filled in list(holes_and_data(large.old, place, length)):
+                # A fresh file is all hole; what would stay one is not copied.
+                if filled or not large.fresh:
+                    copy_range(large.old, large.fd, start, offset + start - place, size)
             total += length
         return total
 
