@@ -429,20 +429,6 @@ async def test_what_is_resumed_is_verified(pool: Pool) -> None:
     check_equal(pool)
 
 
-@pytest.mark.xfail(strict=True, reason="far/tree.py: leftovers are told of folders only")
-async def test_what_is_left_of_a_single_file_goes_with_its_next_sync(pool: Pool) -> None:
-    path = large_file(pool)
-    work = asyncio.ensure_future(pool.sync(path, pool.target / "large"))
-    cancel_after(pool, work, 50 * MIB)
-    with pytest.raises(asyncio.CancelledError):
-        await work
-    pool.heard = lambda lane: None
-    assert leftovers(os.fsencode(pool.target))
-    edit(path, 5, b"now it is another")
-    await pool.sync(path, pool.target / "large")
-    assert not leftovers(os.fsencode(pool.target))
-
-
 async def test_a_sync_whose_lanes_die_goes_on_by_itself_with_what_is_there(pool: Pool) -> None:
     large_file(pool)
     doomed = [20 * MIB, 60 * MIB, 100 * MIB]

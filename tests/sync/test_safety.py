@@ -348,7 +348,6 @@ async def test_a_listing_that_is_none_is_told(trap: Trap, said: bytes) -> None:
     assert not snapshot(os.fsencode(trap.target))
 
 
-@pytest.mark.xfail(strict=True, reason="core/tree.py: it is taken again, so 200 KB of zeros keep us busy for long")
 async def test_a_folder_that_is_listed_twice_is_refused(trap: Trap) -> None:
     said = listing({b"": {b"a": SMALL}})
     evil = Evil(answers={"scan": lambda asked: [(wire.OUT, said + said[1:]), end(**HONEST)]})

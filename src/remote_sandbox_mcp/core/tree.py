@@ -102,6 +102,8 @@ def read_tree(end: dict[str, Any], parts: list[bytes]) -> Tree:
         for folder, block, count in _records(parts):
             if folder and not all(map(is_name, folder.split(b"/"))):
                 raise ValueError(folder)
+            if folder in tree.folders:
+                raise ValueError("listed twice")
             tree.folders[folder], tree.counts[folder] = block, count
     except (ValueError, struct.error, zlib.error):
         raise FileProblem(f"{tree.path}: its machine gave a listing that cannot be read", "hostile") from None

@@ -65,7 +65,7 @@ class LargeFile:
         except FileProblem as problem:
             if problem.reason != "stale":
                 raise
-        # Somebody else has changed the old file: what was made of it is looked through as after a cut.
+        # Somebody else was at work on it: what has been made of it is looked through as after a cut.
         spare, self.index = self.partial, b""
         told = await self._try()
         if spare != self.partial:
@@ -108,7 +108,11 @@ class LargeFile:
         changed = now.number("size") != self.size or now.number("mtime") != meta.mtime
         size = min(self.size, now.number("size"))
         order: dict[str, Any] = {"mode": meta.mode, "mtime": meta.mtime, "size": size, "uses_old": bool(self.index)}
-        reply = await stream.target.begin("commit", self.key, root=self.streams.target_root, **order)
+        try:
+            reply = await stream.target.begin("commit", self.key, root=self.streams.target_root, **order)
+        except FileProblem as problem:
+            # Another transfer of the same file has put what both have written in place.
+            raise FileProblem(str(problem), "stale" if problem.reason == "ENOENT" else problem.reason) from None
         stream.joined.discard(self.key)
         if self.index and not changed:
             self.chunks.put(self._chunks_key(reply.text("state")), bytes([len(self.mark)]) + self.mark + self.index)

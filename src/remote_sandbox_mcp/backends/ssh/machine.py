@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,9 +51,14 @@ async def open_through(gate: Gate) -> OutpostSandbox | PlainSandbox:
                 raise
             raise Unreachable(f"unable to open {machine.name}: its Python starts no more ({problem})") from None
 
+    spare = Spare(gate)
+
     async def branch(client: OutpostClient) -> OutpostLane:
         assert isinstance(client.line, ChannelLine)
-        return await open_lane(gate, client.line.connection)
+        try:
+            return await open_lane(gate, client.line.connection)
+        except Unsupported:
+            return await spare.open_lane()
 
     sandbox = OutpostSandbox(describe(machine), machine.environment, connect, branch)
     try:
@@ -99,7 +105,36 @@ async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> 
     return client
 
 
-async def open_lane(gate: Gate, connection: asyncssh.SSHClientConnection) -> OutpostLane:
+class Spare:
+    """A second connection, for when others have taken all sessions of the first; it ends with its last lane."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._connection: asyncssh.SSHClientConnection | None = None
+        self._lanes = 0
+        self._turn = asyncio.Lock()
+
+    async def open_lane(self) -> OutpostLane:
+        """Raises Unsupported where this one is full, too, ConnectError."""
+        async with self._turn:
+            if self._connection is None or self._connection.is_closed():
+                self._connection, self._lanes = await self._gate.enter(), 0
+        self._lanes += 1
+        try:
+            return await open_lane(self._gate, self._connection, self._closed)
+        except BaseException:
+            self._closed()
+            raise
+
+    def _closed(self) -> None:
+        self._lanes -= 1
+        if not self._lanes and self._connection:
+            self._connection.abort()
+
+
+async def open_lane(
+    gate: Gate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None] = lambda: None
+) -> OutpostLane:
     """A lane on the connection that is open. Raises Unsupported where its sshd grants no further session."""
     import asyncssh
 
@@ -113,7 +148,7 @@ async def open_lane(gate: Gate, connection: asyncssh.SSHClientConnection) -> Out
     except (OSError, asyncssh.Error) as problem:
         raise Unreachable(f"{machine.name}: no session could be opened: {problem}") from None
     process.channel.set_write_buffer_limits(LANE_BUFFER)
-    lane = OutpostLane(LaneLine(connection, process), machine.name)
+    lane = OutpostLane(LaneLine(connection, process, closed), machine.name)
     try:
         process.stdin.write(program.packed(program.LANE))
         await within(lane.greet(token), gate.deadline_s)
@@ -161,7 +196,17 @@ class ChannelLine:
 
 
 class LaneLine(ChannelLine):
-    """A channel beside others: it alone ends."""
+    """A channel beside others: it alone ends, and `closed` is called."""
+
+    def __init__(
+        self,
+        connection: asyncssh.SSHClientConnection,
+        process: asyncssh.SSHClientProcess[bytes],
+        closed: Callable[[], None],
+    ) -> None:
+        super().__init__(connection, process)
+        self._closed = closed
 
     def close(self) -> None:
         self._process.channel.abort()
+        self._closed()
