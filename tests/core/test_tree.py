@@ -184,8 +184,9 @@ def test_a_listing_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(FileProblem):
         read_tree(END, [squeezed(bytes(10_000_000))])
     with pytest.raises(FileProblem):
-        read_tree(END, [plainly(record(b"", b"x" * 300, b"f644 0 0"))] * 4)
-    assert read_tree(END, [plainly(record(b"", b"x" * 300, b"f644 0 0"))] * 3).counts == {b"": 0}
+        read_tree(END, [plainly(record(folder, b"x" * 300, b"f644 0 0")) for folder in (b"", b"a", b"b", b"c")])
+    few = [plainly(record(folder, b"x" * 290, b"f644 0 0")) for folder in (b"", b"a", b"b")]
+    assert read_tree(END, few).counts == {b"": 0, b"a": 0, b"b": 0}
 
 
 BAD_BLOCKS: dict[str, tuple[bytes, ...]] = {
