@@ -61,7 +61,9 @@ class Sending:
         await self._cross_directly(source.taken)
         targets = self.bridged or target.taken
         common = [way for way in source.lane.squeezers if way in targets[0].squeezers]
-        squeeze, roots = Squeeze(common[0] if common else ""), (source.root, target.root)
+        # On a long line compression is tried first: by the time that it is known to pay, little trees have been sent.
+        squeeze = Squeeze(common[0] if common else "", squeezing=bool(common) and (source.is_far or target.is_far))
+        roots = source.root, target.root
         flow = Flow(max(source.lanes.round_trip_s, target.lanes.round_trip_s))
         return Streams(source.taken, targets, roots, squeeze, flow, bool(self.bridged))
 
