@@ -14,9 +14,12 @@ import pytest
 
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.transfer import Headway
+from remote_sandbox_mcp.core.watch import EventType, Resume, Status, Watch
 from remote_sandbox_mcp.store.database import Database
+from remote_sandbox_mcp.store.jobs import JobRecord, JobRecords
 from remote_sandbox_mcp.store.sql import migrations, statements
 from remote_sandbox_mcp.store.transfers import Ledger
+from remote_sandbox_mcp.store.watches import Heartbeat, Watches
 
 OPEN_AND_WRITE = """
 import sys
@@ -107,11 +110,18 @@ def test_what_an_exception_leaves_is_undone(file: Path) -> None:
     database.close()
 
 
-def test_a_database_of_the_first_version_opens_for_ever(file: Path) -> None:
-    shutil.copy(Path(__file__).with_name("state_1.db"), file)
-    database = Database(file)
+def reopened(file: Path, number: int) -> Database:
+    shutil.copy(Path(__file__).with_name(f"state_{number}.db"), file)
+    assert version(file) == number
+    return Database(file)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_transfers_of_every_version_are_read_for_ever(file: Path, number: int) -> None:
+    database = reopened(file, number)
     done, running = Ledger(database).latest(10)
     database.close()
+    assert version(file) == len(migrations("migrations"))
     assert (done.id, done.status, done.order.source.path) == ("tr-00000002", "completed", "/home/me/done")
     assert done.outcome
     assert (done.outcome.sent_files, done.outcome.problems[0].reason) == (2, "permission denied")
@@ -120,7 +130,46 @@ def test_a_database_of_the_first_version_opens_for_ever(file: Path) -> None:
     assert running.cancel_requested
 
 
-@pytest.mark.parametrize("name", ["transfers", "chunks"])
+def test_a_database_without_watches_takes_them_after_its_first_use(file: Path) -> None:
+    database = reopened(file, 1)
+    watches, records = Watches(database), JobRecords(database)
+    added = watches.add(Watch(sandbox="gpu1", session="train"))
+    records.add(JobRecord(job_id="job-00000001", sandbox="gpu1", session="train", watch_id=added.id))
+    assert (watches.list(), [record.watch_id for record in records.list()]) == ((added,), [added.id])
+    database.close()
+    assert version(file) >= 2
+
+
+def test_watches_of_the_second_version_are_read_for_ever(file: Path) -> None:
+    database = reopened(file, 2)
+    watches = Watches(database)
+    done, waiting = watches.list()
+    assert (done.sandbox, done.status, done.last_exit_code) == ("gpu2", Status.COMPLETED, 3)
+    assert (waiting.name, waiting.log_file, waiting.metadata) == ("resnet", "/home/me/train.log\udcff", {"paper": "x"})
+    assert (waiting.interrupted_at, waiting.resume_attempts, waiting.last_checkpoint) == (200.0, 1, '{"step":7}')
+    policy = waiting.policy
+    assert (policy.interval_s, policy.resume_env, policy.hooks) == (60.0, {"STEP": "7"}, ("codex",))
+    interrupted, completed = watches.events()
+    assert (interrupted.type, interrupted.payload) == (EventType.INTERRUPTED, {"reason": "gone", "rebooted": True})
+    assert (completed.watch_id, completed.summary) == (2, "eval on gpu2 has ended with exit code 3")
+    assert watches.last_beat() == Heartbeat(4321, 300.0)
+    database.close()
+
+
+def test_what_the_second_version_left_to_do_is_done_for_ever(file: Path) -> None:
+    database = reopened(file, 2)
+    watches = Watches(database)
+    told = [(effect.watch_id, effect.channel) for effect in watches.pending(400.0) if not effect.resume]
+    assert told == [(1, "webhook"), (1, "hook:codex"), (2, "file"), (2, "desktop")]
+    resumes = [effect.resume for effect in watches.pending(400.0) if effect.resume]
+    assert resumes == [Resume("job-0123456789abcdef-r1", "job-0123456789abcdef")]
+    ended, gone = JobRecords(database).list()
+    assert (ended.session, ended.state, ended.exit_code, ended.ended) == ("eval", "ended", 3, 205.5)
+    assert (gone.session, gone.state, gone.via, gone.command) == ("train", "gone", "tmux", "python train.py")
+    database.close()
+
+
+@pytest.mark.parametrize("name", ["transfers", "chunks", "watches", "jobs"])
 def test_every_statement_has_a_name_and_one_end(name: str) -> None:
     found = statements(name)
     assert all(sqlite3.complete_statement(statement) for statement in found.values())
@@ -128,7 +177,8 @@ def test_every_statement_has_a_name_and_one_end(name: str) -> None:
 
 
 def test_sqlite_is_not_loaded_before_it_is_needed() -> None:
-    modules = "sys, remote_sandbox_mcp.tasks.transfers, remote_sandbox_mcp.store.chunks"
+    modules = "sys, remote_sandbox_mcp.tasks.transfers, remote_sandbox_mcp.store.chunks, "
+    modules += "remote_sandbox_mcp.jobs.supervise"
     program = f"import {modules}; print('sqlite3' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert said.stdout == "False\n"

@@ -1,0 +1,250 @@
+"""A background job: what it is started with, what is asked about it, and what is seen of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from .command import RUN_ID
+from .errors import BadArgument, NotStarted, Unsupported
+
+JOB_ID = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
+# tmux itself takes no "." and no ":" in a session's name; other marks would have to be quoted by whoever attaches.
+_ODD_IN_SESSION = re.compile(r"[^\w@%+=,-]")
+LONGEST_SESSION = 60
+
+
+def new_job_id() -> str:
+    """A name for a job that nobody has used before: a start that is repeated under it starts nothing."""
+    import uuid
+
+    return f"job-{uuid.uuid4().hex[:16]}"
+
+
+def next_attempt(job_id: str, attempt: int) -> str:
+    """The name of a resumed job: the same attempt always has the same, so that it starts once.
+
+    >>> next_attempt("job-0123456789abcdef", 1), next_attempt("job-0123456789abcdef-r1", 2)
+    ('job-0123456789abcdef-r1', 'job-0123456789abcdef-r2')
+    """
+    return f"{re.sub(r'-r[0-9]+$', '', job_id)}-r{attempt}"
+
+
+def session_name(wanted: str) -> str:
+    """A session's name as tmux takes it. Raises BadArgument.
+
+    >>> session_name("train.v2"), session_name("a b")
+    ('train_v2', 'a_b')
+    """
+    name = _ODD_IN_SESSION.sub("_", wanted)
+    if not name or len(name.encode("utf-8", "replace")) > LONGEST_SESSION * 3 or len(name) > LONGEST_SESSION:
+        raise BadArgument(f"session_name must have 1 to {LONGEST_SESSION} characters, not {len(wanted)}")
+    if name[0] in "-=%@+$":
+        raise BadArgument(f"session_name {wanted[:60]!r} begins with a mark that means something to tmux; use a letter")
+    if RUN_ID.match(name):
+        raise BadArgument(f"session_name {name!r} looks like the handle of an exec_bash run; choose another")
+    return name
+
+
+class JobRefused(NotStarted):
+    """A job that was not started; `reason` is a word for the program.
+
+    cwd, log, syntax, shell, session, in_use; for `instead_of` the state of that job: running, ended, missing.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOrder:
+    """What a job is started with. With `instead_of`, it starts only if that job is gone without having ended."""
+
+    job_id: str = field(default_factory=new_job_id)
+    session: str
+    script: str
+    cwd: str = ""
+    # Empty: .codex_logs/SESSION.log under cwd. A relative one starts at cwd, too.
+    log_file: str = ""
+    # Not shown: variables are where people keep tokens.
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    instead_of: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStarted:
+    """A job that has begun. `recovered`: it had been started before, by the same id. `via`: tmux, or detached."""
+
+    job_id: str
+    session: str
+    log_file: str
+    cwd: str
+    via: str
+    recovered: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobLook:
+    """Which job is asked for (by its id, or else the newest of a session), and what is wanted of it.
+
+    The log comes from `cursor` on, or else its last `lines`; never more than `most_bytes`.
+    A session that is not ours is found by tmux itself, and its end in the last line of `log_file`.
+    """
+
+    job_id: str = ""
+    session: str = ""
+    log_file: str = ""
+    lines: int = 50
+    cursor: int | None = None
+    most_bytes: int = 65536
+    checkpoint_path: str = ""
+    checkpoint_command: str = ""
+    # Where a checkpoint's relative path and command start; empty for the job's own folder.
+    cwd: str = ""
+    usage: bool = False
+
+
+class JobState(str, Enum):
+    """What a job is doing. GONE: it neither runs nor has an exit status. MISSING: nothing is known of it there."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    GONE = "gone"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """The end of a checkpoint's text, when it was written, or why it cannot be read."""
+
+    text: bytes = b""
+    mtime: float = 0.0
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobUsage:
+    """What the processes of a job use now; `gpus` by their index: MB of their memory."""
+
+    processes: int = 0
+    memory_mb: float = 0.0
+    cpu_s: float = 0.0
+    gpus: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSeen:
+    """What is seen of a job. `cursor` is where the next look at its log should begin."""
+
+    state: JobState
+    job_id: str = ""
+    session: str = ""
+    log_file: str = ""
+    cwd: str = ""
+    # The beginning of the command.
+    command: str = ""
+    via: str = ""
+    exit_code: int | None = None
+    signal: str = ""
+    # "exited", or "stopped" by our own hand.
+    ending: str = ""
+    # Why it is gone or missing, and whether the machine was restarted since it began.
+    reason: str = ""
+    rebooted: bool = False
+    started: float = 0.0
+    seconds: float = 0.0
+    log: bytes = b""
+    log_size: int = 0
+    cursor: int = 0
+    # Seconds since the log last grew.
+    silent_s: float = 0.0
+    checkpoint: Checkpoint | None = None
+    usage: JobUsage | None = None
+    # What would not die.
+    survivors: tuple[int, ...] = ()
+    # Not started by us: a session of tmux that somebody made.
+    foreign: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        return self.state is JobState.RUNNING
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobWait:
+    """What ends a wait: the job's end always, a pattern in the log from the look's cursor on, or silence."""
+
+    seconds: float = 45.0
+    pattern: str = ""
+    silence_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class JobWaited:
+    """Why a wait is over ("ended", "pattern", "silence", "timeout"), the line that fitted, and what is seen."""
+
+    why: str
+    seen: JobSeen
+    line: str = ""
+
+
+class Jobs(Protocol):
+    """The jobs of a sandbox. Every method raises ConnectError where it cannot be opened, Unsupported where it has none.
+
+    A job belongs to its machine: it outlives the line and whoever started it, and is known there by its id.
+    """
+
+    async def start(self, order: JobOrder) -> JobStarted:
+        """Start it, once for its id, in one round trip. Raises NotStarted, with nothing begun: a bad folder, a log
+        that cannot be written, a session name in use, a syntax error. Raises LostContact where that is not known."""
+        ...
+
+    async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
+        """What each of them is doing, in their order, in one round trip."""
+        ...
+
+    async def wait(self, look: JobLook, wait: JobWait) -> JobWaited:
+        """Wait for something to happen."""
+        ...
+
+    async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
+        """End its whole tree: TERM, `grace_s` seconds, KILL; and see what became of it."""
+        ...
+
+    async def list(self, limit: int = 100) -> list[JobSeen]:
+        """All jobs that the machine knows, newest first, without their logs."""
+        ...
+
+    async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
+        """Type a text, then keys by tmux's names, into a running job's pane. Raises NotStarted, Unsupported."""
+        ...
+
+
+class NoJobs:
+    """The jobs of a sandbox that can have none, with the reason in one sentence."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    async def start(self, order: JobOrder) -> JobStarted:
+        raise Unsupported(self._why)
+
+    async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
+        raise Unsupported(self._why)
+
+    async def wait(self, look: JobLook, wait: JobWait) -> JobWaited:
+        raise Unsupported(self._why)
+
+    async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
+        raise Unsupported(self._why)
+
+    async def list(self, limit: int = 100) -> list[JobSeen]:
+        raise Unsupported(self._why)
+
+    async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
+        raise Unsupported(self._why)

@@ -1,0 +1,259 @@
+"""What a watch becomes by what is seen of its job: every rule of the watchdog, decided without doing anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from .job import JobLook, JobSeen, JobStarted, JobState, next_attempt
+from .output import harmless, last_line
+from .watch import Decision, Event, EventType, NoContact, Resume, Status, Watch
+
+LONGEST_PAUSE_S = 3600.0
+LONGEST_TAIL = 16_000
+LONGEST_CHECKPOINT = 16_000
+LONGEST_REASON = 500
+
+
+def is_due(watch: Watch, now: float) -> bool:
+    """Whether it is time to look. Never is a look further away than the interval, unless the clock was put back."""
+    return watch.status is Status.ACTIVE and not now < watch.due <= now + watch.policy.interval_s
+
+
+def question(watch: Watch) -> JobLook:
+    """What is asked about its job. One that was interrupted may have been started again, by a person, as another."""
+    policy = watch.policy
+    anew = bool(watch.interrupted_at and watch.job_id)
+    return JobLook(
+        job_id="" if anew else watch.job_id,
+        session=watch.session,
+        # With another log it would still be that session; one that is not ours is known by its log alone.
+        log_file="" if anew else watch.log_file,
+        lines=policy.log_lines,
+        most_bytes=LONGEST_TAIL,
+        checkpoint_path=policy.checkpoint_path,
+        checkpoint_command=policy.checkpoint_command,
+        cwd=watch.cwd,
+    )
+
+
+def announcements(watch: Watch, event: Event) -> tuple[str, ...]:
+    """The channels by which an event is told."""
+    policy = watch.policy
+    return (
+        "file",
+        *(("desktop",) if policy.notify_local else ()),
+        *(("webhook",) if policy.webhook_url else ()),
+        *(f"hook:{name}" for name in dict.fromkeys(policy.hooks)),
+    )
+
+
+def decide(watch: Watch, seen: JobSeen | NoContact, now: float) -> Decision:
+    """What a look at its job, or the failure to look, makes of a watch."""
+    if watch.status is not Status.ACTIVE:
+        return Decision(watch)
+    if isinstance(seen, NoContact):
+        return _unseen(watch, seen, "config_missing" if seen.config else "unreachable", now)
+    if seen.state is JobState.MISSING:
+        reason = f"nothing is known of the job there ({seen.reason or 'perhaps its home folder is not mounted'})"
+        return _unseen(watch, NoContact(reason), "unknown", now)
+    met = _met(watch, seen, now)
+    if seen.state is JobState.ENDED:
+        return _ended(met, seen)
+    return _running(watch, met, seen) if seen.is_running else _gone(met, seen, now)
+
+
+def resumed(watch: Watch, outcome: JobStarted | str, now: float) -> Decision:
+    """What an attempt to resume makes of a watch: the job that began, or in a few words why none did."""
+    if watch.status is not Status.ACTIVE:
+        return Decision(watch)
+    attempt = f"attempt {watch.resume_attempts} of {watch.policy.max_resume_attempts}"
+    if isinstance(outcome, JobStarted):
+        summary = f"{_who(watch)} was started again ({attempt})"
+        after = replace(
+            _well(watch), job_id=outcome.job_id, last_state="running", last_summary=summary, last_error="",
+            due=now + watch.policy.interval_s,
+        )  # fmt: skip
+        payload = {"job_id": outcome.job_id, "attempt": watch.resume_attempts, "via": outcome.via}
+        return Decision(after, (_event(EventType.RESUME_STARTED, after, payload),))
+    reason = _short(outcome)
+    summary = f"{_who(watch)} could not be started again ({attempt}): {reason}"
+    # The wait for the next attempt begins here.
+    after = replace(watch, last_state="interrupted", last_summary=summary, last_error=reason, interrupted_at=now)
+    failed = _event(EventType.RESUME_FAILED, after, {"attempt": watch.resume_attempts, "reason": reason})
+    rest = _await_resume(after, {"reason": reason}, now)
+    return replace(rest, events=(failed, *rest.events))
+
+
+def take_back(watch: Watch, now: float) -> Decision:
+    """What a refused attempt makes of a watch: its job runs or has ended after all, so it never was one."""
+    if watch.status is not Status.ACTIVE:
+        return Decision(watch)
+    attempts = max(0, watch.resume_attempts - 1)
+    return Decision(replace(watch, resume_attempts=attempts, last_state="interrupted", due=now))
+
+
+def _met(watch: Watch, seen: JobSeen, now: float) -> Watch:
+    """The watch after contact with its machine: what is told there of log, checkpoint and job is kept."""
+    checkpoint, problem = _checkpoint(watch, seen)
+    tail = harmless(seen.log)[-LONGEST_TAIL:]
+    return replace(
+        watch,
+        # A person may have started the session again: as a job of ours, or as a session of their own.
+        job_id="" if seen.foreign else seen.job_id or watch.job_id,
+        last_log_tail=tail or watch.last_log_tail,
+        last_checkpoint=checkpoint,
+        last_error=problem,
+        failures=0,
+        checked=now,
+        due=now + watch.policy.interval_s,
+    )
+
+
+def _unseen(watch: Watch, trouble: NoContact, state: str, now: float) -> Decision:
+    reason, failures = _short(trouble.reason), watch.failures + 1
+    tell = not watch.alerted and (trouble.config or failures >= watch.policy.alert_after_failures)
+    if trouble.config:
+        summary = f"{_who(watch)} cannot be looked after, as its sandbox is not configured: {reason}"
+    else:
+        summary = f"{_who(watch)} could not be looked at ({_times(failures)} in a row): {reason}"
+    after = replace(
+        watch, failures=failures, alerted=watch.alerted or tell, last_state=state, last_summary=summary,
+        last_error=reason, checked=now, due=now + watch.policy.interval_s,
+    )  # fmt: skip
+    kind = EventType.CONFIG_MISSING if trouble.config else EventType.SSH_UNREACHABLE
+    event = _event(kind, after, {"reason": reason, "failures": failures})
+    return Decision(after, (event,) if tell else ())
+
+
+def _running(before: Watch, met: Watch, seen: JobSeen) -> Decision:
+    line = last_line(seen.log)
+    summary = f"{_who(met)}: running for {span(seen.seconds)}" + (f", last line: {line}" if line else "")
+    after = replace(_well(met), last_state="running", last_summary=summary)
+    if not (before.alerted or before.interrupted_at):
+        return Decision(after)
+    how = "is running again, for" if before.interrupted_at else "can be seen again, and has been running for"
+    told = replace(after, last_summary=f"{_who(met)} {how} {span(seen.seconds)}")
+    payload = {"seconds": round(seen.seconds, 3), "after": "interrupted" if before.interrupted_at else "no contact"}
+    return Decision(after, (_event(EventType.RUNNING_RESTORED, told, payload),))
+
+
+def _ended(met: Watch, seen: JobSeen) -> Decision:
+    how = "was stopped" if seen.ending == "stopped" else "has ended"
+    code = "an unknown exit code" if seen.exit_code is None else f"exit code {seen.exit_code}"
+    summary = f"{_who(met)} {how} with {code}{f' ({seen.signal})' if seen.signal else ''} after {span(seen.seconds)}"
+    after = replace(
+        _well(met), status=Status.COMPLETED, last_state="completed", last_summary=summary, last_exit_code=seen.exit_code
+    )
+    payload = {
+        "exit_code": seen.exit_code, "signal": seen.signal, "ending": seen.ending,
+        "seconds": round(seen.seconds, 3), "last_line": last_line(seen.log),
+    }  # fmt: skip
+    return Decision(after, (_event(EventType.COMPLETED, after, payload),))
+
+
+def _gone(met: Watch, seen: JobSeen, now: float) -> Decision:
+    why = "its machine was restarted" if seen.rebooted else "it no longer runs and left no exit status"
+    reason = _short(f"{why} ({seen.reason})" if seen.reason else why)
+    payload = {"reason": reason, "rebooted": seen.rebooted, "checkpoint": met.last_checkpoint}
+    first = not met.interrupted_at
+    summary = f"{_who(met)} was interrupted: {reason}"
+    # With a clock that was put back since, the wait would have no end.
+    since = now if first else min(met.interrupted_at, now)
+    after = replace(
+        met, alerted=False, last_state="interrupted", last_summary=summary, last_error=reason, interrupted_at=since
+    )
+    rest = _await_resume(after, payload, now)
+    # Where nothing is left to be tried, the one event says both.
+    if first and rest.watch.status is Status.ACTIVE:
+        return replace(rest, events=(_event(EventType.INTERRUPTED, after, payload),))
+    return rest
+
+
+def _await_resume(watch: Watch, payload: Mapping[str, Any], now: float) -> Decision:
+    """What follows for an interrupted one: nothing, a wait, an attempt, or the end of all attempts."""
+    policy = watch.policy
+    later = now + policy.interval_s
+    if not (policy.auto_resume and policy.resume_command and policy.max_resume_attempts > 0):
+        return Decision(replace(watch, due=later))
+    if watch.resume_attempts >= policy.max_resume_attempts:
+        return _exhausted(watch, payload)
+    at = watch.interrupted_at + _pause(watch)
+    if now < at:
+        return Decision(replace(watch, due=min(later, at)))
+    attempt = watch.resume_attempts + 1
+    base = watch.job_id or _own_id(watch)
+    after = replace(watch, resume_attempts=attempt, last_state="resuming", due=later)
+    return Decision(after, resume=Resume(next_attempt(base, attempt), watch.job_id))
+
+
+def _exhausted(watch: Watch, payload: Mapping[str, Any]) -> Decision:
+    used = f"after {watch.resume_attempts} of {watch.policy.max_resume_attempts} attempts"
+    summary = f"{_who(watch)} is interrupted and is not started again, {used}: {payload['reason']}"
+    after = replace(watch, status=Status.EXHAUSTED, last_state="exhausted", last_summary=summary)
+    return Decision(after, (_event(EventType.EXHAUSTED, after, {**payload, "attempts": watch.resume_attempts}),))
+
+
+def _pause(watch: Watch) -> float:
+    """How long an interrupted job is left alone: twice as long after each attempt, up to an hour or what was asked."""
+    delay = watch.policy.resume_delay_s
+    return max(delay, min(delay * 2.0 ** min(watch.resume_attempts, 32), LONGEST_PAUSE_S))
+
+
+def _own_id(watch: Watch) -> str:
+    """What a session that is not ours is called when it is ours; watches of two databases have the same numbers."""
+    return f"job-watch-{watch.id:08d}-{int(watch.created * 1000):x}"
+
+
+def _well(watch: Watch) -> Watch:
+    return replace(watch, failures=0, alerted=False, interrupted_at=0.0)
+
+
+def _checkpoint(watch: Watch, seen: JobSeen) -> tuple[str, str]:
+    """The newest readable checkpoint, and why there is no newer one."""
+    kept, found = watch.last_checkpoint, seen.checkpoint
+    if found is None or found.problem:
+        return kept, "" if found is None else f"unable to read the checkpoint: {_short(found.problem)}"
+    if watch.policy.checkpoint_format != "json":
+        return harmless(found.text)[-LONGEST_CHECKPOINT:], ""
+    try:
+        # Losses that are not a number are common, and JSON has no word for them.
+        value = json.loads(found.text.decode("utf-8", "replace"), parse_constant=str)
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        return kept, f"the checkpoint is not valid JSON: {_short(str(error))}"
+    if len(text) > LONGEST_CHECKPOINT:
+        return kept, f"the checkpoint is too long to be kept ({len(text)} characters)"
+    return text, ""
+
+
+def _event(kind: EventType, watch: Watch, payload: Mapping[str, Any]) -> Event:
+    return Event(type=kind, summary=watch.last_summary, payload=payload, watch_id=watch.id)
+
+
+def _who(watch: Watch) -> str:
+    return f"{watch.session} on {watch.sandbox}"
+
+
+def _short(reason: str) -> str:
+    return " ".join(reason.split())[:LONGEST_REASON]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def span(seconds: float) -> str:
+    """
+    >>> span(4.2), span(200), span(7380), span(7200), span(280000)
+    ('4 s', '3 min', '2 h 3 min', '2 h', '3 d 5 h')
+    """
+    minutes, hours = int(max(0.0, seconds)) // 60, int(max(0.0, seconds)) // 3600
+    if not minutes:
+        return f"{max(0.0, seconds):.0f} s"
+    large, small = (f"{hours // 24} d", f"{hours % 24} h") if hours >= 24 else (f"{hours} h", f"{minutes % 60} min")
+    if not hours:
+        return small
+    return large if small.startswith("0 ") else f"{large} {small}"

@@ -1,0 +1,189 @@
+"""What a decision wants done: jobs that are started again, events that are told; each once, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+from ..core.errors import BadArgument, FileProblem, NotStarted, Unsupported
+from ..core.job import JobOrder, JobSeen, JobStarted, JobState
+from ..core.lifecycle import decide, question, resumed, take_back
+from ..core.sandbox import Sandbox
+from ..core.watch import Decision, Event, NoContact, Resume, Unsent, Watch
+from ..store.jobs import JobRecord, JobRecords
+from ..store.watches import DONE, FAILED, LONGEST_WAIT_S, PENDING, Effect, Watches
+from .attempts import attempt, no_contact, reason_of
+
+Get = Callable[[str], Awaitable[Sandbox]]
+Announce = Callable[[str, Watch, Event], Awaitable[None]]
+
+# How many events are told at once, how long a round waits for that, and how long one may take.
+MOST_AT_ONCE = 16
+PATIENCE_S = 5.0
+LONGEST_TELLING_S = 3600.0
+# After how long an event is told again that did not reach anybody.
+RETRIES_S = (10.0, 60.0, 300.0)
+# The machine has answered: nothing was started, and that will not change by itself.
+REFUSALS = (NotStarted, BadArgument, Unsupported, FileProblem)
+
+log = logging.getLogger(__name__)
+
+
+class Effects:
+    """Carries out what is written down as pending. Taken first, done then, settled last."""
+
+    def __init__(
+        self, watches: Watches, records: JobRecords, get: Get, announce: Announce, clock: Callable[[], float]
+    ) -> None:
+        self._watches = watches
+        self._records = records
+        self._get = get
+        self._announce = announce
+        self._clock = clock
+        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
+        # By watch and channel: what is told by one, is told in order, and so after what is being told.
+        self._telling: dict[tuple[int, str], asyncio.Task[None]] = {}
+        self._in_hand: set[int] = set()
+        # Whether something went wrong that is nobody's answer: the rows could not be written.
+        self.trouble = False
+
+    @property
+    def in_hand(self) -> Collection[int]:
+        """The numbers of what is being told, or is about to be."""
+        return self._in_hand
+
+    async def carry_out(self, sandbox: str) -> None:
+        """Do all that is pending for a sandbox; events are told meanwhile and after."""
+        resumes = self._begin_telling(sandbox)
+        if resumes:
+            await asyncio.gather(*(self.do(self._resume(effect)) for effect in resumes))
+            self._begin_telling(sandbox)
+
+    async def settle_down(self) -> None:
+        """Wait for what is being told, but not for long: a hook may take its time, and holds up nobody."""
+        if self._telling:
+            await asyncio.wait(self._telling.values(), timeout=PATIENCE_S)
+        self._telling = {lane: task for lane, task in self._telling.items() if not task.done()}
+
+    async def do(self, work: Awaitable[None]) -> None:
+        """Do something that must not keep anything else from being done."""
+        problem = await attempt(work, None)
+        if problem is not None:
+            log.warning("a part of a round failed: %s", reason_of(problem))
+            self.trouble = True
+
+    # Resuming
+
+    async def _resume(self, effect: Effect) -> None:
+        watch = self._watches.get(effect.watch_id)
+        if watch is None or effect.resume is None or not self._watches.take(effect):
+            return
+        outcome = await attempt(self._start(watch, effect.resume))
+        if isinstance(outcome, JobStarted):
+            self._write_down(watch, outcome)
+            self._close(effect, resumed(watch, outcome, self._clock()))
+        elif isinstance(outcome, REFUSALS):
+            await self._refused(effect, watch, reason_of(outcome))
+        else:
+            self._put_off(effect, watch, no_contact(outcome))
+
+    async def _start(self, watch: Watch, resume: Resume) -> JobStarted:
+        sandbox = await self._get(watch.sandbox)
+        return await sandbox.jobs.start(order(watch, resume))
+
+    async def _refused(self, effect: Effect, watch: Watch, reason: str) -> None:
+        """Nothing was started: because it cannot be, or because its job runs or has ended after all?"""
+        seen = await attempt(self._look(watch))
+        if isinstance(seen, Exception):
+            self._put_off(effect, watch, no_contact(seen))
+        elif seen.state is JobState.MISSING:
+            self._put_off(effect, watch, seen)
+        elif seen.state is JobState.GONE:
+            self._close(effect, resumed(watch, reason, self._clock()))
+        else:
+            self._close(effect, take_back(watch, self._clock()))
+
+    async def _look(self, watch: Watch) -> JobSeen:
+        (seen,) = await (await self._get(watch.sandbox)).jobs.look([question(watch)])
+        return seen
+
+    def _close(self, effect: Effect, decision: Decision) -> None:
+        now = self._clock()
+        if not self._watches.commit(decision, now, settles=effect):
+            # Somebody has changed the watch: tried again, which finds the same job, unless it was cancelled.
+            self._watches.settle(effect, PENDING, due=now)
+
+    def _put_off(self, effect: Effect, watch: Watch, seen: JobSeen | NoContact) -> None:
+        """Tried again under the same id: should it have begun after all, that finds it."""
+        now = self._clock()
+        self._watches.commit(decide(watch, seen, now), now)
+        due = now + min(watch.policy.interval_s, LONGEST_WAIT_S)
+        self._watches.settle(effect, PENDING, problem=seen.reason, due=due)
+
+    def _write_down(self, watch: Watch, started: JobStarted) -> None:
+        self._records.add(
+            JobRecord(
+                job_id=started.job_id,
+                sandbox=watch.sandbox,
+                session=started.session,
+                log_file=started.log_file,
+                cwd=started.cwd,
+                command=watch.policy.resume_command,
+                via=started.via,
+                created=self._clock(),
+                state=JobState.RUNNING.value,
+                watch_id=watch.id,
+            )
+        )
+
+    # Telling
+
+    def _begin_telling(self, sandbox: str) -> Sequence[Effect]:
+        """Have told what is to be told; returns what else is to be done."""
+        effects = self._watches.pending(self._clock(), sandbox=sandbox)
+        lanes: dict[tuple[int, str], list[Effect]] = {}
+        for effect in effects:
+            if effect.resume is None and effect.id not in self._in_hand:
+                lanes.setdefault((effect.watch_id, effect.channel), []).append(effect)
+        for lane, group in lanes.items():
+            self._in_hand.update(effect.id for effect in group)
+            self._telling[lane] = asyncio.ensure_future(self._tell_all(group, self._telling.get(lane)))
+        return [effect for effect in effects if effect.resume is not None]
+
+    async def _tell_all(self, effects: Sequence[Effect], earlier: asyncio.Task[None] | None) -> None:
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        for effect in effects:
+            async with self._turns:
+                await self.do(self._tell(effect))
+            self._in_hand.discard(effect.id)
+
+    async def _tell(self, effect: Effect) -> None:
+        watch, event = self._watches.get(effect.watch_id), self._watches.event(effect.event_id)
+        if watch is not None and event is not None and self._watches.take(effect):
+            outcome = await attempt(self._announce(effect.channel, watch, event), LONGEST_TELLING_S)
+            self._settle(effect, outcome)
+
+    def _settle(self, effect: Effect, outcome: Exception | None) -> None:
+        if outcome is None:
+            self._watches.settle(effect, DONE)
+        elif isinstance(outcome, Unsent) and outcome.passing and effect.attempts < len(RETRIES_S):
+            due = self._clock() + RETRIES_S[effect.attempts]
+            self._watches.settle(effect, PENDING, problem=reason_of(outcome), due=due)
+        else:
+            self._watches.settle(effect, FAILED, problem=reason_of(outcome))
+
+
+def order(watch: Watch, resume: Resume) -> JobOrder:
+    """How a watch's job is started again: as the same session, with the same log."""
+    policy = watch.policy
+    return JobOrder(
+        job_id=resume.job_id,
+        session=watch.session,
+        script=policy.resume_command,
+        cwd=policy.resume_cwd or watch.cwd,
+        log_file=watch.log_file,
+        env=policy.resume_env,
+        instead_of=resume.instead_of,
+    )

@@ -1,0 +1,117 @@
+"""One round of the watchdog: what is pending is done, what is due is looked at, one round trip for each machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ..core.job import Checkpoint, JobLook, JobSeen
+from ..core.lifecycle import decide, question
+from ..core.watch import NoContact, Watch
+from ..store.jobs import JobRecords
+from ..store.watches import Watches
+from .attempts import attempt, no_contact
+from .effects import Announce, Effects, Get
+
+# When the next round comes, at the soonest, after one in which something went wrong; and while something is being told.
+AFTER_TROUBLE_S, WHILE_BUSY_S = 30.0, 1.0
+# How long all checkpoints of a machine may take: so that its jobs can still be looked at without them.
+CHECKPOINTS_S = 20.0
+TOO_SLOW = Checkpoint(problem="it took too long, as may another of the same machine")
+# How long what is over is remembered, and how often that is looked at.
+KEPT_S, PRUNE_EVERY_S = 30 * 86400.0, 86400.0
+
+log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Looks after all watches. There is one at a time, however many processes read and write the same rows."""
+
+    def __init__(
+        self, watches: Watches, records: JobRecords, get: Get, announce: Announce, *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._watches = watches
+        self._records = records
+        self._get = get
+        self._clock = clock
+        self._effects = Effects(watches, records, get, announce, clock)
+        self._pruned = -math.inf
+
+    async def tick(self) -> float:
+        """Do all that is due; returns the second since the epoch at which something is due next, infinity for never.
+
+        All machines are visited at once, and none waits for another. Raises ConfigError where the rows cannot be read.
+        """
+        now, self._effects.trouble = self._clock(), False
+        self._watches.recover(now, self._effects.in_hand)
+        due: dict[str, list[Watch]] = {effect.sandbox: [] for effect in self._watches.pending(now)}
+        for watch in self._watches.due(now):
+            due.setdefault(watch.sandbox, []).append(watch)
+        await asyncio.gather(*(self._effects.do(self._visit(sandbox, watches)) for sandbox, watches in due.items()))
+        await self._effects.settle_down()
+        self._prune()
+        return self._next()
+
+    async def _visit(self, sandbox: str, watches: Sequence[Watch]) -> None:
+        await self._effects.carry_out(sandbox)
+        if watches:
+            await self._look_after(sandbox, watches)
+            await self._effects.carry_out(sandbox)
+
+    async def _look_after(self, sandbox: str, watches: Sequence[Watch]) -> None:
+        found = await attempt(self._look(sandbox, watches))
+        if isinstance(found, Exception):
+            trouble = no_contact(found)
+            for watch in watches:
+                await self._effects.do(self._judge(watch, trouble))
+            return
+        self._records.note_all((seen.job_id, seen) for seen in found if seen.job_id)
+        for watch, seen in zip(watches, found, strict=True):
+            await self._effects.do(self._judge(watch, seen))
+
+    async def _look(self, sandbox: str, watches: Sequence[Watch]) -> list[JobSeen]:
+        looks = [question(watch) for watch in watches]
+        plain = [replace(look, checkpoint_path="", checkpoint_command="") for look in looks]
+        if looks == plain:
+            return await self._ask(sandbox, looks)
+        try:
+            return await asyncio.wait_for(self._ask(sandbox, looks), CHECKPOINTS_S)
+        except asyncio.TimeoutError:
+            # A checkpoint may lie on a disk that hangs; whether the jobs live can be known without it.
+            found = await self._ask(sandbox, plain)
+        pairs = zip(looks, plain, found, strict=True)
+        return [seen if look == bare else replace(seen, checkpoint=TOO_SLOW) for look, bare, seen in pairs]
+
+    async def _ask(self, sandbox: str, looks: Sequence[JobLook]) -> list[JobSeen]:
+        found = await (await self._get(sandbox)).jobs.look(looks)
+        if len(found) != len(looks):
+            raise ValueError(f"{sandbox} was asked for {len(looks)} jobs and answered for {len(found)}")
+        return found
+
+    async def _judge(self, watch: Watch, seen: JobSeen | NoContact) -> None:
+        now = self._clock()
+        decision = decide(watch, seen, now)
+        # Where the row has changed meanwhile, what was seen is old: the next round sees what is true then.
+        if self._watches.commit(decision, now):
+            for event in decision.events:
+                log.info("watch %d: %s: %s", watch.id, event.type.value, event.summary)
+
+    def _prune(self) -> None:
+        # A clock that nobody sets: by the other one, it might be time again and again.
+        if time.monotonic() - self._pruned >= PRUNE_EVERY_S:
+            before = self._clock() - KEPT_S
+            self._watches.prune(before)
+            self._records.prune(before)
+            self._pruned = time.monotonic()
+
+    def _next(self) -> float:
+        if self._effects.in_hand:
+            return self._clock() + WHILE_BUSY_S
+        due = self._watches.next_due()
+        earliest = self._clock() + AFTER_TROUBLE_S if self._effects.trouble else 0.0
+        return math.inf if due is None else max(earliest, due)

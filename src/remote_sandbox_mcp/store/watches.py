@@ -1,0 +1,270 @@
+"""Watches, their events and what is still to be done, as rows: each change is one transaction, whoever makes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..core.job import JobStarted
+from ..core.lifecycle import announcements
+from ..core.watch import Decision, Event, EventType, Policy, Resume, Status, Watch
+from .database import Database
+from .sql import statements
+
+if TYPE_CHECKING:
+    import sqlite3
+
+PENDING, TAKEN, DONE, FAILED = "pending", "taken", "done", "failed"
+# Nothing is ever put off for longer; what seems to be was written before the clock was put back.
+LONGEST_WAIT_S = 300.0
+# What never changes in a watch, but for where its log is. As JSON, which also keeps names that are no text.
+_WANTED = ("run_id", "name", "log_file", "cwd", "command", "metadata")
+_TEXTS = ("last_state", "last_summary", "last_error", "last_log_tail", "last_checkpoint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """Something to be done for a watch: an event to be told by a channel or, where there is a `resume`, that."""
+
+    id: int
+    watch_id: int
+    sandbox: str
+    event_id: int = 0
+    channel: str = ""
+    resume: Resume | None = None
+    attempts: int = 0
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """When the daemon was last heard of."""
+
+    pid: int
+    at: float
+
+
+class Watches:
+    """The rows. Any number of processes may use them at once. Raises ConfigError."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    # Watches
+
+    def add(self, watch: Watch) -> Watch:
+        """Write a new one; returns it with its number."""
+        with self.database.writing() as connection:
+            added = _execute(connection, "add", **_fields(watch)).lastrowid
+        return replace(watch, id=added or 0)
+
+    def get(self, watch_id: int) -> Watch | None:
+        return next(iter(self._select("get", id=watch_id)), None)
+
+    def find(self, sandbox: str, session: str) -> Watch | None:
+        """The newest of a session."""
+        return next(iter(self._select("find", sandbox=sandbox, session=session)), None)
+
+    def list(self, status: Status | None = None, limit: int = 100) -> tuple[Watch, ...]:
+        """Newest first."""
+        return self._select("list", status=status.value if status else "", limit=limit)
+
+    def due(self, now: float, limit: int = 1000) -> tuple[Watch, ...]:
+        """Those that should be looked at; one that is about to be resumed is not, before that is settled."""
+        return self._select("due", now=now, limit=limit)
+
+    def next_due(self) -> float | None:
+        """When there is something to be looked at or done next, if ever."""
+        with self.database.reading() as connection:
+            due: float | None = _execute(connection, "next_due").fetchone()[0]
+        return due
+
+    def counts(self) -> Mapping[str, int]:
+        """How many there are, by status."""
+        with self.database.reading() as connection:
+            return dict(tuple(row) for row in _execute(connection, "counts").fetchall())
+
+    def started(self, watch_id: int, started: JobStarted) -> None:
+        """Note what is known only once its job has begun: where the log is."""
+        with self.database.writing() as connection:
+            row = _execute(connection, "get", id=watch_id).fetchone()
+            if row is not None:
+                placed = replace(_watch(row), log_file=started.log_file, cwd=started.cwd)
+                _execute(connection, "place", id=watch_id, wanted=_wanted(placed), now=time.time())
+
+    def commit(self, decision: Decision, now: float, *, settles: Effect | None = None) -> bool:
+        """Write a decision with all that follows from it; False, and nothing is written, where it came too late.
+
+        With `settles`, that effect is done with it: what came of it is neither lost nor noted twice.
+        """
+        watch = decision.watch
+        with self.database.writing() as connection:
+            fields = {**_fields(watch), "id": watch.id, "updated": now}
+            if not _execute(connection, "change", **fields).rowcount:
+                return False
+            if settles is not None:
+                _execute(connection, "settle", id=settles.id, state=DONE, problem="", due=now)
+            if watch.status is not Status.ACTIVE:
+                _execute(connection, "drop_resumes", id=watch.id, problem=f"the watch is {watch.status.value}")
+            for event in decision.events:
+                _tell(connection, watch, event, now)
+            if decision.resume is not None:
+                _add_effect(connection, watch.id, now, kind="resume", **dataclasses.asdict(decision.resume))
+        return True
+
+    def cancel(self, watch_id: int) -> Watch | None:
+        """Look after it no longer, whoever was about to; None where it is over or unknown."""
+        with self.database.writing() as connection:
+            if not _execute(connection, "cancel", id=watch_id, now=time.time()).rowcount:
+                return None
+            _execute(connection, "drop_resumes", id=watch_id, problem="the watch was cancelled")
+        return self.get(watch_id)
+
+    def remove(self, watch_id: int) -> None:
+        """As if it had never been."""
+        with self.database.writing() as connection:
+            for name in ("remove_effects", "remove_events", "remove"):
+                _execute(connection, name, id=watch_id)
+
+    def prune(self, before: float) -> None:
+        """Drop events from before, and watches that were over before, with all that belongs to them."""
+        with self.database.writing() as connection:
+            for name in ("prune_watches", "prune_events"):
+                _execute(connection, name, before=before)
+            _execute(connection, "prune_effects")
+
+    # Events
+
+    def event(self, event_id: int) -> Event | None:
+        with self.database.reading() as connection:
+            row = _execute(connection, "event", id=event_id).fetchone()
+        return _event(row) if row else None
+
+    def events(
+        self, watch_id: int | None = None, after: int = 0, limit: int = 100, *, newest: bool = False
+    ) -> tuple[Event, ...]:
+        """Those with a higher number than `after`, in their order: the first of them, or else the newest."""
+        name = "newest_events" if newest else "events"
+        with self.database.reading() as connection:
+            rows = _execute(connection, name, watch_id=watch_id, after=after, limit=limit).fetchall()
+        return tuple(_event(row) for row in rows)
+
+    # What is to be done
+
+    def pending(self, now: float, *, sandbox: str = "", limit: int = 10_000) -> tuple[Effect, ...]:
+        """What is to be done now, of one sandbox or of all, in the order in which it was decided."""
+        values = {"now": now, "longest": LONGEST_WAIT_S, "sandbox": sandbox, "limit": limit}
+        with self.database.reading() as connection:
+            return tuple(_effect(row) for row in _execute(connection, "pending", **values).fetchall())
+
+    def take(self, effect: Effect) -> bool:
+        """Before it is done: from here on nobody else does it, nor does anybody announce it a second time."""
+        with self.database.writing() as connection:
+            return _execute(connection, "take", id=effect.id).rowcount > 0
+
+    def settle(self, effect: Effect, state: str, *, problem: str = "", due: float = 0.0) -> None:
+        """After it was taken: it is done, it has failed, or it is to be tried again at `due`."""
+        with self.database.writing() as connection:
+            _execute(connection, "settle", id=effect.id, state=state, problem=_clean(problem), due=due)
+
+    def recover(self, now: float, in_hand: Collection[int] = ()) -> None:
+        """For the one daemon: what was taken and is not in its hand was left by one that died, or could not write.
+
+        It is resumed again, which its job's id makes harmless, but not told again: somebody may have heard it.
+        """
+        with self.database.reading() as connection:
+            left = [row for row in _execute(connection, "taken").fetchall() if row["id"] not in in_hand]
+        if not left:
+            return
+        with self.database.writing() as connection:
+            for row in left:
+                state = PENDING if row["kind"] == "resume" else FAILED
+                _execute(connection, "settle", id=row["id"], state=state, problem="it was left undone", due=now)
+
+    # The daemon
+
+    def beat(self, pid: int, now: float) -> None:
+        """Note that the daemon is alive."""
+        with self.database.writing() as connection:
+            _execute(connection, "beat", pid=pid, at=now)
+
+    def last_beat(self) -> Heartbeat | None:
+        with self.database.reading() as connection:
+            row = _execute(connection, "last_beat").fetchone()
+        return Heartbeat(row["pid"], row["at"]) if row else None
+
+    def _select(self, name: str, **values: object) -> tuple[Watch, ...]:
+        with self.database.reading() as connection:
+            return tuple(_watch(row) for row in _execute(connection, name, **values).fetchall())
+
+
+def _execute(connection: sqlite3.Connection, name: str, **values: object) -> sqlite3.Cursor:
+    return connection.execute(statements("watches")[name], values)
+
+
+def _tell(connection: sqlite3.Connection, watch: Watch, event: Event, now: float) -> None:
+    """Write an event, and that it is to be announced by each of its channels."""
+    values = {"type": event.type.value, "summary": _clean(event.summary), "payload": json.dumps(dict(event.payload))}
+    event_id = _execute(connection, "add_event", watch_id=watch.id, created=now, **values).lastrowid
+    for channel in announcements(watch, event):
+        _add_effect(connection, watch.id, now, kind="announce", event_id=event_id, channel=channel)
+
+
+def _add_effect(connection: sqlite3.Connection, watch_id: int, now: float, **values: object) -> None:
+    nothing = {"event_id": 0, "channel": "", "job_id": "", "instead_of": ""}
+    _execute(connection, "add_effect", watch_id=watch_id, due=now, **{**nothing, **values})
+
+
+def _fields(watch: Watch) -> dict[str, object]:
+    """A watch as the columns of its row, but for its number."""
+    fields = {field.name: getattr(watch, field.name) for field in dataclasses.fields(watch)}
+    for name in ("id", "policy", *_WANTED):
+        del fields[name]
+    texts = {name: _clean(fields[name]) for name in _TEXTS}
+    return {
+        **fields, **texts, "status": watch.status.value, "wanted": _wanted(watch), "interval_s": watch.policy.interval_s
+    }  # fmt: skip
+
+
+def _wanted(watch: Watch) -> str:
+    fields = {name: getattr(watch, name) for name in _WANTED}
+    return json.dumps({**fields, "metadata": dict(watch.metadata), "policy": dataclasses.asdict(watch.policy)})
+
+
+def _watch(row: sqlite3.Row) -> Watch:
+    fields = {name: row[name] for name in row.keys() if name not in ("wanted", "interval_s")}  # noqa: SIM118
+    wanted = json.loads(row["wanted"])
+    policy = _known(Policy, wanted.pop("policy"))
+    return Watch(
+        **{
+            **_known(Watch, {**wanted, **fields}),
+            "policy": Policy(**{**policy, "hooks": tuple(policy["hooks"])}),
+            "status": Status(row["status"]),
+            "alerted": bool(row["alerted"]),
+        }
+    )
+
+
+def _event(row: sqlite3.Row) -> Event:
+    fields = {name: row[name] for name in ("id", "watch_id", "summary", "created")}
+    return Event(type=EventType(row["type"]), payload=json.loads(row["payload"]), **fields)
+
+
+def _effect(row: sqlite3.Row) -> Effect:
+    fields = {name: row[name] for name in ("id", "watch_id", "sandbox", "event_id", "channel", "attempts")}
+    resume = Resume(row["job_id"], row["instead_of"]) if row["kind"] == "resume" else None
+    return Effect(resume=resume, **fields)
+
+
+def _known(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What this version knows of a value that a newer one may have written."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    return {name: value for name, value in fields.items() if name in names}
+
+
+def _clean(text: str) -> str:
+    """An error may quote a name that is no text."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,120 @@
+-- name: add
+INSERT INTO watches (
+    version, sandbox, session, wanted, interval_s, job_id, status, last_state, last_summary, last_error,
+    last_exit_code, last_log_tail, last_checkpoint, failures, alerted, interrupted_at, resume_attempts,
+    created, updated, checked, due
+) VALUES (
+    :version, :sandbox, :session, :wanted, :interval_s, :job_id, :status, :last_state, :last_summary, :last_error,
+    :last_exit_code, :last_log_tail, :last_checkpoint, :failures, :alerted, :interrupted_at, :resume_attempts,
+    :created, :updated, :checked, :due
+);
+
+-- name: get
+SELECT * FROM watches WHERE id = :id;
+
+-- name: find
+SELECT * FROM watches WHERE sandbox = :sandbox AND session = :session ORDER BY id DESC LIMIT 1;
+
+-- name: list
+SELECT * FROM watches WHERE :status = '' OR status = :status ORDER BY id DESC LIMIT :limit;
+
+-- name: due
+SELECT * FROM watches
+WHERE status = 'active' AND (due <= :now OR due > :now + interval_s)
+    AND NOT EXISTS (
+        SELECT 1 FROM outbox WHERE watch_id = watches.id AND kind = 'resume' AND state IN ('pending', 'taken')
+    )
+ORDER BY due LIMIT :limit;
+
+-- name: next_due
+SELECT MIN(due) FROM (
+    SELECT due FROM watches
+    WHERE status = 'active' AND NOT EXISTS (
+        SELECT 1 FROM outbox WHERE watch_id = watches.id AND kind = 'resume' AND state IN ('pending', 'taken')
+    )
+    UNION ALL
+    SELECT due FROM outbox WHERE state = 'pending'
+);
+
+-- name: change
+UPDATE watches
+SET version = version + 1, job_id = :job_id, status = :status, last_state = :last_state,
+    last_summary = :last_summary, last_error = :last_error, last_exit_code = :last_exit_code,
+    last_log_tail = :last_log_tail, last_checkpoint = :last_checkpoint, failures = :failures, alerted = :alerted,
+    interrupted_at = :interrupted_at, resume_attempts = :resume_attempts, updated = :updated, checked = :checked,
+    due = :due
+WHERE id = :id AND version = :version;
+
+-- name: place
+UPDATE watches SET version = version + 1, wanted = :wanted, updated = :now WHERE id = :id;
+
+-- name: cancel
+UPDATE watches SET version = version + 1, status = 'cancelled', last_state = 'cancelled', updated = :now
+WHERE id = :id AND status = 'active';
+
+-- name: remove
+DELETE FROM watches WHERE id = :id;
+
+-- name: remove_events
+DELETE FROM events WHERE watch_id = :id;
+
+-- name: remove_effects
+DELETE FROM outbox WHERE watch_id = :id;
+
+-- name: counts
+SELECT status, COUNT(*) FROM watches GROUP BY status;
+
+-- name: add_event
+INSERT INTO events (watch_id, type, summary, payload, created)
+VALUES (:watch_id, :type, :summary, :payload, :created);
+
+-- name: event
+SELECT * FROM events WHERE id = :id;
+
+-- name: events
+SELECT * FROM events WHERE id > :after AND (:watch_id IS NULL OR watch_id = :watch_id) ORDER BY id LIMIT :limit;
+
+-- name: newest_events
+SELECT * FROM (
+    SELECT * FROM events WHERE id > :after AND (:watch_id IS NULL OR watch_id = :watch_id) ORDER BY id DESC LIMIT :limit
+) ORDER BY id;
+
+-- name: add_effect
+INSERT INTO outbox (kind, watch_id, event_id, channel, job_id, instead_of, due)
+VALUES (:kind, :watch_id, :event_id, :channel, :job_id, :instead_of, :due);
+
+-- name: pending
+SELECT outbox.*, watches.sandbox FROM outbox JOIN watches ON watches.id = outbox.watch_id
+WHERE state = 'pending' AND (outbox.due <= :now OR outbox.due > :now + :longest)
+    AND (:sandbox = '' OR sandbox = :sandbox)
+ORDER BY outbox.id LIMIT :limit;
+
+-- name: take
+UPDATE outbox SET state = 'taken', attempts = attempts + 1 WHERE id = :id AND state = 'pending';
+
+-- name: settle
+UPDATE outbox SET state = :state, problem = :problem, due = :due WHERE id = :id AND state = 'taken';
+
+-- name: taken
+SELECT id, kind FROM outbox WHERE state = 'taken';
+
+-- name: drop_resumes
+UPDATE outbox SET state = 'failed', problem = :problem
+WHERE watch_id = :id AND kind = 'resume' AND state IN ('pending', 'taken');
+
+-- name: beat
+INSERT INTO heartbeat (id, pid, at) VALUES (1, :pid, :at)
+ON CONFLICT (id) DO UPDATE SET pid = :pid, at = :at;
+
+-- name: last_beat
+SELECT pid, at FROM heartbeat;
+
+-- name: prune_watches
+DELETE FROM watches WHERE status <> 'active' AND updated < :before;
+
+-- name: prune_events
+DELETE FROM events WHERE created < :before OR watch_id NOT IN (SELECT id FROM watches);
+
+-- name: prune_effects
+DELETE FROM outbox
+WHERE watch_id NOT IN (SELECT id FROM watches) OR (event_id <> 0 AND event_id NOT IN (SELECT id FROM events));
