@@ -7,12 +7,21 @@ import pytest
 
 from remote_sandbox_mcp.config import load as loading
 from remote_sandbox_mcp.config.load import load
-from remote_sandbox_mcp.config.schema import LOCAL_READERS, SERVER_READERS, SERVER_VARIABLES, TOP_KEYS, Entry
+from remote_sandbox_mcp.config.schema import (
+    HOOK_READERS,
+    LOCAL_READERS,
+    NOTIFY_READERS,
+    SERVER_READERS,
+    SERVER_VARIABLES,
+    TOP_KEYS,
+    Entry,
+)
 from remote_sandbox_mcp.config.secrets import LITERAL, doubt
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
 VARIABLES = (*SERVER_VARIABLES.values(), "REMOTE_SANDBOX_LIST", "REMOTE_SANDBOX_MCP_HOME")
-KEYS = [*SERVER_READERS, *LOCAL_READERS, *(key for key in Entry.__dataclass_fields__ if key != "where")]
+TABLES = [*SERVER_READERS, *LOCAL_READERS, *NOTIFY_READERS, "webhook_secret", *HOOK_READERS]
+KEYS = [*TABLES, *(key for key in Entry.__dataclass_fields__ if key != "where")]
 
 
 def test_the_example_works(clean_environment: Path, tmp_path: Path) -> None:

@@ -26,6 +26,11 @@ user = "jump"
 password = "command:op read {HIDDEN}"
 [local]
 env = {{ TOKEN = "{HIDDEN}" }}
+[notify]
+webhooks = ["https://hooks.slack.com/services/{HIDDEN}"]
+webhook_secret = "{HIDDEN}"
+[hooks.codex]
+command = ["codex", "--token", "{HIDDEN}"]
 """
 
 
@@ -76,6 +81,11 @@ def test_everything_is_shown_but_secrets(tmp_path: Path) -> None:
             "inline_sync_max_files": {"value": 7, "source": "REMOTE_SANDBOX_INLINE_SYNC_MAX_FILES"},
             "inline_sync_max_bytes": {"value": 67108864, "source": "default"},
             "allow_hidden": {"value": (), "source": "default"},
+            "notify.desktop": {"value": True, "source": "default"},
+            "notify.webhooks": {"value": ["https://hooks.slack.com/..."], "source": str(path)},
+            "notify.webhook_format": {"value": "auto", "source": "default"},
+            "notify.webhook_secret": {"value": "hidden", "source": str(path)},
+            "hooks.codex": {"value": "codex (60 s)", "source": str(path)},
         },
         "problems": [],
     }

@@ -11,11 +11,14 @@ from typing import Any
 
 from ..core.command import Environment
 from ..core.machine import LocalPlace, Machine
+from ..core.permission import HOOK_NAME, Hook, Notify, read_address
 from . import paths, readers
 from .machines import Builder
 from .problems import Fault, Tell, plain, quoted
 from .schema import (
+    HOOK_READERS,
     LOCAL_READERS,
+    NOTIFY_READERS,
     SECRET_KEYS,
     SERVER_READERS,
     SERVER_VARIABLES,
@@ -27,7 +30,7 @@ from .schema import (
     read_table,
     tell_unknown,
 )
-from .secrets import readable_by_others
+from .secrets import doubt, readable_by_others
 
 LIST = "REMOTE_SANDBOX_LIST"
 SINGLE_KEYS = ("host", "port", "user", "password", "key_file", "key_passphrase")
@@ -46,7 +49,7 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     settings, sources = _settings(document, file, environ, tell)
     in_environ = _unique(_environ_entries(environ, tell), tell)
     in_file = _unique(_file_entries(document, file, environ, tell), tell)
-    _tell_exposed(path, in_file.values(), tell)
+    _tell_exposed(path, in_file.values(), settings.notify, tell)
     entries = {**in_environ, **{name: entry for name, entry in in_file.items() if name not in in_environ}}
     machines = Builder(entries.values(), settings, environ, tell).machines()
     local = _local(document, file, machines, tell)
@@ -87,33 +90,39 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _environ_entries(environ: Mapping[str, str], tell: Tell) -> Iterator[Entry | None]:
-    for number, raw in enumerate(_listed(environ, tell), 1):
+    for number, raw in enumerate(listed(environ, tell), 1):
         yield read_entry(raw, f"{LIST} entry {number}{_called(raw)}", environ, tell)
-    if environ.get("REMOTE_HOST", "").strip():
-        given = {key: value for key in SINGLE_KEYS if (value := environ.get(_variable(key)))}
+    if given := single(environ):
         yield read_entry(given, "REMOTE_HOST", environ, tell, _variable)
+
+
+def single(environ: Mapping[str, str]) -> dict[str, str]:
+    """The machine that REMOTE_HOST and its companions describe, as it would stand in the list; empty for none."""
+    given = {key: value for key in SINGLE_KEYS if (value := environ.get(_variable(key)))}
+    return given if given.get("host", "").strip() else {}
 
 
 def _variable(key: str) -> str:
     return f"REMOTE_{key.upper()}"
 
 
-def _listed(environ: Mapping[str, str], tell: Tell) -> list[Any]:
+def listed(environ: Mapping[str, str], tell: Tell) -> list[Any]:
+    """The machines of REMOTE_SANDBOX_LIST as they stand there; none, which is told, where it cannot be read."""
     text = environ.get(LIST, "")
     if not text.strip():
         return []
     import json
 
     try:
-        listed = json.loads(text)
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         place = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
         tell(f"{LIST} is passed over: it is not valid JSON{place}; correct it there.")
         return []
-    if not isinstance(listed, list):
+    if not isinstance(found, list):
         tell(f"{LIST} is passed over: it must be a JSON list of machines, so put [ and ] around it.")
         return []
-    return listed
+    return found
 
 
 def _called(raw: object) -> str:
@@ -148,9 +157,9 @@ def _unique(entries: Iterable[Entry | None], tell: Tell) -> dict[str, Entry]:
     return chosen
 
 
-def _tell_exposed(path: Path, entries: Iterable[Entry], tell: Tell) -> None:
+def _tell_exposed(path: Path, entries: Iterable[Entry], notify: Notify, tell: Tell) -> None:
     """Passwords in a file that others can read are worth a sentence."""
-    secrets = (getattr(entry, key) for entry in entries for key in SECRET_KEYS)
+    secrets = [notify.webhook_secret, *(getattr(entry, key) for entry in entries for key in SECRET_KEYS)]
     if any(secret and not secret.source for secret in secrets) and readable_by_others(str(path)):
         tell(f"{path} holds a password, and other users may read it: run chmod 600 {path}.")
 
@@ -167,7 +176,55 @@ def _settings(
                 sources[f"server.{key}"] = variable
             except Fault as fault:
                 tell(f"{variable} is passed over: it {fault}.")
-    return Settings(**values), sources
+    notify, origins = _notify(document, file, environ, tell)
+    return Settings(**values, notify=notify), sources | origins
+
+
+def _notify(
+    document: Mapping[str, Any], file: str, environ: Mapping[str, str], tell: Tell
+) -> tuple[Notify, dict[str, str]]:
+    where = f"{file} [notify]"
+    known = {**NOTIFY_READERS, "webhook_secret": readers.secret(environ)}
+    values = _checked(document, "notify", known, file, tell)
+    values["webhooks"] = tuple(_addresses(values.get("webhooks", ()), where, tell))
+    if "webhook_secret" in values and (why := doubt(document["notify"]["webhook_secret"], environ)):
+        tell(f"{where}: webhook_secret is kept elsewhere, and {why}.")
+    hooks = {
+        name: hook
+        for name, raw in _table(document, "hooks", file, tell).items()
+        if (hook := _hook(name, raw, f"{file} [hooks.{plain(name)}]", tell))
+    }
+    origins = [f"notify.{key}" for key in values if values[key] != ()] + [f"hooks.{name}" for name in hooks]
+    return Notify(**values, hooks=hooks), dict.fromkeys(origins, file)
+
+
+def _addresses(urls: Iterable[str], where: str, tell: Tell) -> Iterator[str]:
+    """Those below which events may be sent; the others are told by their number, since keys are in addresses."""
+    for number, url in enumerate(urls, 1):
+        try:
+            read_address(url)
+            yield url
+        except ValueError as problem:
+            tell(f"{where}: number {number} of webhooks is passed over: it {problem}.")
+
+
+def _hook(name: str, raw: object, where: str, tell: Tell) -> Hook | None:
+    """A hook from its table. One with a mistake is left out: it would run something else than what was meant."""
+    if not isinstance(raw, Mapping):
+        tell(f"{where} is left out: it must be a table of keys and values, with command at least.")
+        return None
+    values, faults = read_table(raw, HOOK_READERS, where, tell)
+    if not HOOK_NAME.fullmatch(name):
+        faults.append("its name must be letters, digits, - and _, at most 40 of them")
+    elif not faults and "command" not in values:
+        faults.append("command is missing")
+    if faults:
+        tell(f"{where} is left out: {', and '.join(faults)}.")
+        return None
+    hook = Hook(**values)
+    if os.path.isabs(hook.command[0]) and not os.access(hook.command[0], os.X_OK):
+        tell(f"{where}: the program {quoted(hook.command[0])} is not there or may not be run; correct its path.")
+    return hook
 
 
 def _checked(
@@ -185,7 +242,7 @@ def _table(document: Mapping[str, Any], key: str, file: str, tell: Tell) -> Mapp
     table = document.get(key, {})
     if isinstance(table, Mapping):
         return table
-    example = f"[{key}.NAME]" if key == "machines" else f"[{key}]"
+    example = f"[{key}.NAME]" if key in {"machines", "hooks"} else f"[{key}]"
     tell(f"{file}: {key} is passed over: it must be a table, written as {example}.")
     return {}
 

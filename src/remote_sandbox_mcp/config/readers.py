@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..core.permission import FORMATS
 from ..core.secret import Secret
 from .problems import CONTROLS, Fault
 from .secrets import resolve_secret
@@ -150,6 +152,24 @@ def destinations(value: object) -> dict[str, str]:
         if not isinstance(item, str) or not re.fullmatch(r"[A-Za-z0-9][\w.@:/%\[\]-]*", item):
             raise Fault('holds what cannot be a destination of ssh, as "ubuntu@10.0.0.2" or an alias is')
     return {str(key): str(item) for key, item in value.items()}
+
+
+def webhook_format(value: object) -> str:
+    given = text(value).lower()
+    if given not in FORMATS:
+        raise Fault(f"must be one of {', '.join(FORMATS)}")
+    return given
+
+
+def program(value: object) -> tuple[str, ...]:
+    """A program and its arguments as they are; a list, since nothing here is a shell that would take a line apart."""
+    if not isinstance(value, list) or not value or not value[0]:
+        raise Fault('must be a list of words, the program first, as in ["/path/to/program", "argument"]')
+    first, *rest = map(_sendable, value)
+    first = os.path.expanduser(first)
+    if "/" in first and not os.path.isabs(first):
+        raise Fault("must name the program by its whole path, or by a name that is in PATH")
+    return (first, *rest)
 
 
 def _plain(value: object) -> object:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.machine import LocalPlace, Machine
+from ..core.permission import Notify
 from ..core.secret import Secret
 from . import readers
 from .problems import Fault, Tell, quoted
@@ -15,7 +16,7 @@ from .secrets import doubt
 
 Labels = Callable[[str], str]
 
-TOP_KEYS = ("default", "hosts", "server", "local", "machines")
+TOP_KEYS = ("default", "hosts", "server", "local", "machines", "notify", "hooks")
 SECRET_KEYS = ("password", "key_passphrase")
 
 SERVER_READERS: dict[str, Reader] = {
@@ -40,6 +41,15 @@ LOCAL_READERS: dict[str, Reader] = {
     "shell": readers.words,
     "init": readers.lines,
     "env": readers.variables,
+}
+NOTIFY_READERS: dict[str, Reader] = {
+    "desktop": readers.flag,
+    "webhooks": readers.texts,
+    "webhook_format": readers.webhook_format,
+}
+HOOK_READERS: dict[str, Reader] = {
+    "command": readers.program,
+    "timeout_s": readers.seconds,
 }
 _MACHINE_READERS: dict[str, Reader] = {
     "name": readers.name,
@@ -72,6 +82,7 @@ class Settings:
     inline_sync_max_files: int = 200
     inline_sync_max_bytes: int = 64 << 20
     allow_hidden: tuple[str, ...] = ()
+    notify: Notify = field(default_factory=Notify)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from ..core.command import Environment
 from ..core.machine import Hop, LocalPlace, Login, Machine
+from ..core.permission import Notify, read_address
 from ..core.secret import Secret
-from .schema import Configuration
+from .schema import SERVER_READERS, Configuration
 
 
 def show(configuration: Configuration) -> dict[str, Any]:
@@ -23,8 +23,12 @@ def show(configuration: Configuration) -> dict[str, Any]:
         ],
         "local": _local(configuration.local) if configuration.local else None,
         "settings": {
-            key: {"value": value, "source": sources.get(f"server.{key}", "default")}
-            for key, value in asdict(configuration.settings).items()
+            key: {"value": getattr(configuration.settings, key), "source": sources.get(f"server.{key}", "default")}
+            for key in SERVER_READERS
+        }
+        | {
+            key: {"value": value, "source": sources.get(key, "default")}
+            for key, value in _notify(configuration.settings.notify).items()
         },
         "problems": list(configuration.problems),
     }
@@ -66,6 +70,16 @@ def _login(login: Login) -> dict[str, Any]:
 
 def _local(local: LocalPlace) -> dict[str, Any]:
     return _filled(name=local.name, network=local.network, **_environment(local.environment))
+
+
+def _notify(notify: Notify) -> dict[str, Any]:
+    """Of an address only its host, of a command only the program: keys are in the rest."""
+    return {
+        "notify.desktop": notify.desktop,
+        "notify.webhooks": [f"{read_address(url).origin}/..." for url in notify.webhooks],
+        "notify.webhook_format": notify.webhook_format,
+        "notify.webhook_secret": _hidden(notify.webhook_secret) or None,
+    } | {f"hooks.{name}": f"{hook.command[0]} ({hook.timeout_s:g} s)" for name, hook in notify.hooks.items()}
 
 
 def _environment(environment: Environment) -> dict[str, Any]:

@@ -1,0 +1,266 @@
+"""Machines that only an MCP client's environment knows, handed over to the daemon: in the keyring, else in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ConfigError
+from . import ring
+from .aliases import agent_socket
+from .load import LIST, listed, single
+from .schema import SECRET_KEYS, Entry, read_entry
+from .secrets import LITERAL, resolve_secret
+
+FILE = "handed-over.json"
+AGENT = "SSH_AUTH_SOCK"
+
+_PATHS = ("key_file", "certificate_file")
+# What names a place and tells nothing; the words of a command may be secret themselves.
+_PLACES = ("file:", "keyring:", "env:")
+
+# By the machine's name: when it was handed over, and its entry as REMOTE_SANDBOX_LIST takes it.
+Handed = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What the file says: machines without secrets, and whether others are in the keyring."""
+
+    machines: Handed
+    in_keyring: bool = False
+    agent: str = ""
+
+
+def hand_over(names: Iterable[str], environ: Mapping[str, str], state_folder: Path) -> str:
+    """Keep the machines of these names for the daemon, with those that lead there; the newest entry wins.
+
+    Gives the sentence that says so where secrets had to be written to a file, else "". One that the environment does
+    not have (any more) is dropped: the daemon finds it in config.toml. May block for seconds: call it in a thread.
+    """
+    wanted = set(names)
+    here = _with_jumps(wanted, _entries(environ))
+    with _alone(state_folder):
+        kept = _read(state_folder)
+        held = _held(kept, state_folder)
+        before = _merged(kept, held)
+        fresh = {name: _stamped(before.get(name), _portable(*found, environ)) for name, found in here.items()}
+        if not fresh and not wanted & before.keys():
+            return ""
+        secret, plain = _sorted_out(before, wanted, fresh)
+        stored = held is not None and _keep_secrets(secret, held, kept, state_folder)
+        # One that is locked just now still holds what it was given.
+        in_keyring = held is None or (stored and bool(secret))
+        agent = (environ.get(AGENT) if any(_asks_agent(entry) for _, entry in here.values()) else "") or kept.agent
+        after = _Kept(plain if stored else plain | secret, in_keyring, agent)
+        # The daemon begins anew when the file changes, so it changes when there is something new, and only then.
+        if after != kept or (stored and secret != held):
+            _write(state_folder, after)
+    exposed = () if stored else sorted(secret.keys() & fresh.keys())
+    return _sentence(exposed, state_folder) if exposed else ""
+
+
+def handed_entries(state_folder: Path) -> str:
+    """The machines that were handed over, as REMOTE_SANDBOX_LIST takes them. May block for seconds."""
+    kept = _read(state_folder)
+    return json.dumps([item["entry"] for item in _merged(kept, _held(kept, state_folder)).values()])
+
+
+def daemon_environ(environ: Mapping[str, str], state_folder: Path) -> dict[str, str]:
+    """An environment in which the daemon finds what was handed over; what it has itself comes first."""
+    kept = _read(state_folder)
+    handed = _merged(kept, _held(kept, state_folder))
+    own = _entries(environ)
+    entries = listed(environ, _silent) + [item["entry"] for name, item in handed.items() if name not in own]
+    merged = {**environ, LIST: json.dumps(entries)} if handed else dict(environ)
+    if handed and kept.agent and not environ.get(AGENT) and os.path.exists(kept.agent):
+        merged[AGENT] = kept.agent
+    return merged
+
+
+def withdraw(state_folder: Path) -> None:
+    """Remove all that was handed over."""
+    with _alone(state_folder):
+        if _read(state_folder).in_keyring:
+            ring.delete(_account(state_folder))
+        (state_folder / FILE).unlink(missing_ok=True)
+
+
+def _entries(environ: Mapping[str, str]) -> dict[str, tuple[Mapping[str, Any], Entry]]:
+    """The machines of an environment by their names; of two with one name the first, as everywhere."""
+    found: dict[str, tuple[Mapping[str, Any], Entry]] = {}
+    for raw in [*listed(environ, _silent), single(environ)]:
+        if raw and (entry := read_entry(raw, "", environ, _silent)):
+            found.setdefault(entry.name, (raw, entry))
+    return found
+
+
+def _with_jumps(
+    names: Iterable[str], known: Mapping[str, tuple[Mapping[str, Any], Entry]]
+) -> dict[str, tuple[Mapping[str, Any], Entry]]:
+    chosen: dict[str, tuple[Mapping[str, Any], Entry]] = {}
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in known and name not in chosen:
+            chosen[name] = known[name]
+            waiting += known[name][1].jump or ()
+    return chosen
+
+
+def _stamped(before: Mapping[str, Any] | None, entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry with its time: what was handed over as it is keeps the time that it has."""
+    return dict(before) if before and before["entry"] == entry else {"saved": time.time(), "entry": entry}
+
+
+def _asks_agent(entry: Entry) -> bool:
+    return entry.agent == AGENT or not (entry.agent or entry.key_file or entry.password)
+
+
+def _portable(raw: Mapping[str, Any], entry: Entry, environ: Mapping[str, str]) -> dict[str, Any]:
+    """An entry that means the same in another folder and another environment."""
+    moved = {key: value for key, value in raw.items() if value not in (None, "")} | {"name": entry.name}
+    for key in _PATHS:
+        if paths := getattr(entry, key):
+            moved[key] = [_absolute(path) for path in paths]
+    for key in SECRET_KEYS:
+        if moved.get(key):
+            moved[key] = _portable_secret(moved[key], environ)
+    if entry.agent.startswith("$"):
+        moved["agent"] = agent_socket(entry.agent, environ) or "none"
+    return moved
+
+
+def _portable_secret(text: str, environ: Mapping[str, str]) -> str:
+    if text.startswith("file:"):
+        return f"file:{_absolute(text.removeprefix('file:'))}"
+    if not text.startswith("env:"):
+        return text
+    try:
+        return f"{LITERAL}{resolve_secret(text, environ).reveal()}"
+    except ConfigError:
+        # Not set here either: the daemon will say so as everybody else does.
+        return text
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _is_secret(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry holds what others must not read; variables and start-up lines are where people keep tokens."""
+    secrets = (str(entry.get(key, "")) for key in SECRET_KEYS)
+    return any(text and not text.startswith(_PLACES) for text in secrets) or bool(entry.get("env") or entry.get("init"))
+
+
+def _sorted_out(before: Handed, wanted: Iterable[str], fresh: Handed) -> tuple[Handed, Handed]:
+    """All that is to be kept: what holds secrets, and what does not."""
+    after = {name: item for name, item in before.items() if name not in wanted} | fresh
+    secret = {name: item for name, item in after.items() if _is_secret(item["entry"])}
+    return secret, {name: item for name, item in after.items() if name not in secret}
+
+
+def _keep_secrets(secret: Handed, held: Handed, kept: _Kept, state_folder: Path) -> bool:
+    """Put them into the keyring, in place of what it has; whether they are there now."""
+    account = _account(state_folder)
+    stored = secret == held or not secret or ring.store(account, json.dumps(secret))
+    if kept.in_keyring and not (stored and secret):
+        ring.delete(account)
+    return stored
+
+
+def _held(kept: _Kept, state_folder: Path) -> Handed | None:
+    """What the keyring holds of ours, None where it cannot be asked. It is asked only if it was given something."""
+    found = ring.fetch(_account(state_folder)) if kept.in_keyring else ""
+    return None if found is None else _machines(_parse(found))
+
+
+def _merged(kept: _Kept, held: Handed | None) -> Handed:
+    """All that was handed over; the newer of two entries with one name."""
+    merged = dict(kept.machines)
+    for name, item in (held or {}).items():
+        if name not in merged or item["saved"] > merged[name]["saved"]:
+            merged[name] = item
+    return merged
+
+
+def _account(state_folder: Path) -> str:
+    import hashlib
+
+    return f"handed-over:{hashlib.sha256(os.fsencode(os.path.realpath(state_folder))).hexdigest()[:16]}"
+
+
+@contextlib.contextmanager
+def _alone(state_folder: Path) -> Iterator[None]:
+    """Two clients that hand over at once must not lose each other's machines."""
+    import fcntl
+
+    try:
+        state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        opened = os.open(state_folder / "handed-over.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise ConfigError(f"unable to hand machines over to the daemon in {state_folder}: {error.strerror}.") from None
+    with open(opened, "r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _read(state_folder: Path) -> _Kept:
+    try:
+        found = _parse((state_folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = {}
+    return _Kept(_machines(found.get("machines")), bool(found.get("in_keyring")), str(found.get("agent") or ""))
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _machines(found: object) -> Handed:
+    items = found.items() if isinstance(found, dict) else ()
+    return {
+        name: item
+        for name, item in items
+        if isinstance(item, dict)
+        and isinstance(item.get("entry"), dict)
+        and isinstance(item.get("saved"), (int, float))
+    }
+
+
+def _write(state_folder: Path, kept: _Kept) -> None:
+    path = state_folder / FILE
+    fresh = path.with_name(f".{FILE}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    fields = {"machines": kept.machines, "in_keyring": kept.in_keyring, "agent": kept.agent}
+    try:
+        with open(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+            json.dump(fields, file)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise ConfigError(f"unable to hand machines over to the daemon in {path}: {error.strerror}.") from None
+
+
+def _sentence(secret: Iterable[str], state_folder: Path) -> str:
+    return (
+        f"The daemon needs the secrets of {', '.join(secret)}, which only this client's environment has; there is no "
+        f"keyring that takes them, so they are in {state_folder / FILE}, readable by you alone. To avoid that, put "
+        "these machines into config.toml and their secrets where a reference (keyring:, file:, command:) finds them."
+    )
+
+
+def _silent(_: str) -> None:
+    """What is wrong with an environment is told where it is loaded."""

@@ -1,0 +1,66 @@
+"""The system's keyring as a place for one text: it takes it whole, or it is not used."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from .paths import APP
+
+if TYPE_CHECKING:
+    from keyring.backend import KeyringBackend
+
+# A keyring that asks its owner for a password may wait for ever where nobody sits.
+LIMIT_S = 20.0
+
+Result = TypeVar("Result")
+
+
+def store(account: str, text: str) -> bool:
+    """Whether the keyring has the text now."""
+    return bool(_within_limit(lambda: _store(account, text)))
+
+
+def fetch(account: str) -> str | None:
+    """What the keyring has, "" for nothing; None where it cannot be asked."""
+    return _within_limit(lambda: _keyring().get_password(APP, account) or "")
+
+
+def delete(account: str) -> None:
+    _within_limit(lambda: _keyring().delete_password(APP, account))
+
+
+def _store(account: str, text: str) -> bool:
+    ring = _keyring()
+    # Below 1 is what the library itself advises against: nothing at all, or a file in plain text.
+    if ring.priority < 1:
+        return False
+    ring.set_password(APP, account, text)
+    # Some cut off what is too long for them, and say nothing.
+    if ring.get_password(APP, account) == text:
+        return True
+    ring.delete_password(APP, account)
+    return False
+
+
+def _keyring() -> KeyringBackend:
+    import keyring
+
+    return keyring.get_keyring()
+
+
+def _within_limit(ask: Callable[[], Result]) -> Result | None:
+    """What a keyring answers; None where it fails, in whatever way its platform has, or does not answer in time."""
+    import threading
+
+    answers: list[Result] = []
+
+    def listen() -> None:
+        with contextlib.suppress(Exception):
+            answers.append(ask())
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    thread.join(LIMIT_S)
+    return answers[0] if answers else None

@@ -1,0 +1,177 @@
+"""What announcements may reach: the operator names hooks and addresses, a caller chooses among them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .errors import BadArgument
+from .secret import Secret
+
+FORMATS = ("auto", "json", "slack", "feishu", "dingtalk")
+HOOK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+LONGEST_URL = 2048
+
+_URL = re.compile(r"(https?)://([^/?#]*)(/[^?#]*)?(\?[^#]*)?", re.IGNORECASE)
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_AUTHORITY = re.compile(rf"({_LABEL}(?:\.{_LABEL})*|\[[0-9a-f:.]+\])(?::([0-9]{{1,5}}))?", re.IGNORECASE)
+# What one server takes for "/", "." or the end of a name and another does not.
+_DISGUISED = re.compile(r"%(?:25|2e|2f|5c|[01][0-9a-f]|7f|(?![0-9a-f]{2}))", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A program of the operator's that may be told of events: an argument vector, which no shell reads."""
+
+    # Not shown: arguments are where people keep tokens.
+    command: tuple[str, ...] = field(repr=False)
+    timeout_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class Notify:
+    """How people are told of events, and what a caller may choose beyond that."""
+
+    desktop: bool = True
+    # Not shown: the path of such an address often is the key to it.
+    webhooks: tuple[str, ...] = field(default=(), repr=False)
+    webhook_format: str = "auto"
+    webhook_secret: Secret | None = None
+    hooks: Mapping[str, Hook] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Address:
+    """A web address taken apart; two ways to write the same one come to the same."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str = field(repr=False)
+    query: str = field(repr=False)
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port: all of it that may be shown, since keys are in the rest."""
+        usual = self.port == (443 if self.scheme == "https" else 80)
+        return f"{self.scheme}://{self.host}{'' if usual else f':{self.port}'}"
+
+    @property
+    def is_loopback(self) -> bool:
+        return is_loopback(self.host)
+
+    def __str__(self) -> str:
+        return f"{self.origin}{self.path}{self.query}"
+
+    def covers(self, other: Address) -> bool:
+        """Whether another address is this one or lies below it. One with a query is that very address."""
+        if self.origin != other.origin:
+            return False
+        if self.query:
+            return (self.path, self.query) == (other.path, other.query)
+        return other.path == self.path or other.path.startswith(f"{self.path.rstrip('/')}/")
+
+
+def allow_webhook(url: str, prefixes: Iterable[str]) -> str:
+    """The address as it will be called. Raises BadArgument for one that the operator has not allowed."""
+    try:
+        address = read_address(url)
+    except ValueError as problem:
+        raise BadArgument(f"webhook_url {problem}; nothing was started") from None
+    if not any(_covers(prefix, address) for prefix in prefixes):
+        raise BadArgument(
+            f"webhook_url leads to {address.origin}, which is not allowed to receive events; the owner of this machine "
+            f'can allow it: webhooks = ["{address.origin}/"] under [notify] in config.toml'
+        )
+    return str(address)
+
+
+def allow_hook(wanted: str, hooks: Mapping[str, Hook]) -> str:
+    """The name of the hook that is meant: by its name, or by its command line. Raises BadArgument."""
+    import json
+
+    if wanted in hooks:
+        return wanted
+    words = _words(wanted)
+    for name, hook in hooks.items():
+        if words and words == hook.command:
+            return name
+    name = wanted if HOOK_NAME.fullmatch(wanted) else "NAME"
+    command = json.dumps(words if words and name == "NAME" else ["/path/to/program"])
+    known = f" (allowed are: {', '.join(sorted(hooks))})" if hooks else ""
+    raise BadArgument(
+        f"{_shown(wanted)} would run on this machine, outside of any sandbox, and is not allowed to{known}; the owner "
+        f"of this machine can allow it: command = {command} under [hooks.{name}] in config.toml"
+    )
+
+
+def read_address(url: str) -> Address:
+    """An address that every program takes apart in the same way. Raises ValueError with the end of a sentence."""
+    if len(url) > LONGEST_URL:
+        raise ValueError(f"is longer than {LONGEST_URL} characters")
+    if not re.fullmatch(r"[!-~]+", url) or "\\" in url:
+        raise ValueError("must be plain ASCII without blanks, control characters and backslashes (a host as xn--...)")
+    found = _URL.fullmatch(url)
+    if not found:
+        raise ValueError("must begin with https:// and must not hold a #")
+    scheme, authority, path, query = found[1].lower(), found[2], found[3] or "/", found[4] or ""
+    place = _AUTHORITY.fullmatch(authority)
+    if not place:
+        raise ValueError("must name a host, perhaps a port, and no user, password or dot at the host's end")
+    host, port = place[1].lower(), int(place[2] or (443 if scheme == "https" else 80))
+    _check_place(scheme, host, port)
+    _check_path(path)
+    return Address(scheme, host, port, path, query)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine itself, by a name or address that cannot be anything else."""
+    import ipaddress
+
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _check_place(scheme: str, host: str, port: int) -> None:
+    if not 1 <= port <= 65535:
+        raise ValueError("must have a port from 1 to 65535, or none")
+    if host.startswith("["):
+        import ipaddress
+
+        try:
+            ipaddress.IPv6Address(host[1:-1])
+        except ValueError:
+            raise ValueError("has an IPv6 address that is none") from None
+    if scheme == "http" and not is_loopback(host):
+        raise ValueError("must begin with https:// unless it is on this machine (localhost)")
+
+
+def _check_path(path: str) -> None:
+    if _DISGUISED.search(path):
+        raise ValueError("has a percent sign that disguises a dot, a slash or a control character in its path")
+    # "..;" is ".." to servers that cut parameters off.
+    if any(step.partition(";")[0] in {".", ".."} for step in path.split("/")):
+        raise ValueError('must not hold "." or ".." in its path')
+
+
+def _covers(prefix: str, address: Address) -> bool:
+    try:
+        return read_address(prefix).covers(address)
+    except ValueError:
+        return False
+
+
+def _words(line: str) -> tuple[str, ...]:
+    import shlex
+
+    try:
+        return tuple(shlex.split(line[:4096]))
+    except ValueError:
+        return ()
+
+
+def _shown(text: str) -> str:
+    return repr(f"{text[:80]}..." if len(text) > 80 else text)
