@@ -20,7 +20,8 @@ $(READY): requirements.txt pyproject.toml
 	@touch $@
 
 test: setup ## All tests, on real parts
-	@scripts/system-packages openssh-server openssh-client tmux rsync bubblewrap busybox fish tcsh zsh dash shellcheck
+	@scripts/system-packages openssh-server openssh-client tmux rsync bubblewrap busybox fish tcsh zsh dash shellcheck \
+		systemd docker.io debootstrap
 	@$(BIN)/python -m pytest -n 2
 
 check: setup ## Format, lint, types, import contract, shell scripts, tests

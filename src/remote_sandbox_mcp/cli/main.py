@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import argparse
 
-VERBS = ("doctor", "sandboxes", "exec", "push", "pull", "transfers", "hosts", "config")
+VERBS = ("doctor", "sandboxes", "exec", "push", "pull", "transfers", "watchdog", "hosts", "config")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

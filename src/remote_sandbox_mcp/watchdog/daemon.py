@@ -1,0 +1,225 @@
+"""The daemon: one for each state folder, going round until it is told to end, whatever fails in a round."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ..core.errors import ConfigError, SandboxError
+from ..tasks.locks import Lock, holder
+
+LOCK_FILE = "watchdog.lock"
+# How long what is open may take to close, and work that was interrupted to end.
+CLOSING_S, ENDING_S = 1.2, 1.6
+# What a version is that could not be read: the same as long as it cannot.
+UNREADABLE = None
+
+log = logging.getLogger(__name__)
+
+
+class Supervision(Protocol):
+    """Looks after everything that is due."""
+
+    async def tick(self) -> float:
+        """Do so; returns the second since the epoch at which something is due next, infinity for never."""
+        ...
+
+
+class Vital(Protocol):
+    """What the daemon has to do with the database itself."""
+
+    def beat(self) -> None:
+        """Note that the daemon is alive."""
+
+    def version(self) -> object:
+        """Something else whenever another process may have changed anything."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often things are looked at, in seconds."""
+
+    changes_s: float = 2.0
+    # Also the longest time between two rounds, however far away what is due next: clocks are set.
+    settings_s: float = 30.0
+    shortest_rest_s: float = 0.2
+    longest_pause_s: float = 60.0
+    idle_s: float = 600.0
+
+
+USUAL = Pace()
+OpenSupervision = Callable[[], AbstractAsyncContextManager[Supervision]]
+
+
+class AlreadyWatched(SandboxError):
+    """Another process looks after this state folder."""
+
+
+class Ended(Exception):
+    """The daemon ends by itself, and why."""
+
+
+def take_lock(state: Path) -> Lock:
+    """The lock of the one daemon, signed. Raises AlreadyWatched or ConfigError."""
+    try:
+        lock = Lock.take(state / LOCK_FILE)
+    except BlockingIOError:
+        found = holder(state / LOCK_FILE)
+        who = f"process {found.pid}" if found and found.pid else "another process"
+        raise AlreadyWatched(f"the watchdog of {state} runs already, as {who}") from None
+    lock.sign()
+    return lock
+
+
+async def watch_over(
+    lock: Lock, open_supervision: OpenSupervision, stamp: Callable[[], object], vital: Vital, *,
+    until_idle: bool = False, pace: Pace = USUAL,
+) -> bool:  # fmt: skip
+    """Go round until SIGTERM, SIGINT or SIGHUP; returns whether all work had ended by then."""
+    rounds = Rounds(lock, open_supervision, stamp, vital, pace, until_idle)
+    work, told = asyncio.ensure_future(rounds.run()), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    log.info("watching over %s as process %d", lock.file.parent, os.getpid())
+    telling = asyncio.ensure_future(told.wait())
+    await asyncio.wait([work, telling], return_when=asyncio.FIRST_COMPLETED)
+    telling.cancel()
+    work.cancel()
+    done, _ = await asyncio.wait([work], timeout=ENDING_S)
+    log.info("ended: %s", "told to" if told.is_set() else rounds.why_ended)
+    return rounds.in_order and bool(done)
+
+
+class Rounds:
+    """The daemon's loop. Every wait is measured by a clock that nobody sets, and is short."""
+
+    def __init__(
+        self, lock: Lock, open_supervision: OpenSupervision, stamp: Callable[[], object], vital: Vital,
+        pace: Pace, until_idle: bool,
+    ) -> None:  # fmt: skip
+        self.in_order = True
+        self.why_ended = ""
+        self._lock = lock
+        self._open = open_supervision
+        self._stamp = stamp
+        self._vital = vital
+        self._pace = pace
+        self._until_idle = until_idle
+        self._failures = 0
+        self._trouble = ""
+        self._idle_since = math.inf
+
+    async def run(self) -> None:
+        """Go on until cancelled or Ended."""
+        while True:
+            try:
+                await self._under_one_configuration()
+            except Ended as reason:
+                self.why_ended = str(reason)
+                return
+            # A round must not end the daemon, whatever is wrong in it; that is told and tried again.
+            except Exception:
+                pause = pause_after(self._failures, self._pace.longest_pause_s)
+                self._failures += 1
+                log.exception("a round failed; the next begins in %g s", pause)
+                await asyncio.sleep(pause)
+
+    async def _under_one_configuration(self) -> None:
+        """Rounds until the configuration changes, with what it has configured open."""
+        # Makes the database where there is none: that is no change of the configuration.
+        await self._version()
+        stamp, context = self._stamp(), self._open()
+        supervision = await context.__aenter__()
+        try:
+            while self._stamp() == stamp:
+                await self._round(supervision)
+        finally:
+            await self._leave(context)
+        log.info("the configuration has changed; it is read anew")
+
+    async def _leave(self, context: AbstractAsyncContextManager[Supervision]) -> None:
+        """Close what is open; a line that is dead must not keep us."""
+        leaving = asyncio.ensure_future(context.__aexit__(None, None, None))
+        done, _ = await asyncio.wait([leaving], timeout=CLOSING_S)
+        if not done:
+            self.in_order = False
+            leaving.cancel()
+        elif problem := leaving.exception():
+            log.warning("unable to close what was open: %s", problem)
+
+    async def _round(self, supervision: Supervision) -> None:
+        if not is_in_place(self._lock):
+            # Another daemon could have begun, with a lock of the same name.
+            raise Ended("its lock was taken away")
+        # Read before the work: what others change in the meantime must be noticed after it.
+        version = await self._version()
+        due = await supervision.tick()
+        self._failures = 0
+        self._idle_since = min(self._idle_since, time.monotonic()) if due == math.inf else math.inf
+        await self._try(self._vital.beat)
+        await self._rest(due, version)
+
+    async def _rest(self, due: float, version: object) -> None:
+        """Until something is due or changed, or the settings want to be looked at."""
+        pace = self._pace
+        wanted = max(pace.shortest_rest_s, due - time.time())
+        until = time.monotonic() + min(pace.settings_s, wanted)
+        await asyncio.sleep(pace.shortest_rest_s)
+        while (left := until - time.monotonic()) > 0 and time.time() < due:
+            await asyncio.sleep(min(left, pace.changes_s))
+            if await self._version() != version:
+                return
+            await self._end_if_idle(version)
+
+    async def _end_if_idle(self, version: object) -> None:
+        """Raises Ended where there is nothing to do any more."""
+        if not self._until_idle or time.monotonic() - self._idle_since < self._pace.idle_s:
+            return
+        # Who added a watch and saw the lock held has left it to us: so let go first, and then look once more.
+        self._lock.release()
+        if await self._version() == version:
+            raise Ended("nothing to look after")
+        try:
+            self._lock = Lock.take(self._lock.file)
+        except (BlockingIOError, ConfigError):
+            raise Ended("another looks after it") from None
+        self._lock.sign()
+        self._idle_since = math.inf
+
+    async def _version(self) -> object:
+        return await self._try(self._vital.version)
+
+    async def _try(self, ask: Callable[[], object]) -> object:
+        """What the database says. In a thread: one that is locked keeps whoever asks, but must not keep a signal."""
+        try:
+            answer = await asyncio.to_thread(ask)
+        except (SandboxError, OSError) as problem:
+            # Asked every other second, it would fill the log.
+            if self._trouble != str(problem):
+                self._trouble = str(problem)
+                log.warning("the database does not answer: %s", problem)
+            return UNREADABLE
+        self._trouble = ""
+        return answer
+
+
+def is_in_place(lock: Lock) -> bool:
+    """Whether the lock that is held is the one that others see."""
+    try:
+        return os.path.samestat(os.fstat(lock.fd), os.stat(lock.file))
+    except FileNotFoundError:
+        return False
+
+
+def pause_after(failures: int, longest_s: float) -> float:
+    """1, 2, 4, ... seconds, up to the longest."""
+    return float(min(2.0 ** min(failures, 10), longest_s))

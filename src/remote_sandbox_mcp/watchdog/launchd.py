@@ -1,0 +1,113 @@
+"""The watchdog as an agent of macOS's launchd."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import plistlib
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ConfigError, SandboxError
+from .calls import Answer, call
+from .files import must_be_text, put, take_away
+from .kinds import Facts
+from .log import LOG_FILE, open_log
+from .program import Program, fixed
+
+# What launchctl says of a service that is not loaded.
+NOT_FOUND = (3, 113)
+# launchd answers so while it is still ending it.
+IN_PROGRESS = 36
+UNLOADING_S = 8.0
+
+
+def render(label: str, program: Program) -> bytes:
+    """The property list."""
+    log = str(program.state / LOG_FILE)
+    fields: dict[str, Any] = {
+        "Label": label,
+        "ProgramArguments": list(program.words),
+        "WorkingDirectory": "/",
+        "RunAtLoad": True,
+        "KeepAlive": True,
+        "ThrottleInterval": 10,
+        "ExitTimeOut": 5,
+        "ProcessType": "Background",
+        "Umask": 0o077,
+        "StandardOutPath": log,
+        "StandardErrorPath": log,
+    }
+    if variables := fixed(program):
+        fields["EnvironmentVariables"] = variables
+    return plistlib.dumps(fields)
+
+
+class Launchd:
+    """Its agent, installed or not."""
+
+    kind = "launchd"
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.label = f"remote-sandbox-mcp.watchdog{program.suffix}"
+        self.file = Path.home() / "Library/LaunchAgents" / f"{self.label}.plist"
+        self._domain = f"gui/{os.getuid()}"
+        self._target = f"{self._domain}/{self.label}"
+
+    def is_installed(self) -> bool:
+        return self.file.exists()
+
+    async def install(self, start_now: bool) -> None:
+        """Write it and, if wanted, load it, or load it anew; else the next login does. Raises SandboxError."""
+        must_be_text((*self._program.words, str(self._program.state)))
+        put(self.file, render(self.label, self._program))
+        try:
+            # launchd would make it readable by all.
+            os.close(open_log(self._program.state / LOG_FILE))
+        except OSError as error:
+            raise ConfigError(f"unable to make {self._program.state / LOG_FILE}: {error.strerror}") from error
+        if start_now:
+            await self._unload()
+            (await self._launchctl("enable", self._target)).needed()
+            (await self._launchctl("bootstrap", self._domain, str(self.file))).needed()
+
+    async def start(self) -> None:
+        """Raises SandboxError."""
+        if (await self._launchctl("print", self._target)).code in NOT_FOUND:
+            (await self._launchctl("bootstrap", self._domain, str(self.file))).needed()
+        (await self._launchctl("kickstart", self._target)).needed()
+
+    async def remove(self) -> None:
+        """Stop it and leave nothing. Raises SandboxError."""
+        if self.is_installed():
+            await self._unload()
+            take_away(self.file)
+
+    async def facts(self) -> Facts:
+        answer = await self._launchctl("print", self._target)
+        return Facts(
+            enabled=answer.code == 0, active="state = running" in answer.stdout, pid=printed_pid(answer.stdout)
+        )
+
+    async def _unload(self) -> None:
+        """Until launchd knows it no more: before that it would not take it again."""
+        answer = await self._launchctl("bootout", self._target)
+        if answer.code not in (*NOT_FOUND, IN_PROGRESS):
+            answer.needed()
+        deadline = time.monotonic() + UNLOADING_S
+        while (await self._launchctl("print", self._target)).code not in NOT_FOUND:
+            if time.monotonic() > deadline:
+                raise SandboxError(f"launchd does not let go of {self.label}; run: launchctl bootout {self._target}")
+            await asyncio.sleep(0.1)
+
+    async def _launchctl(self, *words: str) -> Answer:
+        return await call("launchctl", *words)
+
+
+def printed_pid(text: str) -> int:
+    """The process in what `launchctl print` says; 0 where there is none."""
+    found = re.search(r"^\s*pid = (\d+)$", text, re.MULTILINE)
+    return int(found[1]) if found else 0

@@ -1,0 +1,161 @@
+"""The watchdog's place among the services of this system: which kind, installed, removed, and how it stands."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..core.errors import SandboxError
+from ..core.watch import Status
+from ..store.database import STATE_FILE, Database
+from ..store.watches import Watches
+from ..tasks.locks import Holder, holder
+from . import detached, launchd, systemd
+from .daemon import LOCK_FILE
+from .kinds import Facts, Kind, Service, which
+from .program import Program, is_passing, make_program
+
+# A daemon ends within two seconds of being told to.
+ENDING_S = 4.0
+STARTING_S = 10.0
+# A heart that beats twice a minute and has not for this long has stopped.
+SILENT_S = 120.0
+CACHED = (
+    "It runs from the cache of uvx, and no more when that is cleaned; to keep it: uv tool install remote-sandbox-mcp, "
+    "and then: remote-sandbox-mcp watchdog install"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchdogStatus:
+    """How the watchdog stands. Times are seconds since the epoch; None is unknown, or not so here."""
+
+    kind: str
+    installed: bool
+    running: bool
+    pid: int | None
+    last_beat: float | None
+    database: Path
+    active: int
+    lingering: bool | None
+    notes: tuple[str, ...] = ()
+
+
+def service_for(program: Program) -> Service:
+    """The service of this system."""
+    # One that is installed is spoken of even where it cannot be spoken to just now.
+    has_systemd = shutil.which("systemctl") is not None and (
+        systemd.is_running(program.environ) or systemd.Systemd(program).is_installed()
+    )
+    kinds: dict[Kind, Callable[[Program], Service]] = {
+        "launchd": launchd.Launchd,
+        "systemd": systemd.Systemd,
+        "detached": detached.Detached,
+    }
+    return kinds[which(sys.platform, has_systemd, shutil.which("launchctl") is not None)](program)
+
+
+async def install(state: Path, config: Path | None = None, *, start_now: bool = True) -> WatchdogStatus:
+    """Have the watchdog run from now on, in the way of this system. Raises SandboxError."""
+    program = make_program(state, config)
+    service = service_for(program)
+    if start_now:
+        # One that was started before without a service would keep the lock.
+        await end_other(state, (await service.facts()).pid if service.is_installed() else 0)
+    await service.install(start_now)
+    if start_now:
+        await until(lambda: bool((found := holder(state / LOCK_FILE)) and found.pid), STARTING_S)
+    stands = await _status(service, state)
+    return replace(stands, notes=(*stands.notes, CACHED)) if stands.installed and is_passing(program) else stands
+
+
+async def remove(state: Path) -> WatchdogStatus:
+    """Have it run no more. Raises SandboxError."""
+    service = service_for(make_program(state, None))
+    await service.remove()
+    await end_other(state, 0)
+    return await _status(service, state)
+
+
+async def status(state: Path) -> WatchdogStatus:
+    """How it stands; never fails: what could not be learnt is told in the notes."""
+    return await _status(service_for(make_program(state, None)), state)
+
+
+async def end_other(state: Path, spared: int) -> None:
+    """End the daemon that holds the lock, unless it is the one spared. Raises SandboxError where it stays."""
+    found = holder(state / LOCK_FILE)
+    if found is None or not found.is_alive() or found.pid == spared:
+        return
+    with suppress(ProcessLookupError):
+        os.kill(found.pid, signal.SIGTERM)
+    if not await until(lambda: not (found.is_alive() and holder(state / LOCK_FILE)), ENDING_S):
+        raise SandboxError(f"the watchdog that runs as process {found.pid} does not end; run: kill -9 {found.pid}")
+
+
+async def until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether it came to hold in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.02)
+    return True
+
+
+async def _status(service: Service, state: Path) -> WatchdogStatus:
+    found, facts, installed = holder(state / LOCK_FILE), await service.facts(), service.is_installed()
+    beat, active, trouble = await asyncio.to_thread(_from_database, state)
+    told = notes(installed, facts, found, beat, active, time.time())
+    return WatchdogStatus(
+        kind=service.kind,
+        installed=installed,
+        running=found is not None,
+        pid=found.pid or None if found else None,
+        last_beat=beat,
+        database=state / STATE_FILE,
+        active=active,
+        lingering=facts.lingering,
+        notes=(*told, *filter(None, [trouble])),
+    )
+
+
+def notes(
+    installed: bool, facts: Facts, found: Holder | None, beat: float | None, active: int, now: float
+) -> list[str]:
+    """What an operator should know, each in a sentence."""
+    told = []
+    if installed and facts.lingering is False:
+        told.append("Lingering is off, so it ends when you log out; to keep it running: loginctl enable-linger")
+    if installed and not facts.enabled:
+        told.append("It is installed but not enabled; to put that right: remote-sandbox-mcp watchdog install")
+    if found and facts.pid and found.pid not in (0, facts.pid):
+        told.append(f"Process {found.pid} was started without the service; the service takes over when it ends.")
+    if found and beat is not None and now - beat > SILENT_S:
+        told.append(f"It has given no sign of life for {now - beat:.0f} s; its log may say why.")
+    if not found and active:
+        told.append("Nobody looks after the active watches; to start it: remote-sandbox-mcp watchdog install")
+    return told
+
+
+def _from_database(state: Path) -> tuple[float | None, int, str]:
+    """The last heartbeat, how many watches are active, and why these are unknown."""
+    if not (state / STATE_FILE).exists():
+        return None, 0, ""
+    database = Database(state / STATE_FILE)
+    try:
+        watches = Watches(database)
+        beat = watches.last_beat()
+        return beat.at if beat else None, watches.counts().get(Status.ACTIVE.value, 0), ""
+    except SandboxError as problem:
+        return None, 0, str(problem)
+    finally:
+        database.close()

@@ -1,0 +1,137 @@
+"""The watchdog as a service of the user's own systemd."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping
+from pathlib import Path
+
+from .calls import Answer, call
+from .files import must_be_text, put, take_away
+from .kinds import Facts
+from .program import Program, fixed
+
+LINGERING = Path("/var/lib/systemd/linger")
+# Not more: whatever filters system calls or hides folders would do so for hooks, agents and proxies as well, and a
+# user's systemd can only do it by forbidding them sudo.
+UNIT = """\
+[Unit]
+Description=Looks after background jobs on remote machines (remote-sandbox-mcp)
+StartLimitIntervalSec=0
+
+[Service]
+ExecStart={command}
+{environment}WorkingDirectory=/
+Restart=always
+RestartSec=5
+KillMode=mixed
+TimeoutStopSec=5
+OOMPolicy=continue
+UMask=0077
+LimitCORE=0
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def render(program: Program) -> str:
+    """The unit's text."""
+    environment = "".join(f"Environment={quoted(f'{name}={value}')}\n" for name, value in fixed(program).items())
+    return UNIT.format(command=command_line(program.words), environment=environment)
+
+
+def command_line(words: tuple[str, ...]) -> str:
+    """Words as ExecStart= takes them."""
+    # It refuses some characters in a program's own path, however they are written; a shell does not.
+    is_odd = not words[0].isprintable() or any(character in words[0] for character in "\\\"'$")
+    through = ("/bin/sh", "-c", 'exec "$@"', "sh") if is_odd else ()
+    return " ".join(quoted(word).replace("$", "$$") for word in (*through, *words))
+
+
+def quoted(word: str) -> str:
+    """A word in double quotes: specifiers doubled, and by its number what no line of a unit can hold."""
+    return '"' + "".join(_spelled(character) for character in word) + '"'
+
+
+def _spelled(character: str) -> str:
+    if character in '\\"':
+        return f"\\{character}"
+    if character == "%":
+        return "%%"
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode())
+
+
+class Systemd:
+    """Its unit, installed or not."""
+
+    kind = "systemd"
+
+    def __init__(self, program: Program) -> None:
+        environ = program.environ
+        self._program = program
+        self._env = with_runtime_folder(environ)
+        self.name = f"remote-sandbox-mcp-watchdog{program.suffix}.service"
+        config = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME") or str(Path.home()), ".config")
+        self.file = Path(config) / "systemd/user" / self.name
+
+    def is_installed(self) -> bool:
+        return self.file.exists()
+
+    async def install(self, start_now: bool) -> None:
+        """Write, enable and, if wanted, start it, or start it anew. Raises SandboxError."""
+        must_be_text((*self._program.words, str(self._program.state)))
+        put(self.file, render(self._program).encode("utf-8"))
+        (await self._systemctl("daemon-reload")).needed()
+        (await self._systemctl("enable", self.name)).needed()
+        if start_now:
+            (await self._systemctl("restart", self.name)).needed()
+
+    async def start(self) -> None:
+        """Raises SandboxError."""
+        (await self._systemctl("start", self.name)).needed()
+
+    async def remove(self) -> None:
+        """Stop it and leave nothing. Raises SandboxError."""
+        if self.is_installed():
+            (await self._systemctl("disable", "--now", self.name)).needed()
+            take_away(self.file)
+            (await self._systemctl("daemon-reload")).needed()
+            await self._systemctl("reset-failed", self.name)
+
+    async def facts(self) -> Facts:
+        answer = await self._systemctl("show", "--property=ActiveState,MainPID,UnitFileState", self.name)
+        shown = dict(line.partition("=")[::2] for line in answer.stdout.splitlines())
+        pid = shown.get("MainPID", "")
+        return Facts(
+            enabled=shown.get("UnitFileState") == "enabled",
+            active=shown.get("ActiveState") in ("active", "reloading"),
+            pid=int(pid) if pid.isdigit() else 0,
+            lingering=is_lingering(),
+        )
+
+    async def _systemctl(self, *words: str) -> Answer:
+        return await call("systemctl", "--user", "--no-pager", *words, env=self._env)
+
+
+def is_running(environ: Mapping[str, str]) -> bool:
+    """Whether this user's systemd runs and can be spoken to."""
+    folder = with_runtime_folder(environ).get("XDG_RUNTIME_DIR", "")
+    try:
+        return os.path.isdir("/run/systemd/system") and os.stat(f"{folder}/systemd/private").st_uid == os.getuid()
+    except OSError:
+        return False
+
+
+def with_runtime_folder(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables, and where they lack it the folder in which the user's systemd listens: clients drop it."""
+    usual = f"/run/user/{os.getuid()}"
+    return {**environ, "XDG_RUNTIME_DIR": environ.get("XDG_RUNTIME_DIR") or usual}
+
+
+def is_lingering() -> bool:
+    """Whether the user's systemd runs without a login."""
+    return (LINGERING / pwd.getpwuid(os.getuid()).pw_name).exists()

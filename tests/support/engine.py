@@ -1,0 +1,187 @@
+"""A container engine of the tests' own: Debian's dockerd with folders, socket and cgroup that nobody else has."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import platformdirs
+
+from tests.support.sshd import wait_until
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+# Found before any test gives itself another home: images are kept from one run to the next.
+CACHE = Path(platformdirs.user_cache_dir("remote-sandbox-mcp-tests", appauthor=False))
+# Where it is told to leave the machine's network alone, there is nothing to clean up after it.
+ALONE = ("--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
+START_S, IMAGE_S = 30, 170
+# What systemd needs where it boots in a container; all capabilities are more than some machines can give.
+BOOTS = ("--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined", "--cgroupns=private", "--tmpfs=/run:exec")
+# Writable to a container is only what is mounted so, where cgroups are of version 2.
+BOOT = "[ ! -e /sys/fs/cgroup/cgroup.controllers ] || mount -o remount,rw /sys/fs/cgroup; exec /lib/systemd/systemd"
+
+
+class EngineProblem(Exception):
+    """No engine, and why."""
+
+
+class Container:
+    """A container that runs."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self._engine = engine
+        self.name = name
+
+    def exec(
+        self, *words: str, user: str = "root", env: Mapping[str, str] | None = None, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in it, in a new session without a terminal."""
+        given = [f"--env={name}={value}" for name, value in (env or {}).items()]
+        return self._engine.docker("exec", f"--user={user}", *given, self.name, *words, check=check)
+
+    def restart(self) -> None:
+        self._engine.docker("restart", "--time=5", self.name)
+
+    def remove(self) -> None:
+        self._engine.docker("rm", "--force", "--volumes", self.name, check=False)
+
+
+class Engine:
+    """Runs from start to stop. Nothing of it is left then: no process, mount, cgroup, interface or file."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="engine-", dir="/tmp"))
+        self.socket = f"unix://{self.folder}/socket"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._containers: list[Container] = []
+
+    def __enter__(self) -> Engine:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Raises EngineProblem where it cannot run here."""
+        program = shutil.which("dockerd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+        if program is None:
+            raise EngineProblem("there is no dockerd on this machine; run: apt-get install docker.io")
+        folder = self.folder
+        places = [f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid"]
+        groups = [f"--cgroup-parent=/{folder.name}", "--exec-opt=native.cgroupdriver=cgroupfs"]
+        words = [*as_root(), program, *places, *groups, *ALONE, f"--host={self.socket}"]
+        with (folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        wait_until(self._answers, what=f"dockerd, which says {self._last_words()}", seconds=START_S)
+
+    def _answers(self) -> bool:
+        assert self._process
+        if self._process.poll() is not None:
+            raise EngineProblem(f"dockerd does not run on this machine: {self._last_words()}")
+        return self.docker("version", check=False).returncode == 0
+
+    def _last_words(self) -> str:
+        lines = (self.folder / "log").read_text(errors="replace").splitlines()
+        return lines[-1] if lines else "nothing"
+
+    def docker(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Its own client. Raises EngineProblem where that fails and must not."""
+        command = [*as_root(), "docker", f"--host={self.socket}", *words]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if check and done.returncode:
+            raise EngineProblem(f"{' '.join(words)} ended with {done.returncode}: {done.stderr.strip()}{done.stdout}")
+        return done
+
+    def import_image(self, tar: Path, name: str) -> None:
+        self.docker("import", str(tar), name)
+
+    def run(self, image: str, *words: str, options: tuple[str, ...] = ()) -> Container:
+        """A container that runs these words; it is removed with the engine."""
+        name = f"container-{len(self._containers)}"
+        container = Container(self, name)
+        self._containers.append(container)
+        self.docker("run", "--detach", "--network=none", f"--name={name}", *options, image, *words)
+        return container
+
+    def boot(self, image: str, options: tuple[str, ...] = ()) -> Container:
+        """A container in which systemd has come up."""
+        container = self.run(image, "/bin/sh", "-c", BOOT, options=(*BOOTS, *options))
+        self.until_up(container)
+        return container
+
+    def until_up(self, container: Container) -> None:
+        def is_up() -> bool:
+            state = container.exec("systemctl", "is-system-running", check=False).stdout.strip()
+            return state in ("running", "degraded")
+
+        wait_until(is_up, what="systemd to come up", seconds=START_S)
+
+    def stop(self) -> None:
+        for container in self._containers:
+            container.remove()
+        if self._process:
+            if self._process.poll() is None:
+                _run(*as_root(), "kill", f"-{signal.SIGTERM.value}", (self.folder / "pid").read_text().strip())
+            try:
+                self._process.wait(START_S)
+            finally:
+                self._process = None
+        for place in self._mounts():
+            _run(*as_root(), "umount", "--lazy", place)
+        for group in [*Path("/sys/fs/cgroup").glob(f"*/{self.folder.name}"), _cgroup(self.folder.name)]:
+            _run(*as_root(), "find", str(group), "-depth", "-type", "d", "-exec", "rmdir", "{}", ";")
+        _run(*as_root(), "rm", "-rf", str(self.folder))
+
+    def _mounts(self) -> list[str]:
+        places = (line.split()[1] for line in Path("/proc/mounts").read_text().splitlines())
+        return sorted((place for place in places if place.startswith(f"{self.folder}/")), reverse=True)
+
+
+def systemd_image() -> Path:
+    """The tar of a Debian that boots systemd, made on the first use of a machine. Raises EngineProblem."""
+    script = SCRIPTS / "systemd-image"
+    file = CACHE / f"systemd-{hashlib.sha256(script.read_bytes()).hexdigest()[:12]}.tar"
+    with _one_at_a_time(CACHE / "lock"):
+        if not file.exists():
+            for old in CACHE.glob("systemd-*.tar"):
+                old.unlink()
+            done = subprocess.run(
+                [*as_root(), str(script), str(file)], capture_output=True, text=True, timeout=IMAGE_S, check=False
+            )
+            if done.returncode:
+                raise EngineProblem(f"{script.name} could not make an image: {done.stderr.strip()}")
+    return file
+
+
+def as_root() -> tuple[str, ...]:
+    return () if os.geteuid() == 0 else ("sudo", "-n")
+
+
+@contextmanager
+def _one_at_a_time(file: Path) -> Iterator[None]:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _cgroup(name: str) -> Path:
+    return Path("/sys/fs/cgroup") / name
+
+
+def _run(*words: str) -> None:
+    with suppress(OSError):
+        subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)

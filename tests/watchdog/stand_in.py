@@ -1,0 +1,90 @@
+"""The daemon with work that stands in for ours: it writes down what it does, and obeys files in the state folder.
+
+stand_in.py STATE [PACE] [--until-idle]     exit codes as `watchdog run`; says in the end whether all work had ended
+
+trace           every line: the process, and open, tick or close
+due             in how many seconds something is due after a tick (never, where there is no such file)
+raise           a tick fails
+slow, deaf      a tick lasts for ever; deaf ones do not even hear that they should end
+dead            what is open does not close
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote_sandbox_mcp.watchdog import log
+from remote_sandbox_mcp.watchdog.daemon import AlreadyWatched, Pace, Supervision, take_lock, watch_over
+from remote_sandbox_mcp.watchdog.pulse import Pulse, change_stamp, file_stamp
+
+QUICK = {"changes_s": 0.05, "settings_s": 0.3, "shortest_rest_s": 0.02, "longest_pause_s": 0.2}
+
+
+@dataclass(frozen=True)
+class StandIn:
+    state: Path
+
+    async def tick(self) -> float:
+        self.write_down("tick")
+        if self.is_told("raise"):
+            raise ValueError("a \x1b[31mdefect")
+        while self.is_told("slow") or self.is_told("deaf"):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if not self.is_told("deaf"):
+                    raise
+        due = self.state / "due"
+        return time.time() + float(due.read_text()) if due.exists() else math.inf
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Supervision]:
+        self.write_down("open")
+        try:
+            yield self
+        finally:
+            if self.is_told("dead"):
+                await asyncio.sleep(60)
+            self.write_down("close")
+
+    def write_down(self, what: str) -> None:
+        with (self.state / "trace").open("a") as file:
+            file.write(f"{os.getpid()} {what}\n")
+
+    def is_told(self, what: str) -> bool:
+        return (self.state / what).exists()
+
+
+async def main(state: Path, pace: Pace, until_idle: bool) -> int:
+    try:
+        lock = take_lock(state)
+    except AlreadyWatched as problem:
+        print(problem, flush=True)
+        return 3
+    log.begin(state)
+    pulse, work = Pulse(state), StandIn(state)
+    in_order = await watch_over(
+        lock,
+        work.open,
+        lambda: (change_stamp(state / "config.toml"), file_stamp(pulse.file)),
+        pulse,
+        until_idle=until_idle,
+        pace=pace,
+    )
+    print("in order" if in_order else "left", flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    words = [word for word in sys.argv[1:] if word != "--until-idle"]
+    given = Pace(**json.loads(words[1])) if len(words) > 1 else Pace()
+    sys.exit(asyncio.run(main(Path(words[0]), given, "--until-idle" in sys.argv)))

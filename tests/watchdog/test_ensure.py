@@ -1,0 +1,128 @@
+"""The real daemon, started by whoever needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.tasks.locks import Lock
+from remote_sandbox_mcp.watchdog import program
+from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE
+from remote_sandbox_mcp.watchdog.ensure import LONGEST_S, ensure_running
+from tests.support.sshd import wait_until
+from tests.watchdog.conftest import Post, variables
+
+ENSURE = """
+import asyncio, os, pathlib, sys
+from remote_sandbox_mcp.watchdog.ensure import ensure_running
+sys.stdin.readline()
+print(asyncio.run(ensure_running(pathlib.Path(os.environ["REMOTE_SANDBOX_MCP_HOME"]), None)))
+"""
+
+
+async def test_it_is_started_as_a_process_of_its_own(post: Post) -> None:
+    assert await ensure_running(post.state, None) == ""
+    pid = post.pid
+    session, parent = os.getsid(pid), parent_of(pid)
+    assert session not in (pid, os.getsid(0))
+    assert parent != os.getpid()
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    ends = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in (0, 1, 2)]
+    assert ends == ["/dev/null", *[str(post.state / "watchdog.log")] * 2]
+    wait_until(lambda: post.beat_since(0), what="a heartbeat")
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: not post.pid, what="its end")
+    assert "ended: told to" in post.log
+
+
+async def test_no_secret_and_no_open_file_comes_along(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {"REMOTE_PASSWORD": "hunter2", "REMOTE_SANDBOX_LIST": "[]", "REMOTE_KEY_PASSPHRASE": "x", "TOKEN": "y"}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    with os.fdopen(os.open(os.devnull, os.O_RDONLY)) as mine:
+        os.set_inheritable(mine.fileno(), True)
+        assert await ensure_running(post.state, None) == ""
+        found = variables(post.pid)
+        assert found.keys() & secrets.keys() == set()
+        assert found["REMOTE_SANDBOX_MCP_HOME"] == str(post.state)
+        assert found.keys() <= program.KEPT | {name for name in found if name.startswith("XDG_")} | {"PWD", "_"}
+        opened = [os.readlink(f"/proc/{post.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{post.pid}/fd")]
+        assert opened.count(os.devnull) == 1
+
+
+async def test_where_one_runs_there_is_nothing_to_do_and_that_is_known_at_once(post: Post) -> None:
+    post.watch()
+    durations = []
+    for _ in range(20):
+        begun = time.perf_counter()
+        assert await ensure_running(post.state, None) == ""
+        durations.append(time.perf_counter() - begun)
+    assert min(durations) < 0.001
+    assert post.pid == post.started[0].pid
+
+
+def test_of_several_who_need_it_at_once_one_starts_it(post: Post) -> None:
+    words = [sys.executable, "-c", ENSURE]
+    crowd = [subprocess.Popen(words, stdin=-1, stdout=-1, text=True, cwd=post.state) for _ in range(4)]
+    for process in crowd:
+        assert process.stdin
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert [process.communicate()[0] for process in crowd] == ["\n"] * 4
+    wait_until(lambda: post.beat_since(0), what="a heartbeat")
+    assert post.log.count("watching over") == 1
+
+
+async def test_after_a_kill_it_is_started_again(post: Post) -> None:
+    assert await ensure_running(post.state, None) == ""
+    first = post.pid
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: not post.pid, what="the kernel to let go of its lock")
+    assert await ensure_running(post.state, None) == ""
+    assert post.pid not in (0, first)
+
+
+async def test_one_that_cannot_start_is_told_in_a_sentence(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    begun = time.monotonic()
+    told = await ensure_running(post.state, None)
+    assert told == f"The watchdog was started, but has ended at once; {post.state}/watchdog.log says why."
+    assert time.monotonic() - begun < LONGEST_S
+
+
+async def test_a_state_folder_that_is_not_there_is_told_in_a_sentence(post: Post) -> None:
+    told = await ensure_running(post.state / "gone", None)
+    assert told.startswith("The watchdog could not be started: unable to open ")
+
+
+async def test_one_that_is_slow_to_start_is_not_waited_for_long(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = post.state / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 5\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(slow))
+    begun = time.monotonic()
+    assert await ensure_running(post.state, None) == ""
+    assert LONGEST_S - 0.1 < time.monotonic() - begun < LONGEST_S + 0.5
+    # Which holds the lock, as the daemon would: so nobody starts another.
+    with pytest.raises(BlockingIOError):
+        await asyncio.to_thread(Lock.take, post.state / LOCK_FILE)
+    wait_until(lambda: not Path(post.state / LOCK_FILE).read_bytes() and is_free(post), what="its end")
+
+
+def is_free(post: Post) -> bool:
+    try:
+        Lock.take(post.state / LOCK_FILE).release()
+    except BlockingIOError:
+        return False
+    return True
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
