@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .background import Background
 from .config import paths
 from .config.schema import Configuration, Settings
 from .copies import Copies, no_routes, routes_between
@@ -76,11 +77,13 @@ class App:
         self.patience_s = patience_s
         self.settings = settings or Settings()
         self.copies = Copies(fleet, self.settings, config_file, routes)
+        self.background = Background(fleet, self.settings, config_file)
         self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     async def close(self) -> None:
-        """Transfers that run go on in processes of their own; all else ends."""
+        """Transfers that run go on in processes of their own, and jobs on their machines; all else ends."""
         await self.copies.close()
+        await self.background.close()
         await self.fleet.close()
 
     # Sandboxes

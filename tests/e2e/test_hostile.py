@@ -165,6 +165,10 @@ STRINGS = [
 HARMLESS: dict[str, dict[str, Any]] = {
     "select_sandbox": {},
     "exec_bash": {"command": "true", "timeout_s": 20},
+    "exec_bash_background": {"command": "true", "ensure_watchdog": False},
+    "wait_background_task": {"tmux_session": "run-0123456789abcdef", "timeout_s": 1},
+    "list_background_tasks": {},
+    "send_background_input": {"tmux_session": "nobody", "text": "x"},
     "check_background_task": {"tmux_session": "run-0123456789abcdef"},
     "stop_background_task": {"tmux_session": "run-0123456789abcdef"},
     "list_remote_files": {"remote_path": "any"},

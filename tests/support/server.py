@@ -127,6 +127,11 @@ def check_answer(answer: CallToolResult, schema: dict[str, Any] | None) -> None:
     assert len(error) < 1100
 
 
+ALWAYS_THERE = (".content", ".entries", ".matches", ".tasks", ".events", ".watches")
+# Clients rely on every field of a watch.
+WHOLE = (".watch.", ".watches.")
+
+
 def empty_fields(value: object, name: str = "") -> Iterator[str]:
     """Where a result says nothing, except in the few fields that are always there."""
     if isinstance(value, dict):
@@ -135,7 +140,7 @@ def empty_fields(value: object, name: str = "") -> Iterator[str]:
     elif isinstance(value, list) and value:
         for item in value:
             yield from empty_fields(item, name)
-    elif (value is None or value in ("", [])) and name not in (".content", ".entries", ".matches"):
+    elif (value is None or value in ("", [])) and name not in ALWAYS_THERE and not name.startswith(WHOLE):
         yield name
 
 

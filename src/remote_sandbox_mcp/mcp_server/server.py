@@ -26,9 +26,13 @@ that is used when sandbox_name is left out.
 
 exec_bash runs a command to its end and returns its true result; many may run at once. Each call is a new shell: pass
 cwd, or chain with &&. Standard input is empty. A command that needs longer than one call may wait comes back with
-running=true and a tmux_session; it goes on until its timeout_s: ask with check_background_task, end it with
+running=true and a tmux_session; it goes on until its timeout_s: wait with wait_background_task, end it with
 stop_background_task. Output that is too long keeps its beginning and end; the rest can be read from the file that is
 named. After connection_error, look at outcome: not_started is safe to repeat; unknown and lost are not, so look first.
+
+exec_bash_background starts what takes longer than this conversation, such as training: give it a session_name, a
+checkpoint_path and, with auto_resume, a resume_command that goes on from it after a reboot. Then wait_background_task
+(its end, a line, silence) instead of asking again and again; list_background_tasks finds jobs of earlier conversations.
 
 Files: list_remote_files, search_remote_files, read_remote_file, write_remote_file, edit_remote_file. Paths may begin
 with ~ ; relative ones start at the home folder. sync_local_to_remote and sync_remote_to_local copy files and folders
@@ -111,9 +115,9 @@ def slim(schema: Any) -> Any:
 
 def build(app: App) -> SandboxServer:
     """The server with all of its tools."""
-    from .tools import exec, files, sandboxes, sync
+    from .tools import exec, files, jobs, sandboxes, sync, watches
 
     server = SandboxServer(app)
-    for subject in (sandboxes, exec, files, sync):
+    for subject in (sandboxes, exec, jobs, files, sync, watches):
         subject.offer(server)
     return server

@@ -61,12 +61,6 @@ class ExecShape(OutcomeShape, total=False):
     stderr: str
 
 
-class TaskShape(OutcomeShape, total=False):
-    log_tail: str
-    stderr_tail: str
-    error: str
-
-
 class EntryShape(TypedDict):
     path: str
     is_dir: bool
@@ -159,3 +153,73 @@ class CancelledShape(TypedDict):
     force_killed: NotRequired[bool]
     already_finished: NotRequired[bool]
     error: NotRequired[str]
+
+
+class StartedShape(TypedDict):
+    status: Literal["started"]
+    tmux_session: str
+    log_file: str
+    sandbox: str
+    watch_id: NotRequired[int]
+    launch_recovered: NotRequired[bool]
+    detached: NotRequired[bool]
+    notes: NotRequired[list[str]]
+
+
+class JobShape(TypedDict, total=False):
+    """What is said of every job; signal, usage, checkpoint and more come besides, where there are any."""
+
+    tmux_session: str
+    running: bool
+    exit_code: int
+    error: str
+    log_tail: str
+    log_cursor: int
+
+
+class WaitedShape(JobShape, total=False):
+    reason: Literal["ended", "pattern", "silence", "timeout"]
+
+
+class JobsShape(TypedDict):
+    tasks: list[dict[str, Any]]
+
+
+class SentShape(TypedDict):
+    status: Literal["sent"]
+    tmux_session: str
+    log_tail: NotRequired[str]
+
+
+class WatchShape(TypedDict):
+    watch: dict[str, Any]
+    notes: NotRequired[list[str]]
+
+
+class WatchesShape(TypedDict):
+    watches: list[dict[str, Any]]
+
+
+class EventsShape(TypedDict):
+    events: list[dict[str, Any]]
+    cursor: NotRequired[int]
+
+
+class ProgressShape(TypedDict):
+    watch: dict[str, Any]
+    log_tail: NotRequired[str]
+    checkpoint: NotRequired[dict[str, Any]]
+    live: NotRequired[dict[str, Any]]
+    connection_error: NotRequired[str]
+
+
+class WatchdogShape(TypedDict, total=False):
+    kind: str
+    installed: bool
+    running: bool
+    pid: int
+    last_heartbeat_ts: float
+    db_path: str
+    active_watches: int
+    lingering: bool
+    notes: list[str]

@@ -1,0 +1,245 @@
+"""Tools for background jobs: start, ask, wait, stop, list, and type into them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from mcp.server.mcpserver import Context
+from mcp.types import CallToolResult, ToolAnnotations
+from pydantic import Field
+
+from ...app import Report
+from ...background import Wanted, Which
+from ...background.values import Ensure
+from ...core.command import RUN_ID, Running
+from ...core.errors import BadArgument
+from ...core.job import JobWait
+from ...core.patience import patience_of
+from ...core.supervision import WatchOrder
+from ..jobs import begun_fields, seen_fields, seen_text, sight_fields, waited_fields
+from ..results import exec_text, lean, reply, task_fields
+from ..server import SandboxName, SandboxServer
+from ..shapes import JobShape, JobsShape, SentShape, StartedShape, WaitedShape
+from .exec import ASK, END, RUN, client_name
+
+TYPE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
+
+Session = Annotated[str, Field(description="As exec_bash_background or exec_bash returned it")]
+WatchId = Annotated[int, Field(description="Instead of tmux_session", ge=0)]
+Lines = Annotated[int, Field(description="Default 50", ge=1, le=5000)]
+Cursor = Annotated[int, Field(description="log_cursor of the last answer: only what is new", ge=-1)]
+NO_CURSOR = -1
+PAUSE_S = 0.5
+STILL_RUNNING = "it was told to stop but is still running; ask again with check_background_task"
+
+
+def offer(server: SandboxServer) -> None:
+    server.offer(start(server), title="Start a background job", annotations=RUN)
+    server.offer(check_task(server), title="Ask after a job or a running command", annotations=ASK)
+    server.offer(wait_for_task(server), title="Wait for a job", annotations=ASK)
+    server.offer(stop_task(server), title="End a job or a running command", annotations=END)
+    server.offer(list_tasks(server), title="List background jobs", annotations=ASK)
+    server.offer(send_input(server), title="Type into a job", annotations=TYPE)
+
+
+def start(server: SandboxServer) -> Any:
+    async def exec_bash_background(
+        command: Annotated[str, Field(description="Shell source, any length")],
+        session_name: Annotated[str, Field(description="Name of its tmux session; default bg-...")] = "",
+        log_file: Annotated[str, Field(description="Default .codex_logs/SESSION.log under cwd or home")] = "",
+        cwd: Annotated[str, Field(description="Folder to start in; default: home")] = "",
+        sandbox_name: SandboxName = "",
+        watch: Annotated[bool, Field(description="Have the watchdog look after it")] = True,
+        ensure_watchdog: Annotated[bool, Field(description="Start the watchdog if it does not run")] = True,
+        run_id: str = "",
+        watch_name: str = "",
+        resume_command: Annotated[str, Field(description="Goes on from the checkpoint after an interruption")] = "",
+        resume_plan_json: Annotated[
+            str, Field(description="{resume_command, cwd?, env?, checkpoint_path?, checkpoint_format?}")
+        ] = "",
+        checkpoint_path: Annotated[str, Field(description="File that shows its progress")] = "",
+        checkpoint_command: Annotated[str, Field(description="Prints its progress")] = "",
+        checkpoint_format: Literal["text", "json"] = "text",
+        interval_s: Annotated[float, Field(description="Between looks, default 300")] = 300,
+        alert_after_failures: int = 2,
+        resume_delay_s: float = 300,
+        notify_local: bool = True,
+        webhook_url: Annotated[str, Field(description="Only one that the operator allows")] = "",
+        event_command: Annotated[str, Field(description="Name of a hook of the operator")] = "",
+        auto_resume: Annotated[bool, Field(description="Run resume_command after a reboot or lost session")] = False,
+        max_resume_attempts: int = 1,
+        metadata_json: str = "",
+        codex_wakeup: bool = False,
+        codex_command: str = "",
+    ) -> Annotated[CallToolResult, StartedShape]:
+        """Start a long job in tmux and return at once; it survives disconnects and this conversation.
+
+        Then wait_background_task, or check_background_task. A job that ended is never resumed."""
+        order = WatchOrder(
+            run_id=run_id,
+            name=watch_name,
+            resume_command=resume_command,
+            resume_plan_json=resume_plan_json,
+            checkpoint_path=checkpoint_path,
+            checkpoint_command=checkpoint_command,
+            checkpoint_format=checkpoint_format,
+            interval_s=interval_s,
+            alert_after_failures=alert_after_failures,
+            resume_delay_s=resume_delay_s,
+            notify_local=notify_local,
+            webhook_url=webhook_url,
+            event_command=event_command,
+            auto_resume=auto_resume,
+            max_resume_attempts=max_resume_attempts,
+            metadata_json=metadata_json,
+            codex_wakeup=codex_wakeup,
+            codex_command=codex_command,
+        )
+        wanted = Wanted(
+            command=command,
+            session=session_name,
+            log_file=log_file,
+            cwd=cwd,
+            sandbox=sandbox_name,
+            watch=order if watch else None,
+        )
+        begun = await server.app.background.start(wanted, ensure(server) if ensure_watchdog else None)
+        fields = begun_fields(begun)
+        return reply(fields, f"started {fields['tmux_session']} on {begun.sandbox}; its log is {fields['log_file']}")
+
+    return exec_bash_background
+
+
+def check_task(server: SandboxServer) -> Any:
+    async def check_background_task(
+        tmux_session: Session = "",
+        log_file: Annotated[str, Field(description="Only for a session that is not ours")] = "",
+        watch_id: WatchId = 0,
+        last_n_lines: Lines = 50,
+        sandbox_name: SandboxName = "",
+        log_cursor: Cursor = NO_CURSOR,
+    ) -> Annotated[CallToolResult, JobShape]:
+        """Does it run, how did it end, what did it print last, what does it use: a job, or a command that outlasted
+        exec_bash."""
+        if RUN_ID.match(tmux_session):
+            report = await server.app.check(tmux_session, name=sandbox_name)
+            return reply(task_fields(report, last_n_lines), exec_text(report))
+        which = Which(session=tmux_session, watch_id=watch_id, log_file=log_file, sandbox=sandbox_name)
+        seen = await server.app.background.check(which, lines=last_n_lines, cursor=cursor(log_cursor))
+        return reply(seen_fields(seen) | lean(watch_id=watch_id or None), seen_text(seen))
+
+    return check_background_task
+
+
+def wait_for_task(server: SandboxServer) -> Any:
+    async def wait_background_task(
+        ctx: Context[None, Any],
+        tmux_session: Session = "",
+        watch_id: WatchId = 0,
+        timeout_s: Annotated[float, Field(description="Default 45", ge=0, le=280)] = 45,
+        until_pattern: Annotated[str, Field(description="Regular expression for a line of the log")] = "",
+        silence_s: Annotated[float, Field(description="Also return when it has printed nothing for so long")] = 0,
+        last_n_lines: Lines = 50,
+        log_cursor: Cursor = NO_CURSOR,
+        sandbox_name: SandboxName = "",
+    ) -> Annotated[CallToolResult, WaitedShape]:
+        """Wait until a job ends, prints a line that fits, or is silent. Use this instead of asking again and again."""
+        seconds = min(timeout_s, server.app.patience_s or patience_of(client_name(ctx)))
+        if RUN_ID.match(tmux_session):
+            if until_pattern or silence_s:
+                raise BadArgument("until_pattern and silence_s are for jobs; a command of exec_bash is awaited")
+            report, ended = await run_end(server, tmux_session, seconds, sandbox_name)
+            return reply(task_fields(report, last_n_lines) | {"reason": ended}, exec_text(report))
+        which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
+        wait = JobWait(seconds=seconds, pattern=until_pattern, silence_s=silence_s)
+        waited = await server.app.background.wait(which, wait, lines=last_n_lines, cursor=cursor(log_cursor))
+        fields = waited_fields(waited) | lean(watch_id=watch_id or None)
+        return reply(fields, f"{waited.why}: {seen_text(waited.seen)}")
+
+    return wait_background_task
+
+
+def stop_task(server: SandboxServer) -> Any:
+    async def stop_background_task(
+        tmux_session: Session = "",
+        watch_id: WatchId = 0,
+        grace_s: Annotated[float, Field(description="Between TERM and KILL, default 10", ge=0, le=30)] = 10,
+        sandbox_name: SandboxName = "",
+    ) -> Annotated[CallToolResult, JobShape]:
+        """End its whole process tree (TERM, then KILL), see that it is gone, and have nobody start it again."""
+        if RUN_ID.match(tmux_session):
+            report = await server.app.stop(tmux_session, name=sandbox_name)
+            trouble = {"error": STILL_RUNNING} if isinstance(report.seen, Running) else {}
+            return reply(task_fields(report, 50) | trouble, exec_text(report))
+        which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
+        seen = await server.app.background.stop(which, grace_s=grace_s)
+        fields = seen_fields(seen) | ({"error": STILL_RUNNING} if seen.is_running else {})
+        return reply(fields, seen_text(seen))
+
+    return stop_background_task
+
+
+def list_tasks(server: SandboxServer) -> Any:
+    async def list_background_tasks(
+        sandbox_name: Annotated[str, Field(description="Default: all sandboxes")] = "",
+        status: Annotated[Literal["", "running", "ended", "gone", "unknown"], Field(description="Default: all")] = "",
+        limit: Annotated[int, Field(ge=1, le=1000)] = 50,
+    ) -> Annotated[CallToolResult, JobsShape]:
+        """Every job, newest first, also those that another computer or an earlier conversation started."""
+        sights = await server.app.background.list(sandbox=sandbox_name, state=status, limit=limit)
+        tasks = [sight_fields(sight) for sight in sights]
+        lines = [f"{task['status']}: {task['tmux_session']} on {task['sandbox']}" for task in tasks]
+        return reply({"tasks": tasks}, "\n".join(lines) or "no jobs")
+
+    return list_background_tasks
+
+
+def send_input(server: SandboxServer) -> Any:
+    async def send_background_input(
+        tmux_session: Session = "",
+        text: Annotated[str, Field(description="Typed as it is; Enter follows unless enter=false")] = "",
+        keys: Annotated[
+            Sequence[str], Field(description='After the text, by tmux names: ["C-c"], ["Up","Enter"]')
+        ] = (),
+        enter: bool = True,
+        watch_id: WatchId = 0,
+        sandbox_name: SandboxName = "",
+    ) -> Annotated[CallToolResult, SentShape]:
+        """Answer a prompt of a running job, or use a debugger in it. Read what it says with wait_background_task."""
+        which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
+        pressed = [*(["Enter"] if text and enter else []), *keys]
+        session = await server.app.background.send(which, text=text, keys=pressed)
+        return reply({"status": "sent", "tmux_session": session}, "sent")
+
+    return send_background_input
+
+
+def cursor(given: int) -> int | None:
+    return None if given == NO_CURSOR else given
+
+
+async def run_end(server: SandboxServer, handle: str, seconds: float, name: str) -> tuple[Report, str]:
+    """Wait for the end of a command that outlasted exec_bash."""
+    deadline = time.monotonic() + seconds
+    while True:
+        report = await server.app.check(handle, name=name)
+        if not isinstance(report.seen, Running):
+            return report, "ended"
+        if time.monotonic() + PAUSE_S > deadline:
+            return report, "timeout"
+        await asyncio.sleep(PAUSE_S)
+
+
+def ensure(server: SandboxServer) -> Ensure:
+    """Starts the watchdog where it does not run; says why it could not."""
+
+    async def start_watchdog() -> str:
+        from ...config import paths
+        from ...watchdog.ensure import ensure_running
+
+        return await ensure_running(paths.state_folder(), server.app.background.config_file)
+
+    return start_watchdog

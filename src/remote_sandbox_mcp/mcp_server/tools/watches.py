@@ -1,0 +1,273 @@
+"""Advanced tools: watches over jobs, their events, and the watchdog that keeps them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Annotated, Any, Literal
+
+from mcp.types import CallToolResult, ToolAnnotations
+from pydantic import Field
+
+from ...background import Which
+from ...config import paths
+from ...core.errors import ConnectError, LostContact
+from ...core.output import harmless
+from ...core.supervision import WatchOrder
+from ..jobs import checkpoint_fields, event_fields, seen_fields, watch_fields
+from ..results import lean, reply, sentence
+from ..server import SandboxName, SandboxServer
+from ..shapes import EventsShape, ProgressShape, WatchdogShape, WatchesShape, WatchShape
+from . import jobs
+from .exec import ASK, RUN
+
+SET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+
+WatchId = Annotated[int, Field(description="As exec_bash_background returned it", ge=1)]
+Status = Annotated[Literal["", "active", "completed", "cancelled", "exhausted"], Field(description="Default: all")]
+
+
+def offer(server: SandboxServer) -> None:
+    """Listed only where the operator asks for them."""
+    if not server.app.settings.expose_advanced_tools:
+        return
+    server.offer(watch_job(server), title="Watch a job that runs", annotations=RUN)
+    server.offer(start_watched(server), title="Start a watched job", annotations=RUN)
+    for make, title in (
+        (list_watches, "List watches"),
+        (get_watch, "Show a watch"),
+        (list_events, "List events of watches"),
+        (get_progress, "Show a watched job's progress"),
+        (read_log, "Read a watched job's log"),
+        (read_checkpoint, "Read a watched job's checkpoint"),
+        (watchdog_status, "Show the watchdog's state"),
+    ):
+        server.offer(make(server), title=title, annotations=ASK)
+    server.offer(cancel_watch(server), title="Stop watching a job", annotations=SET)
+    # The old names stay for clients that know them.
+    for name in ("install_watchdog", "install_macos_watchdog"):
+        server.offer(named(install(server), name), title="Install the watchdog", annotations=SET)
+    for name in ("uninstall_watchdog", "uninstall_macos_watchdog"):
+        server.offer(named(uninstall(server), name), title="Remove the watchdog", annotations=SET)
+
+
+def named(tool: Any, name: str) -> Any:
+    tool.__name__ = name
+    return tool
+
+
+def watch_job(server: SandboxServer) -> Any:
+    async def watch_background_task(
+        tmux_session: str,
+        log_file: str = "",
+        sandbox_name: SandboxName = "",
+        run_id: str = "",
+        name: str = "",
+        cwd: str = "",
+        launch_command: str = "",
+        resume_command: str = "",
+        resume_plan_json: str = "",
+        checkpoint_path: str = "",
+        checkpoint_format: Literal["text", "json"] = "text",
+        checkpoint_command: str = "",
+        interval_s: float = 300,
+        max_log_lines: int = 80,
+        webhook_url: str = "",
+        event_command: str = "",
+        auto_resume: bool = False,
+        max_resume_attempts: int = 1,
+        ensure_watchdog: bool = True,
+        notify_local: bool = True,
+        alert_after_failures: int = 2,
+        resume_delay_s: float = 300,
+        metadata_json: str = "",
+        codex_wakeup: bool = False,
+        codex_command: str = "",
+    ) -> Annotated[CallToolResult, WatchShape]:
+        """Have a job watched that runs already, also one that was started by hand in tmux."""
+        order = WatchOrder(
+            run_id=run_id,
+            name=name,
+            resume_command=resume_command,
+            resume_plan_json=resume_plan_json,
+            checkpoint_path=checkpoint_path,
+            checkpoint_command=checkpoint_command,
+            checkpoint_format=checkpoint_format,
+            interval_s=interval_s,
+            alert_after_failures=alert_after_failures,
+            resume_delay_s=resume_delay_s,
+            notify_local=notify_local,
+            webhook_url=webhook_url,
+            event_command=event_command,
+            auto_resume=auto_resume,
+            max_resume_attempts=max_resume_attempts,
+            metadata_json=metadata_json,
+            codex_wakeup=codex_wakeup,
+            codex_command=codex_command,
+            log_lines=max_log_lines,
+        )
+        which = Which(session=tmux_session, log_file=log_file, sandbox=sandbox_name)
+        ensure = jobs.ensure(server) if ensure_watchdog else None
+        watching = server.app.background.watching
+        watch, notes = await watching.begin(which, order, cwd=cwd, command=launch_command, ensure=ensure)
+        fields = {"watch": watch_fields(watch)} | lean(notes=[sentence(note) for note in notes])
+        return reply(fields, f"watch {watch.id} over {watch.session} on {watch.sandbox}")
+
+    return watch_background_task
+
+
+def start_watched(server: SandboxServer) -> Any:
+    tool = jobs.start(server)
+    tool.__doc__ = "Another name for exec_bash_background."
+    return named(tool, "exec_bash_background_watch")
+
+
+def list_watches(server: SandboxServer) -> Any:
+    async def list_background_watches(
+        status: Status = "", limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    ) -> Annotated[CallToolResult, WatchesShape]:
+        """All watches, newest first."""
+        watches = await server.app.background.watching.list(status, limit)
+        lines = [f"{watch.id} {watch.status.value}: {watch.last_summary or watch.session}" for watch in watches]
+        return reply({"watches": [watch_fields(watch) for watch in watches]}, "\n".join(lines) or "no watches")
+
+    return list_background_watches
+
+
+def get_watch(server: SandboxServer) -> Any:
+    async def get_background_watch(watch_id: WatchId) -> Annotated[CallToolResult, WatchShape]:
+        """One watch, as the watchdog left it."""
+        watch = await server.app.background.watching.get(watch_id)
+        return reply({"watch": watch_fields(watch)}, f"{watch.status.value}: {watch.last_summary}")
+
+    return get_background_watch
+
+
+def cancel_watch(server: SandboxServer) -> Any:
+    async def cancel_background_watch(watch_id: WatchId) -> Annotated[CallToolResult, WatchShape]:
+        """Stop watching a job; the job itself goes on."""
+        watch = await server.app.background.watching.cancel(watch_id)
+        return reply({"watch": watch_fields(watch)}, f"watch {watch.id} is {watch.status.value}")
+
+    return cancel_background_watch
+
+
+def list_events(server: SandboxServer) -> Any:
+    async def list_background_watch_events(
+        watch_id: Annotated[int, Field(description="Default: of all watches", ge=0)] = 0,
+        limit: Annotated[int, Field(ge=1, le=1000)] = 50,
+        after_id: Annotated[
+            int, Field(description="cursor of the last answer: only what is new; default: the newest", ge=-1)
+        ] = jobs.NO_CURSOR,
+    ) -> Annotated[CallToolResult, EventsShape]:
+        """What happened to watched jobs, in order."""
+        events = await server.app.background.watching.events(watch_id, jobs.cursor(after_id), limit)
+        fields: dict[str, Any] = {"events": [event_fields(event) for event in events]}
+        fields["cursor"] = events[-1].id if events else max(0, after_id)
+        return reply(fields, "\n".join(f"{event.id} {event.type.value}: {event.summary}" for event in events) or "none")
+
+    return list_background_watch_events
+
+
+def get_progress(server: SandboxServer) -> Any:
+    async def get_background_watch_progress(
+        watch_id: WatchId,
+        refresh_live: Annotated[bool, Field(description="Ask the machine, too")] = True,
+        log_lines: Annotated[int, Field(ge=1, le=1000)] = 80,
+    ) -> Annotated[CallToolResult, ProgressShape]:
+        """A watched job's progress: what the watchdog saw last, and log and checkpoint as they are now."""
+        watch = await server.app.background.watching.get(watch_id)
+        fields: dict[str, Any] = {"watch": watch_fields(watch)}
+        if not refresh_live:
+            return reply(fields, watch.last_summary)
+        try:
+            seen = await server.app.background.watching.look_at(watch, lines=log_lines)
+        except (ConnectError, LostContact) as problem:
+            return reply(fields | {"connection_error": sentence(problem)}, sentence(problem))
+        live = {key: value for key, value in seen_fields(seen).items() if key not in ("log_tail", "checkpoint")}
+        fields |= {"live": live} | lean(log_tail=harmless(seen.log).rstrip("\n"))
+        if seen.checkpoint:
+            fields["checkpoint"] = checkpoint_fields(seen.checkpoint, watch.policy.checkpoint_format)
+        return reply(fields, f"running: {seen.is_running}")
+
+    return get_background_watch_progress
+
+
+def read_log(server: SandboxServer) -> Any:
+    async def read_background_watch_log(
+        watch_id: WatchId, last_n_lines: Annotated[int, Field(ge=1, le=5000)] = 80
+    ) -> Annotated[CallToolResult, ProgressShape]:
+        """The end of a watched job's log."""
+        watch = await server.app.background.watching.get(watch_id)
+        seen = await server.app.background.watching.look_at(watch, lines=last_n_lines)
+        text = harmless(seen.log).rstrip("\n")
+        fields = {"watch": {"id": watch.id, "status": watch.status.value}} | lean(log_tail=text)
+        return reply(fields, text)
+
+    return read_background_watch_log
+
+
+def read_checkpoint(server: SandboxServer) -> Any:
+    async def read_background_watch_checkpoint(
+        watch_id: WatchId, max_bytes: Annotated[int, Field(ge=1, le=65536)] = 65536
+    ) -> Annotated[CallToolResult, ProgressShape]:
+        """A watched job's checkpoint as it is now."""
+        watch = await server.app.background.watching.get(watch_id)
+        seen = await server.app.background.watching.look_at(watch, lines=1)
+        fields: dict[str, Any] = {"watch": {"id": watch.id, "status": watch.status.value}}
+        if seen.checkpoint:
+            found = checkpoint_fields(seen.checkpoint, watch.policy.checkpoint_format)
+            fields["checkpoint"] = found | lean(text=str(found.get("text", ""))[-max_bytes:])
+        return reply(fields, str(fields.get("checkpoint", "it has no checkpoint")))
+
+    return read_background_watch_checkpoint
+
+
+def watchdog_status(server: SandboxServer) -> Any:
+    async def get_watchdog_status() -> Annotated[CallToolResult, WatchdogShape]:
+        """Whether the watchdog is installed and runs, and when it last looked."""
+        from ...watchdog import service
+
+        return status_reply(await service.status(paths.state_folder()))
+
+    return get_watchdog_status
+
+
+def install(server: SandboxServer) -> Any:
+    async def install_watchdog(
+        start_now: bool = True,
+        persist_current_sandboxes: Annotated[bool, Field(description="Hand over those of the environment")] = True,
+    ) -> Annotated[CallToolResult, WatchdogShape]:
+        """Have the watchdog start with the user's login (launchd, systemd), and hand it these sandboxes."""
+        from ...config.handed import hand_over
+        from ...watchdog import service
+
+        state = paths.state_folder()
+        names = server.app.fleet.names if persist_current_sandboxes else ()
+        note = await asyncio.to_thread(hand_over, names, os.environ, state)
+        done = await service.install(state, server.app.background.config_file, start_now=start_now)
+        return status_reply(done, note)
+
+    return install_watchdog
+
+
+def uninstall(server: SandboxServer) -> Any:
+    async def uninstall_watchdog() -> Annotated[CallToolResult, WatchdogShape]:
+        """Remove the watchdog's service, end it, and forget sandboxes handed over; watches and events stay."""
+        from ...config.handed import withdraw
+        from ...watchdog import service
+
+        status = await service.remove(paths.state_folder())
+        await asyncio.to_thread(withdraw, paths.state_folder())
+        return status_reply(status)
+
+    return uninstall_watchdog
+
+
+def status_reply(status: Any, *notes: str) -> CallToolResult:
+    fields: dict[str, Any] = {"kind": status.kind, "installed": status.installed, "running": status.running}
+    fields |= lean(pid=status.pid or None, last_heartbeat_ts=status.last_beat or None, lingering=status.lingering)
+    fields |= {"db_path": str(status.database), "active_watches": status.active}
+    told = [sentence(note) for note in (*status.notes, *filter(None, notes))]
+    running = "runs" if status.running else "does not run"
+    return reply(fields | lean(notes=told), f"the watchdog {running} ({status.kind})")
