@@ -1,0 +1,1 @@
+"""A soak: random faults against real machines, servers, daemons and jobs, and what must hold whatever happens."""

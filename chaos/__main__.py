@@ -1,0 +1,87 @@
+"""Play many schedules, several at once, and say what was wrong with those in which something was."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.support.line import ThreadedLine
+from tests.support.sshd import Fleet, Sshd
+
+from .scene import Scene
+from .schedule import mount_small, play, unmount
+
+
+def main() -> int:
+    options = parse()
+    seeds: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for seed in range(options.seed, options.seed + options.schedules):
+        seeds.put(seed)
+    wrong: dict[int, list[str]] = {}
+    begun = time.monotonic()
+    with Fleet() as fleet:
+        slots = [fleet.machine(f"soak{number}") for number in range(options.at_once)]
+        threads = [threading.Thread(target=work, args=(machine, seeds, wrong)) for machine in slots]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    print(f"{options.schedules} schedules in {time.monotonic() - begun:.0f} s, {len(wrong)} went wrong", flush=True)
+    return 1 if wrong else 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    parser.add_argument("--schedules", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
+    parser.add_argument("--at-once", type=int, default=6)
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("the soak makes users and mounts small disks: run it as root, on a machine that may suffer")
+    print(f"from seed {options.seed} on", flush=True)
+    return options
+
+
+def work(machine: Sshd, seeds: queue.SimpleQueue[int], wrong: dict[int, list[str]]) -> None:
+    while True:
+        try:
+            seed = seeds.get_nowait()
+        except queue.Empty:
+            return
+        try:
+            found = attempt(machine, seed)
+        except Exception:  # noqa: BLE001 a schedule that cannot be played is told like one that went wrong
+            found = [traceback.format_exc()]
+        if found:
+            wrong[seed] = found
+            print(f"seed {seed}: " + "; ".join(found), flush=True)
+
+
+def attempt(machine: Sshd, seed: int) -> list[str]:
+    jobs = machine.home / ".local/state/remote-sandbox"
+    with TemporaryDirectory(prefix="rsmcp-soak-") as folder, ThreadedLine(machine.port) as line:
+        home = Path(folder)
+        home.chmod(0o711)
+        scene = Scene(machine, line, home, machine.home / f"work-{seed}")
+        mount_small(scene.state)
+        mount_small(jobs)
+        for folder_of_user in (jobs, jobs.parent, jobs.parent.parent):
+            os.chown(folder_of_user, machine.uid, machine.uid)
+        jobs.chmod(0o700)
+        try:
+            return play(scene, seed)
+        finally:
+            scene.close()
+            unmount(scene.state)
+            unmount(jobs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
