@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run setup test check bench pin clean
+.PHONY: run setup test check bench chaos pin clean
 
 run: setup ## A short guided tour on the local sandbox
 	@scripts/system-packages bubblewrap
@@ -36,6 +36,10 @@ check: setup ## Format, lint, types, import contract, shell scripts, tests
 bench: setup ## Speed against OpenSSH and the published peer, as ratios
 	@scripts/system-packages openssh-server openssh-client bubblewrap rsync gcc libc6-dev
 	@$(BIN)/python -m bench $(ARGS)
+
+chaos: setup ## 200 random schedules of faults against jobs, servers and watchdogs; needs root
+	@scripts/system-packages openssh-server openssh-client tmux
+	@$(BIN)/python -m chaos $(ARGS)
 
 pin: setup ## Write requirements.txt anew
 	@$(BIN)/pip install --quiet pip-tools

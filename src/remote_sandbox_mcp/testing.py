@@ -19,6 +19,7 @@ from .core.lane import Lane
 from .core.output import last_line
 from .core.progress import Beat, Progress, silent
 from .core.sandbox import Capabilities, Description
+from .testing_jobs import FakeJobs
 
 HOME = "/home/fake"
 EVERYTHING = Capabilities(survives_disconnect=True, kills_trees=True)
@@ -54,7 +55,7 @@ class FakeSandbox:
     NotStarted); one without an answer ends with 127, as an unknown command does. Each printed piece is a beat.
     Files are the bytes in `files`, by absolute path; a folder is there where a file is in it. There are no links and
     no modes. `commands` holds what was started, in order, each run once; `forgotten` the ids that were let go.
-    With `delay_s` every call takes that much longer.
+    `jobs` are background jobs that a test ends. With `delay_s` every call takes that much longer.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class FakeSandbox:
         self._failure: SandboxError | None = None
         self._line: asyncio.Future[None] | None = None
         self._runs: dict[str, _Run] = {}
+        self.jobs = FakeJobs(self._reach, HOME)
 
     def fail(self, failure: SandboxError | None) -> None:
         """From now on every call raises this, with nothing done; None makes all well again."""

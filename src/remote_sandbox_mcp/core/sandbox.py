@@ -7,6 +7,7 @@ from typing import Protocol
 
 from .command import Command, Completed, Observation, Running
 from .files import FileSlice, Found, Listing, Search, Span, Written
+from .job import Jobs
 from .lane import Lane
 from .progress import Progress, silent
 
@@ -46,6 +47,11 @@ class Sandbox(Protocol):
     @property
     def is_open(self) -> bool:
         """Whether a live line to the sandbox exists now; asks nobody."""
+        ...
+
+    @property
+    def jobs(self) -> Jobs:
+        """Its background jobs; every method of theirs raises Unsupported where there can be none."""
         ...
 
     async def open(self) -> None:

@@ -1,17 +1,19 @@
 """What every Sandbox keeps to: a backend's test file gives an `opener` and inherits the tests.
 
 RunContract and FileContract say what they need in Programs, so that a sandbox without a shell can keep them too.
-ShellContract is about the real thing: shells, processes, modes, links. Contract is all three.
+ShellContract is about the real thing: shells, processes, modes, links. Contract is all three; JobContract is for those
+that have background jobs.
 """
 
 from __future__ import annotations
 
 from .basics import Opener, counted, finish
 from .files import FileContract
+from .jobs import JobContract
 from .runs import RunContract
 from .shell import ShellContract
 
-__all__ = ["Contract", "FileContract", "Opener", "RunContract", "ShellContract", "counted", "finish"]
+__all__ = ["Contract", "FileContract", "JobContract", "Opener", "RunContract", "ShellContract", "counted", "finish"]
 
 
 class Contract(RunContract, FileContract, ShellContract):

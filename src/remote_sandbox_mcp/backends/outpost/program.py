@@ -11,6 +11,20 @@ from ...core.shell import quote
 
 OUTPOST = ("wire", "place", "output", "family", "look", "feed", "keeper", "files", "worker", "post")
 LANE = ("wire", "place", "ignore", "tree", "chunks", "source", "large", "target", "bridge", "lane")
+# Sent when the first job is asked about, into the outpost's own namespace; and the program that each job has.
+JOBS = (
+    "jobrecord",
+    "jobplace",
+    "jobprune",
+    "jobtools",
+    "joblogin",
+    "jobstate",
+    "joblife",
+    "jobstart",
+    "joblook",
+    "jobwork",
+)
+JOB_KEEPER = ("place", "family", "jobrecord", "joblog", "jobcommand", "jobkeeper")
 # Decided on both sides by the same text.
 OF_THE_CORE = ("ignore",)
 

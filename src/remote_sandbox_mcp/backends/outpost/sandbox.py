@@ -18,6 +18,7 @@ from ...core.sandbox import Description
 from ..deadline import within
 from .client import Exchange, LineLost, OutpostClient, Refusal
 from .far import wire
+from .jobs import OutpostJobs
 
 BEAT_S = 5.0
 MEND_S = 20.0
@@ -41,10 +42,15 @@ class OutpostSandbox:
         self._client: OutpostClient | None = None
         self._opening: asyncio.Task[OutpostClient] | None = None
         self._chores: set[asyncio.Task[None]] = set()
+        self._jobs = OutpostJobs(description, environment, self._reach)
 
     @property
     def is_open(self) -> bool:
         return self._client is not None and self._client.is_alive
+
+    @property
+    def jobs(self) -> OutpostJobs:
+        return self._jobs
 
     @property
     def hello(self) -> dict[str, Any]:

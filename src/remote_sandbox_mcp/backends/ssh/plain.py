@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from ...core.command import RUN_ID, Command, Completed, Environment, Missing, Observation, Running
 from ...core.errors import BadArgument, ConnectError, FileProblem, LostContact, NotStarted, SandboxError, Unreachable
 from ...core.files import FileSlice, Found, Listing, Search, Span, Written
+from ...core.job import NoJobs
 from ...core.progress import Progress, silent
 from ...core.sandbox import Description
 from ..deadline import within
@@ -49,6 +50,10 @@ class PlainSandbox:
     @property
     def is_open(self) -> bool:
         return self._channels.is_open
+
+    @property
+    def jobs(self) -> NoJobs:
+        return NoJobs(f"{self.description.name}: background jobs need python3 on the machine, and it has none")
 
     async def open(self) -> None:
         """The far side has a shell that answers."""

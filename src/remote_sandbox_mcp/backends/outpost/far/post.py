@@ -6,6 +6,7 @@ import select
 import signal
 import sys
 import time
+import zlib
 
 from .feed import Feed
 from .keeper import keep
@@ -121,6 +122,8 @@ class Post:
         elif verb == "forget":
             self.forgotten.append(run_id)
             self.queue += json_frame(END, request, {})
+        elif verb == "learn":
+            self.learn(request, raw)
         elif verb in WORKERS or verb in ("run", "look"):
             try:
                 self.hand_over(request, run_id, head) if verb == "run" else self.spawn(verb, order, raw, request)
@@ -128,6 +131,15 @@ class Post:
                 self.fail(request, "fork", "the machine cannot start another process: %s" % problem.strerror)
         else:
             self.fail(request, "unknown", "the verb %r is not known here" % verb)
+
+    def learn(self, request: int, raw: bytes) -> None:
+        """Take further verbs: who never needs them does not wait for them at the opening of the line."""
+        try:
+            exec(compile(zlib.decompress(raw), "outpost", "exec"), globals())
+        except (zlib.error, SyntaxError, ValueError, ImportError) as problem:
+            self.fail(request, "learn", "the further verbs cannot be used here: %s" % problem)
+        else:
+            self.queue += json_frame(END, request, {})
 
     def fail(self, request: int, reason: str, message: str) -> None:
         self.queue += json_frame(FAIL, request, {"reason": reason, "message": message})

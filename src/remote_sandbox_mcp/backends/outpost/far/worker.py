@@ -32,4 +32,5 @@ def answer(work: "Any", order: "dict[str, Any]", raw: bytes, request: int, liste
     except (OSError, ValueError) as trouble:
         reason = errno.errorcode.get(getattr(trouble, "errno", 0) or 0, "EINVAL")
         message = getattr(trouble, "strerror", "") or str(trouble)
-        listener.send(json_frame(FAIL, request, {"reason": reason, "message": "%s: %s" % (order["path"], message)}))
+        about = order.get("path", order["verb"])
+        listener.send(json_frame(FAIL, request, {"reason": reason, "message": "%s: %s" % (about, message)}))

@@ -1,0 +1,280 @@
+"""A background job's keeper: a program of its own, in the pane or detached, that outlives everybody else."""
+
+import os
+import select
+import signal
+import sys
+import time
+
+from .family import become_subreaper, descendants, read_status, strike
+from .jobcommand import become_command
+from .joblog import JobLog, Pane
+from .jobrecord import birth_of, has_begun, is_told_to_stop, read_json, take_lock, write_end, write_json, write_whole
+from .place import to_bytes, to_text
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+LINGER_S = 0.5
+# A command may take its time to save its work after it was told to end from outside.
+INTERRUPTED_S = 120.0
+LAST_WORDS_S = 0.2
+KILLING_S = 5.0
+LOOK_MS = 2000
+
+
+class JobKeeper:
+    """Runs one job from its start to its end, once."""
+
+    def __init__(self, folder: bytes, via: str) -> None:
+        self.folder = folder
+        self.via = via
+        self.order = read_json(folder, b"order")
+        self.lock, self.locked = take_lock(folder)
+        self.status: "int | None" = None
+        self.ended_at = 0.0
+        self.main = 0
+        self.told: "tuple[str, float]" = ("", 0.0)
+        self.stopping = False
+        self.kill_at = 0.0
+        self.childless = False
+
+    def run(self) -> None:
+        if self.lock < 0 or not self.order or has_begun(self.folder):
+            return
+        self.hear()
+        become_subreaper()
+        # A keeper must not hold a folder that somebody wants to unmount.
+        os.chdir("/")
+        os.umask(int(self.order["umask"]))
+        self.pane = Pane(self.via == "tmux")
+        self.log = JobLog(to_bytes(str(self.order["log"])))
+        if self.start():
+            while not self.is_over():
+                self.step()
+            self.finish()
+
+    # The start
+
+    def hear(self) -> None:
+        """Handlers that do nothing, unlike ignoring, are not inherited by the command."""
+        # Otherwise a write to a pane that somebody else has in front would be tried for ever.
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        self.wakeup, wake_end = os.pipe()
+        for fd in (self.wakeup, wake_end):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wake_end)
+        heard = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
+        for number in heard:
+            signal.signal(number, lambda *_: None)
+
+    def start(self) -> bool:
+        """Claim the job, then let the command go: whatever happens in between, it starts at most once."""
+        self.out, out = os.pipe()
+        gate, gate_end = os.pipe()
+        trouble, trouble_end = os.pipe()
+        self.main = os.fork()
+        if not self.main:
+            os.close(gate_end)
+            become_command(self.folder, self.order, self.via, gate, out, trouble_end)
+        for fd in (gate, out, trouble_end):
+            os.close(fd)
+        if not self.claim():
+            return False
+        os.write(gate_end, b"go")
+        os.close(gate_end)
+        problem = os.read(trouble, 64)
+        os.close(trouble)
+        if problem:
+            write_json(self.folder, b"failed", {"message": os.strerror(int(problem))})
+            return False
+        os.rename(self.file(b"claim"), self.file(b"begun"))
+        for name in (b"environ", b"keeper.py"):
+            os.unlink(self.file(name))
+        os.set_blocking(self.out, False)
+        self.poller = select.poll()
+        for fd in (self.out, self.wakeup):
+            self.poller.register(fd, select.POLLIN)
+        return True
+
+    def file(self, name: bytes) -> bytes:
+        return os.path.join(self.folder, name)
+
+    def claim(self) -> bool:
+        """Whoever makes this file has the job. Its record is whole before the command can run."""
+        record = self.describe_start()
+        try:
+            os.close(os.open(self.file(b"claim"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except OSError:
+            return False
+        if os.path.lexists(self.file(b"begun")):
+            os.unlink(self.file(b"claim"))
+            return False
+        try:
+            write_json(self.folder, b"claim", record)
+        except OSError as problem:
+            write_json(self.folder, b"failed", {"message": problem.strerror})
+            return False
+        return True
+
+    def describe_start(self) -> "dict[str, Any]":
+        return {
+            "pid": self.main,
+            "birth": birth_of(self.main),
+            "group": os.getpgrp() if self.via == "tmux" else self.main,
+            "keeper": os.getpid(),
+            "keeper_birth": birth_of(os.getpid()),
+            "locked": self.locked,
+            "boot": self.order["boot"],
+            "node": self.order["node"],
+            "session": self.order["session"],
+            "log": self.order["log"],
+            "cwd": self.order["cwd"],
+            "started": time.time(),
+            "via": self.via,
+            "pane": os.environ.get("TMUX_PANE", ""),
+        }
+
+    # The life
+
+    def step(self) -> None:
+        for fd, _ in self.poller.poll(self.wait_ms()):
+            if fd == self.wakeup:
+                self.heed_signals()
+            else:
+                self.take()
+        # Who has marked the job may be in another pid namespace, from where no signal comes.
+        if not self.stopping and self.status is None and is_told_to_stop(self.folder):
+            self.stop()
+        if self.stopping and time.monotonic() >= self.kill_at:
+            strike(self.family(), signal.SIGKILL)
+
+    def wait_ms(self) -> int:
+        return 20 if self.stopping or self.status is not None else LOOK_MS
+
+    def take(self) -> bool:
+        try:
+            data = os.read(self.out, 1 << 18)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.poller.unregister(self.out)
+            os.close(self.out)
+            self.out = -1
+            return False
+        self.log.write(data)
+        self.pane.show(data)
+        return True
+
+    def heed_signals(self) -> None:
+        numbers = os.read(self.wakeup, 512)
+        for number in (signal.SIGHUP, signal.SIGTERM):
+            if number in numbers:
+                self.hear_end(number)
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                if pid == self.main:
+                    self.status, self.ended_at = status, time.monotonic()
+        except ChildProcessError:
+            self.childless = True
+
+    def hear_end(self, number: int) -> None:
+        """Our own stop has a mark; without one it comes from outside, and the job is interrupted."""
+        if self.stopping or is_told_to_stop(self.folder):
+            return
+        self.told = (signal.Signals(number).name, time.monotonic())
+        strike(self.family(), number)
+        strike(self.family(), signal.SIGCONT)
+
+    def stop(self) -> None:
+        grace = float(read_json(self.folder, b"stop").get("grace", 10.0))
+        self.stopping, self.kill_at = True, time.monotonic() + grace
+        strike(self.family(), signal.SIGTERM)
+        strike(self.family(), signal.SIGCONT)
+
+    def family(self) -> "list[int]":
+        return descendants(os.getpid(), self.main)
+
+    # The end
+
+    def is_over(self) -> bool:
+        now = time.monotonic()
+        if self.stopping:
+            gone = self.status is not None and not self.family()
+            return gone or now > self.kill_at + KILLING_S
+        if self.status is None:
+            return False
+        # At a shutdown the command may be told to end a moment before we are.
+        linger = LINGER_S if read_status(self.status)[0] > 128 and not self.told[0] else 0.0
+        last_words = LAST_WORDS_S if self.out >= 0 else 0.0
+        return now >= self.ended_at + max(linger, last_words)
+
+    def finish(self) -> None:
+        # A process left behind may write for ever; the end does not wait for it.
+        for _ in range(64):
+            if self.out < 0 or not self.take():
+                break
+        by, at = self.told
+        if by and not self.stopping and self.ended_at - at < INTERRUPTED_S:
+            self.note_quietly(b"interrupted", {"by": by, "at": time.time()})
+        else:
+            self.write_end()
+        self.leave_rest()
+
+    def note_quietly(self, name: bytes, value: "dict[str, Any]") -> None:
+        try:
+            write_json(self.folder, name, value)
+        except OSError:
+            # Without it the job is gone all the same; only the reason is not known.
+            pass
+
+    def write_end(self) -> None:
+        code, name = read_status(self.status)
+        end = {
+            "exit": code,
+            "signal": name,
+            "ending": "stopped" if self.stopping else "exited",
+            "ended": time.time(),
+            "bytes": self.log.total,
+            "lost": self.log.lost,
+            "survivors": self.family()[:20] if self.stopping else [],
+        }
+        while True:
+            try:
+                write_end(self.folder, end)
+                break
+            except OSError:
+                # Some file systems need room even to overwrite: as long as we wait for it, the job counts as running.
+                time.sleep(1.0)
+        self.log.close(code)
+
+    def leave_rest(self) -> None:
+        """What the command left behind must not die of a closed pipe: somebody reads, and drops, what it prints."""
+        if self.out < 0 or os.fork():
+            return
+        os.close(self.lock)
+        os.setsid()
+        os.set_blocking(self.out, True)
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        self.pane.close()
+        while os.read(self.out, 1 << 16):
+            pass
+
+
+def keep_job(folder: str, via: str) -> None:
+    path = to_bytes(folder)
+    try:
+        JobKeeper(path, via).run()
+    except BaseException as problem:  # noqa: BLE001 - a keeper has nobody to tell but the folder
+        write_whole(os.path.join(path, b"trouble"), to_bytes("%s: %s" % (type(problem).__name__, problem)))
+        raise
+
+
+if __name__ == "__main__":
+    keep_job(to_text(os.fsencode(sys.argv[1])), sys.argv[2])

@@ -1,0 +1,217 @@
+"""A look at background jobs: their states, the ends of their logs, their checkpoints, what they use."""
+
+import os
+import shutil
+import time
+
+from .family import become_subreaper
+from .files import Refused, open_regular
+from .jobplace import all_jobs
+from .jobstate import Lookout, find_state, job_state
+from .jobtools import MOST_SAID, call, find_shell
+from .output import Listener
+from .place import to_bytes, to_path, to_text
+from .wire import END, OUT, frame, json_frame
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+CHECKPOINT_S = 10.0
+GPU_S = 5.0
+BLOCK = 1 << 16
+MOST_LOG = 8 << 20
+
+
+def look_at_jobs(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+    """All jobs that are asked for, in their order, each with its bytes in a frame before the answer."""
+    become_subreaper()
+    lookout = Lookout()
+    answers = [describe_job(look, find_state(look, lookout), lookout, request, listener) for look in order["jobs"]]
+    add_gpus(answers)
+    listener.send(json_frame(END, request, {"jobs": answers}))
+
+
+def list_jobs(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+    lookout = Lookout()
+    folders = [folder for _, folder in all_jobs()[: int(order["limit"])]]
+    nothing = {"lines": 0, "most_bytes": 0}
+    answers = [describe_job(nothing, job_state(each, lookout), lookout, request, listener) for each in folders]
+    listener.send(json_frame(END, request, {"jobs": answers}))
+
+
+def describe_job(
+    look: "dict[str, Any]", known: "dict[str, Any]", lookout: Lookout, request: int, listener: Listener
+) -> "dict[str, Any]":
+    log, size, cursor, grown = read_log(look, known)
+    text, checkpoint = read_checkpoint(look, known)
+    listener.send(frame(OUT, request, log + text))
+    order, begun = known["order"], known["begun"]
+    started = float(begun.get("started") or order.get("ordered") or 0.0)
+    ended = float(known.get("ended") or time.time())
+    answer = {name: known.get(name) for name in ("state", "exit", "signal", "ending", "reason", "rebooted", "foreign")}
+    answer.update(
+        id=order.get("id", ""),
+        session=order.get("session", ""),
+        log_file=order.get("log", ""),
+        cwd=order.get("cwd", ""),
+        command=order.get("command", ""),
+        via=begun.get("via", ""),
+        started=started,
+        seconds=max(0.0, ended - started) if started else 0.0,
+        log=len(log),
+        log_size=size,
+        cursor=cursor,
+        silent=max(0.0, time.time() - max(grown, started)) if grown or started else 0.0,
+        checkpoint=checkpoint,
+        usage=measure(known, lookout) if look.get("usage") and known["state"] == "running" else None,
+        survivors=known.get("survivors", []),
+    )
+    return answer
+
+
+# The log
+
+
+def read_log(look: "dict[str, Any]", known: "dict[str, Any]") -> "tuple[bytes, int, int, float]":
+    """The wanted part of the log, its size, where the next look should begin, and when it last grew."""
+    path = to_bytes(known["order"].get("log", ""))
+    most = max(0, min(int(look["most_bytes"]), MOST_LOG))
+    try:
+        fd, found = open_regular(path)
+    except (OSError, Refused):
+        return b"", 0, 0, 0.0
+    with open(fd, "rb") as file:
+        size = found.st_size
+        if look.get("cursor") is None:
+            return last_lines(file, size, int(look["lines"]), most), size, size, found.st_mtime
+        # A log that is shorter than what was read of it is another one.
+        start = int(look["cursor"]) if 0 <= int(look["cursor"]) <= size else 0
+        file.seek(start)
+        data = file.read(min(most, size - start))
+        return data, size, start + len(data), found.st_mtime
+
+
+def last_lines(file: "Any", size: int, lines: int, most: int) -> bytes:
+    """Read backwards, in blocks, no further than needed."""
+    data, start = b"", size
+    while start > 0 and len(data) < most and lines > 0:
+        step = min(BLOCK, start, most - len(data))
+        start -= step
+        file.seek(start)
+        data = file.read(step) + data
+        if data.count(b"\n", 0, len(data) - 1) >= lines:
+            break
+    if lines <= 0:
+        return b""
+    parts = data[:-1].split(b"\n") if data.endswith(b"\n") else data.split(b"\n")
+    kept = b"\n".join(parts[-lines:])
+    return kept + b"\n" if data.endswith(b"\n") else kept
+
+
+# The checkpoint
+
+
+def read_checkpoint(look: "dict[str, Any]", known: "dict[str, Any]") -> "tuple[bytes, dict[str, Any] | None]":
+    if not look.get("checkpoint_path") and not look.get("checkpoint_command"):
+        return b"", None
+    cwd = str(look.get("cwd") or known["order"].get("cwd") or "")
+    try:
+        if look.get("checkpoint_path"):
+            text, mtime = read_checkpoint_file(str(look["checkpoint_path"]), cwd)
+        else:
+            text, mtime = ask_checkpoint(str(look["checkpoint_command"]), cwd)
+    except Refused as refusal:
+        return b"", {"size": 0, "mtime": 0.0, "problem": str(refusal)}
+    except (OSError, ValueError) as problem:
+        return b"", {"size": 0, "mtime": 0.0, "problem": getattr(problem, "strerror", "") or str(problem)}
+    return text, {"size": len(text), "mtime": mtime, "problem": ""}
+
+
+def read_checkpoint_file(wanted: str, cwd: str) -> "tuple[bytes, float]":
+    path = os.path.normpath(os.path.join(to_path(cwd), os.path.expanduser(to_bytes(wanted))))
+    fd, found = open_regular(path)
+    with open(fd, "rb") as file:
+        file.seek(max(0, found.st_size - MOST_SAID))
+        return file.read(MOST_SAID), found.st_mtime
+
+
+def ask_checkpoint(command: str, cwd: str) -> "tuple[bytes, float]":
+    said = call(find_shell([]) + [to_bytes(command)], CHECKPOINT_S, to_path(cwd))
+    if said.code is None:
+        raise Refused("slow", "the checkpoint command took longer than %d s" % CHECKPOINT_S)
+    if said.code:
+        last = said.text[-300:].decode("utf-8", "replace").strip()
+        raise Refused("failed", "the checkpoint command ended with %d: %s" % (said.code, last))
+    return said.text, time.time()
+
+
+# What it uses
+
+
+def members_of(known: "dict[str, Any]", lookout: Lookout) -> "list[int]":
+    """The job's processes: all that descends from its keeper, or that has its name in its environment."""
+    below = lookout.below(int(known["begun"].get("keeper", 0)))
+    return below or lookout.members(str(known["order"].get("id", "")))
+
+
+def measure(known: "dict[str, Any]", lookout: Lookout) -> "dict[str, Any]":
+    pids, memory, ticks = members_of(known, lookout), 0, 0
+    for pid in pids:
+        try:
+            with open("/proc/%d/stat" % pid, "rb") as file:
+                words = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        memory += int(words[21])
+        # With what its ended children have used.
+        ticks += sum(int(word) for word in words[11:15])
+    page, tick = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+    return {
+        "processes": len(pids),
+        "memory_mb": round(memory * page / 1048576.0, 1),
+        "cpu_s": round(ticks / float(tick), 2),
+        "gpus": {},
+        "pids": pids,
+    }
+
+
+def add_gpus(answers: "list[dict[str, Any]]") -> None:
+    """Asked once, and only where something runs that was asked about."""
+    used = [answer["usage"] for answer in answers if answer["usage"] and answer["usage"]["pids"]]
+    by_pid = gpu_memory() if used and shutil.which("nvidia-smi") else {}
+    for usage in used:
+        for pid in usage["pids"]:
+            for index, megabytes in by_pid.get(pid, []):
+                usage["gpus"][index] = usage["gpus"].get(index, 0.0) + megabytes
+    for answer in answers:
+        if answer["usage"]:
+            del answer["usage"]["pids"]
+
+
+def gpu_memory() -> "dict[int, list[tuple[str, float]]]":
+    try:
+        cards = call(["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader,nounits"], GPU_S)
+        query = "--query-compute-apps=pid,gpu_uuid,used_memory"
+        apps = call(["nvidia-smi", query, "--format=csv,noheader,nounits"], GPU_S)
+    except OSError:
+        return {}
+    return read_gpu_memory(to_text(cards.text), to_text(apps.text))
+
+
+def read_gpu_memory(cards: str, apps: str) -> "dict[int, list[tuple[str, float]]]":
+    """Who uses how much of which card, from nvidia-smi's two tables; lines of another kind are passed over."""
+    index_of = {}
+    for line in cards.splitlines():
+        words = [word.strip() for word in line.split(",")]
+        if len(words) == 2 and words[0].isdigit():
+            index_of[words[1]] = words[0]
+    found: "dict[int, list[tuple[str, float]]]" = {}
+    for line in apps.splitlines():
+        words = [word.strip() for word in line.split(",")]
+        if len(words) == 3 and words[0].isdigit() and words[1] in index_of:
+            try:
+                found.setdefault(int(words[0]), []).append((index_of[words[1]], float(words[2])))
+            except ValueError:
+                continue
+    return found

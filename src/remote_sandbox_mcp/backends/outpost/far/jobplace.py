@@ -1,0 +1,118 @@
+"""Where background jobs live on the far side: owner-only folders at home, one per job, apart for each machine."""
+
+import os
+import re
+import shutil
+import stat
+
+from .jobrecord import is_job_folder, read_json, write_whole
+from .place import base_folder, candidates, is_private, to_bytes, to_text
+
+JOB_NAME = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
+SESSION_NAME = re.compile(r"[\w,][\w@%+=,-]{0,59}\Z")
+
+
+def node_name() -> str:
+    """Homes are often shared by several machines: each has its own jobs."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", os.uname().nodename.partition(".")[0]) or "here"
+
+
+def job_roots() -> "list[tuple[bytes, bool]]":
+    """Where jobs are looked for, and whether what is there survives a reboot."""
+    node = node_name().encode()
+    at_home = os.path.join(os.path.expanduser(b"~"), b".local/state/remote-sandbox/jobs", node)
+    return [(at_home, True)] + [(os.path.join(base, b"jobs", node), False) for base in candidates()]
+
+
+def make_root(root: bytes) -> None:
+    """The folder of all jobs, and the two above it, for us alone; raises OSError."""
+    above = [os.path.dirname(os.path.dirname(root)), os.path.dirname(root), root]
+    os.makedirs(os.path.dirname(above[0]), exist_ok=True)
+    for folder in above:
+        if not os.path.lexists(folder):
+            try:
+                os.mkdir(folder, 0o700)
+            except FileExistsError:
+                pass
+        found = os.lstat(folder)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise PermissionError(1, "%s is not a folder of ours" % to_text(folder))
+        if found.st_mode & 0o077:
+            os.chmod(folder, 0o700)
+
+
+def make_job_folder(files: "dict[bytes, bytes]") -> "tuple[bytes, bool]":
+    """A folder without its name yet, with these files, in the first place that has room; raises OSError."""
+    trouble = OSError(2, "no folder for jobs")
+    for root, lasting in job_roots():
+        folder = os.path.join(root, b".new-" + os.urandom(8).hex().encode())
+        try:
+            if not lasting:
+                base_folder()
+            make_root(root)
+            os.mkdir(folder, 0o700)
+            for name, data in files.items():
+                write_whole(os.path.join(folder, name), data)
+            return folder, lasting
+        except OSError as problem:
+            trouble = problem
+            shutil.rmtree(folder, ignore_errors=True)
+    raise trouble
+
+
+def find_job(job_id: str) -> "bytes | None":
+    if not JOB_NAME.match(job_id):
+        return None
+    for root, _ in job_roots():
+        folder = os.path.join(root, job_id.encode())
+        if is_private(root) and is_job_folder(folder):
+            return folder
+    return None
+
+
+def all_jobs() -> "list[tuple[float, bytes]]":
+    """Every job of this machine with the time of its start, newest first."""
+    found = []
+    for root, _ in job_roots():
+        for name in os.listdir(root) if is_private(root) else []:
+            folder = os.path.join(root, name)
+            if JOB_NAME.match(to_text(name)) and is_job_folder(folder):
+                found.append((float(read_json(folder, b"order").get("ordered", 0.0)), folder))
+    return sorted(found, reverse=True)
+
+
+def session_file(root: bytes, session: str) -> bytes:
+    return os.path.join(root, b"by-session", to_bytes(session))
+
+
+def note_session(folder: bytes, session: str) -> None:
+    """The newest job of a name is found without reading all folders."""
+    root = os.path.dirname(folder)
+    path = session_file(root, session)
+    try:
+        os.mkdir(os.path.dirname(path), 0o700)
+    except FileExistsError:
+        pass
+    new = os.path.join(root, b"by-session", b".new-" + os.urandom(4).hex().encode())
+    write_whole(new, os.path.basename(folder))
+    os.rename(new, path)
+
+
+def newest_of(session: str) -> "bytes | None":
+    """The newest job that had exactly this session."""
+    if not SESSION_NAME.match(session):
+        return None
+    noted = [folder for root, _ in job_roots() for folder in [read_session(root, session)] if folder]
+    if not noted:
+        noted = [folder for _, folder in all_jobs() if read_json(folder, b"order").get("session") == session]
+    return max(noted, key=lambda folder: float(read_json(folder, b"order").get("ordered", 0.0))) if noted else None
+
+
+def read_session(root: bytes, session: str) -> "bytes | None":
+    try:
+        with open(session_file(root, session), "rb") as file:
+            folder = os.path.join(root, file.read(100))
+    except OSError:
+        return None
+    whole = JOB_NAME.match(to_text(os.path.basename(folder))) and is_private(root) and is_job_folder(folder)
+    return folder if whole and read_json(folder, b"order").get("session") == session else None

@@ -1,0 +1,155 @@
+"""What is written down about a background job, and whether its keeper and its processes live."""
+
+import errno
+import fcntl
+import json
+import os
+
+from .place import boot_id, is_private
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+JOB_COOKIE = b"RSMCP_JOB_ID"
+# Room for the end, taken at the start: a disk that is full by then must not lose an exit status.
+END_BYTES = 4096
+# The mode of a job's lock says that the job shall end: setting it works on a full disk, and for exactly one job.
+JOB_STOP_MARK = 0o100
+
+
+def read_json(folder: bytes, name: bytes) -> "dict[str, Any]":
+    """A record, or nothing where it is not there or not whole."""
+    try:
+        with open(os.path.join(folder, name), "rb") as file:
+            value = json.loads(file.read().decode())
+            return value if isinstance(value, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def write_json(folder: bytes, name: bytes, value: "dict[str, Any]") -> None:
+    """Whole or not at all."""
+    path = os.path.join(folder, b"." + name + b".new")
+    write_whole(path, json.dumps(value).encode())
+    os.rename(path, os.path.join(folder, name))
+
+
+def write_whole(path: bytes, data: bytes) -> None:
+    fd = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+    finally:
+        os.close(fd)
+
+
+def write_end(folder: bytes, end: "dict[str, Any]") -> None:
+    reserved = os.path.join(folder, b"end.reserved")
+    fd = os.open(reserved, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.pwrite(fd, json.dumps(end).encode().ljust(END_BYTES), 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(reserved, os.path.join(folder, b"end"))
+    # The name, too, must be on the disk: a job that ended is not to be resumed after a power cut.
+    above = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(above)
+    except OSError:
+        pass
+    finally:
+        os.close(above)
+
+
+def read_begun(folder: bytes) -> "dict[str, Any]":
+    """The start as its keeper noted it; the claim alone where the keeper was killed before it could say more."""
+    return read_json(folder, b"begun") or read_json(folder, b"claim")
+
+
+def has_begun(folder: bytes) -> bool:
+    return any(os.path.lexists(os.path.join(folder, name)) for name in (b"begun", b"claim"))
+
+
+def birth_of(pid: int) -> int:
+    """When a process began, in ticks since the boot: with its number it names the process for ever. 0 for unknown."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            words = file.read().rpartition(b")")[2].split()
+            return 0 if words[0] in (b"Z", b"X") else int(words[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def is_same_process(pid: int, birth: int) -> bool:
+    return pid > 0 and birth > 0 and birth_of(pid) == birth
+
+
+def take_lock(folder: bytes) -> "tuple[int, bool]":
+    """The job's lock, for as long as the descriptor is open: (-1, False) where another keeper has it.
+
+    On file systems without locks it is opened only; then the keeper is known by its pid and birth.
+    """
+    fd = os.open(os.path.join(folder, b"lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as problem:
+        if problem.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+            os.close(fd)
+            return -1, False
+        return fd, False
+    return fd, True
+
+
+def is_job_locked(folder: bytes) -> bool:
+    try:
+        fd = os.open(os.path.join(folder, b"lock"), os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError as problem:
+        return problem.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+    finally:
+        os.close(fd)
+
+
+def keeper_lives(folder: bytes, begun: "dict[str, Any]") -> bool:
+    """Whether the job's keeper lives; over a shared home a lock may seem to outlive its machine."""
+    if begun and begun.get("boot") != boot_id():
+        return False
+    if begun and not begun.get("locked", True):
+        return is_same_process(int(begun.get("keeper", 0)), int(begun.get("keeper_birth", 0)))
+    return is_job_locked(folder)
+
+
+def is_told_to_stop(folder: bytes) -> bool:
+    try:
+        return bool(os.stat(os.path.join(folder, b"lock")).st_mode & JOB_STOP_MARK)
+    except OSError:
+        return False
+
+
+def find_cookies() -> "dict[str, list[int]]":
+    """Which living processes belong to which job, as their environment says: known even without a keeper."""
+    found: "dict[str, list[int]]" = {}
+    mark = b"\0" + JOB_COOKIE + b"="
+    for name in os.listdir("/proc") if os.path.isdir("/proc/self/task") else []:
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            with open("/proc/%s/environ" % name, "rb") as file:
+                rest = (b"\0" + file.read()).partition(mark)[2]
+        except OSError:
+            continue
+        if rest and birth_of(int(name)):
+            job_id = rest.partition(b"\0")[0].decode("utf-8", "replace")
+            found.setdefault(job_id, []).append(int(name))
+    return found
+
+
+def is_job_folder(folder: bytes) -> bool:
+    return is_private(folder) and os.path.basename(folder).startswith(b"job-")
