@@ -116,14 +116,27 @@ async def test_a_killed_tmux_server_interrupts_the_job(jobs: Jobs, user: Sshd) -
     assert (await begin(jobs, instead_of=job)).via == "tmux"
 
 
-async def test_a_command_that_takes_no_notice_of_its_pane_runs_on(jobs: Jobs, user: Sshd) -> None:
-    job = (await begin(jobs, "trap '' HUP; echo begun; while ! [ -e go ]; do sleep 0.05; done; echo more")).job_id
+@pytest.mark.parametrize(("code", "state"), [(0, JobState.ENDED), (1, JobState.GONE)], ids=["success", "failure"])
+async def test_a_command_that_takes_no_notice_of_its_pane_runs_on(
+    jobs: Jobs, user: Sshd, code: int, state: JobState
+) -> None:
+    waits = "while ! [ -e go ]; do sleep 0.05; done"
+    job = (await begin(jobs, f"trap '' HUP; echo begun; {waits}; echo more; exit {code}")).job_id
     await has_printed(jobs, job)
     await in_thread(user, "tmux kill-session -t =train; sleep 0.3")
     assert (await look(jobs, job)).is_running
     shell(user, "touch go")
     seen = await not_running(jobs, job)
-    assert (seen.state, seen.log) == (JobState.GONE, b"begun\nmore\n")
+    assert (seen.state, seen.log) == (state, b"begun\nmore\n" + (b"" if code else b"EXIT_CODE=0\n"))
+
+
+async def test_who_is_told_to_end_after_the_command_has_ended_changes_nothing(both: Jobs, user: Sshd) -> None:
+    # A process that is left behind keeps the keeper for a moment after the end.
+    job = (await begin(both, "echo begun; sleep 0.2; sleep 5 & exit 4")).job_id
+    keeper = record(user, job)["keeper"]
+    await in_thread(user, f"while kill -0 {record(user, job)['pid']} 2>/dev/null; do :; done; kill -HUP {keeper}")
+    seen = await not_running(both, job)
+    assert (seen.state, seen.exit_code) == (JobState.ENDED, 4)
 
 
 DEATHS = {

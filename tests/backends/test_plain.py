@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from remote_sandbox_mcp.backends.ssh import plain, runner
 from remote_sandbox_mcp.backends.ssh.connection import Gate
-from remote_sandbox_mcp.backends.ssh.machine import PLAIN, describe
+from remote_sandbox_mcp.backends.ssh.machine import PLAIN, describe, open_machine
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
 from remote_sandbox_mcp.core.command import Command, Completed, Ending, Environment, Missing, Running
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, LostContact, NotStarted, Unreachable, Unsupported
@@ -503,3 +503,13 @@ async def test_a_large_file_is_not_searched_and_that_is_told(bare: Sshd, known: 
         assert [(each.path, each.reason) for each in found.problems] == [
             (f"{bare.home}/big/large", "larger than 32 MiB, not searched")
         ]
+
+
+async def test_a_shell_that_is_killed_while_it_opens_has_not_shown_that_there_is_no_python(
+    bare: Sshd, known_hosts: Path
+) -> None:
+    killed = bare.home / "killed-python"
+    killed.write_text("#!/bin/sh\nkill -TERM $$\n")
+    killed.chmod(0o755)
+    with pytest.raises(Unreachable, match="cut off"):
+        await open_machine(bare.machine(python=str(killed)), known_hosts)

@@ -44,6 +44,12 @@ class Known:
         if "_database" in self.__dict__:
             await asyncio.to_thread(self._database.close)
 
+    def is_anything_watched(self) -> bool:
+        """Whether there is work for a watchdog; makes no database to find that out."""
+        from ..store.database import STATE_FILE
+
+        return (paths.state_folder() / STATE_FILE).exists() and bool(self.watches.counts().get(Status.ACTIVE.value))
+
     async def watch(self, watch_id: int) -> Watch:
         """Raises BadArgument where there is none."""
         found = await asyncio.to_thread(self.watches.get, watch_id)

@@ -19,7 +19,6 @@ from .values import Begun, Ensure, Wanted
 
 # A first look soon after the start finds what ends at once; later ones keep the watch's own pace.
 FIRST_LOOK_S = 20.0
-SHORT_LIVED = "it ends when this server does, so the watchdog does not look after it"
 
 
 class Starting:
@@ -35,9 +34,9 @@ class Starting:
         order, member = make_order(wanted), self._fleet.member(wanted.sandbox)
         watch = self.make_watch(wanted.watch, member.name, order) if wanted.watch else None
         sandbox = await member.open()
-        notes: tuple[str, ...] = ()
-        if watch is not None and not sandbox.description.capabilities.survives_disconnect:
-            watch, notes = None, (SHORT_LIVED,)
+        if not sandbox.description.capabilities.survives_disconnect:
+            # It ends when this server does, which its machine says: nobody could look after it then.
+            watch = None
         # Written down first: should this process die now, the job is still known to all others.
         watch_id = await asyncio.to_thread(self._known.write_down, member.name, order, watch)
         try:
@@ -49,7 +48,7 @@ class Starting:
             raise
         await asyncio.to_thread(self._known.complete, member.name, watch_id, started)
         trouble = await self.prepare_watchdog(member.name, ensure if watch else None)
-        return Begun(started, member.name, watch_id, (*notes, *started.notes, *trouble))
+        return Begun(started, member.name, watch_id, (*started.notes, *trouble))
 
     def make_watch(self, order: WatchOrder, sandbox: str, job: JobOrder) -> Watch:
         """Raises BadArgument."""

@@ -16,6 +16,7 @@ from mcp_types import INVALID_PARAMS
 from ..app import App
 from .early import Early, Learner
 from .server import SandboxServer, build
+from .watchdog import revive
 
 FAREWELL_S = 0.1
 WIND_DOWN_S = 0.15
@@ -33,8 +34,10 @@ async def _serve(app: App, early: Early | None) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     serving = asyncio.ensure_future(_converse(build(app), early, ended))
+    reviving = asyncio.ensure_future(revive(app))
     over = [asyncio.ensure_future(event.wait()) for event in (stopped, ended)]
     await asyncio.wait((serving, *over), return_when=asyncio.FIRST_COMPLETED)
+    reviving.cancel()
     if stopped.is_set():
         serving.cancel()
     # Every call in progress is given up, and its command with it: nobody is left to hear of it.

@@ -98,9 +98,9 @@ async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> 
         await client.greet(token)
     except (OSError, NoOutpost) as problem:
         await process.wait_closed()
-        # Only a shell that ended by itself has shown that there is no Python.
-        if process.exit_status is None and process.exit_signal is None:
-            raise Unreachable(f"{who}: logged in, but the connection was cut") from None
+        # Only a shell that ended by itself has shown that there is no Python: one that was killed shows a shutdown.
+        if process.exit_status is None or not 0 <= process.exit_status <= 128:
+            raise Unreachable(f"{who}: logged in, but its shell was cut off") from None
         raise NoOutpost(str(problem)) from None
     return client
 

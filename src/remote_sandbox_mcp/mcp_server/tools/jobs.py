@@ -23,6 +23,7 @@ from ..jobs import begun_fields, seen_fields, seen_text, sight_fields, waited_fi
 from ..results import exec_text, lean, reply, task_fields
 from ..server import SandboxName, SandboxServer
 from ..shapes import JobShape, JobsShape, SentShape, StartedShape, WaitedShape
+from ..watchdog import start_watchdog
 from .exec import ASK, END, RUN, client_name
 
 TYPE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
@@ -234,12 +235,4 @@ async def run_end(server: SandboxServer, handle: str, seconds: float, name: str)
 
 
 def ensure(server: SandboxServer) -> Ensure:
-    """Starts the watchdog where it does not run; says why it could not."""
-
-    async def start_watchdog() -> str:
-        from ...config import paths
-        from ...watchdog.ensure import ensure_running
-
-        return await ensure_running(paths.state_folder(), server.app.background.config_file)
-
-    return start_watchdog
+    return lambda: start_watchdog(server.app)

@@ -169,9 +169,13 @@ class JobKeeper:
 
     def heed_signals(self) -> None:
         numbers = os.read(self.wakeup, 512)
+        was_over = self.status is not None
+        self.reap()
         for number in (signal.SIGHUP, signal.SIGTERM):
-            if number in numbers:
+            if number in numbers and not self.has_ended_by_itself(was_over):
                 self.hear_end(number)
+
+    def reap(self) -> None:
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -181,6 +185,13 @@ class JobKeeper:
                     self.status, self.ended_at = status, time.monotonic()
         except ChildProcessError:
             self.childless = True
+
+    def has_ended_by_itself(self, was_over: bool) -> bool:
+        """Whether it was over before we were told to end. Where both came at once, only a success is sure to be one."""
+        if self.status is None:
+            return False
+        code = read_status(self.status)[0]
+        return code == 0 or (was_over and code <= 128)
 
     def hear_end(self, number: int) -> None:
         """Our own stop has a mark; without one it comes from outside, and the job is interrupted."""
@@ -218,12 +229,18 @@ class JobKeeper:
         for _ in range(64):
             if self.out < 0 or not self.take():
                 break
-        by, at = self.told
-        if by and not self.stopping and self.ended_at - at < INTERRUPTED_S:
-            self.note_quietly(b"interrupted", {"by": by, "at": time.time()})
+        if self.was_interrupted():
+            self.note_quietly(b"interrupted", {"by": self.told[0], "at": time.time()})
         else:
             self.write_end()
         self.leave_rest()
+
+    def was_interrupted(self) -> bool:
+        """A command may save its work when the machine shuts down; one that succeeds without its pane has ended."""
+        by, at = self.told
+        if not by or self.stopping or self.ended_at - at >= INTERRUPTED_S:
+            return False
+        return by != "SIGHUP" or read_status(self.status)[0] != 0
 
     def note_quietly(self, name: bytes, value: "dict[str, Any]") -> None:
         try:

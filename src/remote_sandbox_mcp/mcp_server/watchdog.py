@@ -1,0 +1,32 @@
+"""The watchdog as a server needs it: started with the first watch, and again where it is missed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from ..app import App
+from ..config import paths
+from ..core.errors import SandboxError
+
+log = logging.getLogger(__name__)
+
+# Not in the way of a client's first questions.
+REVIVE_S = 5.0
+
+
+async def start_watchdog(app: App) -> str:
+    """See to it that it runs; says why it does not, or nothing."""
+    from ..watchdog.ensure import ensure_running
+
+    return await ensure_running(paths.state_folder(), app.background.config_file)
+
+
+async def revive(app: App) -> None:
+    """After this computer was restarted, watches wait for somebody to look after them."""
+    await asyncio.sleep(REVIVE_S)
+    try:
+        if await asyncio.to_thread(app.background.known.is_anything_watched) and (why := await start_watchdog(app)):
+            log.warning("%s", why)
+    except SandboxError as problem:
+        log.warning("%s", problem)
