@@ -1,0 +1,170 @@
+"""Disposable sandboxes: what is asked for, what was made, and who makes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .sandbox import Sandbox
+from .secret import Secret
+
+DISPOSABLE_ID = re.compile(r"sb-[a-z0-9]{8,40}\Z")
+
+
+def new_disposable_id() -> str:
+    """A name for a sandbox that nobody has used before."""
+    import uuid
+
+    return f"sb-{uuid.uuid4().hex[:12]}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a sandbox may use; 0 is the provider's usual. `told` says by what means each is held, or why it is not."""
+
+    cpu: float = 0.0
+    memory_mb: int = 0
+    processes: int = 0
+    disk_mb: int = 0
+    gpus: int = 0
+    told: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A folder of the platform's machine, or a named volume, seen inside at `target`."""
+
+    source: str
+    target: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxOrder:
+    """A sandbox as a caller wants it. Nothing here was checked by a provider yet."""
+
+    # What people call it; empty: its id.
+    name: str = ""
+    # Empty: the configured default of the provider; embedded: a folder with a root file system, empty for the host's.
+    image: str = ""
+    # How long it lives without being renewed; 0: until it is deleted.
+    timeout_s: float = 600.0
+    # Not shown: variables are where people keep tokens.
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    limits: Limits = Limits()
+    # False: none. True: all. `hosts` narrows it where the provider can.
+    network: bool = False
+    hosts: tuple[str, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    entrypoint: tuple[str, ...] = ()
+    registry_user: str = ""
+    registry_password: Secret | None = None
+    # True: it outlives the server, until its time is over or somebody deletes it.
+    keep: bool = False
+    # "embedded", "opensandbox", or empty for the configured one.
+    provider: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disposable:
+    """A sandbox that was made. Times are seconds since the epoch, 0 for never; `key` is the provider's id for it."""
+
+    id: str
+    provider: str
+    key: str = ""
+    name: str = ""
+    image: str = ""
+    # running, paused, creating, failed, expired, gone
+    status: str = "running"
+    created: float = 0.0
+    expires: float = 0.0
+    keep: bool = False
+    limits: Limits = Limits()
+    network: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return self.name or self.id
+
+
+@dataclass(frozen=True, kw_only=True)
+class Platform:
+    """An OpenSandbox server, as the operator configured it; without an address there is none."""
+
+    server_url: str = ""
+    api_key: Secret | None = None
+    # Reach sandboxes through the server itself, where their own ports cannot be reached from here.
+    use_server_proxy: bool = False
+    request_timeout_s: float = 30.0
+    ready_timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """How disposable sandboxes are kept."""
+
+    # Empty: opensandbox where a platform is configured, else embedded.
+    provider: str = ""
+    default_image: str = ""
+    default_timeout_s: float = 600.0
+    max_concurrent: int = 5
+    auto_cleanup: bool = True
+    # Of idleness: a sandbox in which something runs is not idle.
+    cleanup_after_minutes: float = 30.0
+    # How many of which image are kept ready.
+    pool: Mapping[str, int] = field(default_factory=dict)
+
+
+class Provider(Protocol):
+    """Makes disposable sandboxes. Knows only those that carry its own mark, and never touches others.
+
+    Methods raise SandboxError with one sentence for whoever asked: no such image, no room, quota, not ready, paused,
+    Unsupported for what it cannot do, Unreachable where the platform does not answer.
+    """
+
+    @property
+    def kind(self) -> str:
+        """embedded or opensandbox."""
+        ...
+
+    async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:
+        """Make one that is ready to run commands, or nothing at all."""
+        ...
+
+    async def open(self, disposable: Disposable) -> Sandbox:
+        """The sandbox itself. Its `description.name` is the disposable's title. Raises ConnectError."""
+        ...
+
+    async def look(self, disposable: Disposable) -> Disposable:
+        """The same as it is now; status "gone" where it is not there any more."""
+        ...
+
+    async def list(self) -> Sequence[Disposable]:
+        """All of ours that the provider knows, whoever made them."""
+        ...
+
+    async def delete(self, disposable: Disposable) -> None:
+        """End it and remove all that is left of it; one that is gone is no error."""
+        ...
+
+    async def renew(self, disposable: Disposable, timeout_s: float) -> Disposable:
+        """Let it live for so long from now on."""
+        ...
+
+    async def pause(self, disposable: Disposable) -> Disposable: ...
+
+    async def resume(self, disposable: Disposable) -> Disposable: ...
+
+    async def snapshot(self, disposable: Disposable, name: str = "") -> str:
+        """Keep its files as an image; the name under which `create` takes it."""
+        ...
+
+    async def endpoint(self, disposable: Disposable, port: int) -> str:
+        """A URL under which a person on this machine reaches that port of the sandbox."""
+        ...
+
+    async def close(self) -> None: ...

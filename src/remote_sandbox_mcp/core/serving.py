@@ -1,0 +1,27 @@
+"""How the server is reached, and what it writes down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .secret import Secret
+
+
+@dataclass(frozen=True, kw_only=True)
+class Http:
+    """Serving over HTTP. Beyond loopback it takes a key and the names by which it is called."""
+
+    api_key: Secret | None = None
+    host: str = "127.0.0.1"
+    port: int = 3000
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logging:
+    """What the server writes down of itself; without a file, to standard error."""
+
+    level: str = "WARNING"
+    file: str = ""
+    max_size_mb: float = 10.0
