@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends import bubblewrap, local, seccomp
+from remote_sandbox_mcp.backends import bubblewrap, local, seccomp, walls
 from remote_sandbox_mcp.backends.bubblewrap import Footing
 from remote_sandbox_mcp.backends.local import describe, open_local
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
@@ -470,6 +470,16 @@ async def test_without_a_system_python_ours_is_lent(
         assert sandbox.hello["python"] == ".".join(map(str, sys.version_info[:3]))
         assert (await run(sandbox, "touch /opt/python/probe || touch /opt/python/lib/probe")).exit_code
         assert await say(sandbox, "echo $LD_LIBRARY_PATH") == ""
+
+
+@needs_bwrap
+@pytest.mark.parametrize("kind", [walls.MAGIC_NUMBER, b"another"], ids=["of-our-kind", "of-another-kind"])
+async def test_a_python_of_another_kind_compiles_for_itself(
+    kind: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(walls, "MAGIC_NUMBER", kind)
+    async with opened(tmp_path) as sandbox:
+        assert await say(sandbox, "echo works") == "works"
 
 
 # What it says of itself

@@ -21,6 +21,7 @@ INSIDE = 1000
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 OLDEST_MINOR = 6
 PYTHON_INSIDE = "/opt/python"
+PYTHON_NAME = f"python{sys.version_info.major}.{sys.version_info.minor}"
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 ROOT_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
@@ -127,8 +128,9 @@ def footings(program: str, abi: seccomp.Abi, is_root: bool) -> Iterator[Footing]
     owns nothing; where root is one by name only, as in most containers, a user namespace is all there is.
     """
     if is_root:
-        rights = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
-        yield Footing(program, abi, rights, STEP_DOWN_TO)
+        # What the first process needs to become that user, and to see to it that nobody after it can have rights.
+        kept = (word for right in ("SETUID", "SETGID", "SETPCAP") for word in ("--cap-add", f"CAP_{right}"))
+        yield Footing(program, abi, ("--cap-drop", "ALL", *kept), STEP_DOWN_TO)
     user = ("--unshare-user", "--uid", str(INSIDE), "--gid", str(INSIDE))
     yield Footing(program, abi, (*user, "--cap-drop", "ALL"), owns_proc=is_root)
 
@@ -207,12 +209,14 @@ def system_folders() -> Iterator[str]:
             yield from ("--ro-bind", str(folder), str(folder))
 
 
-def kernel_folders(footing: Footing) -> Iterator[str]:
+def kernel_folders(footing: Footing, shm_mb: int = 0) -> Iterator[str]:
+    """/proc and /dev; without a size, what lies in /dev/shm may take half of the host's memory."""
     yield from ("--proc", "/proc")
     if footing.owns_proc:
         # The settings in /proc/sys ask who owns them, not for rights: one of them names a program to run as root.
         yield from ("--remount-ro", "/proc")
-    yield from ("--dev", "/dev", "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
+    size = ("--size", str(shm_mb << 20)) if shm_mb else ()
+    yield from ("--dev", "/dev", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
 
 
 def settings(*, network: bool) -> Iterator[str]:
@@ -228,7 +232,7 @@ def find_python() -> tuple[str, tuple[str, ...]]:
     """A Python inside the walls, and what must be bound for it: the system's, or else the one that runs us."""
     if SYSTEM_PYTHON.exists() and is_usable(SYSTEM_PYTHON.resolve()):
         return str(SYSTEM_PYTHON), ()
-    name = f"bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    name = f"bin/{PYTHON_NAME}"
     home = Path(sys.base_prefix).resolve()
     if home.is_relative_to("/usr"):
         return str(home / name), ()
@@ -244,5 +248,9 @@ def find_python() -> tuple[str, tuple[str, ...]]:
 
 def is_usable(python: Path) -> bool:
     """Told by its real name: to ask it would take as long as to open the sandbox."""
+    return is_new_enough(python) and python.is_relative_to("/usr")
+
+
+def is_new_enough(python: Path) -> bool:
     version = re.fullmatch(r"python3\.(\d+)", python.name)
-    return version is not None and int(version[1]) >= OLDEST_MINOR and python.is_relative_to("/usr")
+    return version is not None and int(version[1]) >= OLDEST_MINOR

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import os
-import re
-import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 
-from ..core.errors import ConfigError, ConnectError, Unreachable, Unsupported
+from ..core.errors import ConnectError, Unreachable, Unsupported
 from ..core.machine import LocalPlace
+from ..core.port import Stream
 from ..core.sandbox import Capabilities, Description
-from . import bubblewrap, outpost, seccomp
-from .bubblewrap import Footing, why_not
+from . import bubblewrap
+from .bubblewrap import why_not
 from .deadline import within
 from .outpost import pipe, program
 from .outpost.client import NoOutpost, OutpostClient
+from .outpost.doorway import Doorway
 from .outpost.lane import OutpostLane
 from .outpost.sandbox import OutpostSandbox
+from .walls import USER, Bounds, Folders, Start, hostname
 
-__all__ = ["describe", "open_local", "why_not"]
+__all__ = ["Bounds", "Doors", "Folders", "describe", "open_lane", "open_local", "open_outpost", "why_not"]
 
 T = TypeVar("T")
 
-USER = "sandbox"
-HOME = f"/home/{USER}"
 OPEN_S = 15.0
-ENVIRONMENT = {"PATH": bubblewrap.SYSTEM_PATH, "HOME": HOME, "USER": USER, "LANG": "C.UTF-8", "TERM": "dumb"}
 
 
 def describe(place: LocalPlace) -> Description:
@@ -49,6 +44,7 @@ async def open_local(place: LocalPlace, state_folder: Path) -> OutpostSandbox:
         place.environment,
         lambda: open_outpost(place, folders),
         lambda _: open_lane(place, folders),
+        Doors(place.name),
     )
     try:
         await sandbox.open()
@@ -58,18 +54,52 @@ async def open_local(place: LocalPlace, state_folder: Path) -> OutpostSandbox:
     return sandbox
 
 
-async def open_outpost(place: LocalPlace, folders: Folders) -> OutpostClient:
+async def open_outpost(
+    place: LocalPlace, folders: Folders, bounds: Bounds | None = None, client_kind: type[OutpostClient] = OutpostClient
+) -> OutpostClient:
     """One bubblewrap, one outpost, in time."""
+    door = Doorway()
 
     async def greet(line: pipe.PipeLine, token: str) -> OutpostClient:
-        client = OutpostClient(line)
+        client = client_kind(WalledLine(line, door))
         await client.greet(token)
         return client
 
-    return await _open(place, folders, program.OUTPOST, greet)
+    try:
+        return await _open(place, folders, program.OUTPOST, greet, bounds or Bounds(), door)
+    except BaseException:
+        door.close()
+        raise
 
 
-async def open_lane(place: LocalPlace, folders: Folders) -> OutpostLane:
+@dataclass(frozen=True)
+class Doors:
+    """The ways to ports inside, which no other bubblewrap would see: each has a network of its own."""
+
+    name: str
+
+    async def connect(self, client: OutpostClient, port: int) -> Stream:
+        assert isinstance(client.line, WalledLine)
+        return await client.line.door.connect(client, port, self.name)
+
+    async def close(self) -> None:
+        """They end with their lines."""
+
+
+class WalledLine:
+    """A line through the walls, and the door beside it for what is no frame."""
+
+    def __init__(self, line: pipe.PipeLine, door: Doorway) -> None:
+        self._line = line
+        self.door = door
+        self.write, self.read = line.write, line.read
+
+    def close(self) -> None:
+        self._line.close()
+        self.door.close()
+
+
+async def open_lane(place: LocalPlace, folders: Folders, bounds: Bounds | None = None) -> OutpostLane:
     """Another bubblewrap with the same walls, and a lane in it."""
 
     async def greet(line: pipe.PipeLine, token: str) -> OutpostLane:
@@ -77,128 +107,25 @@ async def open_lane(place: LocalPlace, folders: Folders) -> OutpostLane:
         await lane.greet(token)
         return lane
 
-    return await _open(place, folders, program.LANE, greet)
+    return await _open(place, folders, program.LANE, greet, bounds or Bounds())
 
 
 async def _open(
-    place: LocalPlace, folders: Folders, pieces: tuple[str, ...], greet: Callable[[pipe.PipeLine, str], Awaitable[T]]
+    place: LocalPlace,
+    folders: Folders,
+    pieces: tuple[str, ...],
+    greet: Callable[[pipe.PipeLine, str], Awaitable[T]],
+    bounds: Bounds,
+    door: Doorway | None = None,
 ) -> T:
     footing = await bubblewrap.find_footing()
     if isinstance(footing, str):
         raise Unsupported(footing)
     try:
         folders.prepare(footing, hostname(place.name))
-        return await within(_start(place, folders, footing, pieces, greet), OPEN_S)
+        start = Start(place, folders, footing, pieces, bounds, door)
+        return await within(start.greeted(greet), OPEN_S)
     except (asyncio.TimeoutError, TimeoutError):
         raise Unreachable(f"unable to open {place.name}: no answer from behind its walls in {OPEN_S:.0f} s") from None
     except (OSError, NoOutpost) as problem:
         raise ConnectError(f"unable to open {place.name}: {problem}") from None
-
-
-async def _start(
-    place: LocalPlace,
-    folders: Folders,
-    footing: Footing,
-    pieces: tuple[str, ...],
-    greet: Callable[[pipe.PipeLine, str], Awaitable[T]],
-) -> T:
-    token = secrets.token_hex(16)
-    with seccomp.filter_file(footing.abi) as file:
-        arguments = command_line(place, folders, footing, file, token, pieces)
-        line = await pipe.start(arguments, ENVIRONMENT, (file,))
-    try:
-        line.write(first_process() + program.packed(pieces))
-        return await greet(line, token)
-    except BaseException:
-        line.close()
-        raise
-
-
-def command_line(
-    place: LocalPlace, folders: Folders, footing: Footing, seccomp_file: int, token: str, pieces: tuple[str, ...]
-) -> list[str]:
-    python, for_python = bubblewrap.find_python()
-    return [
-        *bubblewrap.namespaces(footing, seccomp_file, network=place.network),
-        *("--hostname", hostname(place.name)),
-        *bubblewrap.system_folders(),
-        *folders.settings(),
-        *bubblewrap.settings(network=place.network),
-        *for_python,
-        *bubblewrap.kernel_folders(footing),
-        *("--dir", "/home", "--bind", str(folders.home), HOME),
-        *("--bind", str(folders.tmp), "/tmp", "--dir", "/var", "--symlink", "../tmp", "/var/tmp"),
-        *("--remount-ro", "/", "--"),
-        *(python, "-IS", "-c", loader(footing, pieces), token),
-    ]
-
-
-@functools.cache
-def first_process() -> bytes:
-    return files(outpost).joinpath("far/first.py").read_bytes()
-
-
-def loader(footing: Footing, pieces: tuple[str, ...] = program.OUTPOST) -> str:
-    """Python that takes the first process and then the outpost from its input: a command line can be seen by all."""
-    read = f"io.BufferedReader(io.FileIO(0,closefd=False),1).read({len(first_process())})"
-    return f"import io;exec({read});stand_first({footing.step_down});{program.loader(pieces)}"
-
-
-def hostname(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-")[:63] or USER
-
-
-@dataclass(frozen=True)
-class Folders:
-    """What stays of a local sandbox, closed to other users by its outermost folder."""
-
-    root: Path
-
-    @classmethod
-    def of(cls, place: LocalPlace, state_folder: Path) -> Folders:
-        if not re.fullmatch(r"\w[\w.@ -]*", place.name):
-            raise ConfigError(f"the local sandbox's name {place.name!r} cannot be the name of a folder; use letters")
-        return cls(state_folder.absolute() / "local" / place.name)
-
-    @property
-    def home(self) -> Path:
-        return self.root / "home"
-
-    @property
-    def tmp(self) -> Path:
-        return self.root / "tmp"
-
-    def prepare(self, footing: Footing, hostname: str) -> None:
-        self.root.parent.mkdir(parents=True, exist_ok=True)
-        # A command owns its home and can open that to everybody, but not the folder around it.
-        for folder in (self.root, self.root / "etc", self.home, self.tmp):
-            folder.mkdir(mode=0o700, exist_ok=True)
-        self.root.chmod(0o700)
-        if footing.step_down:
-            for folder in (self.home, self.tmp):
-                os.chown(folder, footing.user, footing.user)
-        for name, text in synthetic(footing.user, hostname).items():
-            file = self.root / "etc" / name
-            # Another server may be using it at this moment.
-            if not file.exists() or file.read_text() != text:
-                file.write_text(text)
-                file.chmod(0o644)
-
-    def settings(self) -> list[str]:
-        etc = self.root / "etc"
-        bound = (word for name in SYNTHETIC for word in ("--ro-bind", str(etc / name), f"/etc/{name}"))
-        return ["--dir", "/etc", *bound]
-
-
-SYNTHETIC = ("passwd", "group", "hostname", "hosts", "nsswitch.conf")
-
-
-def synthetic(user: int, hostname: str) -> dict[str, str]:
-    """Settings that name nobody and nothing of the host."""
-    return {
-        "passwd": f"root:x:0:0:root:/:/bin/false\n{USER}:x:{user}:{user}:{USER}:{HOME}:/bin/bash\n",
-        "group": f"root:x:0:\n{USER}:x:{user}:\n",
-        "hostname": f"{hostname}\n",
-        "hosts": f"127.0.0.1 localhost {hostname}\n::1 localhost\n",
-        "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
-    }

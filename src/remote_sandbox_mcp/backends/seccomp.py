@@ -1,4 +1,4 @@
-"""What namespaces leave open, closed by a filter on system calls: keyrings, nested user namespaces, odd sockets."""
+"""What namespaces leave open, closed by a filter on system calls: keyrings, nested namespaces, odd sockets, bpf."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 LOAD, EQUAL, ABOVE, ANY_BIT, RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
-NUMBER_AT, ABI_AT, FIRST_ARGUMENT_AT = 0, 4, 16
+NUMBER_AT, ABI_AT, FIRST_ARGUMENT_AT, SECOND_ARGUMENT_AT = 0, 4, 16, 24
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000
 NEW_USER_NAMESPACE = 0x10000000
+# Types into a terminal, or copies from its screen, as its user would.
+TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 # Up to netlink they belong to the network namespace; beyond it vsock reaches the hypervisor, bluetooth the radio.
 LAST_FAMILY = 16
 LAST_NUMBER = 0x3FFFFFFF
@@ -30,14 +32,27 @@ class Abi:
     add_key: int
     request_key: int
     keyctl: int
+    ioctl: int
+    bpf: int
+    perf_event_open: int
+    userfaultfd: int
     io_uring_setup: int = 425
     clone3: int = 435
 
 
+# Architectures that are younger than the table of numbers that they share.
+GENERIC = {
+    **{"socket": 198, "clone": 220, "unshare": 97, "add_key": 217, "request_key": 218, "keyctl": 219},
+    **{"ioctl": 29, "bpf": 280, "perf_event_open": 241, "userfaultfd": 282},
+}
 ABIS = {
-    "x86_64": Abi(0xC000003E, socket=41, clone=56, unshare=272, add_key=248, request_key=249, keyctl=250),
-    "aarch64": Abi(0xC00000B7, socket=198, clone=220, unshare=97, add_key=217, request_key=218, keyctl=219),
-    "riscv64": Abi(0xC00000F3, socket=198, clone=220, unshare=97, add_key=217, request_key=218, keyctl=219),
+    "x86_64": Abi(
+        0xC000003E,
+        **{"socket": 41, "clone": 56, "unshare": 272, "add_key": 248, "request_key": 249, "keyctl": 250},
+        **{"ioctl": 16, "bpf": 321, "perf_event_open": 298, "userfaultfd": 323},
+    ),
+    "aarch64": Abi(0xC00000B7, **GENERIC),
+    "riscv64": Abi(0xC00000F3, **GENERIC),
 }
 
 
@@ -50,17 +65,22 @@ def refuse(number: int, error: int) -> bytes:
     return step(EQUAL, number, 0, 1) + step(RETURN, REFUSE | error)
 
 
-def refuse_if(number: int, test: int, value: int, error: int) -> bytes:
-    """Refuse a call whose first argument passes the test."""
-    verdict = step(test, value, 0, 1) + step(RETURN, REFUSE | error) + step(RETURN, ALLOW)
-    return step(EQUAL, number, 0, 4) + step(LOAD, FIRST_ARGUMENT_AT) + verdict
+def refuse_if(number: int, test: int, value: int, error: int, at: int = FIRST_ARGUMENT_AT) -> bytes:
+    """Refuse a call whose argument passes the test; else the next step looks at the call's number again."""
+    verdict = step(test, value, 0, 1) + step(RETURN, REFUSE | error) + step(LOAD, NUMBER_AT)
+    return step(EQUAL, number, 0, 4) + step(LOAD, at) + verdict
 
 
 def assemble(abi: Abi) -> bytes:
     foreign = step(LOAD, ABI_AT) + step(EQUAL, abi.audit, 1, 0) + step(RETURN, REFUSE | errno.ENOSYS)
     # x32 shares its ABI word with x86_64 and differs in the number.
     x32 = step(LOAD, NUMBER_AT) + step(ABOVE, LAST_NUMBER, 0, 1) + step(RETURN, REFUSE | errno.ENOSYS)
-    keyrings = b"".join(refuse(number, errno.EPERM) for number in (abi.add_key, abi.request_key, abi.keyctl))
+    # Keyrings are shared by all of a user; the others are wide doors of the kernel that no build or test needs.
+    whole = (abi.add_key, abi.request_key, abi.keyctl, abi.bpf, abi.perf_event_open, abi.userfaultfd)
+    refused = b"".join(refuse(number, errno.EPERM) for number in whole)
+    terminals = b"".join(
+        refuse_if(abi.ioctl, EQUAL, request, errno.EPERM, SECOND_ARGUMENT_AT) for request in (TIOCSTI, TIOCLINUX)
+    )
     # The flags of clone3 lie in memory, where no filter can read them, and io_uring opens sockets by itself; for
     # programs that try them, "no such call" means the older way.
     unreadable = refuse(abi.clone3, errno.ENOSYS) + refuse(abi.io_uring_setup, errno.ENOSYS)
@@ -68,7 +88,7 @@ def assemble(abi: Abi) -> bytes:
         refuse_if(number, ANY_BIT, NEW_USER_NAMESPACE, errno.EPERM) for number in (abi.clone, abi.unshare)
     )
     sockets = refuse_if(abi.socket, ABOVE, LAST_FAMILY, errno.EAFNOSUPPORT)
-    return foreign + x32 + keyrings + unreadable + nested + sockets + step(RETURN, ALLOW)
+    return foreign + x32 + refused + unreadable + nested + terminals + sockets + step(RETURN, ALLOW)
 
 
 def abi_here() -> Abi | None:

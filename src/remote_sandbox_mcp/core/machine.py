@@ -60,8 +60,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class LocalPlace:
-    """The embedded sandbox on this machine: bubblewrap around a private home."""
+    """The embedded sandbox on this machine: bubblewrap around a private home.
+
+    `image` is a folder with a root file system, or empty for the host's own; both are read-only.
+    """
 
     name: str = "local"
     network: bool = False
     environment: Environment = field(default_factory=Environment)
+    image: str = ""

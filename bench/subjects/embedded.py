@@ -1,0 +1,61 @@
+"""A disposable sandbox on this machine: made, first used, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from tempfile import mkdtemp
+
+from remote_sandbox_mcp.backends.embedded.provider import EmbeddedProvider
+from remote_sandbox_mcp.core.command import Command
+from remote_sandbox_mcp.core.disposable import SandboxOrder, new_disposable_id
+
+from ..measure import in_turns, timed
+from ..mux import spawn_and_wait
+from ..report import Row, Target
+from ..stage import Stage
+from .local import PLAIN
+
+AT_MOST = Target(60)
+
+
+def rows(stage: Stage) -> Iterator[Row]:
+    folder = Path(mkdtemp(prefix="disposable-", dir=stage.folder))
+    created, first, deleted = asyncio.run(_lives(folder, stage.rounds(20, 4)))
+    plain = in_turns({"bwrap": timed(lambda: spawn_and_wait(PLAIN))}, rounds=stage.rounds(20, 4))["bwrap"]
+    yield Row(
+        "embedded",
+        "disposable sandbox: create it and run `true`",
+        first,
+        baseline=plain.p50_ms,
+        against="bwrap alone",
+        target=AT_MOST,
+        note=f"create itself takes {created:.1f} ms; the provider is called directly",
+    )
+    yield Row("embedded", "disposable sandbox: delete it, with all that ran in it", deleted)
+
+
+async def _lives(folder: Path, rounds: int) -> tuple[float, float, float]:
+    """Medians in milliseconds, after a first one that tries out what this machine offers."""
+    provider = EmbeddedProvider(folder)
+    try:
+        await _life(provider)
+        taken = [await _life(provider) for _ in range(rounds)]
+    finally:
+        await provider.close()
+    created, first, deleted = (median(column) * 1000 for column in zip(*taken, strict=True))
+    return created, first, deleted
+
+
+async def _life(provider: EmbeddedProvider) -> tuple[float, float, float]:
+    begun = time.perf_counter()
+    disposable = await provider.create(new_disposable_id(), SandboxOrder())
+    created = time.perf_counter()
+    sandbox = await provider.open(disposable)
+    await sandbox.run(Command("true"))
+    used = time.perf_counter()
+    await provider.delete(disposable)
+    return created - begun, used - begun, time.perf_counter() - used

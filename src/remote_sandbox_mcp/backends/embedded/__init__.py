@@ -1,0 +1,1 @@
+"""Disposable sandboxes on this machine: bubblewrap around a home that goes away."""

@@ -1,0 +1,232 @@
+"""Control groups, version 1 and 2: where this server may make them, and what one of them holds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PREFIX = "rsmcp-"
+WANTED = ("memory", "pids", "cpu", "freezer")
+END_S = 10.0
+PAUSE_S = 5.0
+CPU_PERIOD_US = 100_000
+
+
+@dataclass(frozen=True)
+class Base:
+    """A group below which ours can be made for the controllers named; the server's own, so that its limits go on."""
+
+    folder: Path
+    version: int
+    controllers: tuple[str, ...]
+
+
+def find_bases(own: str | None = None, mounts: str | None = None) -> list[Base]:
+    """Where groups can be made; the texts are those of /proc/self/cgroup and /proc/self/mountinfo."""
+    own = _read(Path("/proc/self/cgroup")) if own is None else own
+    mounts = _read(Path("/proc/self/mountinfo")) if mounts is None else mounts
+    lines = (line.split(":", 2) for line in own.splitlines())
+    found = [base for _, controllers, path in lines for base in _base(controllers, path, mounts)]
+    # What a controller of version 1 holds, version 2 cannot.
+    held = {name for base in found if base.version == 1 for name in base.controllers}
+    return [base for base in found if base.version == 1 or not held.issuperset(base.controllers)]
+
+
+def _base(controllers: str, path: str, mounts: str) -> Iterator[Base]:
+    version = 1 if controllers else 2
+    wanted = tuple(name for name in controllers.split(",") if name in WANTED)
+    if version == 1 and not wanted:
+        return
+    folder = _folder(wanted[0] if wanted else "", path, mounts)
+    if folder is None:
+        return
+    if version == 1:
+        if os.access(folder, os.W_OK) and not _is_read_only(folder):
+            yield Base(folder, 1, wanted)
+    elif delegated := _delegated(folder):
+        yield delegated
+
+
+def _folder(controller: str, path: str, mounts: str) -> Path | None:
+    """Where this process' own group is mounted."""
+    for line in mounts.splitlines():
+        fields, _, rest = line.partition(" - ")
+        kind, _, options = rest.split(" ", 2)
+        is_it = kind == "cgroup" and controller in options.split(",") if controller else kind == "cgroup2"
+        root, place = fields.split(" ")[3:5]
+        if is_it and (path + "/").startswith(root.rstrip("/") + "/"):
+            folder = Path(place + path[len(root.rstrip("/")) :])
+            return folder if folder.is_dir() else None
+    return None
+
+
+def _delegated(folder: Path) -> Base | None:
+    """The nearest group above that hands controllers down: one that holds processes itself may not."""
+    while (folder / "cgroup.procs").exists():
+        may = all(os.access(path, os.W_OK) for path in (folder, folder / "cgroup.procs"))
+        if may and not _is_read_only(folder):
+            names = tuple(name for name in WANTED if name in _enabled(folder))
+            is_top = not (folder.parent / "cgroup.procs").exists()
+            if names or is_top:
+                # Freezing needs no controller in version 2.
+                return Base(folder, 2, (*names, "freezer"))
+        folder = folder.parent
+    return None
+
+
+def _enabled(folder: Path) -> list[str]:
+    missing = set(_read(folder / "cgroup.controllers").split()) & {"memory", "pids", "cpu"}
+    missing -= set(_read(folder / "cgroup.subtree_control").split())
+    if missing:
+        with contextlib.suppress(OSError):
+            (folder / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(missing)))
+    return _read(folder / "cgroup.subtree_control").split()
+
+
+def _is_read_only(folder: Path) -> bool:
+    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One sandbox's place in the hierarchies; it is made of folders, and known again by their names."""
+
+    folders: tuple[Path, ...] = ()
+
+    @property
+    def joins(self) -> tuple[str, ...]:
+        """Version 1 takes a single thread through `tasks`, without the lock that stops all forks of the machine."""
+        files = (folder / ("tasks" if (folder / "tasks").exists() else "cgroup.procs") for folder in self.folders)
+        return tuple(map(str, files))
+
+    def members(self) -> set[int]:
+        return {int(word) for folder in self.folders for word in _read(folder / "cgroup.procs").split()}
+
+    def exists(self) -> bool:
+        return any(folder.exists() for folder in self.folders)
+
+    def can_freeze(self) -> bool:
+        return any(True for _ in self._freezers())
+
+    def _freezers(self) -> Iterator[tuple[Path, str, str, str]]:
+        for folder in self.folders:
+            if (folder / "freezer.state").exists():
+                yield folder / "freezer.state", "FROZEN", "THAWED", "FROZEN"
+            elif (folder / "cgroup.freeze").exists():
+                yield folder / "cgroup.freeze", "1", "0", "frozen 1"
+
+    def freeze(self) -> bool:
+        """Stop everything in it where it stands; False where that takes too long."""
+        for file, frozen, _, _ in self._freezers():
+            file.write_text(frozen)
+        until = time.monotonic() + PAUSE_S
+        while not self.is_frozen():
+            if time.monotonic() > until:
+                self.thaw()
+                return False
+            time.sleep(0.002)
+        return True
+
+    def is_frozen(self) -> bool:
+        def state(file: Path) -> str:
+            return _read(file.parent / "cgroup.events" if file.name == "cgroup.freeze" else file)
+
+        return all(mark in state(file) for file, _, _, mark in self._freezers())
+
+    def thaw(self) -> None:
+        for file, _, thawed, _ in self._freezers():
+            file.write_text(thawed)
+
+    def end(self) -> None:
+        """Kill all that is in it and remove it. What is frozen must thaw before it can die in version 1."""
+        until = time.monotonic() + END_S
+        with contextlib.suppress(OSError):
+            self.thaw()
+        while self._kill() and time.monotonic() < until:
+            time.sleep(0.002)
+        for folder in self.folders:
+            _remove(folder, until)
+
+    def _kill(self) -> bool:
+        """Whether there was anybody left."""
+        members = self.members()
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(members)
+
+
+def _remove(folder: Path, until: float) -> None:
+    """A group is busy for a moment after its last process."""
+    while time.monotonic() < until:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(0.002)
+        else:
+            return
+
+
+def plan(bases: Sequence[Base], name: str) -> Group:
+    """A group of that name in every hierarchy, to be written down before it is made: a crash may come between."""
+    return Group(tuple(base.folder / f"{PREFIX}{name}" for base in bases))
+
+
+def make(planned: Group) -> Group:
+    """The group, empty; folders that cannot be made are left out."""
+    made = []
+    for folder in planned.folders:
+        with contextlib.suppress(OSError):
+            folder.mkdir(exist_ok=True)
+            made.append(folder)
+    return Group(tuple(made))
+
+
+def limit_memory(group: Group, megabytes: int) -> bool:
+    """Swap counts: otherwise a sandbox is slow instead of ended."""
+    size = str(megabytes << 20)
+    done = _set(group, {"memory.limit_in_bytes": size, "memory.max": size})
+    _set(group, {"memory.memsw.limit_in_bytes": size, "memory.swap.max": "0"})
+    return done
+
+
+def limit_processes(group: Group, count: int) -> bool:
+    return _set(group, {"pids.max": str(count)})
+
+
+def limit_cpu(group: Group, cores: float) -> bool:
+    quota = max(1000, round(cores * CPU_PERIOD_US))
+    return _set(group, {"cpu.cfs_quota_us": str(quota), "cpu.max": f"{quota} {CPU_PERIOD_US}"})
+
+
+def _set(group: Group, wanted: dict[str, str]) -> bool:
+    """Write where there is such a file; whether there was one that took it."""
+    files = (folder / name for folder in group.folders for name in wanted)
+    return any([_write(file, wanted[file.name]) for file in files if file.exists()])
+
+
+def _write(file: Path, text: str) -> bool:
+    try:
+        file.write_text(text)
+    except OSError:
+        return False
+    return True
+
+
+def known(folders: Iterable[str]) -> Group:
+    """A group as it was written down; only folders that bear our mark are ever touched."""
+    return Group(tuple(Path(folder) for folder in folders if Path(folder).name.startswith(PREFIX)))

@@ -1,0 +1,81 @@
+"""A sandbox's processes as the host sees them, for hosts where no control group holds them together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+END_S = 10.0
+
+
+def bubblewraps(home: Path) -> set[int]:
+    """The outermost process of every line into the sandbox with that home; they show it in their arguments."""
+    wanted = os.fsencode(home)
+    return {int(name) for name in os.listdir("/proc") if name.isdigit() and wanted in _words(name)}
+
+
+def _words(pid: str) -> list[bytes]:
+    words = _read(f"/proc/{pid}/cmdline").split(b"\0")
+    # A command that only mentions the folder is none of ours.
+    return words if os.path.basename(words[0]) == b"bwrap" else []
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def family(roots: Iterable[int]) -> set[int]:
+    """They and all that descends from them; inside, whoever loses a parent becomes a child of the first process."""
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        fields = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()
+        if fields and fields[0] != b"Z":
+            children.setdefault(int(fields[1]), []).append(int(name))
+    found, pending = set(), list(roots)
+    while pending:
+        pid = pending.pop()
+        if pid not in found:
+            found.add(pid)
+            pending += children.get(pid, [])
+    return found
+
+
+def stop(home: Path) -> None:
+    """Stop every process; again, until no new one has appeared while that went on."""
+    stopped: set[int] = set()
+    while new := family(bubblewraps(home)) - stopped:
+        _send(new, signal.SIGSTOP)
+        stopped |= new
+
+
+def go_on(home: Path) -> None:
+    _send(family(bubblewraps(home)), signal.SIGCONT)
+
+
+def end(home: Path) -> None:
+    """Kill the outermost ones, and see all of them end: with its first process the kernel ends a pid namespace."""
+    until = time.monotonic() + END_S
+    all_of_them = family(bubblewraps(home))
+    while (outermost := bubblewraps(home)) and time.monotonic() < until:
+        _send(outermost, signal.SIGKILL)
+        time.sleep(0.002)
+    while any(map(_lives, all_of_them)) and time.monotonic() < until:
+        time.sleep(0.002)
+
+
+def _lives(pid: int) -> bool:
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return bool(fields) and fields[0] not in (b"Z", b"X")
+
+
+def _send(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)

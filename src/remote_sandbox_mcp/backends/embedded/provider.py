@@ -1,0 +1,291 @@
+"""The provider that needs nothing set up: disposable sandboxes behind bubblewrap, on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ...core.command import Environment
+from ...core.disposable import Disposable, SandboxOrder
+from ...core.errors import BadArgument, ConnectError, SandboxError, Unsupported
+from .. import bubblewrap, images
+from ..bubblewrap import Footing
+from . import cgroups, disk, leftovers, limits
+from .sandbox import EmbeddedSandbox
+from .shelf import Record, Shelf
+from .tenant import Tenant
+
+KIND = "embedded"
+USUAL = Environment()
+
+
+class EmbeddedProvider:
+    """Sandboxes in folders of the state folder; their processes end with this server, or before."""
+
+    def __init__(self, state_folder: Path, environment: Environment = USUAL) -> None:
+        self._shelf = Shelf(state_folder.absolute() / "disposable")
+        self._environment = environment
+        self._tenants: dict[str, Tenant] = {}
+        self._bases: list[cgroups.Base] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+
+    @property
+    def kind(self) -> str:
+        return KIND
+
+    async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:
+        check(order)
+        footing = await bubblewrap.find_footing()
+        if isinstance(footing, str):
+            raise Unsupported(footing)
+        image = str(images.check(order.image, self._private())) if order.image else ""
+        await self._swept()
+        try:
+            tenant = self._make(disposable_id, order, image, footing)
+        except OSError as problem:
+            raise SandboxError(f"unable to make a sandbox in {self._shelf.root}: {problem.strerror}") from None
+        # Whoever makes one will use it at once.
+        tenant.warm()
+        return tenant.record.made
+
+    def _make(self, disposable_id: str, order: SandboxOrder, image: str, footing: Footing) -> Tenant:
+        lock = self._shelf.claim_new(disposable_id)
+        try:
+            return self._prepare(disposable_id, order, image, footing, lock)
+        except OSError:
+            os.close(lock)
+            leftovers.take_down(self._shelf, disposable_id)
+            raise
+
+    def _private(self) -> tuple[Path, ...]:
+        """What no image may hold: an image is named by whoever asks for a sandbox."""
+        return Path(os.path.expanduser("~")), self._shelf.root.parent
+
+    def _prepare(self, disposable_id: str, order: SandboxOrder, image: str, footing: Footing, lock: int) -> Tenant:
+        box, asked, now = self._shelf.box(disposable_id), order.limits, time.time()
+        box.mkdir(mode=0o700)
+        is_disk_real = bool(asked.disk_mb) and self._mount(disposable_id, asked.disk_mb, footing)
+        made = Disposable(
+            id=disposable_id,
+            provider=KIND,
+            key=disposable_id,
+            name=order.name,
+            image=image,
+            created=now,
+            expires=now + order.timeout_s if order.timeout_s else 0.0,
+            keep=order.keep,
+            limits=asked,
+            network=order.network,
+            notes=tuple(notes(order)),
+        )
+        record = Record(made, order.env if order.keep else {})
+        return self._move_in(record, order.env, footing, lock, is_disk_real=is_disk_real)
+
+    def _move_in(
+        self, record: Record, env: Mapping[str, str], footing: Footing, lock: int, *, is_disk_real: bool
+    ) -> Tenant:
+        """Put its limits in force, write down what there is now, and have it in our hands."""
+        made, planned = record.made, self._plan_group(record.made.id)
+        record = replace(record, groups=tuple(sorted({*record.groups, *map(str, planned.folders)})))
+        self._shelf.write(record)
+        group = cgroups.make(planned)
+        asked = replace(made.limits, told=())
+        held = limits.hold(asked, group, shares_user=bool(footing.step_down), is_disk_real=is_disk_real)
+        record = replace(record, made=replace(made, limits=held.limits))
+        self._shelf.write(record)
+        tenant = Tenant(self._shelf, record, held.bounds, env, self._environment, lock)
+        self._tenants[made.id] = tenant
+        tenant.begin(self._expire)
+        return tenant
+
+    def _mount(self, disposable_id: str, disk_mb: int, footing: Footing) -> bool:
+        runs = self._shelf.runs(disposable_id)
+        if not disk.mount_sized(self._shelf.box(disposable_id), disk_mb):
+            return False
+        runs.mkdir(mode=0o700, exist_ok=True)
+        return disk.mount_sized(runs, limits.RUNS_MB, footing.step_down)
+
+    def _plan_group(self, disposable_id: str) -> cgroups.Group:
+        if self._bases is None:
+            self._bases = cgroups.find_bases()
+        return cgroups.plan(self._bases, disposable_id)
+
+    async def _swept(self) -> None:
+        """What servers of before have left is ended by the first who uses this one."""
+        if self._sweeping is None:
+            self._sweeping = asyncio.create_task(asyncio.to_thread(leftovers.sweep, self._shelf, time.time()))
+        await asyncio.shield(self._sweeping)
+
+    async def open(self, disposable: Disposable) -> EmbeddedSandbox:
+        tenant = self._tenants.get(disposable.id) or await self._reopen(disposable)
+        await tenant.sandbox.open()
+        return tenant.sandbox
+
+    async def _reopen(self, disposable: Disposable) -> Tenant:
+        """One that another server made, or this one in an earlier life."""
+        await self._swept()
+        footing = await bubblewrap.find_footing()
+        if isinstance(footing, str):
+            raise Unsupported(footing)
+        if disposable.id in self._tenants:
+            # Somebody else of ours was faster.
+            return self._tenants[disposable.id]
+        lock, record = self._shelf.claim(disposable.id), self._shelf.read(disposable.id)
+        if lock is None or record is None:
+            raise ConnectError(f"unable to open {disposable.title}: it is gone; create another")
+        if record.made.status == "paused":
+            os.close(lock)
+            raise ConnectError(f"unable to open {disposable.title}: another server has paused it; resume it there")
+        is_disk_real = limits.has_real_disk(record.made.limits)
+        if is_disk_real:
+            # Empty, where this machine was restarted.
+            self._mount(disposable.id, record.made.limits.disk_mb, footing)
+        return self._move_in(record, record.env, footing, lock, is_disk_real=is_disk_real)
+
+    async def look(self, disposable: Disposable) -> Disposable:
+        record = self._shelf.read(disposable.id)
+        if record is None:
+            is_over = 0 < disposable.expires <= time.time()
+            return replace(disposable, status="expired" if is_over else "gone")
+        return seen(record)
+
+    async def list(self) -> Sequence[Disposable]:
+        await self._swept()
+        return [seen(record) for name in self._shelf.ids() if (record := self._shelf.read(name))]
+
+    async def delete(self, disposable: Disposable) -> None:
+        self._shelf.folder(disposable.id)
+        tenant = self._tenants.pop(disposable.id, None)
+        if tenant:
+            await tenant.leave()
+        await asyncio.to_thread(leftovers.take_down, self._shelf, disposable.id)
+
+    async def _expire(self, disposable: Disposable) -> None:
+        """Its time may have been renewed, by another server even."""
+        record, tenant = self._shelf.read(disposable.id), self._tenants.get(disposable.id)
+        if record is None or seen(record).status == "expired":
+            await self.delete(disposable)
+        elif tenant:
+            tenant.record = record
+            tenant.begin(self._expire)
+
+    async def renew(self, disposable: Disposable, timeout_s: float) -> Disposable:
+        check_time(timeout_s)
+        expires = time.time() + timeout_s if timeout_s else 0.0
+        return self._change(disposable, lambda made: replace(made, expires=expires))
+
+    def _change(self, disposable: Disposable, change: Callable[[Disposable], Disposable]) -> Disposable:
+        record = self._living(disposable)
+        record = replace(record, made=change(record.made))
+        self._shelf.write(record)
+        if tenant := self._tenants.get(disposable.id):
+            tenant.record = record
+            tenant.begin(self._expire)
+        return record.made
+
+    def _living(self, disposable: Disposable) -> Record:
+        record = self._shelf.read(disposable.id)
+        if record is None or seen(record).status == "expired":
+            word = "is gone" if record is None else "has expired"
+            raise SandboxError(f"{disposable.title} {word}; create another")
+        return record
+
+    async def pause(self, disposable: Disposable) -> Disposable:
+        if self._living(disposable).made.status == "paused":
+            return await self.look(disposable)
+        tenant = self._tenants.get(disposable.id) or await self._reopen(disposable)
+        made = self._change(disposable, paused)
+        try:
+            await tenant.pause()
+        except BaseException:
+            self._change(disposable, running)
+            raise
+        return made
+
+    async def resume(self, disposable: Disposable) -> Disposable:
+        if self._living(disposable).made.status != "paused":
+            return await self.look(disposable)
+        tenant = self._tenants.get(disposable.id)
+        if tenant is None:
+            raise SandboxError(f"unable to resume {disposable.title}: another server has paused it; resume it there")
+        made = self._change(disposable, running)
+        await tenant.resume()
+        return made
+
+    async def snapshot(self, disposable: Disposable, name: str = "") -> str:
+        raise Unsupported(
+            f"{disposable.title} is an embedded sandbox, of which no image can be made; download what you want to keep"
+        )
+
+    async def endpoint(self, disposable: Disposable, port: int) -> str:
+        raise Unsupported(
+            f"{disposable.title} is an embedded sandbox, whose ports have no address on this machine; forward the port"
+        )
+
+    async def close(self) -> None:
+        if self._sweeping:
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+        tenants = list(self._tenants.values())
+        await asyncio.gather(*(self._let_go(tenant) for tenant in tenants), return_exceptions=True)
+
+    async def _let_go(self, tenant: Tenant) -> None:
+        """What another server uses too is left to that one, kept or not."""
+        made, is_alone = tenant.record.made, tenant.is_alone()
+        if is_alone and not made.keep:
+            await self.delete(made)
+            return
+        self._tenants.pop(made.id, None)
+        await tenant.leave()
+        if is_alone:
+            with contextlib.suppress(SandboxError):
+                self._change(made, running)
+            await asyncio.to_thread(cgroups.known(tenant.record.groups).end)
+
+
+def running(made: Disposable) -> Disposable:
+    return replace(made, status="running")
+
+
+def paused(made: Disposable) -> Disposable:
+    return replace(made, status="paused")
+
+
+def seen(record: Record) -> Disposable:
+    """As it is now."""
+    is_over = 0 < record.made.expires <= time.time()
+    return replace(record.made, status="expired") if is_over else record.made
+
+
+def check(order: SandboxOrder) -> None:
+    """Raises BadArgument, Unsupported."""
+    limits.check(order.limits)
+    check_time(order.timeout_s)
+    if order.volumes:
+        raise Unsupported("an embedded sandbox sees no folder of this machine; upload the files that it needs")
+    for name, value in order.env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise BadArgument(f"{name[:60]!r} cannot be the name of a variable, or its value holds a NUL character")
+
+
+def check_time(timeout_s: float) -> None:
+    if not 0 <= timeout_s < float("inf"):
+        raise BadArgument(f"timeout is {timeout_s:g}, but must be a number of seconds, or 0 for no end")
+
+
+def notes(order: SandboxOrder) -> list[str]:
+    """What its maker should know, and would not expect."""
+    told = []
+    if order.hosts:
+        told.append("hosts: an embedded sandbox has all of the network or none of it; it is not narrowed to hosts")
+    if order.network:
+        told.append("network: it reaches what listens on this machine's own loopback, and its abstract sockets, too")
+    if order.image:
+        told.append("image: read-only; its home and /tmp are its own")
+    if order.entrypoint:
+        told.append("entrypoint: not started, because an embedded sandbox has only the commands that are run in it")
+    return told

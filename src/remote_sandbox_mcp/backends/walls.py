@@ -1,0 +1,208 @@
+"""Walls about to be built: the folders of a local sandbox, what holds it, and what is started behind them."""
+
+from __future__ import annotations
+
+import functools
+import marshal
+import os
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from importlib.util import MAGIC_NUMBER
+from pathlib import Path
+from typing import TypeVar
+
+from ..core.errors import ConfigError
+from ..core.machine import LocalPlace
+from . import bubblewrap, images, outpost, seccomp
+from .bubblewrap import Footing
+from .outpost import pipe, program
+from .outpost.doorway import Doorway
+
+T = TypeVar("T")
+
+USER = "sandbox"
+HOME = f"/home/{USER}"
+ENVIRONMENT = {"PATH": bubblewrap.SYSTEM_PATH, "HOME": HOME, "USER": USER, "LANG": "C.UTF-8", "TERM": "dumb"}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What holds a sandbox's processes, beside the walls.
+
+    `joins` are files of control groups through which a process puts itself there; `rlimits` have the numbers of the
+    resource module.
+    """
+
+    rlimits: Mapping[int, int] = field(default_factory=dict)
+    joins: tuple[str, ...] = ()
+    shm_mb: int = 0
+
+
+# A shell on the way costs a millisecond. Moved by another process, a process waits for every processor in turn.
+JOIN = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 1; shift; done; shift; exec "$@"'
+
+
+@dataclass(frozen=True)
+class Start:
+    """One bubblewrap about to be started, and what shall run behind its walls."""
+
+    place: LocalPlace
+    folders: Folders
+    footing: Footing
+    pieces: tuple[str, ...]
+    bounds: Bounds
+    door: Doorway | None
+
+    async def greeted(self, greet: Callable[[pipe.PipeLine, str], Awaitable[T]]) -> T:
+        token, doors = secrets.token_hex(16), (self.door.far,) if self.door else ()
+        with seccomp.filter_file(self.footing.abi) as file:
+            arguments = [*self.joining(), *self.walls(file), *self.program(token, doors)]
+            line = await pipe.start(arguments, ENVIRONMENT, (file, *doors))
+        if self.door:
+            self.door.leave_inside()
+        try:
+            line.write(first_process() + compiled(self.pieces) + program.packed(self.pieces))
+            return await greet(line, token)
+        except BaseException:
+            line.close()
+            raise
+
+    def joining(self) -> list[str]:
+        return ["/bin/sh", "-c", JOIN, "sh", *self.bounds.joins, "--"] if self.bounds.joins else []
+
+    def walls(self, seccomp_file: int) -> list[str]:
+        folders = self.folders
+        return [
+            *bubblewrap.namespaces(self.footing, seccomp_file, network=self.place.network),
+            *("--hostname", hostname(self.place.name)),
+            *(self.image() if self.place.image else self.system()),
+            *bubblewrap.kernel_folders(self.footing, self.bounds.shm_mb),
+            *("--dir", "/home", "--bind", str(folders.home), HOME, "--bind", str(folders.tmp), "/tmp"),
+            *(("--bind", str(folders.runs), f"/tmp/remote-sandbox-{self.footing.user}") if folders.runs else ()),
+            *("--remount-ro", "/", "--"),
+        ]
+
+    def system(self) -> list[str]:
+        """The host's own, as far as programs need it."""
+        return [
+            *bubblewrap.system_folders(),
+            *self.folders.settings(),
+            *bubblewrap.settings(network=self.place.network),
+            *bubblewrap.find_python()[1],
+            *("--dir", "/var", "--symlink", "../tmp", "/var/tmp"),
+        ]
+
+    def image(self) -> list[str]:
+        root = Path(self.place.image)
+        names = ("--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf") if self.place.network else ()
+        is_lent = images.find_python(root) == images.LENT_PYTHON
+        return [
+            *images.folders(root, SYNTHETIC, self.folders.tmp),
+            *self.folders.settings(),
+            *names,
+            *(images.lent(self.folders.lend_python()) if is_lent else ()),
+        ]
+
+    def program(self, token: str, doors: tuple[int, ...]) -> list[str]:
+        image = self.place.image
+        python = images.find_python(Path(image)) if image else bubblewrap.find_python()[0]
+        return [python, "-IS", "-c", self.loader(python, doors), token]
+
+    def loader(self, python: str, doors: tuple[int, ...]) -> str:
+        """Python that takes the first process and then the outpost from its input: all can see a command line."""
+        # No command may have a door: what comes through it is taken for the outpost's own.
+        shut = "".join(f"os.set_inheritable({door},False);" for door in doors)
+        # A Python that was lent knows itself by a name under which nothing can start it.
+        known = f"import io,os,sys;sys.executable={python!r};{shut}"
+        sizes = len(first_process()), len(compiled(self.pieces)), len(program.packed(self.pieces))
+        read = "read=io.BufferedReader(io.FileIO(0,closefd=False),1).read;"
+        first = f"exec(read({sizes[0]}));stand_first({self.footing.step_down},{dict(self.bounds.rlimits)!r});"
+        return f"{known}{read}{first}run_outpost(read({sizes[1]}),read({sizes[2]}),{MAGIC_NUMBER!r},globals())"
+
+
+@functools.cache
+def compiled(pieces: tuple[str, ...]) -> bytes:
+    """For a Python of the same kind as ours, which needs as long to compile it as for all else of its start."""
+    return marshal.dumps(compile(program.source(pieces), "outpost", "exec"))
+
+
+@functools.cache
+def first_process() -> bytes:
+    return files(outpost).joinpath("far/first.py").read_bytes()
+
+
+def hostname(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-")[:63] or USER
+
+
+@dataclass(frozen=True)
+class Folders:
+    """What stays of a local sandbox, closed to other users by its outermost folder.
+
+    `runs` is a place for the outpost's own records where the disk of commands has a size: what they do when it is full
+    can be told only from there.
+    """
+
+    root: Path
+    runs: Path | None = None
+
+    @classmethod
+    def of(cls, place: LocalPlace, state_folder: Path) -> Folders:
+        if not re.fullmatch(r"\w[\w.@ -]*", place.name):
+            raise ConfigError(f"the local sandbox's name {place.name!r} cannot be the name of a folder; use letters")
+        return cls(state_folder.absolute() / "local" / place.name)
+
+    @property
+    def home(self) -> Path:
+        return self.root / "home"
+
+    @property
+    def tmp(self) -> Path:
+        return self.root / "tmp"
+
+    def prepare(self, footing: Footing, hostname: str) -> None:
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        # A command owns its home and can open that to everybody, but not the folder around it.
+        for folder in (self.root, self.root / "etc", self.home, self.tmp):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        self.root.chmod(0o700)
+        if footing.step_down:
+            for folder in (self.home, self.tmp):
+                os.chown(folder, footing.user, footing.user)
+        for name, text in synthetic(footing.user, hostname).items():
+            file = self.root / "etc" / name
+            # Another server may be using it at this moment.
+            if not file.exists() or file.read_text() != text:
+                file.write_text(text)
+                file.chmod(0o644)
+
+    def lend_python(self) -> Path:
+        """The script that stands for Python in an image that has none."""
+        script = self.root / "python3"
+        text = images.lent_script()
+        if not script.exists() or script.read_text() != text:
+            script.write_text(text)
+            script.chmod(0o755)
+        return script
+
+    def settings(self) -> list[str]:
+        etc = self.root / "etc"
+        bound = (word for name in SYNTHETIC for word in ("--ro-bind", str(etc / name), f"/etc/{name}"))
+        return ["--dir", "/etc", *bound]
+
+
+SYNTHETIC = ("passwd", "group", "hostname", "hosts", "nsswitch.conf")
+
+
+def synthetic(user: int, hostname: str) -> dict[str, str]:
+    """Settings that name nobody and nothing of the host."""
+    return {
+        "passwd": f"root:x:0:0:root:/:/bin/false\n{USER}:x:{user}:{user}:{USER}:{HOME}:/bin/bash\n",
+        "group": f"root:x:0:\n{USER}:x:{user}:\n",
+        "hostname": f"{hostname}\n",
+        "hosts": f"127.0.0.1 localhost {hostname}\n::1 localhost\n",
+        "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+    }

@@ -1,0 +1,209 @@
+"""Helpers for tests of disposable sandboxes: providers that leave nothing, ordinary users, small images."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from remote_sandbox_mcp.backends import local
+from remote_sandbox_mcp.backends.embedded.provider import EmbeddedProvider
+from remote_sandbox_mcp.backends.embedded.sandbox import EmbeddedSandbox
+from remote_sandbox_mcp.core.command import Command, Completed
+from remote_sandbox_mcp.core.disposable import Disposable, SandboxOrder, new_disposable_id
+
+SOURCE = Path(local.__file__).parents[2]
+SYSTEM_PYTHON = "/usr/bin/python3"
+ORDINARY_USER = 61_200
+GONE_S = 10.0
+
+_numbers = itertools.count(1)
+
+
+@asynccontextmanager
+async def provided(state_folder: Path) -> AsyncIterator[EmbeddedProvider]:
+    provider = EmbeddedProvider(state_folder)
+    try:
+        yield provider
+    finally:
+        await provider.close()
+
+
+@asynccontextmanager
+async def made(
+    state_folder: Path, order: SandboxOrder | None = None
+) -> AsyncIterator[tuple[EmbeddedProvider, Disposable, EmbeddedSandbox]]:
+    async with provided(state_folder) as provider:
+        disposable = await provider.create(new_disposable_id(), order or SandboxOrder())
+        yield provider, disposable, await provider.open(disposable)
+
+
+async def run(sandbox: EmbeddedSandbox, script: str, timeout_s: float = 20.0) -> Completed:
+    seen = await sandbox.run(Command(script, timeout_s=timeout_s))
+    assert isinstance(seen, Completed)
+    return seen
+
+
+async def say(sandbox: EmbeddedSandbox, script: str) -> str:
+    seen = await run(sandbox, script)
+    assert seen.exit_code == 0, seen.stderr.head.decode()
+    return seen.stdout.head.decode().strip()
+
+
+def marked_sleep() -> str:
+    """A sleep that can be told from all others in the host's process list."""
+    return f"sleep 87654.{os.getpid()}{next(_numbers):04}"
+
+
+def host_processes(mark: str) -> list[int]:
+    wanted = mark.replace(" ", "\0").encode()
+    return [int(file.parent.name) for file in Path("/proc").glob("[0-9]*/cmdline") if wanted in _read(file)]
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
+
+
+async def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + GONE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def until_gone(mark: str) -> None:
+    await until(lambda: not host_processes(mark))
+
+
+def groups_of(disposable_id: str) -> list[Path]:
+    """Control groups of a sandbox, wherever they are."""
+    return [Path(folder) for folder, _, _ in os.walk("/sys/fs/cgroup") if folder.endswith(f"rsmcp-{disposable_id}")]
+
+
+def mounts_below(folder: Path) -> list[str]:
+    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(folder) in line]
+
+
+def nothing_left(state_folder: Path) -> bool:
+    shelf = state_folder / "disposable"
+    left = [name for name in os.listdir(shelf) if name != ".lock"] if shelf.exists() else []
+    return not left and not mounts_below(state_folder)
+
+
+# A server of an ordinary user, as a process: it makes one sandbox, runs scripts in it and prints what became of them.
+SERVER = """
+import asyncio, json, sys
+from pathlib import Path
+from remote_sandbox_mcp.backends.embedded.provider import EmbeddedProvider
+from remote_sandbox_mcp.core.command import Command
+from remote_sandbox_mcp.core.disposable import Limits, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.errors import SandboxError
+
+async def tried(sandbox, script, timeout_s):
+    try:
+        seen = await sandbox.run(Command(script, timeout_s=timeout_s))
+    except SandboxError as problem:
+        return [-1, "", str(problem)]
+    return [seen.exit_code, seen.stdout.head.decode("utf-8", "replace"), seen.stderr.head.decode("utf-8", "replace")]
+
+async def main():
+    order = json.loads(sys.argv[2])
+    provider = EmbeddedProvider(Path(sys.argv[1]))
+    limits = Limits(**order.get("limits", {}))
+    made = await provider.create(new_disposable_id(), SandboxOrder(limits=limits, image=order.get("image", "")))
+    sandbox = await provider.open(made)
+    seen = [await tried(sandbox, script, order.get("timeout_s", 20)) for script in order["scripts"]]
+    await provider.close()
+    left = [path.name for path in (Path(sys.argv[1]) / "disposable").iterdir()]
+    print(json.dumps({"seen": seen, "told": made.limits.told, "left": left}))
+
+asyncio.run(main())
+"""
+
+
+def as_ordinary_user(scripts: list[str], **order: Any) -> dict[str, Any]:
+    """What the scripts did in a sandbox of a server that has no rights of its own."""
+    other = {"user": ORDINARY_USER, "group": ORDINARY_USER, "extra_groups": []} if os.geteuid() == 0 else {}
+    with tempfile.TemporaryDirectory() as folder:
+        if other:
+            os.chown(folder, ORDINARY_USER, ORDINARY_USER)
+        done = subprocess.run(
+            [SYSTEM_PYTHON, "-W", "error", "-c", SERVER, folder, json.dumps({"scripts": scripts, **order})],
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1", "HOME": folder},
+            cwd="/",
+            capture_output=True,
+            timeout=50,
+            check=False,
+            **other,  # type: ignore[call-overload]
+        )
+    assert done.returncode == 0, done.stderr.decode()
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def small_image(folder: Path) -> Path:
+    """A root file system with busybox alone, and the libraries that this needs."""
+    busybox = shutil.which("busybox")
+    assert busybox
+    for name in ("bin", "etc", "usr/share", "var/tmp", "root"):
+        (folder / name).mkdir(parents=True)
+    shutil.copy(busybox, folder / "bin/busybox")
+    for name in ("sh", "ls", "cat", "id", "echo", "touch", "true", "sleep", "env", "pwd"):
+        (folder / "bin" / name).symlink_to("/bin/busybox")
+    (folder / "etc/marker").write_text("of the image\n")
+    (folder / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\n")
+    (folder / "usr/bin").symlink_to("../bin")
+    _copy_libraries(folder, Path(busybox))
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755)
+    return folder
+
+
+def with_python(folder: Path) -> Path:
+    """The same, with a Python of its own."""
+    small_image(folder)
+    real = Path(SYSTEM_PYTHON).resolve()
+    library = Path("/usr/lib") / real.name
+    shutil.copy(real, folder / "bin" / real.name)
+    (folder / "bin/python3").symlink_to(real.name)
+    unneeded = shutil.ignore_patterns("__pycache__", "test", "dist-packages", "config-*", "idlelib", "ensurepip")
+    shutil.copytree(library, folder / "usr/lib" / real.name, ignore=unneeded)
+    _copy_libraries(folder, real, *(library / "lib-dynload").glob("_ctypes.*"))
+    return folder
+
+
+def _copy_libraries(folder: Path, *programs: Path) -> None:
+    listed = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=True).stdout
+    for word in listed.split():
+        if word.startswith("/") and not word.endswith(":"):
+            target = folder / word.lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(word, target)
+
+
+def python(code: str) -> str:
+    """A command line that runs code in the sandbox's Python."""
+    return f"{SYSTEM_PYTHON} -IS -c '{code}'"
+
+
+def server_process(script: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """A server of its own, that can be killed."""
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", script, *arguments],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE), "HOME": "/"},
+        stdout=subprocess.PIPE,
+    )

@@ -1,0 +1,32 @@
+"""A disposable sandbox on this machine keeps the contract."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from remote_sandbox_mcp.backends.embedded.provider import EmbeddedProvider
+from remote_sandbox_mcp.core.command import Environment
+from remote_sandbox_mcp.core.disposable import Provider, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandbox import Sandbox
+from tests.backends.contract import Contract, JobContract, Opener, PortContract
+
+
+@pytest.fixture(scope="module")
+async def opener(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Opener]:
+    state_folder = tmp_path_factory.mktemp("state")
+    providers: list[Provider] = []
+
+    async def open_it(environment: Environment) -> Sandbox:
+        providers.append(EmbeddedProvider(state_folder, environment))
+        made = await providers[-1].create(new_disposable_id(), SandboxOrder())
+        return await providers[-1].open(made)
+
+    yield open_it
+    for provider in providers:
+        await provider.close()
+
+
+class TestEmbedded(Contract, JobContract, PortContract):
+    pass

@@ -1,0 +1,262 @@
+"""What a disposable sandbox on this machine may use: held, told, and kept from hurting the host."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.backends.embedded import cgroups, disk, limits
+from remote_sandbox_mcp.backends.embedded.cgroups import Base, Group
+from remote_sandbox_mcp.core.command import Command
+from remote_sandbox_mcp.core.disposable import Limits, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.errors import ConnectError, SandboxError
+from remote_sandbox_mcp.core.files import Span
+from tests.backends.disposables import as_ordinary_user, groups_of, made, mounts_below, provided, run, say
+
+BOMB = "bomb() { bomb | bomb & }; bomb; sleep 30"
+FILLER = "for n in 1 2 3 4; do head -c 4000000 /dev/zero > ~/file$n; done; sleep 30"
+
+
+@pytest.fixture(params=["control-groups", "no-control-groups"])
+def means(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With what this machine offers, and with less."""
+    if request.param == "no-control-groups":
+        monkeypatch.setattr(cgroups, "find_bases", list)
+    return str(request.param)
+
+
+# What is told
+
+
+async def test_usual_limits_are_told(means: str, tmp_path: Path) -> None:
+    async with provided(tmp_path) as provider:
+        held = (await provider.create(new_disposable_id(), SandboxOrder())).limits
+        assert held.processes == limits.PROCESSES
+        assert held.memory_mb == (limits.MEMORY_MB if means == "control-groups" else 0)
+        memory, processes, disk_told = held.told
+        by = "held by a control group"
+        assert (by in memory, by in processes) == (means == "control-groups",) * 2
+        assert "watched" in disk_told
+        if means != "control-groups":
+            assert "not limited, because" in memory
+            assert "held by an rlimit" in processes
+
+
+async def test_limits_that_were_asked_for_are_told(means: str, tmp_path: Path) -> None:
+    asked = Limits(cpu=0.5, memory_mb=256, processes=400, disk_mb=16)
+    async with made(tmp_path, SandboxOrder(limits=asked)) as (_, disposable, sandbox):
+        held = disposable.limits
+        assert (held.cpu, held.memory_mb, held.processes, held.disk_mb) == (0.5, 256, 400, 16)
+        assert [line.partition(":")[0] for line in held.told] == ["memory", "processes", "cpu", "disk"]
+        assert "16 MB" in held.told[3]
+        assert await say(sandbox, "ulimit -c") == "0"
+        if means == "control-groups":
+            quotas = [folder / "cpu.cfs_quota_us" for folder in groups_of(disposable.id)]
+            assert [file.read_text().strip() for file in quotas if file.exists()] == ["50000"]
+        else:
+            assert await say(sandbox, "ulimit -v; ulimit -u") == f"{256 << 10}\n400"
+
+
+RLIMITS = {
+    "nothing asked": (Limits(), {resource.RLIMIT_CORE, resource.RLIMIT_NPROC}),
+    "memory": (Limits(memory_mb=64), {resource.RLIMIT_CORE, resource.RLIMIT_NPROC, resource.RLIMIT_AS}),
+    "disk": (Limits(disk_mb=64), {resource.RLIMIT_CORE, resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE}),
+}
+
+
+@pytest.mark.parametrize(("asked", "numbers"), RLIMITS.values(), ids=RLIMITS.keys())
+def test_without_control_groups_rlimits_hold(asked: Limits, numbers: set[int]) -> None:
+    held = limits.hold(asked, Group(), shares_user=False, is_disk_real=False)
+    assert set(held.bounds.rlimits) == numbers
+    assert "user namespace" in held.limits.told[1]
+
+
+def test_a_user_who_is_shared_is_told() -> None:
+    held = limits.hold(Limits(), Group(), shares_user=True, is_disk_real=False)
+    assert "over all sandboxes" in held.limits.told[1]
+
+
+# What would hurt the host ends inside
+
+
+async def test_a_fork_bomb_ends_inside(tmp_path: Path) -> None:
+    async with made(tmp_path, SandboxOrder(limits=Limits(processes=40, cpu=0.5))) as (_, disposable, sandbox):
+        files = [folder / "pids.max" for folder in groups_of(disposable.id)]
+        assert [file.read_text().strip() for file in files if file.exists()] == ["40"]
+        assert (await run(sandbox, BOMB, timeout_s=1.5)).exit_code == 124
+        assert await say(sandbox, "echo well") == "well"
+
+
+HOGS = {
+    "one process": "python3 -c 'x = bytearray(400 << 20)'",
+    "a pipeline": "set -o pipefail; head -c 400000000 /dev/zero | tail -n 1 > /dev/null",
+    "shared memory": "head -c 400000000 /dev/zero > /dev/shm/file",
+    "many processes": "set -e; for n in 1 2 3 4 5 6; do python3 -c 'x = bytearray(40 << 20); "
+    'import time; time.sleep(9)\' & all="$all $!"; done; for one in $all; do wait $one; done',
+}
+
+
+@pytest.mark.parametrize("hog", HOGS.values(), ids=HOGS.keys())
+async def test_a_memory_hog_ends_inside(hog: str, tmp_path: Path) -> None:
+    async with made(tmp_path, SandboxOrder(limits=Limits(memory_mb=96))) as (_, _, sandbox):
+        assert (await run(sandbox, hog)).exit_code
+        assert await say(sandbox, "rm -f /dev/shm/file; echo well") == "well"
+
+
+@pytest.mark.parametrize("folder", ["~", "/tmp", "/var/tmp"])
+async def test_a_disk_filler_ends_inside(folder: str, tmp_path: Path) -> None:
+    async with made(tmp_path, SandboxOrder(limits=Limits(disk_mb=8))) as (_, disposable, sandbox):
+        assert "file system in memory" in disposable.limits.told[-1]
+        assert mounts_below(tmp_path)
+        seen = await run(sandbox, f"head -c 40000000 /dev/zero > {folder}/file")
+        assert b"No space left" in seen.stderr.head
+        assert await say(sandbox, f"rm {folder}/file; echo well") == "well"
+    assert not mounts_below(tmp_path)
+
+
+async def test_many_small_files_are_a_full_disk_too(tmp_path: Path) -> None:
+    async with made(tmp_path, SandboxOrder(limits=Limits(disk_mb=1))) as (_, _, sandbox):
+        crumbs = await run(sandbox, "cd ~; for n in $(seq 2000); do : > f$n || exit 1; done")
+        assert b"No space left" in crumbs.stderr.head
+        assert await say(sandbox, "rm ~/f*; echo well") == "well"
+
+
+async def test_a_lane_sees_the_same_files_where_they_lie_in_memory(tmp_path: Path) -> None:
+    async with made(tmp_path, SandboxOrder(limits=Limits(disk_mb=8))) as (_, _, sandbox):
+        await sandbox.write("note", b"hello")
+        await (await sandbox.open_lane()).close()
+        await sandbox.close()
+        assert (await sandbox.read("note", Span())).data == b"hello"
+
+
+async def test_a_disk_filler_is_ended_where_it_can_only_be_watched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(disk, "mount_sized", lambda *_: False)
+    async with made(tmp_path, SandboxOrder(limits=Limits(disk_mb=8))) as (_, _, sandbox):
+        assert (await run(sandbox, "exec head -c 40000000 /dev/zero > ~/file")).signal == "SIGXFSZ"
+        await run(sandbox, "rm ~/file; echo result > ~/result")
+        with pytest.raises(SandboxError):
+            await run(sandbox, FILLER)
+        with pytest.raises(ConnectError, match="more than the 8 MB"):
+            await sandbox.run(Command("true"))
+        with pytest.raises(ConnectError, match="more than the 8 MB"):
+            await sandbox.write("more", b"x")
+        assert (await sandbox.read("result", Span())).data == b"result\n"
+
+
+def test_an_ordinary_user_has_limits_too() -> None:
+    hog = "python3 -c 'x = bytearray(900 << 20)'"
+    asked = {"processes": 40, "memory_mb": 512, "disk_mb": 8}
+    told = as_ordinary_user(["ulimit -u", hog, BOMB, "echo well", FILLER], limits=asked, timeout_s=4)
+    most, hogged, bombed, well, filled = told["seen"]
+    assert most[1].strip() == "40"
+    assert "MemoryError" in hogged[2]
+    assert bombed[0] == 124
+    assert well[1] == "well\n"
+    assert filled[0] == -1
+    assert told["left"] == [".lock"]
+
+
+# Control groups
+
+
+@pytest.fixture
+def second_version(tmp_path: Path) -> tuple[Path, str]:
+    """A hierarchy of version 2 as systemd delegates it to a user, and the line that mounts it."""
+    top = tmp_path / "cgroup"
+    for folder in (top, top / "user", top / "user/app", top / "user/app/server"):
+        folder.mkdir()
+        (folder / "cgroup.procs").write_text("")
+        (folder / "cgroup.controllers").write_text("cpu memory pids")
+        (folder / "cgroup.subtree_control").write_text("cpu memory pids" if folder.name == "app" else "")
+    return top, f"30 1 0:26 / {top} rw,nosuid - cgroup2 cgroup2 rw\n"
+
+
+def test_the_nearest_group_that_hands_down_controllers_is_used(
+    second_version: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top, mounts = second_version
+    # On a real one the kernel refuses to enable controllers in a group that holds processes.
+    monkeypatch.setattr(cgroups, "_enabled", lambda folder: (folder / "cgroup.subtree_control").read_text().split())
+    bases = cgroups.find_bases("0::/user/app/server\n", mounts)
+    assert bases == [Base(top / "user/app", 2, ("memory", "pids", "cpu", "freezer"))]
+
+
+NOT_THERE = {
+    "no kernel support": ("", ""),
+    "not mounted": ("0::/\n", ""),
+    "not visible": ("0::/elsewhere\n", "30 1 0:26 / /no/such/place rw - cgroup2 cgroup2 rw\n"),
+    "of no use": ("9:name=systemd:/\n", "30 1 0:26 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n"),
+}
+
+
+@pytest.mark.parametrize(("own", "mounts"), NOT_THERE.values(), ids=NOT_THERE.keys())
+def test_without_control_groups_none_are_used(own: str, mounts: str) -> None:
+    assert cgroups.find_bases(own, mounts) == []
+
+
+def test_groups_are_made_below_the_servers_own() -> None:
+    own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
+    for base in cgroups.find_bases():
+        name = next((names for names in own if base.controllers[0] in names.split(",")), "")
+        assert base.version == 2 or str(base.folder).endswith(own[name].rstrip("/"))
+
+
+def test_limits_of_the_second_version_are_written_as_it_takes_them(tmp_path: Path) -> None:
+    for name in ("memory.max", "memory.swap.max", "pids.max", "cpu.max", "cgroup.procs", "cgroup.freeze"):
+        (tmp_path / name).touch()
+    (tmp_path / "cgroup.events").write_text("populated 1\nfrozen 1\n")
+    group = Group((tmp_path,))
+    held = limits.hold(Limits(1.5, 64, 20), group, shares_user=False, is_disk_real=False)
+    assert {file.name: file.read_text() for file in tmp_path.glob("*.max")} == {
+        "memory.max": str(64 << 20),
+        "memory.swap.max": "0",
+        "pids.max": "20",
+        "cpu.max": "150000 100000",
+    }
+    assert held.bounds.joins == (str(tmp_path / "cgroup.procs"),)
+    assert set(held.bounds.rlimits) == {resource.RLIMIT_CORE}
+    assert group.freeze()
+    assert (tmp_path / "cgroup.freeze").read_text() == "1"
+    group.thaw()
+    assert (tmp_path / "cgroup.freeze").read_text() == "0"
+
+
+def test_a_group_that_does_not_freeze_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "PAUSE_S", 0.05)
+    monkeypatch.setattr(Group, "is_frozen", lambda _: False)
+    (tmp_path / "freezer.state").write_text("THAWED")
+    assert not Group((tmp_path,)).freeze()
+    assert (tmp_path / "freezer.state").read_text() == "THAWED"
+
+
+def test_only_groups_with_our_mark_are_touched() -> None:
+    assert cgroups.known(["/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids/system.slice"]).folders == ()
+
+
+OWN = Path("/proc/self/cgroup").read_text()
+BASES = {
+    "as found": cgroups.find_bases(),
+    "version 2 alone": cgroups.find_bases("".join(line + "\n" for line in OWN.splitlines() if line.startswith("0::"))),
+}
+
+
+@pytest.mark.parametrize(
+    "bases", [bases for bases in BASES.values() if bases], ids=[key for key in BASES if BASES[key]]
+)
+def test_processes_in_a_group_are_frozen_and_ended(bases: list[Base]) -> None:
+    group = cgroups.make(cgroups.plan(bases, new_disposable_id()))
+    with subprocess.Popen(["sh", "-c", 'for f; do echo 0 > "$f"; done; exec sleep 60', "sh", *group.joins]) as process:
+        while process.pid not in group.members():
+            assert process.poll() is None
+        assert group.freeze()
+        assert group.is_frozen()
+        group.end()
+        assert process.wait(5) == -signal.SIGKILL
+    assert group.folders
+    assert not group.exists()
