@@ -21,8 +21,8 @@ $(READY): requirements.txt pyproject.toml
 
 test: setup ## All tests, on real parts
 	@scripts/system-packages openssh-server openssh-client tmux rsync bubblewrap busybox fish tcsh zsh dash shellcheck \
-		systemd docker.io debootstrap
-	@$(BIN)/python -m pytest -n 2
+		systemd docker.io debootstrap iproute2
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: setup ## Format, lint, types, import contract, shell scripts, tests
 	@scripts/system-packages shellcheck
@@ -34,7 +34,7 @@ check: setup ## Format, lint, types, import contract, shell scripts, tests
 	@$(MAKE) --no-print-directory test
 
 bench: setup ## Speed against OpenSSH and the published peer, as ratios
-	@scripts/system-packages openssh-server openssh-client bubblewrap rsync gcc libc6-dev
+	@scripts/system-packages openssh-server openssh-client bubblewrap rsync gcc libc6-dev docker.io debootstrap iproute2
 	@$(BIN)/python -m bench $(ARGS)
 
 chaos: setup ## 200 random schedules of faults against jobs, servers and watchdogs; needs root

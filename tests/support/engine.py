@@ -57,8 +57,9 @@ class Container:
 class Engine:
     """Runs from start to stop. Nothing of it is left then: no process, mount, cgroup, interface or file."""
 
-    def __init__(self) -> None:
+    def __init__(self, network: tuple[str, ...] = ALONE) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="engine-", dir="/tmp"))
+        self._network = network
         self.socket = f"unix://{self.folder}/socket"
         self._process: subprocess.Popen[bytes] | None = None
         self._containers: list[Container] = []
@@ -82,7 +83,7 @@ class Engine:
         folder = self.folder
         places = [f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid"]
         groups = [f"--cgroup-parent=/{folder.name}", "--exec-opt=native.cgroupdriver=cgroupfs"]
-        words = [*as_root(), program, *places, *groups, *ALONE, f"--host={self.socket}"]
+        words = [*as_root(), program, *places, *groups, *self._network, f"--host={self.socket}"]
         with (folder / "log").open("wb") as log:
             self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         wait_until(self._answers, what=f"dockerd, which says {self._last_words()}", seconds=START_S)
@@ -151,12 +152,17 @@ class Engine:
 
 
 def systemd_image() -> Path:
-    """The tar of a Debian that boots systemd, made on the first use of a machine. Raises EngineProblem."""
-    script = SCRIPTS / "systemd-image"
-    file = CACHE / f"systemd-{hashlib.sha256(script.read_bytes()).hexdigest()[:12]}.tar"
+    """The tar of a Debian that boots systemd. Raises EngineProblem."""
+    return made_image("systemd")
+
+
+def made_image(kind: str) -> Path:
+    """The tar that a script of ours makes, on the first use of a machine. Raises EngineProblem."""
+    script = SCRIPTS / f"{kind}-image"
+    file = CACHE / f"{kind}-{hashlib.sha256(script.read_bytes()).hexdigest()[:12]}.tar"
     with _one_at_a_time(CACHE / "lock"):
         if not file.exists():
-            for old in CACHE.glob("systemd-*.tar"):
+            for old in CACHE.glob(f"{kind}-*.tar"):
                 old.unlink()
             done = subprocess.run(
                 [*as_root(), str(script), str(file)], capture_output=True, text=True, timeout=IMAGE_S, check=False

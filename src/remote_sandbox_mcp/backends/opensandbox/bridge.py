@@ -1,0 +1,211 @@
+"""The far end of lines over HTTP: starts programs in the container and carries their input and output. Python 3.6+.
+
+A platform lets a client reach the ports of a sandbox through proxies that know HTTP and nothing else. So a line is one
+long answer, with all that the program prints, and many short requests, each with the next part of its input:
+    POST /line         {"argv": [...]}    its number and a newline, then what it prints, until it ends
+    POST /line/NUMBER  bytes              handed to the program in the order of asking
+Every request carries the key that was in our environment. Without lines for a while, the bridge ends.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from socketserver import ThreadingMixIn
+
+MYPY = False
+if MYPY:
+    from typing import IO
+
+PIECE = 1 << 20
+IDLE_S = 120
+# What a request may carry at most: more is no part of a line.
+LARGEST = 64 << 20
+
+
+def widen(pipe: "IO[bytes] | None") -> None:
+    """A pipe of the usual size makes both its ends wait for each other all the time."""
+    try:
+        fcntl.fcntl(pipe or -1, 1031, PIECE)
+    except (OSError, ValueError):
+        pass
+
+
+class Lines:
+    """The programs that run now."""
+
+    def __init__(self) -> None:
+        self.programs = {}  # type: dict[str, subprocess.Popen[bytes]]
+        self.count = 0
+        self.used = time.time()
+        self.lock = threading.Lock()
+
+    def start(self, argv: "list[str]") -> "tuple[str, subprocess.Popen[bytes]]":
+        program = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,
+            cwd="/",
+            start_new_session=True,
+        )
+        for end in (program.stdin, program.stdout):
+            widen(end)
+        with self.lock:
+            self.count += 1
+            self.programs[str(self.count)] = program
+            return str(self.count), program
+
+    def end(self, number: str) -> None:
+        """It finds the end of its input, and has to end by itself: what it runs for others goes on."""
+        with self.lock:
+            program = self.programs.pop(number)
+            self.used = time.time()
+        for end in (program.stdin, program.stdout):
+            try:
+                end and end.close()
+            except OSError:
+                pass
+        threading.Thread(target=program.wait, daemon=True).start()
+
+    def are_idle(self) -> bool:
+        with self.lock:
+            return not self.programs and time.time() - self.used > IDLE_S
+
+
+class Visitor(BaseHTTPRequestHandler):
+    """One connection from a proxy."""
+
+    server: "Bridge"
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = 0
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        size = int(self.headers.get("Content-Length") or -1)
+        if self.headers.get("X-Line-Key") != self.server.key or not 0 <= size <= LARGEST:
+            self.close_connection = True
+            self.answer(403)
+            return
+        body = self.rfile.read(size)
+        parts = self.path.strip("/").split("/")
+        if len(parts) == 2:
+            self.feed(parts[1], body)
+        else:
+            self.open_line(json.loads(body.decode())["argv"])
+
+    def answer(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def feed(self, number: str, data: bytes) -> None:
+        program = self.server.lines.programs.get(number)
+        try:
+            if program and program.stdin:
+                self.write_all(program.stdin, data)
+        except (OSError, ValueError):
+            program = None
+        self.answer(200 if program else 404)
+
+    def write_all(self, pipe: "IO[bytes]", data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[pipe.write(view) :]
+
+    def open_line(self, argv: "list[str]") -> None:
+        number, program = self.server.lines.start(argv)
+        self.close_connection = True
+        try:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/octet-stream")
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("X-Accel-Buffering", "no")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.piece(number.encode() + b"\n")
+            threading.Thread(target=self.leave_with, args=(program,), daemon=True).start()
+            self.tell(program)
+        except (OSError, ValueError):
+            pass
+        finally:
+            self.server.lines.end(number)
+
+    def tell(self, program: "subprocess.Popen[bytes]") -> None:
+        assert program.stdout
+        data = program.stdout.read(PIECE)
+        while data:
+            self.piece(data)
+            data = program.stdout.read(PIECE)
+        self.connection.sendall(b"0\r\n\r\n")
+
+    def piece(self, data: bytes) -> None:
+        # In one go and without a copy, which the socket nearly always takes.
+        parts = (b"%x\r\n" % len(data), data, b"\r\n")
+        sent = self.connection.sendmsg(parts)
+        if sent < sum(map(len, parts)):
+            self.connection.sendall(b"".join(parts)[sent:])
+
+    def leave_with(self, program: "subprocess.Popen[bytes]") -> None:
+        """Nothing more is asked on this connection: its end is all that can be heard."""
+        try:
+            self.connection.recv(1)
+        except OSError:
+            pass
+        try:
+            program.stdin and program.stdin.close()
+        except OSError:
+            pass
+
+
+class Bridge(ThreadingMixIn, HTTPServer):
+    """Listens until it is idle; what a proxy sees of the container is not always its loopback."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.lines = Lines()
+        HTTPServer.__init__(self, ("0.0.0.0", 0), Visitor)
+
+    def server_bind(self) -> None:
+        # The usual one asks a name server for our own name, which may take long and is of no use.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = "bridge", self.server_address[1]
+
+    def service_actions(self) -> None:
+        if self.lines.are_idle():
+            os._exit(0)
+
+    def handle_error(self, *_: object) -> None:
+        pass
+
+
+def main() -> None:
+    """Print the port, and go on in the background, where the end of the command that started us does not reach."""
+    bridge = Bridge(os.environ.pop("LINE_KEY"))
+    if os.fork():
+        print(f"bridge {bridge.server_port}")
+        sys.stdout.flush()
+        os._exit(0)
+    os.setsid()
+    silence = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(silence, number)
+    bridge.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""A container as a Sandbox: an outpost in it, over a line through whatever proxies the platform has."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import secrets
+from collections.abc import Awaitable
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from ...core.command import Command, Completed, Environment, Running
+from ...core.disposable import Disposable
+from ...core.errors import ConnectError, LostContact, SandboxError, Unreachable
+from ...core.progress import Progress, silent
+from ...core.sandbox import Capabilities, Description
+from ...core.shell import quote
+from ..deadline import within
+from ..outpost import program
+from ..outpost.client import NoOutpost, OutpostClient
+from ..outpost.lane import OutpostLane
+from ..outpost.relay import RELAY, PortRelay, RelayPorts
+from ..outpost.sandbox import OutpostSandbox
+from .line import HttpLine
+from .link import Gone, Link, Paused
+from .problems import told
+
+if TYPE_CHECKING:
+    from opensandbox.models.execd import Execution
+
+PYTHON = "python3"
+OPEN_S = 20.0
+NOT_FOUND = 127
+
+
+class NoPython(Exception):
+    """There is no python3 in the container."""
+
+
+def describe(disposable: Disposable, *, kills_trees: bool = True, survives: bool = True) -> Description:
+    capabilities = Capabilities(
+        survives_disconnect=survives,
+        kills_trees=kills_trees,
+        network=disposable.network,
+        gpu=disposable.limits.gpus > 0,
+    )
+    return Description(disposable.title, "opensandbox", capabilities=capabilities)
+
+
+class Way:
+    """The way into one container: a bridge in it, and any number of lines over that."""
+
+    def __init__(self, link: Link, disposable: Disposable) -> None:
+        self._link = link
+        self.disposable = disposable
+        self._address: tuple[str, dict[str, str]] | None = None
+        self._building: asyncio.Task[tuple[str, dict[str, str]]] | None = None
+
+    async def outpost(self) -> OutpostClient:
+        """Raises ConnectError, NoPython."""
+        # One that is paused takes connections, too, and lets them wait.
+        if self._address and isinstance(fate := await self._link.why_not(self.disposable), (Gone, Paused)):
+            raise fate
+        line, token = await self._line(program.OUTPOST)
+        client = OutpostClient(line)
+        await self._greeted(client.greet(token), line)
+        return client
+
+    async def lane(self) -> OutpostLane:
+        """Raises ConnectError."""
+        line, token = await self._line(program.LANE)
+        lane = OutpostLane(line, self.disposable.title)
+        await self._greeted(lane.greet(token), line)
+        return lane
+
+    async def relay(self) -> PortRelay:
+        """Raises ConnectError."""
+        line, token = await self._line(RELAY)
+        relay = PortRelay(line, self.disposable.title)
+        await self._greeted(relay.greet(token), line)
+        return relay
+
+    async def _greeted(self, greeting: Awaitable[None], line: HttpLine) -> None:
+        try:
+            await within(greeting, OPEN_S)
+        except BaseException as problem:
+            line.close()
+            if isinstance(problem, (NoOutpost, asyncio.TimeoutError)):
+                raise await self._why(str(problem) or "no answer in time") from None
+            raise
+
+    async def _line(self, pieces: tuple[str, ...]) -> tuple[HttpLine, str]:
+        """A program at the far end of a new line. A bridge of earlier may be gone: then there is a new one."""
+        known = self._address is not None
+        try:
+            # Its parts have limits of their own: a busy platform may need long for each.
+            address = await self._bridge()
+            return await within(self._start(address, pieces), OPEN_S)
+        except (NoOutpost, asyncio.TimeoutError) as problem:
+            self._address = None
+            if not known:
+                raise await self._why(str(problem) or "no answer in time") from None
+        if known_reason := await self._link.why_not(self.disposable):
+            raise known_reason
+        return await self._line(pieces)
+
+    async def _start(self, address: tuple[str, dict[str, str]], pieces: tuple[str, ...]) -> tuple[HttpLine, str]:
+        url, headers = address
+        token = secrets.token_hex(16)
+        line = HttpLine(self._link.client, f"{url}/line", headers)
+        try:
+            await line.start([PYTHON, "-IS", "-c", program.loader(pieces), token])
+        except BaseException:
+            line.close()
+            raise
+        line.write(program.packed(pieces))
+        return line, token
+
+    async def _bridge(self) -> tuple[str, dict[str, str]]:
+        """The address of the bridge; those who come while it is being built share it."""
+        if self._address is None:
+            if self._building is None or self._building.done():
+                self._building = asyncio.create_task(self._build())
+                self._building.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._address = await asyncio.shield(self._building)
+        return self._address
+
+    async def _build(self) -> tuple[str, dict[str, str]]:
+        doing, key = f"unable to open {self.disposable.title}", secrets.token_hex(16)
+        # An agent in a paused container takes requests and never answers them.
+        if known_reason := await self._link.why_not(self.disposable):
+            raise known_reason
+        try:
+            done = await self._run_in(f"exec {PYTHON} -IS -c {quote(bridge_source())}", key, doing)
+            port = _port(done)
+            url, headers = await self._link.endpoint(self.disposable.key, port, doing)
+        except ConnectError:
+            raise
+        except SandboxError as problem:
+            raise ConnectError(str(problem)) from None
+        return url, {**headers, "X-Line-Key": key}
+
+    async def _run_in(self, script: str, key: str, doing: str) -> Execution:
+        from opensandbox.models.execd import RunCommandOpts
+
+        sandbox = await self._link.sandbox(self.disposable.key, doing)
+        options = RunCommandOpts(envs={"LINE_KEY": key})
+        try:
+            return await within(told(doing, sandbox.commands.run(script, opts=options)), OPEN_S)
+        except Unreachable:
+            # Its address may be another one since the platform was restarted.
+            self._link.forget(self.disposable.key)
+            raise
+
+    async def _why(self, problem: str) -> ConnectError:
+        """The platform knows best why a container does not answer."""
+        known_reason = await self._link.why_not(self.disposable)
+        return known_reason or Unreachable(f"unable to open {self.disposable.title}: {problem}")
+
+
+def _port(done: Execution) -> int:
+    printed = "\n".join(message.text for message in done.logs.stdout)
+    if done.exit_code == NOT_FOUND:
+        raise NoPython
+    for line in printed.splitlines():
+        word, _, number = line.partition(" ")
+        if word == "bridge" and number.isdigit():
+            return int(number)
+    complaint = " ".join(message.text for message in done.logs.stderr)[-200:]
+    raise NoOutpost(f"its Python could not start the line: {complaint or f'exit code {done.exit_code}'}")
+
+
+@functools.cache
+def bridge_source() -> str:
+    return files(__package__).joinpath("bridge.py").read_text(encoding="utf-8")
+
+
+class ContainerSandbox(OutpostSandbox):
+    """An outpost in a container, which may be paused, killed or expire under it."""
+
+    def __init__(self, way: Way, environment: Environment) -> None:
+        ports = RelayPorts(way.disposable.title, lambda _: way.relay())
+        super().__init__(describe(way.disposable), environment, self._enter, lambda _: way.lane(), ports)
+        self._way = way
+        self._fate: ConnectError | None = None
+
+    async def _enter(self) -> OutpostClient:
+        try:
+            client = await self._way.outpost()
+        except ConnectError as problem:
+            self._fate = problem
+            raise
+        self._fate = None
+        return client
+
+    async def run(
+        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
+    ) -> Completed | Running:
+        try:
+            return await super().run(command, patience_s=patience_s, progress=progress)
+        except LostContact as lost:
+            raise self._truth(lost) from None
+
+    def _truth(self, lost: LostContact) -> LostContact:
+        """What became of the container says what became of the run."""
+        name, so_far = self.description.name, lost.so_far
+        if isinstance(self._fate, Gone):
+            words = f"the command was lost with {name}. {self._fate}"
+            return LostContact(words, outcome="lost", so_far=so_far)
+        if isinstance(self._fate, Paused):
+            words = (
+                f"{name} was paused while the command ran; it goes on when {name} is resumed, and can be asked for as"
+            )
+            return LostContact(f"{words} {so_far.run_id!r}", outcome="unknown", so_far=so_far)
+        return lost

@@ -1,0 +1,135 @@
+"""A SandboxOrder as the platform understands it, and a sandbox's labels as we understand them: pure."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ...core.disposable import DISPOSABLE_ID, Limits, Rules, SandboxOrder
+
+# Labels obey Kubernetes' rules wherever the platform runs.
+PREFIX = "remote-sandbox-mcp"
+MARK, ID, NAME, KEEP, NETWORK = (f"{PREFIX}/{word}" for word in ("mark", "id", "name", "keep", "network"))
+LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
+LONGEST_NAME = 45
+SNAPSHOT = "snapshot:"
+SHORTEST_LIFE_S = 60.0
+USUAL = {"cpu": "1", "memory": "2Gi"}
+# Older agents in a sandbox wait this long after every command before they say that it has ended.
+QUICK = {"EXECD_API_GRACE_SHUTDOWN": "10ms"}
+STATUS = {
+    "Pending": "creating",
+    "Running": "running",
+    "Pausing": "paused",
+    "Paused": "paused",
+    "Stopping": "gone",
+    "Terminated": "gone",
+    "Failed": "failed",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of the platform; and what of the order could not be asked for, in sentences."""
+
+    image: str
+    snapshot: str
+    life_s: float
+    env: Mapping[str, str]
+    resource: Mapping[str, str]
+    labels: Mapping[str, str]
+    entrypoint: tuple[str, ...]
+    # None: no policy. Else the hosts that may be reached.
+    allowed_hosts: tuple[str, ...] | None
+    limits: Limits
+    notes: tuple[str, ...]
+
+    def without_policy(self) -> Request:
+        """For a platform that cannot hold one; whoever asked has to know."""
+        what = "to the hosts named" if self.allowed_hosts else "off"
+        note = f"the network could not be kept {what}: this platform has no egress control ([egress] in its settings)"
+        labels = {**self.labels, NETWORK: "yes"}
+        return replace(self, allowed_hosts=None, labels=labels, notes=(*self.notes, note))
+
+
+def request_of(disposable_id: str, order: SandboxOrder, rules: Rules, mark: str) -> Request:
+    image = order.image or rules.default_image
+    limits, resource, told = _resources(order.limits)
+    life_s, notes = _life(order.timeout_s)
+    of_a_snapshot = image.startswith(SNAPSHOT)
+    open_network = order.network and not order.hosts
+    return Request(
+        image="" if of_a_snapshot else image,
+        snapshot=image[len(SNAPSHOT) :] if of_a_snapshot else "",
+        life_s=life_s,
+        env={**QUICK, **order.env},
+        resource=resource,
+        labels=_labels(disposable_id, order, mark),
+        entrypoint=order.entrypoint,
+        allowed_hosts=None if open_network else order.hosts,
+        limits=replace(limits, told=told),
+        notes=notes,
+    )
+
+
+def _life(timeout_s: float) -> tuple[float, tuple[str, ...]]:
+    if 0 < timeout_s < SHORTEST_LIFE_S:
+        note = (
+            f"it lives {SHORTEST_LIFE_S:.0f} s: the platform allows no less than that, and {timeout_s:g} s were asked"
+        )
+        return SHORTEST_LIFE_S, (note,)
+    return timeout_s, ()
+
+
+def _resources(limits: Limits) -> tuple[Limits, dict[str, str], tuple[str, ...]]:
+    resource = dict(USUAL)
+    if limits.cpu:
+        resource["cpu"] = f"{round(limits.cpu * 1000)}m"
+    if limits.memory_mb:
+        resource["memory"] = f"{limits.memory_mb}Mi"
+    if limits.gpus:
+        resource["gpu"] = str(limits.gpus)
+    told = [f"{name} {value}: held by the platform" for name, value in resource.items()]
+    if limits.processes:
+        told.append("processes: as the platform's own settings limit them; it takes no number for one sandbox")
+    if limits.disk_mb:
+        told.append("disk: not limited; the platform takes no number for one sandbox")
+    return limits, resource, tuple(told)
+
+
+def _labels(disposable_id: str, order: SandboxOrder, mark: str) -> dict[str, str]:
+    ours = {MARK: mark_label(mark), ID: disposable_id}
+    ours.update({NAME: name_label(order.name)} if order.name else {})
+    ours.update({KEEP: "yes"} if order.keep else {})
+    ours.update({NETWORK: "yes"} if order.network else {})
+    return {**order.metadata, **ours}
+
+
+def mark_label(mark: str) -> str:
+    """Any text as a label of its own."""
+    return mark if LABEL.match(mark) else hashlib.sha256(mark.encode()).hexdigest()[:40]
+
+
+def name_label(name: str) -> str:
+    """A name as a label, from which `label_name` gets it back; a very long one is cut."""
+    if LABEL.match(name) and not name.startswith("x."):
+        return name
+    cut = name.encode()[:LONGEST_NAME].decode("utf-8", "ignore").encode()
+    return f"x.{base64.urlsafe_b64encode(cut).decode().rstrip('=')}"[:62] + "x"
+
+
+def label_name(label: str) -> str:
+    if not label.startswith("x."):
+        return label
+    coded = label[2:-1]
+    try:
+        return base64.urlsafe_b64decode(coded + "=" * (-len(coded) % 4)).decode()
+    except ValueError:
+        return ""
+
+
+def is_ours(labels: Mapping[str, str], mark: str) -> bool:
+    return labels.get(MARK) == mark_label(mark) and bool(DISPOSABLE_ID.match(labels.get(ID, "")))

@@ -1,0 +1,216 @@
+"""Makes disposable sandboxes on an OpenSandbox platform, and knows those again that it made."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from ...core.command import Environment
+from ...core.disposable import Disposable, Platform, Rules, SandboxOrder, Volume
+from ...core.errors import BadArgument, SandboxError, UnknownSandbox, Unreachable
+from ...core.sandbox import Sandbox
+from ..deadline import within
+from .link import Link, disposable_of, refreshed, seconds
+from .opened import ContainerSandbox, NoPython, Way
+from .order import MARK, SHORTEST_LIFE_S, SNAPSHOT, Request, is_ours, mark_label, request_of
+from .problems import told
+
+if TYPE_CHECKING:
+    from opensandbox.models.sandboxes import SandboxInfo
+    from opensandbox.models.sandboxes import Volume as SdkVolume
+
+SNAPSHOT_S, SWEEP_S, SOON_S = 300.0, 30.0, 0.1
+AS_IT_IS = Environment()
+
+
+class OpenSandboxProvider:
+    """See core.disposable.Provider. `mark` names the installation of this user; nothing without it is touched."""
+
+    kind = "opensandbox"
+
+    def __init__(self, platform: Platform, rules: Rules, mark: str) -> None:
+        self._link = Link(platform)
+        self._rules = rules
+        self._mark = mark
+        self._chores: set[asyncio.Task[None]] = set()
+
+    async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:
+        request = request_of(disposable_id, order, self._rules, self._mark)
+        if not request.image and not request.snapshot:
+            raise BadArgument("unable to create a sandbox: no image was named, and no default_image is configured")
+        begun = time.time()
+        try:
+            key, request = await self._make(request, order)
+        except (Unreachable, asyncio.CancelledError):
+            # The platform may go on with what nobody waits for any more.
+            self._later(self._sweep(disposable_id))
+            raise
+        return Disposable(
+            id=disposable_id,
+            provider=self.kind,
+            key=key,
+            name=order.name,
+            image=order.image or self._rules.default_image,
+            created=begun,
+            expires=time.time() + request.life_s if request.life_s else 0.0,
+            keep=order.keep,
+            limits=request.limits,
+            network=order.network or request.allowed_hosts is None,
+            notes=request.notes,
+        )
+
+    async def _make(self, request: Request, order: SandboxOrder) -> tuple[str, Request]:
+        doing = f"unable to create a sandbox from {request.image or SNAPSHOT + request.snapshot}"
+        password = order.registry_password
+        login = (order.registry_user, password.reveal()) if order.registry_user and password else None
+        volumes = [sdk_volume(f"volume-{number}", volume) for number, volume in enumerate(order.volumes)]
+        try:
+            return await self._link.create(request, login, volumes, doing), request
+        except SandboxError as problem:
+            if request.allowed_hosts is None or "egress" not in str(problem).lower():
+                raise
+        request = request.without_policy()
+        return await self._link.create(request, login, volumes, doing), request
+
+    async def _sweep(self, disposable_id: str) -> None:
+        """Nothing at all is left of one whose creation was given up: it may appear a while after that."""
+        until = time.monotonic() + SWEEP_S
+        while time.monotonic() < until:
+            with contextlib.suppress(SandboxError):
+                for found in await self.list():
+                    if found.id == disposable_id:
+                        return await self.delete(found)
+            await asyncio.sleep(10 * SOON_S)
+
+    def _later(self, chore: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(chore)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+    async def open(self, disposable: Disposable, environment: Environment = AS_IT_IS) -> Sandbox:
+        sandbox = ContainerSandbox(Way(self._link, disposable), environment)
+        try:
+            await sandbox.open()
+        except NoPython:
+            from .plain import PlainContainer
+
+            await sandbox.close()
+            return PlainContainer(self._link, disposable, environment)
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    async def look(self, disposable: Disposable) -> Disposable:
+        seen = await self._link.info(disposable.key, f"unable to look at {disposable.title}")
+        if seen is None or not self._is_ours(seen):
+            expired = 0 < self._link.expires.get(disposable.key, disposable.expires) < time.time()
+            return replace(disposable, status="expired" if expired else "gone")
+        return refreshed(disposable, seen)
+
+    async def list(self) -> Sequence[Disposable]:
+        # Asked for by our mark, and looked at for it all the same: a server may not know filters.
+        found = await self._link.infos({MARK: mark_label(self._mark)}, "unable to list the platform's sandboxes")
+        known = (disposable_of(info, self._mark) for info in found)
+        return [disposable for disposable in known if disposable is not None]
+
+    async def delete(self, disposable: Disposable) -> None:
+        doing = f"unable to delete {disposable.title}"
+        if not await self._mine(disposable, doing):
+            return
+        manager = await self._link.manager()
+        self._link.forget(disposable.key)
+        try:
+            await told(doing, manager.kill_sandbox(disposable.key))
+        except UnknownSandbox:
+            # Somebody was quicker, or its time was over.
+            pass
+
+    async def renew(self, disposable: Disposable, timeout_s: float) -> Disposable:
+        doing = f"unable to renew {disposable.title}"
+        await self._must_be_mine(disposable, doing)
+        manager = await self._link.manager()
+        life = timedelta(seconds=max(timeout_s, SHORTEST_LIFE_S))
+        answer = await told(doing, manager.renew_sandbox(disposable.key, life))
+        expires = self._link.expires[disposable.key] = seconds(answer.expires_at)
+        return replace(disposable, expires=expires)
+
+    async def pause(self, disposable: Disposable) -> Disposable:
+        doing = f"unable to pause {disposable.title}"
+        seen = await self._must_be_mine(disposable, doing)
+        if refreshed(disposable, seen).status != "paused":
+            manager = await self._link.manager()
+            await told(doing, manager.pause_sandbox(disposable.key))
+        return replace(disposable, status="paused")
+
+    async def resume(self, disposable: Disposable) -> Disposable:
+        doing = f"unable to resume {disposable.title}"
+        seen = await self._must_be_mine(disposable, doing)
+        if refreshed(disposable, seen).status == "paused":
+            manager = await self._link.manager()
+            await told(doing, manager.resume_sandbox(disposable.key))
+            self._link.forget(disposable.key)
+        return await self.look(disposable)
+
+    async def snapshot(self, disposable: Disposable, name: str = "") -> str:
+        doing = f"unable to keep {disposable.title} as a snapshot"
+        await self._must_be_mine(disposable, doing)
+        manager = await self._link.manager()
+        made = await told(doing, manager.create_snapshot(disposable.key, name or None))
+        try:
+            await within(self._until_kept(made.id, doing), SNAPSHOT_S)
+        except asyncio.TimeoutError:
+            raise SandboxError(f"{doing}: it was not ready in {SNAPSHOT_S:.0f} s; try again later") from None
+        return f"{SNAPSHOT}{made.id}"
+
+    async def _until_kept(self, snapshot_id: str, doing: str) -> None:
+        manager = await self._link.manager()
+        while (seen := await told(doing, manager.get_snapshot(snapshot_id))).status.state != "Ready":
+            if seen.status.state == "Failed":
+                raise SandboxError(f"{doing}: {seen.status.message or seen.status.reason or 'the platform failed'}")
+            await asyncio.sleep(SOON_S)
+
+    async def endpoint(self, disposable: Disposable, port: int) -> str:
+        doing = f"unable to find port {port} of {disposable.title}"
+        if not 0 < port < 65536:
+            raise BadArgument(f"{doing}: ports are numbers from 1 to 65535")
+        await self._must_be_mine(disposable, doing)
+        address, _ = await self._link.endpoint(disposable.key, port, doing)
+        return f"{address}/"
+
+    async def close(self) -> None:
+        for chore in self._chores:
+            chore.cancel()
+        await asyncio.gather(*self._chores, return_exceptions=True)
+        await self._link.close()
+
+    def _is_ours(self, seen: SandboxInfo) -> bool:
+        return is_ours(seen.metadata or {}, self._mark)
+
+    async def _mine(self, disposable: Disposable, doing: str) -> SandboxInfo | None:
+        """What the platform knows of it, if it is there. Raises UnknownSandbox for what is not ours to touch."""
+        seen = await self._link.info(disposable.key, doing)
+        if seen is not None and not self._is_ours(seen):
+            raise UnknownSandbox(f"{doing}: it belongs to another installation, and is left alone")
+        return seen
+
+    async def _must_be_mine(self, disposable: Disposable, doing: str) -> SandboxInfo:
+        seen = await self._mine(disposable, doing)
+        if seen is None:
+            raise UnknownSandbox(f"{doing}: it is gone: it was deleted, or its time was over; create another one")
+        return seen
+
+
+def sdk_volume(name: str, volume: Volume) -> SdkVolume:
+    """A folder of the platform's machine has an absolute path; anything else is the name of a volume."""
+    from opensandbox.models.sandboxes import PVC, Host
+    from opensandbox.models.sandboxes import Volume as SdkVolume
+
+    folder = Host(path=volume.source) if volume.source.startswith("/") else None
+    named = None if folder else PVC(claimName=volume.source)
+    return SdkVolume(name=name, host=folder, pvc=named, mountPath=volume.target, readOnly=volume.read_only)
