@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.core.disposable import Disposable, Limits
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.transfer import Headway
 from remote_sandbox_mcp.core.watch import EventType, Resume, Status, Watch
 from remote_sandbox_mcp.store.database import Database
+from remote_sandbox_mcp.store.disposables import DisposableRows, Owner
 from remote_sandbox_mcp.store.jobs import JobRecord, JobRecords
 from remote_sandbox_mcp.store.sql import migrations, statements
 from remote_sandbox_mcp.store.transfers import Ledger
@@ -116,7 +118,7 @@ def reopened(file: Path, number: int) -> Database:
     return Database(file)
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [1, 2, 3])
 def test_transfers_of_every_version_are_read_for_ever(file: Path, number: int) -> None:
     database = reopened(file, number)
     done, running = Ledger(database).latest(10)
@@ -140,8 +142,9 @@ def test_a_database_without_watches_takes_them_after_its_first_use(file: Path) -
     assert version(file) >= 2
 
 
-def test_watches_of_the_second_version_are_read_for_ever(file: Path) -> None:
-    database = reopened(file, 2)
+@pytest.mark.parametrize("number", [2, 3])
+def test_watches_of_the_second_version_are_read_for_ever(file: Path, number: int) -> None:
+    database = reopened(file, number)
     watches = Watches(database)
     done, waiting = watches.list()
     assert (done.sandbox, done.status, done.last_exit_code) == ("gpu2", Status.COMPLETED, 3)
@@ -153,6 +156,31 @@ def test_watches_of_the_second_version_are_read_for_ever(file: Path) -> None:
     assert (interrupted.type, interrupted.payload) == (EventType.INTERRUPTED, {"reason": "gone", "rebooted": True})
     assert (completed.watch_id, completed.summary) == (2, "eval on gpu2 has ended with exit code 3")
     assert watches.last_beat() == Heartbeat(4321, 300.0)
+    database.close()
+
+
+def test_disposables_of_the_third_version_are_read_for_ever(file: Path) -> None:
+    database = reopened(file, 3)
+    rows = DisposableRows(database)
+    web, making, ready = rows.living()
+    assert web.disposable == Disposable(
+        id="sb-00000000000a",
+        provider="opensandbox",
+        key="k-1",
+        name="web",
+        image="python:3.12\udcff",
+        created=100.0,
+        expires=700.0,
+        keep=True,
+        limits=Limits(cpu=1.5, memory_mb=512, told=("memory: cgroup",)),
+        network=True,
+        notes=("one",),
+    )
+    assert (web.timeout_s, web.owner, web.idle_since, web.ended) == (600.0, Owner(4321, "777"), 150.0, 0.0)
+    assert (making.disposable.status, ready.pool) == ("creating", "image:node")
+    over = rows.find("web2")
+    assert over
+    assert (over.disposable.status, over.why, over.ended) == ("gone", "was deleted", 160.0)
     database.close()
 
 
@@ -169,7 +197,7 @@ def test_what_the_second_version_left_to_do_is_done_for_ever(file: Path) -> None
     database.close()
 
 
-@pytest.mark.parametrize("name", ["transfers", "chunks", "watches", "jobs"])
+@pytest.mark.parametrize("name", ["transfers", "chunks", "watches", "jobs", "disposables"])
 def test_every_statement_has_a_name_and_one_end(name: str) -> None:
     found = statements(name)
     assert all(sqlite3.complete_statement(statement) for statement in found.values())
@@ -178,7 +206,7 @@ def test_every_statement_has_a_name_and_one_end(name: str) -> None:
 
 def test_sqlite_is_not_loaded_before_it_is_needed() -> None:
     modules = "sys, remote_sandbox_mcp.tasks.transfers, remote_sandbox_mcp.store.chunks, "
-    modules += "remote_sandbox_mcp.jobs.supervise"
+    modules += "remote_sandbox_mcp.jobs.supervise, remote_sandbox_mcp.disposables"
     program = f"import {modules}; print('sqlite3' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert said.stdout == "False\n"

@@ -1,1 +1,1 @@
-"""What we remember between processes, in SQLite: transfers, jobs and watches, and a cache of chunks."""
+"""What we remember between processes, in SQLite: transfers, jobs, watches, disposables, and a cache of chunks."""

@@ -1,0 +1,181 @@
+"""The disposable sandboxes that this process knows: their rows, their providers, and their places in the fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from ..core.disposable import Provider
+from ..core.errors import ConfigError, SandboxError, UnknownSandbox
+from ..fleet import Fleet, Member
+from ..store.disposables import CREATING, Owner
+from ..tasks.process import started
+from .fate import Fate, farewell, fate
+from .life import Life, Surroundings
+from .tended import Tended
+
+if TYPE_CHECKING:
+    from ..core.sandbox import Sandbox
+    from ..store.disposables import DisposableRows, Kept
+
+log = logging.getLogger(__name__)
+
+
+class Known:
+    """Who is there. Providers are made with the first question to them."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        providers: Mapping[str, Callable[[], Provider]],
+        rows: DisposableRows,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.fleet = fleet
+        self.rows = rows
+        self.now = clock
+        self.lives: dict[str, Life] = {}
+        self.listeners: list[Callable[[], None]] = []
+        # Told of each new member.
+        self.admitted: Callable[[], None] = lambda: None
+        # What was read of one before its end must not bring it back.
+        self._over: set[str] = set()
+        self._makers = providers
+        self._providers: dict[str, Provider] = {}
+        self._tasks: set[asyncio.Future[object]] = set()
+
+    # What it stands on
+
+    @functools.cached_property
+    def me(self) -> Owner:
+        return Owner(os.getpid(), started(os.getpid()))
+
+    @property
+    def kinds(self) -> Collection[str]:
+        return self._makers.keys()
+
+    def provider(self, kind: str) -> Provider:
+        """Raises ConfigError where it is configured no more."""
+        if kind not in self._makers:
+            raise ConfigError(
+                f"the provider {kind!r} is not configured here; configure it again to reach its sandboxes"
+            )
+        if kind not in self._providers:
+            self._providers[kind] = self._makers[kind]()
+        return self._providers[kind]
+
+    def provider_of(self, kept: Kept) -> Provider:
+        return self.provider(kept.disposable.provider)
+
+    def changed(self) -> None:
+        for listener in tuple(self.listeners):
+            listener()
+
+    # Work that nobody waits for
+
+    def spawn(self, work: Awaitable[object]) -> None:
+        """It ends by itself, or with us; what goes wrong in it is logged."""
+        task: asyncio.Future[object] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Future[object]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            told = None if isinstance(problem, SandboxError) else problem
+            log.warning("work on a disposable sandbox failed: %s", problem, exc_info=told)
+
+    async def settle(self, seconds: float) -> None:
+        """Wait for what runs; what has not ended by then is cancelled."""
+        running = tuple(self._tasks)
+        if running:
+            _, late = await asyncio.wait(running, timeout=seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Let go of the providers and of the file."""
+        made, self._providers = tuple(self._providers.values()), {}
+        await asyncio.gather(*(provider.close() for provider in made), return_exceptions=True)
+        await asyncio.to_thread(self.rows.database.close)
+
+    # Places in the fleet
+
+    def life_of(self, kept: Kept) -> Life:
+        """One that is used here already, or a new one that nobody finds yet."""
+        if life := self.lives.get(kept.id):
+            return life
+        around = Surroundings(self.now, self.rows, self.spawn, self.bury)
+        return Life(kept, functools.partial(self.provider_of, kept), around)
+
+    def admit(self, kept: Kept) -> Life:
+        """From now on every tool finds it, by its id and its name; nothing is opened."""
+        life = self.life_of(kept)
+        if kept.id not in self.lives and kept.id not in self._over:
+            self.lives[kept.id] = life
+            self.fleet.add(Member(kept.id, life.describe, functools.partial(_open, life)), kept.disposable.name)
+            self.admitted()
+        return life
+
+    def bury(self, disposable_id: str, notice: str = "") -> None:
+        """It is over: nobody finds it any more."""
+        self._over.add(disposable_id)
+        life = self.lives.pop(disposable_id, None)
+        if life is None:
+            return
+        member = self.fleet.remove(disposable_id, notice)
+        if member is not None:
+            self.spawn(asyncio.gather(member.close(), life.close(), return_exceptions=True))
+        self.changed()
+
+    def look_up(self, name: str) -> Member | None:
+        """For a name that nobody in the fleet has: one that another process has made, or what became of one."""
+        if (kept := self.rows.find(name)) is None:
+            return None
+        if kept.ended:
+            raise UnknownSandbox(farewell(kept.disposable.title, kept.why, kept.ended))
+        self.admit_all([kept])
+        if kept.id not in self.lives:
+            raise UnknownSandbox(
+                f"the sandbox {kept.disposable.title} is {kept.disposable.status} in another server "
+                f"(process {kept.owner.pid}) and can be used there alone"
+            )
+        return self.fleet.member(kept.id)
+
+    def admit_all(self, all_kept: Iterable[Kept]) -> dict[str, Fate]:
+        """Make members of those that can be used here; what is to become of each."""
+        fates = self.fates(all_kept := tuple(all_kept))
+        for kept in all_kept:
+            usable = fates[kept.id] in (Fate.MINE, Fate.SHARED, Fate.INHERIT)
+            if usable and not kept.pool and kept.disposable.status != CREATING:
+                self.admit(kept)
+        return fates
+
+    def fates(self, all_kept: Iterable[Kept]) -> dict[str, Fate]:
+        all_kept = tuple(all_kept)
+        living = frozenset(owner for owner in {kept.owner for kept in all_kept} if owner == self.me or is_alive(owner))
+        return {kept.id: fate(kept, self.me, living, self.now()) for kept in all_kept}
+
+    async def find(self, name: str) -> Kept:
+        """One that lives or has lived, by its id or name. Raises UnknownSandbox."""
+        kept = await asyncio.to_thread(self.rows.find, name) if self.rows.exists() else None
+        if kept is None:
+            why = "is a machine and no disposable one" if name in self.fleet.names else "was never made, or long ago"
+            raise UnknownSandbox(f"the sandbox {name[:80]!r} {why}; list_sandboxes shows those that there are")
+        return kept
+
+
+def is_alive(owner: Owner) -> bool:
+    """Whether that very process still runs."""
+    return bool(owner.pid and owner.birth and started(owner.pid) == owner.birth)
+
+
+async def _open(life: Life) -> Sandbox:
+    async with life.telling():
+        return Tended(await life.open_raw(), life)

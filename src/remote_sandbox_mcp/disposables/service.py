@@ -1,0 +1,159 @@
+"""What the verbs on disposable sandboxes do, once there is one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from ..backends.deadline import within
+from ..core import check
+from ..core.disposable import Disposable, Rules, SandboxOrder
+from ..core.errors import UnknownSandbox, Unreachable
+from ..store.disposables import CREATING, ENDING, GONE
+from . import viewing
+from .fate import DELETED, Fate, farewell
+from .known import Known
+from .making import Making
+from .tending import DELETE_S, Tending
+
+if TYPE_CHECKING:
+    from ..store.disposables import Kept
+
+# All that is ended at the end takes no longer than this, the letting go of lines included.
+CLOSE_S = 1.0
+
+T = TypeVar("T")
+
+
+class Service:
+    """See Disposables."""
+
+    def __init__(self, known: Known, rules: Rules) -> None:
+        self.known = known
+        self.tending = Tending(known, rules)
+        self.making = Making(known, rules, self.tending.tick)
+        self.tending.pool = self.making.pool
+        known.admitted = self.tending.wake
+
+    # From the server's start to its end
+
+    async def adopt(self) -> None:
+        living = await asyncio.to_thread(self.known.rows.living)
+        self.known.admit_all(living)
+        self.making.pool.is_wanted = True
+        self.tending.wake()
+
+    async def close(self) -> None:
+        await self.tending.stop()
+        try:
+            await within(self._end(), CLOSE_S)
+        except asyncio.TimeoutError:
+            pass
+        finally:
+            await self.known.settle(0)
+
+    async def _end(self) -> None:
+        kept = [life for life in self.known.lives.values() if life.disposable.keep]
+        await self.tending.end_with_us()
+        await self.known.settle(0.8 * CLOSE_S)
+        await asyncio.gather(*(life.close() for life in kept), return_exceptions=True)
+        await self.known.close()
+
+    # Verbs
+
+    async def create(self, order: SandboxOrder) -> Disposable:
+        made = await self.making.create(order)
+        self.tending.wake()
+        return made
+
+    async def get(self, name: str) -> Disposable:
+        return await viewing.look(self.known, await self._living(name))
+
+    async def list(self) -> Sequence[Disposable]:
+        living = await asyncio.to_thread(self.known.rows.living)
+        self.known.admit_all(living)
+        return await viewing.survey(self.known, living)
+
+    async def delete(self, name: str) -> Disposable:
+        kept = await self.known.find(name)
+        if kept.ended:
+            return replace(kept.disposable, status=GONE, notes=(farewell(kept.disposable.title, kept.why, kept.ended),))
+        if kept.disposable.status != CREATING:
+            await self._delete(kept)
+        elif self.known.fates([kept])[kept.id] is Fate.SWEEP:
+            await self.tending.sweep(kept, GONE, DELETED)
+        else:
+            # Whoever is still making it sees this, and ends it.
+            await asyncio.to_thread(self.known.rows.claim, kept, kept.owner, ENDING, DELETED)
+        return replace(kept.disposable, status=GONE)
+
+    async def renew(self, name: str, timeout_s: float) -> Disposable:
+        check.within("timeout", timeout_s, 1, check.LONGEST_TIMEOUT_S)
+        kept = await self._living(name)
+        # Nothing that runs in it is cut off, whatever was asked for.
+        seconds = max(timeout_s, self.known.life_of(kept).needs_s)
+        await self._ask(kept, self.known.provider_of(kept).renew(kept.disposable, seconds))
+        expires = self.known.now() + seconds
+        await asyncio.to_thread(self.known.rows.renewed, kept.id, expires, timeout_s)
+        return self._noted(replace(kept, timeout_s=timeout_s), expires=expires)
+
+    async def pause(self, name: str) -> Disposable:
+        kept = await self._living(name)
+        return await self._turn(kept, await self._ask(kept, self.known.provider_of(kept).pause(kept.disposable)))
+
+    async def resume(self, name: str) -> Disposable:
+        kept = await self._living(name)
+        return await self._turn(kept, await self._ask(kept, self.known.provider_of(kept).resume(kept.disposable)))
+
+    async def snapshot(self, name: str, label: str = "") -> str:
+        check.text_argument("name", label, required=False)
+        kept = await self._living(name)
+        return await self._ask(kept, self.known.provider_of(kept).snapshot(kept.disposable, label))
+
+    async def endpoint(self, name: str, port: int) -> str:
+        check.within("port", port, 1, 65535)
+        kept = await self._living(name)
+        return await self._ask(kept, self.known.provider_of(kept).endpoint(kept.disposable, port))
+
+    # Their parts
+
+    async def _living(self, name: str) -> Kept:
+        kept = await self.known.find(name)
+        if kept.ended:
+            raise UnknownSandbox(farewell(kept.disposable.title, kept.why, kept.ended))
+        return kept
+
+    async def _ask(self, kept: Kept, work: Awaitable[T]) -> T:
+        """What a provider answers; that the sandbox is gone is noted."""
+        life = self.known.life_of(kept)
+        async with life.telling():
+            answer = await work
+        life.touch()
+        return answer
+
+    async def _delete(self, kept: Kept) -> None:
+        if life := self.known.lives.get(kept.id):
+            life.ending = DELETED
+        try:
+            await within(self.known.provider_of(kept).delete(kept.disposable), DELETE_S)
+        except asyncio.TimeoutError:
+            raise Unreachable(
+                f"{kept.disposable.title} could not be deleted within {DELETE_S:g} s; try again later"
+            ) from None
+        await asyncio.to_thread(self.known.rows.end, kept.id, GONE, DELETED, self.known.now())
+        self.known.bury(kept.id)
+
+    async def _turn(self, kept: Kept, seen: Disposable) -> Disposable:
+        await asyncio.to_thread(self.known.rows.note_status, kept.id, seen.status)
+        self.known.changed()
+        return self._noted(kept, status=seen.status)
+
+    def _noted(self, kept: Kept, *, status: str = "", expires: float = 0.0) -> Disposable:
+        """What this process knows of it is what was just written down."""
+        it = kept.disposable
+        changed = replace(it, status=status or it.status, expires=expires or it.expires)
+        if life := self.known.lives.get(kept.id):
+            life.follow(replace(kept, disposable=changed))
+        return changed

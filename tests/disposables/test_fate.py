@@ -1,0 +1,80 @@
+"""What is to become of a sandbox: a table of rows, owners and times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from remote_sandbox_mcp.core.disposable import Disposable, Rules
+from remote_sandbox_mcp.disposables.fate import Fate, fate, is_about_to_expire, is_nearly_over, is_unused, pause_for
+from remote_sandbox_mcp.store.disposables import Kept, Owner
+
+ME, LIVING, DEAD = Owner(1, "a"), Owner(2, "b"), Owner(3, "c")
+NOW = 10_000.0
+
+
+def a_row(owner: Owner = ME, *, pool: str = "", idle: float = 0.0, timeout_s: float = 600.0, **fields: object) -> Kept:
+    it = replace(Disposable(id="sb-00000001", provider="opensandbox"), **fields)  # type: ignore[arg-type]
+    return Kept(disposable=it, owner=owner, pool=pool, idle_since=NOW - idle, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        pytest.param(a_row(), Fate.MINE, id="mine"),
+        pytest.param(a_row(status="creating"), Fate.MINE, id="mine, being made"),
+        pytest.param(a_row(pool="x"), Fate.MINE, id="mine, ready"),
+        pytest.param(a_row(status="ending"), Fate.SWEEP, id="mine, being ended"),
+        pytest.param(a_row(expires=NOW - 3), Fate.SWEEP, id="mine, expired"),
+        pytest.param(a_row(expires=NOW - 1), Fate.MINE, id="mine, expired just now"),
+        pytest.param(a_row(expires=NOW - 3, status="creating"), Fate.MINE, id="mine, slow to make"),
+        pytest.param(a_row(LIVING), Fate.SHARED, id="another's container"),
+        pytest.param(a_row(LIVING, expires=NOW - 3), Fate.SHARED, id="another's to sweep"),
+        pytest.param(a_row(LIVING, pool="x"), Fate.THEIRS, id="another's ready one"),
+        pytest.param(a_row(LIVING, status="creating"), Fate.THEIRS, id="another is making it"),
+        pytest.param(a_row(LIVING, status="ending"), Fate.THEIRS, id="another is ending it"),
+        pytest.param(a_row(LIVING, provider="embedded"), Fate.THEIRS, id="a child of another"),
+        pytest.param(a_row(LIVING, provider="embedded", keep=True), Fate.SHARED, id="another keeps it"),
+        pytest.param(a_row(DEAD), Fate.SWEEP, id="an orphan"),
+        pytest.param(a_row(DEAD, keep=True), Fate.INHERIT, id="kept by one that died"),
+        pytest.param(a_row(DEAD, keep=True, status="paused"), Fate.INHERIT, id="kept and paused"),
+        pytest.param(a_row(DEAD, keep=True, expires=NOW - 3), Fate.SWEEP, id="kept until it expired"),
+        pytest.param(a_row(DEAD, keep=True, status="creating"), Fate.SWEEP, id="never made, or not known"),
+        pytest.param(a_row(DEAD, pool="x"), Fate.SWEEP, id="ready for nobody"),
+    ],
+)
+def test_fates(kept: Kept, expected: Fate) -> None:
+    assert fate(kept, ME, frozenset({ME, LIVING}), NOW) is expected
+
+
+@pytest.mark.parametrize(
+    ("kept", "rules", "unused"),
+    [
+        pytest.param(a_row(idle=1801), Rules(), True, id="idle"),
+        pytest.param(a_row(idle=1799), Rules(), False, id="used"),
+        pytest.param(a_row(idle=-500), Rules(), False, id="a run goes on"),
+        pytest.param(a_row(idle=61), Rules(cleanup_after_minutes=1), True, id="sooner"),
+        pytest.param(a_row(idle=1e6), Rules(auto_cleanup=False), False, id="never"),
+        pytest.param(a_row(idle=1e6, status="paused"), Rules(), False, id="paused on purpose"),
+        pytest.param(a_row(idle=1e6, pool="x"), Rules(), False, id="ready"),
+    ],
+)
+def test_only_what_nobody_uses_is_cleaned_up(kept: Kept, rules: Rules, unused: bool) -> None:
+    assert is_unused(kept, rules, NOW) is unused
+
+
+def test_without_an_end_nothing_is_ever_nearly_over() -> None:
+    assert not is_about_to_expire(a_row(), NOW)
+    assert not is_nearly_over(a_row(), NOW)
+    assert is_about_to_expire(a_row(expires=NOW + 299), NOW)
+    assert not is_nearly_over(a_row(expires=NOW + 299), NOW)
+    assert is_nearly_over(a_row(expires=NOW + 59), NOW)
+    assert not is_nearly_over(a_row(expires=NOW + 59, timeout_s=60.0), NOW)
+
+
+def test_the_shortest_time_sets_the_pace() -> None:
+    assert pause_for(Rules(), []) == 15
+    assert pause_for(Rules(), [a_row(timeout_s=20.0), a_row(timeout_s=0.0)]) == 5
+    assert pause_for(Rules(cleanup_after_minutes=0.2), []) == 3
+    assert pause_for(Rules(), [a_row(timeout_s=0.1)]) == 0.25

@@ -1,0 +1,151 @@
+"""The same with containers of a real platform: its server, its engine, and what is left in it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
+from remote_sandbox_mcp.core.command import Command, Completed
+from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder
+from remote_sandbox_mcp.core.errors import ConnectError, SandboxError, UnknownSandbox
+from remote_sandbox_mcp.store.disposables import Owner
+from tests.support.platform import IMAGE, Platform
+
+from .house import House, until
+
+# The engine and its images take their time to start, once.
+pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(240)]
+
+RULES = Rules(default_image=IMAGE, max_concurrent=6)
+Make = Callable[..., House]
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[Platform]:
+    with Platform() as platform:
+        yield platform
+
+
+@pytest.fixture
+async def make(platform: Platform, tmp_path: Path) -> AsyncIterator[Make]:
+    """Servers of one installation; at the end nothing of theirs is in the engine."""
+    houses: list[House] = []
+
+    def build(rules: Rules = RULES) -> House:
+        provider = OpenSandboxProvider(platform.settings(), rules, str(tmp_path))
+        houses.append(House(tmp_path, rules, time.time, {"opensandbox": provider}))
+        return houses[-1]
+
+    yield build
+    for house in houses:
+        await house.close()
+    assert platform.containers() == []
+
+
+async def output(house: House, name: str, script: str, timeout_s: float = 60.0) -> str:
+    seen = await (await house.fleet.get(name)).run(Command(script, timeout_s=timeout_s))
+    assert isinstance(seen, Completed)
+    return seen.stdout.head.decode()
+
+
+async def test_a_container_is_renewed_paused_resumed_and_thrown_away(make: Make, platform: Platform) -> None:
+    house = make()
+    made = await house.disposables.create(SandboxOrder(name="web"))
+    assert await output(house, "web", "echo here", timeout_s=3000) == "here\n"
+    assert house.row(made.id).disposable.expires > time.time() + 3000
+    (listed,) = await house.providers["opensandbox"].list()
+    assert listed.expires > time.time() + 3000
+    await house.disposables.pause("web")
+    with pytest.raises(ConnectError, match="web is paused; continue it with resume_sandbox"):
+        await output(house, "web", "true")
+    assert [it.status for it in await house.disposables.list()] == ["paused"]
+    await house.disposables.resume("web")
+    assert await output(house, "web", "echo again") == "again\n"
+    await house.disposables.delete(made.id)
+    assert platform.containers() == []
+    with pytest.raises(UnknownSandbox, match="web was deleted at"):
+        house.fleet.member("web")
+
+
+async def test_a_container_that_is_removed_under_us_is_told(make: Make, platform: Platform) -> None:
+    house = make()
+    made = await house.disposables.create(SandboxOrder(name="web"))
+    await output(house, "web", "true")
+    platform.engine.docker("rm", "--force", platform.container_of(made.key))
+    with pytest.raises(SandboxError, match=r"web was ended by its platform or from outside at .*create_sandbox"):
+        await output(house, "web", "true")
+    assert (house.rows.is_empty(), list(house.fleet.names)) == (True, ["gpu1"])
+
+
+async def test_what_is_kept_is_known_to_the_next_server_and_the_rest_is_gone(make: Make, platform: Platform) -> None:
+    first = make()
+    kept = await first.disposables.create(SandboxOrder(name="web", keep=True))
+    await first.disposables.create(SandboxOrder())
+    await (await first.fleet.get("web")).write("a", b"mine")
+    await first.close()
+    assert platform.containers() == [platform.container_of(kept.key)]
+    second = make()
+    await second.disposables.adopt()
+    assert await output(second, "web", "cat a") == "mine"
+    await second.disposables.delete("web")
+
+
+async def test_what_a_crashed_server_left_is_swept(make: Make, platform: Platform) -> None:
+    first = make()
+    first.belongs_to(Owner(99_999_999, "dead"))
+    await first.disposables.create(SandboxOrder())
+    await first.disposables._service.tending.stop()
+    first.disposables.__dict__.pop("_service")
+    await first.providers["opensandbox"].close()
+    second = make()
+    await second.disposables.adopt()
+    await until(lambda: second.rows.is_empty(), 30)
+    assert platform.containers() == []
+
+
+async def test_several_at_once_leave_nothing(make: Make, platform: Platform) -> None:
+    house = make()
+    came = await asyncio.gather(*(house.disposables.create(SandboxOrder()) for _ in range(8)), return_exceptions=True)
+    made = [it for it in came if not isinstance(it, BaseException)]
+    assert len(made) == len(platform.containers()) == 6
+    await asyncio.gather(*(house.disposables.delete(it.id) for it in made))
+    assert (platform.containers(), house.rows.living()) == ([], ())
+
+
+async def test_a_ready_container_is_there_at_once(make: Make) -> None:
+    house = make(Rules(default_image=IMAGE, pool={IMAGE: 1}))
+    await house.disposables.adopt()
+
+    def ready() -> list[str]:
+        return [row.id for row in house.rows.living() if row.pool and row.disposable.status == "running"]
+
+    await until(ready, 60)
+    waiting = ready()
+    made = await house.disposables.create(SandboxOrder(name="web"))
+    assert [made.id] == waiting
+    assert await output(house, "web", "echo here") == "here\n"
+    await until(ready, 60)
+
+
+async def test_while_the_platform_is_down_that_is_told_and_nothing_is_lost(make: Make, platform: Platform) -> None:
+    house = make()
+    made = await house.disposables.create(SandboxOrder(name="web"))
+    platform.stop_server()
+    try:
+        (listed,) = await house.disposables.list()
+        assert (listed.status, "opensandbox did not answer" in listed.notes[-1]) == ("running", True)
+        for asked in (house.disposables.delete("web"), house.disposables.create(SandboxOrder())):
+            with pytest.raises(ConnectError):
+                await asked
+    finally:
+        platform.start_server()
+    assert await output(house, made.id, "echo here") == "here\n"
+    await house.disposables.delete("web")
+    # What may have been made meanwhile is looked for until it is certain that nothing was.
+    (doubtful,) = house.rows.living()
+    assert (doubtful.disposable.status, doubtful.disposable.key) == ("ending", "")

@@ -1,0 +1,310 @@
+"""Rounds over the sandboxes: idle ones go, busy ones stay, and nothing that is wrong ends the rounds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+import pytest
+
+from remote_sandbox_mcp.core.command import Command
+from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder
+from remote_sandbox_mcp.core.errors import UnknownSandbox, Unreachable
+from remote_sandbox_mcp.core.job import JobOrder, NoJobs
+from remote_sandbox_mcp.disposables import tending
+from remote_sandbox_mcp.store.disposables import Owner
+from remote_sandbox_mcp.testing_disposables import FakeProvider
+
+from .conftest import Build
+from .house import House, until
+
+IDLE = Rules(cleanup_after_minutes=10)
+ORDER = SandboxOrder(name="web", timeout_s=0)
+
+
+async def test_what_nobody_uses_is_deleted(build: Build) -> None:
+    house = build(IDLE)
+    made = await house.disposables.create(ORDER)
+    house.fleet.select("web")
+    house.pass_time(590)
+    await house.disposables.tick()
+    assert made.id in house.provider.made
+    house.pass_time(11)
+    await house.disposables.tick()
+    assert house.provider.deleted == [made.id]
+    with pytest.raises(UnknownSandbox, match=r"web was cleaned up for want of use at .*; gpu1 is active now"):
+        house.fleet.member()
+    with pytest.raises(UnknownSandbox, match=r"web was cleaned up for want of use at .*; make a new one"):
+        house.fleet.member("web")
+
+
+async def test_without_cleaning_up_it_stays(build: Build) -> None:
+    house = build(Rules(auto_cleanup=False))
+    made = await house.disposables.create(ORDER)
+    house.pass_time(1e6)
+    await house.disposables.tick()
+    assert made.id in house.provider.made
+
+
+async def test_what_is_used_stays(build: Build) -> None:
+    house = build(IDLE)
+    made = await house.disposables.create(ORDER)
+    sandbox = await house.fleet.get("web")
+    for _ in range(5):
+        house.pass_time(400)
+        await sandbox.run(Command("true"))
+        await house.disposables.tick()
+    assert house.row(made.id).idle_since == 1_002_000.0
+    assert house.provider.deleted == []
+
+
+async def test_a_job_that_runs_is_use(build: Build) -> None:
+    house = build(IDLE)
+    made = await house.disposables.create(SandboxOrder(timeout_s=300))
+    sandbox = await house.fleet.get(made.id)
+    job = await sandbox.jobs.start(JobOrder(session="serve", script="x"))
+    for _ in range(20):
+        house.pass_time(45)
+        await house.disposables.tick()
+    await until(lambda: house.provider.made[made.id].expires > house.clock())
+    assert house.provider.deleted == []
+    house.provider.sandboxes[made.id].jobs.end(job.job_id)
+    house.pass_time(400)
+    await house.disposables.tick()
+    assert made.id not in house.fleet.names
+
+
+async def test_jobs_are_asked_for_only_when_it_matters(build: Build) -> None:
+    house = build(IDLE)
+    made = await house.disposables.create(SandboxOrder(timeout_s=500))
+    house.pass_time(400)
+    await house.disposables.tick()
+    assert house.provider.asked.count("open") == 0
+    house.pass_time(50)
+    await house.disposables.tick()
+    assert house.provider.asked.count("open") == 1
+    assert house.row(made.id).idle_since == 1_000_000.0
+
+
+async def test_one_that_can_have_no_jobs_is_idle(build: Build) -> None:
+    house = build(IDLE)
+    made = await house.disposables.create(ORDER)
+    house.provider.sandboxes[made.id].jobs = NoJobs("there are no jobs here")  # type: ignore[assignment]
+    house.pass_time(601)
+    await house.disposables.tick()
+    assert house.provider.deleted == [made.id]
+
+
+async def test_one_that_does_not_say_is_left_for_now(build: Build) -> None:
+    house = build(IDLE)
+    made = await house.disposables.create(ORDER)
+    house.provider.sandboxes[made.id].fail(Unreachable("no answer"))
+    house.pass_time(601)
+    await house.disposables.tick()
+    assert made.id in house.provider.made
+    house.provider.sandboxes[made.id].fail(None)
+    await house.disposables.tick()
+    assert house.provider.deleted == [made.id]
+
+
+async def test_what_could_not_be_deleted_is_tried_again_and_its_reason_stays(build: Build) -> None:
+    house = build(IDLE)
+    made = await house.disposables.create(ORDER)
+    house.pass_time(601)
+    house.provider.fail(Unreachable("the platform does not answer"), "delete")
+    await house.disposables.tick()
+    assert (house.row(made.id).disposable.status, list(house.fleet.names)) == ("ending", ["gpu1"])
+    assert await house.disposables.list() == []
+    house.provider.fail(None, "delete")
+    await house.disposables.tick()
+    assert house.row(made.id).why == "was cleaned up for want of use"
+
+
+async def test_an_expired_one_is_removed_and_told(house: House) -> None:
+    made = await house.disposables.create(replace(ORDER, timeout_s=100))
+    house.pass_time(103)
+    await house.disposables.tick()
+    assert house.row(made.id).disposable.status == "expired"
+    with pytest.raises(UnknownSandbox, match="web has expired"):
+        house.fleet.member(made.id)
+
+
+async def test_one_that_others_use_meanwhile_is_not_cleaned_up(build: Build) -> None:
+    house = build(IDLE)
+    made = await house.disposables.create(ORDER)
+    house.pass_time(601)
+    sandbox = house.provider.sandboxes[made.id]
+    sandbox.delay_s = 0.05
+    round_ = asyncio.ensure_future(house.disposables.tick())
+    await until(lambda: "open" in house.provider.asked)
+    house.rows.touch(made.id, house.clock())
+    await round_
+    assert house.provider.deleted == []
+
+
+async def test_a_busy_one_is_not_swept_even_if_it_could_not_be_renewed(house: House) -> None:
+    made = await house.disposables.create(replace(ORDER, timeout_s=100))
+    sandbox = await house.fleet.get(made.id)
+    house.provider.fail(Unreachable("the platform does not answer"), "renew")
+    await sandbox.run(Command("endless", timeout_s=1000), patience_s=0.01)
+    house.pass_time(150)
+    await house.disposables.tick()
+    assert made.id in house.provider.made
+
+
+async def test_strange_trouble_with_one_does_not_hurt_the_others(
+    build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Strange(FakeProvider):
+        async def delete(self, disposable: object) -> None:
+            raise ZeroDivisionError("strange")
+
+    strange, good = Strange("opensandbox"), FakeProvider("embedded")
+    house = build(IDLE, opensandbox=strange, embedded=good)
+    bad = await house.disposables.create(SandboxOrder(timeout_s=0))
+    fine = await house.disposables.create(SandboxOrder(timeout_s=0, provider="embedded"))
+    house.pass_time(601)
+    with caplog.at_level(logging.ERROR):
+        await house.disposables.tick()
+    assert "could not be looked after" in caplog.text
+    assert good.deleted == [fine.id]
+    assert house.row(bad.id).disposable.status == "ending"
+
+
+async def test_the_rounds_go_on_after_one_that_failed(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    rounds: list[int] = []
+
+    async def tick() -> tuple[()]:
+        rounds.append(1)
+        if len(rounds) == 1:
+            raise ZeroDivisionError("strange")
+        return ()
+
+    house.disposables._service.tending.tick = tick  # type: ignore[method-assign]
+    house.disposables._service.tending.wake()
+    await until(lambda: len(rounds) == 1)
+    await until(lambda: "round over the disposable sandboxes failed" in caplog.text)
+    house.disposables._service.tending.wake()
+    await until(lambda: len(rounds) == 2)
+
+
+async def test_the_rounds_begin_with_the_first_sandbox_and_need_nobody(build: Build) -> None:
+    house = build(Rules(cleanup_after_minutes=0.001))
+    made = await house.disposables.create(replace(ORDER, timeout_s=1))
+    house.pass_time(1)
+    await until(lambda: house.provider.deleted == [made.id])
+
+
+async def test_changes_by_others_are_told(house: House, build: Build) -> None:
+    await house.disposables.create(ORDER)
+    await house.disposables.tick()
+    before = house.changes
+    await house.disposables.tick()
+    assert house.changes == before
+    await build(embedded=house.provider).disposables.create(SandboxOrder(name="other"))
+    await house.disposables.tick()
+    assert house.changes == before + 1
+
+
+# From one server to the next
+
+
+async def test_at_the_end_only_what_is_to_be_kept_stays(house: House) -> None:
+    kept = await house.disposables.create(replace(ORDER, keep=True))
+    gone = await house.disposables.create(SandboxOrder())
+    await (await house.fleet.get("web")).run(Command("true"))
+    await house.close()
+    assert list(house.provider.made) == [kept.id]
+    assert house.row(gone.id).why == "ended with the server that made it"
+    assert house.provider.is_closed
+    house.rows.database.close()
+
+
+async def test_the_end_takes_a_second_at_most_and_the_rest_is_swept_by_the_next(house: House, build: Build) -> None:
+    made = await house.disposables.create(SandboxOrder())
+    house.provider.delay_s = 30.0
+    begin = asyncio.get_running_loop().time()
+    await house.disposables.close()
+    assert asyncio.get_running_loop().time() - begin < 1.5
+    house.provider.delay_s = 0.0
+    later = build(embedded=house.provider)
+    later.belongs_to(Owner(0, "later"))
+    later.disposables._service.known.fates([house.row(made.id)])
+    await later.disposables.adopt()
+    dead = replace(house.row(made.id), owner=Owner(99_999_999, "dead"))
+    house.rows.claim(house.row(made.id), dead.owner, "ending")
+    await later.disposables.tick()
+    assert (house.provider.made, later.rows.living()) == ({}, ())
+
+
+async def crashed(house: House, order: SandboxOrder) -> str:
+    """One whose server is gone without a word."""
+    house.belongs_to(Owner(99_999_999, "dead"))
+    made = await house.disposables.create(order)
+    await house.disposables._service.tending.stop()
+    house.disposables.__dict__.pop("_service")
+    return made.id
+
+
+async def test_what_a_crashed_server_left_is_swept(house: House, build: Build) -> None:
+    made = await crashed(house, SandboxOrder())
+    later = build(embedded=house.provider)
+    await later.disposables.adopt()
+    await until(lambda: house.provider.deleted == [made])
+    await until(lambda: later.rows.is_empty())
+    assert list(later.fleet.names) == ["gpu1"]
+
+
+async def test_what_was_kept_is_known_again_and_inherited_without_opening(house: House, build: Build) -> None:
+    made = await crashed(house, replace(ORDER, keep=True))
+    before = list(house.provider.asked)
+    later = build(embedded=house.provider)
+    await later.disposables.adopt()
+    assert list(later.fleet.names) == ["gpu1", made, "web"]
+    await until(lambda: later.row(made).owner == later.disposables._service.known.me)
+    await until(lambda: house.provider.asked == [*before, "look"])
+    await (await later.fleet.get("web")).run(Command("true"))
+
+
+async def test_a_row_without_a_sandbox_is_struck_out(house: House, build: Build) -> None:
+    made = await crashed(house, replace(ORDER, keep=True))
+    house.provider.kill(made)
+    later = build(embedded=house.provider)
+    await later.disposables.adopt()
+    await until(lambda: later.rows.is_empty())
+    assert list(later.fleet.names) == ["gpu1"]
+
+
+async def test_a_crash_while_one_was_made_is_swept(house: House, build: Build) -> None:
+    house.belongs_to(Owner(99_999_999, "dead"))
+    plan = house.disposables._service.making._plan(SandboxOrder(provider="embedded", keep=True))
+    house.rows.reserve(plan, 5)
+    await house.provider.create(plan.id, SandboxOrder())
+    later = build(embedded=house.provider)
+    await later.disposables.adopt()
+    await until(lambda: house.provider.deleted == [plan.id])
+    await until(lambda: later.rows.is_empty())
+
+
+async def test_a_neighbour_that_crashes_is_swept_without_a_restart(house: House, build: Build) -> None:
+    mine = await house.disposables.create(SandboxOrder())
+    other = build(embedded=house.provider)
+    orphan = await crashed(other, SandboxOrder())
+    await house.disposables.tick()
+    assert house.provider.deleted == [orphan]
+    assert mine.id in house.provider.made
+
+
+async def test_deleting_what_a_crashed_server_was_making_ends_it(house: House, build: Build) -> None:
+    house.belongs_to(Owner(99_999_999, "dead"))
+    plan = house.disposables._service.making._plan(SandboxOrder(provider="embedded"))
+    house.rows.reserve(plan, 5)
+    await house.provider.create(plan.id, SandboxOrder())
+    later = build(embedded=house.provider)
+    assert (await later.disposables.delete(plan.id)).status == "gone"
+    assert (house.provider.made, later.rows.living()) == ({}, ())
+
+
+def test_time_to_look_for_late_ones_is_longer_than_a_platform_takes() -> None:
+    assert tending.LATE_S >= 2 * 60
