@@ -8,19 +8,27 @@ import pytest
 from remote_sandbox_mcp.config import load as loading
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.schema import (
+    DISPOSABLE_READERS,
     HOOK_READERS,
+    HTTP_READERS,
     LOCAL_READERS,
+    LOGGING_READERS,
     NOTIFY_READERS,
+    OPENSANDBOX_READERS,
     SERVER_READERS,
     SERVER_VARIABLES,
+    SERVICE_VARIABLES,
     TOP_KEYS,
     Entry,
 )
 from remote_sandbox_mcp.config.secrets import LITERAL, doubt
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
-VARIABLES = (*SERVER_VARIABLES.values(), "REMOTE_SANDBOX_LIST", "REMOTE_SANDBOX_MCP_HOME")
-TABLES = [*SERVER_READERS, *LOCAL_READERS, *NOTIFY_READERS, "webhook_secret", *HOOK_READERS]
+BY_KEY = (SERVER_VARIABLES, *SERVICE_VARIABLES.values())
+VARIABLES = [variable for keys in BY_KEY for variables in keys.values() for variable in variables]
+OTHERS = ("REMOTE_SANDBOX_LIST", "REMOTE_SANDBOX_MCP_HOME")
+SERVICES = [*OPENSANDBOX_READERS, "api_key", *DISPOSABLE_READERS, *HTTP_READERS, *LOGGING_READERS]
+TABLES = [*SERVER_READERS, *LOCAL_READERS, *NOTIFY_READERS, "webhook_secret", *HOOK_READERS, *SERVICES]
 KEYS = [*TABLES, *(key for key in Entry.__dataclass_fields__ if key != "where")]
 
 
@@ -31,10 +39,21 @@ def test_the_example_works(clean_environment: Path, tmp_path: Path) -> None:
     example = re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     assert example
     (tmp_path / "config.toml").write_text(example[1])
+    (clean_environment / ".config" / "remote-sandbox-mcp").mkdir(parents=True)
+    (clean_environment / ".config" / "remote-sandbox-mcp" / "http-key").touch(mode=0o600)
     configuration = load(tmp_path / "config.toml", {"BASTION_PASSWORD": "x"})
     assert configuration.problems == ()
     assert [machine.name for machine in configuration.machines] == ["gpu1", "bastion", "big", "gpu2", "gpu3"]
     assert [hop.host for hop in configuration.machines[0].hops] == ["bastion.example.com"]
+
+
+def test_the_example_of_config_json_works(tmp_path: Path) -> None:
+    example = re.search(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    assert example
+    (tmp_path / "config.json").write_text(example[1])
+    configuration = load(tmp_path / "config.json", {})
+    assert configuration.problems == ()
+    assert configuration.settings.platform.server_url == "http://localhost:8080"
 
 
 @pytest.mark.parametrize("key", dict.fromkeys(KEYS))
@@ -42,7 +61,7 @@ def test_every_key_has_its_row(key: str) -> None:
     assert re.search(rf"^\|[^|]*`{key}`", PAGE, re.MULTILINE)
 
 
-@pytest.mark.parametrize("variable", [*VARIABLES, *map(loading._variable, loading.SINGLE_KEYS)])
+@pytest.mark.parametrize("variable", [*VARIABLES, *OTHERS, *map(loading._variable, loading.SINGLE_KEYS)])
 def test_every_variable_has_its_row(variable: str) -> None:
     assert f"\n| `{variable}` |" in PAGE
 

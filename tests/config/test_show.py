@@ -31,6 +31,11 @@ webhooks = ["https://hooks.slack.com/services/{HIDDEN}"]
 webhook_secret = "{HIDDEN}"
 [hooks.codex]
 command = ["codex", "--token", "{HIDDEN}"]
+[opensandbox]
+server_url = "box:8080"
+api_key = "{HIDDEN}"
+[http]
+api_key = "env:PW"
 """
 
 
@@ -38,7 +43,7 @@ def test_everything_is_shown_but_secrets(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(CONFIG)
     path.chmod(0o600)
-    configuration = load(path, {"PW": HIDDEN, "REMOTE_SANDBOX_INLINE_SYNC_MAX_FILES": "7"})
+    configuration = load(path, {"PW": HIDDEN, "REMOTE_SANDBOX_INLINE_SYNC_MAX_FILES": "7", "MCP_LOG_LEVEL": "debug"})
     shown = show(configuration)
     assert HIDDEN not in json.dumps(shown)
     assert shown == {
@@ -81,11 +86,30 @@ def test_everything_is_shown_but_secrets(tmp_path: Path) -> None:
             "inline_sync_max_files": {"value": 7, "source": "REMOTE_SANDBOX_INLINE_SYNC_MAX_FILES"},
             "inline_sync_max_bytes": {"value": 67108864, "source": "default"},
             "allow_hidden": {"value": (), "source": "default"},
+            "allowed_roots": {"value": (), "source": "default"},
             "notify.desktop": {"value": True, "source": "default"},
             "notify.webhooks": {"value": ["https://hooks.slack.com/..."], "source": str(path)},
             "notify.webhook_format": {"value": "auto", "source": "default"},
             "notify.webhook_secret": {"value": "hidden", "source": str(path)},
             "hooks.codex": {"value": "codex (60 s)", "source": str(path)},
+            "opensandbox.server_url": {"value": "http://box:8080", "source": str(path)},
+            "opensandbox.api_key": {"value": "hidden", "source": str(path)},
+            "opensandbox.use_server_proxy": {"value": False, "source": "default"},
+            "opensandbox.default_image": {"value": None, "source": "default"},
+            "opensandbox.default_timeout": {"value": 600.0, "source": "default"},
+            "opensandbox.max_concurrent_sandboxes": {"value": 5, "source": "default"},
+            "opensandbox.auto_cleanup": {"value": True, "source": "default"},
+            "opensandbox.cleanup_after_minutes": {"value": 30.0, "source": "default"},
+            "opensandbox.pool": {"value": {}, "source": "default"},
+            "disposable.provider": {"value": "opensandbox", "source": "default"},
+            "http.api_key": {"value": "hidden (from env:PW)", "source": str(path)},
+            "http.host": {"value": "127.0.0.1", "source": "default"},
+            "http.port": {"value": 3000, "source": "default"},
+            "http.allowed_hosts": {"value": [], "source": "default"},
+            "http.allowed_origins": {"value": [], "source": "default"},
+            "logging.level": {"value": "DEBUG", "source": "MCP_LOG_LEVEL"},
+            "logging.file": {"value": None, "source": "default"},
+            "logging.max_size_mb": {"value": 10.0, "source": "default"},
         },
         "problems": [],
     }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import argparse
 
-VERBS = ("doctor", "sandboxes", "exec", "push", "pull", "transfers", "watchdog", "hosts", "config")
+VERBS = ("doctor", "sandboxes", "exec", "push", "pull", "transfers", "watchdog", "platform", "hosts", "config")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,10 +20,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments and not sys.stdin.isatty():
         return _serve(None)
-    options = parser().parse_args(arguments)
-    if options.verb is None:
-        return _welcome(options.config) if sys.stdin.isatty() else _serve(options.config)
-    return _run_verb(options)
+    understood = parser()
+    options = understood.parse_args(arguments)
+    if options.verb is not None:
+        return _run_verb(options)
+    if options.mode == "http":
+        return _serve_http(options)
+    if options.host or options.port is not None or options.no_auth:
+        understood.error("--host, --port and --no-auth go with --mode http")
+    return _welcome(options.config) if sys.stdin.isatty() else _serve(options.config)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,16 +39,27 @@ def parser() -> argparse.ArgumentParser:
 
     top = argparse.ArgumentParser(
         prog="remote-sandbox-mcp",
-        description="SSH machines and local sandboxes for coding agents: an MCP server on standard input and output.",
+        description="SSH machines and sandboxes for coding agents: an MCP server, on standard streams or over HTTP.",
     )
     top.add_argument("--version", action="version", version=__version__)
-    top.add_argument("--config", type=Path, metavar="FILE", help="a config.toml instead of the usual one")
-    top.add_argument("--mode", choices=("stdio",), default="stdio", help="how to serve (default: stdio)")
+    top.add_argument("--config", type=Path, metavar="FILE", help="a config.toml (or config.json) instead of the usual")
+    top.add_argument("--mode", choices=("stdio", "http"), default="stdio", help="how to serve (default: stdio)")
+    top.add_argument("--host", help="with --mode http: the address to listen on (default: 127.0.0.1)")
+    top.add_argument("--port", type=_port, help="with --mode http: the port (default: 3000; 0: any that is free)")
+    top.add_argument("--no-auth", action="store_true", help="with --mode http: ask for no key, on this machine alone")
     verbs = top.add_subparsers(dest="verb", metavar="VERB")
     for verb in VERBS:
         module = importlib.import_module(f".{verb}", __package__)
         module.add_arguments(verbs)
     return top
+
+
+def _port(word: str) -> int:
+    import argparse
+
+    if not word.isdecimal() or int(word) > 65535:
+        raise argparse.ArgumentTypeError("must be a whole number from 0 to 65535")
+    return int(word)
 
 
 def _run_verb(options: argparse.Namespace) -> int:
@@ -65,6 +81,17 @@ def _serve(config: Path | None) -> int:
     from . import serve
 
     return serve.run(config)
+
+
+def _serve_http(options: argparse.Namespace) -> int:
+    from ..core.errors import SandboxError
+    from . import serve
+
+    try:
+        return serve.run_http(options.config, options.host, options.port, without_key=options.no_auth)
+    except SandboxError as problem:
+        print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
+        return 2
 
 
 def _welcome(config: Path | None) -> int:

@@ -1,9 +1,8 @@
-"""Serving MCP on standard input and output: what happens between the first instruction and the first answer."""
+"""Serving MCP: what happens between the first instruction and the first answer."""
 
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import signal
 import stat
@@ -13,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ..config.schema import Configuration
     from ..mcp_server.early import Early
+    from ..web.terms import Terms
 
 # Threads take turns this often while loading, so that the first questions do not wait for it.
 TURN_S = 0.0005
@@ -30,19 +31,56 @@ def run(config: Path | None) -> int:
     turn = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
     from ..app import compose
-    from ..config.load import load
     from ..mcp_server import stdio
 
-    configuration = load(config)
-    for problem in configuration.problems:
-        print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
-    app = compose(configuration)
-    logging.basicConfig(level=logging.WARNING, format="remote-sandbox-mcp: %(levelname)s: %(message)s")
+    app = compose(_configured(config))
     sys.setswitchinterval(turn)
     gc.freeze()
     gc.enable()
     stdio.serve(app, early)
     return 0
+
+
+def run_http(config: Path | None, host: str | None, port: int | None, *, without_key: bool) -> int:
+    """Serve over HTTP; does not return unless it cannot listen. Raises ConfigError."""
+    from dataclasses import replace
+
+    from ..config import paths
+    from ..web.terms import agree
+
+    configuration = _configured(config)
+    http = configuration.settings.http
+    http = replace(http, host=host or http.host, port=http.port if port is None else port)
+    terms = agree(http, paths.state_folder(), without_key=without_key)
+
+    from ..app import compose
+    from ..web import serve
+
+    with serve.listen(terms.host, terms.port) as listener:
+        _tell(terms, listener.getsockname()[1])
+        serve.serve(compose(configuration), listener, terms)
+    return 0
+
+
+def _tell(terms: Terms, port: int) -> None:
+    """Where it is and, if we made it, the key: the one line that ever shows it."""
+    host = f"[{terms.host}]" if ":" in terms.host else terms.host
+    print(f"remote-sandbox-mcp: serving MCP at http://{host}:{port} and http://{host}:{port}/mcp", file=sys.stderr)
+    if terms.kept_in and terms.key:
+        told = f"Authorization: Bearer {terms.key.reveal()}"
+        print(f"remote-sandbox-mcp: clients send {told} (kept in {terms.kept_in})", file=sys.stderr, flush=True)
+
+
+def _configured(config: Path | None) -> Configuration:
+    """The configuration, with what is wrong told, and the log begun."""
+    from ..config.load import load
+    from ..mcp_server import logs
+
+    configuration = load(config)
+    unlogged = logs.begin(configuration.settings.logging)
+    for problem in (*configuration.problems, *([unlogged] if unlogged else [])):
+        print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
+    return configuration
 
 
 def _listen_early(config: Path | None) -> Early | None:
@@ -62,8 +100,8 @@ def _listen_early(config: Path | None) -> Early | None:
     sdk = find_spec("mcp")
     makers = [*sorted(Path(early.__file__).parent.rglob("*.py")), *([Path(sdk.origin)] if sdk and sdk.origin else [])]
     # Which tools there are is configured, too.
-    settings = [file for file in (config or paths.config_file(),) if file.is_file()]
-    stamp = early.stamp_of([*makers, *settings], __version__, os.environ.get(ADVANCED, ""))
+    settings = [file for file in {config or paths.config_file(), paths.config_file()} if file.is_file()]
+    stamp = early.stamp_of([*makers, *sorted(settings)], __version__, os.environ.get(ADVANCED, ""))
     listener = early.Early(early.Memory(folder / "first-answers.json", stamp))
     listener.start()
     return listener

@@ -13,6 +13,7 @@ from ..core.command import Environment
 from ..core.machine import LocalPlace, Machine
 from ..core.permission import HOOK_NAME, Hook, Notify, read_address
 from . import paths, readers
+from .json_file import Written, is_json, read_json
 from .machines import Builder
 from .problems import Fault, Tell, plain, quoted
 from .schema import (
@@ -27,10 +28,10 @@ from .schema import (
     Entry,
     Settings,
     read_entry,
-    read_table,
-    tell_unknown,
 )
 from .secrets import doubt, readable_by_others
+from .services import read_services
+from .tables import checked, read_table, table, take_variables, tell_unknown
 
 LIST = "REMOTE_SANDBOX_LIST"
 SINGLE_KEYS = ("host", "port", "user", "password", "key_file", "key_passphrase")
@@ -40,13 +41,15 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     """Read everything that is configured. Never fails: what cannot be used is told in `problems`."""
     problems: list[str] = []
     tell = problems.append
-    path = config_path or paths.config_file()
+    given_json = config_path if is_json(config_path) else None
+    path = paths.config_file() if given_json or config_path is None else config_path
     file = str(path)
-    found = _read_file(path, config_path is not None, tell)
+    found = _read_file(path, path is config_path, tell)
     document = found or {}
     for key in (key for key in document if key not in TOP_KEYS):
         tell_unknown(key, TOP_KEYS, file, tell)
-    settings, sources = _settings(document, file, environ, tell)
+    in_json = read_json(given_json, path, tell)
+    settings, sources = _settings(document, file, in_json, environ, tell)
     in_environ = _unique(_environ_entries(environ, tell), tell)
     in_file = _unique(_file_entries(document, file, environ, tell), tell)
     _tell_exposed(path, in_file.values(), settings.notify, tell)
@@ -61,7 +64,8 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
         settings=settings,
         problems=tuple(problems),
         sources=sources | {f"machines.{machine.name}": entries[machine.name].where for machine in machines},
-        file="" if found is None else file,
+        # What another process has to be told in order to read the same.
+        file=str(given_json) if given_json and in_json else "" if found is None else file,
     )
 
 
@@ -133,7 +137,7 @@ def _called(raw: object) -> str:
 def _file_entries(
     document: Mapping[str, Any], file: str, environ: Mapping[str, str], tell: Tell
 ) -> Iterator[Entry | None]:
-    for name, raw in _table(document, "machines", file, tell).items():
+    for name, raw in table(document, "machines", file, tell).items():
         named = {"name": name, **raw} if isinstance(raw, Mapping) else raw
         yield read_entry(named, f"{file} [machines.{plain(name)}]", environ, tell)
     try:
@@ -165,19 +169,25 @@ def _tell_exposed(path: Path, entries: Iterable[Entry], notify: Notify, tell: Te
 
 
 def _settings(
-    document: Mapping[str, Any], file: str, environ: Mapping[str, str], tell: Tell
+    document: Mapping[str, Any], file: str, in_json: Written | None, environ: Mapping[str, str], tell: Tell
 ) -> tuple[Settings, dict[str, str]]:
-    values = _checked(document, "server", SERVER_READERS, file, tell)
-    sources = {f"server.{key}": file for key in values}
-    for key, variable in SERVER_VARIABLES.items():
-        if given := environ.get(variable, "").strip():
-            try:
-                values[key] = SERVER_READERS[key](given)
-                sources[f"server.{key}"] = variable
-            except Fault as fault:
-                tell(f"{variable} is passed over: it {fault}.")
+    values = checked(document, "server", SERVER_READERS, file, tell)
+    said, variables = take_variables(SERVER_VARIABLES, SERVER_READERS, environ, tell)
+    sources = {f"server.{key}": where for key, where in (dict.fromkeys(values, file) | variables).items()}
     notify, origins = _notify(document, file, environ, tell)
-    return Settings(**values, notify=notify), sources | origins
+    services = read_services([*([in_json] if in_json else []), Written(file, document)], environ, tell)
+    for exposed in dict.fromkeys(services.exposed):
+        if readable_by_others(exposed):
+            tell(f"{exposed} holds a key, and other users may read it: run chmod 600 {exposed}.")
+    settings = Settings(
+        **(values | said),
+        notify=notify,
+        platform=services.platform,
+        rules=services.rules,
+        http=services.http,
+        logging=services.logging,
+    )
+    return settings, {**sources, **origins, **services.sources}
 
 
 def _notify(
@@ -185,13 +195,13 @@ def _notify(
 ) -> tuple[Notify, dict[str, str]]:
     where = f"{file} [notify]"
     known = {**NOTIFY_READERS, "webhook_secret": readers.secret(environ)}
-    values = _checked(document, "notify", known, file, tell)
+    values = checked(document, "notify", known, file, tell)
     values["webhooks"] = tuple(_addresses(values.get("webhooks", ()), where, tell))
     if "webhook_secret" in values and (why := doubt(document["notify"]["webhook_secret"], environ)):
         tell(f"{where}: webhook_secret is kept elsewhere, and {why}.")
     hooks = {
         name: hook
-        for name, raw in _table(document, "hooks", file, tell).items()
+        for name, raw in table(document, "hooks", file, tell).items()
         if (hook := _hook(name, raw, f"{file} [hooks.{plain(name)}]", tell))
     }
     origins = [f"notify.{key}" for key in values if values[key] != ()] + [f"hooks.{name}" for name in hooks]
@@ -227,28 +237,8 @@ def _hook(name: str, raw: object, where: str, tell: Tell) -> Hook | None:
     return hook
 
 
-def _checked(
-    document: Mapping[str, Any], key: str, known: Mapping[str, readers.Reader], file: str, tell: Tell
-) -> dict[str, Any]:
-    """A table of settings: a bad one is told and passed over, the others hold."""
-    where = f"{file} [{key}]"
-    values, faults = read_table(_table(document, key, file, tell), known, where, tell)
-    for fault in faults:
-        tell(f"{where}: {fault}, so it is passed over.")
-    return values
-
-
-def _table(document: Mapping[str, Any], key: str, file: str, tell: Tell) -> Mapping[str, Any]:
-    table = document.get(key, {})
-    if isinstance(table, Mapping):
-        return table
-    example = f"[{key}.NAME]" if key in {"machines", "hooks"} else f"[{key}]"
-    tell(f"{file}: {key} is passed over: it must be a table, written as {example}.")
-    return {}
-
-
 def _local(document: Mapping[str, Any], file: str, machines: Iterable[Machine], tell: Tell) -> LocalPlace | None:
-    values = _checked(document, "local", LOCAL_READERS, file, tell)
+    values = checked(document, "local", LOCAL_READERS, file, tell)
     if not values.pop("enabled", True):
         return None
     environment = Environment(values.get("shell", ()), values.get("init", ()), values.get("env", {}))

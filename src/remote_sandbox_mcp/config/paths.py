@@ -21,7 +21,7 @@ def config_file() -> Path:
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """The folder for what we remember, made for the owner alone if it is not there yet. Raises ConfigError."""
-    folder = _state_path(environ)
+    folder = state_path(environ)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -32,12 +32,28 @@ def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return folder
 
 
+def installation(environ: Mapping[str, str] = os.environ) -> str:
+    """What tells this user's installation from all others; made once. Raises ConfigError."""
+    file = state_folder(environ) / "installation"
+    try:
+        # Whoever is first writes it: all others read that.
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(fd, "w") as opened:
+            opened.write(os.urandom(8).hex())
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise ConfigError(f"unable to write {file}: {error.strerror or error}") from error
+    return file.read_text().strip()
+
+
 def known_hosts_file(environ: Mapping[str, str] = os.environ) -> Path:
     """Where we remember host keys that were accepted on first use."""
     return state_folder(environ) / "known_hosts"
 
 
-def _state_path(environ: Mapping[str, str]) -> Path:
+def state_path(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the state folder is, whether or not it exists."""
     if given := environ.get(HOME):
         return Path(os.path.abspath(os.path.expanduser(given)))
     import platformdirs

@@ -15,10 +15,16 @@ from .secrets import resolve_secret
 
 Reader = Callable[[Any], Any]
 
+PROVIDERS = ("embedded", "opensandbox")
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
 _HOST = re.compile(r"(?!-)[\w.-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?")
 _ALIAS = re.compile(r"""(?!-)[^\s*?!,/;&|<>(){}$`'"\\#]+""")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_AUTHORITY = re.compile(r"(?:[\w-]+(?:\.[\w-]+)*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?", re.ASCII)
+_ORIGIN = re.compile(rf"https?://{_AUTHORITY.pattern}", re.ASCII)
+_SERVER = re.compile(rf"https?://{_AUTHORITY.pattern}(?:/[\w.~/-]*)?", re.ASCII)
 _YES, _NO = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
 
@@ -76,6 +82,14 @@ def count(value: object) -> int:
     return number
 
 
+def some(value: object) -> int:
+    """A whole number of things, one at least."""
+    number = _digits(value)
+    if not number:
+        raise Fault("must be a whole number above 0")
+    return number
+
+
 def _digits(value: object) -> int | None:
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value.strip()):
         return int(value)
@@ -83,7 +97,14 @@ def _digits(value: object) -> int | None:
 
 
 def seconds(value: object) -> float:
-    fault = Fault("must be a number of seconds above 0")
+    return _above_zero(value, Fault("must be a number of seconds above 0"))
+
+
+def amount(value: object) -> float:
+    return _above_zero(value, Fault("must be a number above 0"))
+
+
+def _above_zero(value: object, fault: Fault) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise fault
     try:
@@ -155,10 +176,63 @@ def destinations(value: object) -> dict[str, str]:
 
 
 def webhook_format(value: object) -> str:
-    given = text(value).lower()
-    if given not in FORMATS:
-        raise Fault(f"must be one of {', '.join(FORMATS)}")
+    return _one_of(text(value).lower(), FORMATS)
+
+
+def server_url(value: object) -> str:
+    """The address of a server, with or without http:// before it; the key has a key of its own."""
+    given = text(value)
+    address = given if "://" in given else f"http://{given}"
+    if not _SERVER.fullmatch(address):
+        raise Fault("must be an address such as http://localhost:8080, without user, password, ? and #")
+    return address.rstrip("/")
+
+
+def pool(value: object) -> dict[str, int]:
+    """How many sandboxes of which image are kept ready."""
+    if not isinstance(value, Mapping):
+        raise Fault('must be a table of images and numbers, as in { "python:3.12" = 2 }')
+    return {text(image): count(number) for image, number in value.items()}
+
+
+def provider(value: object) -> str:
+    return _one_of(text(value).lower(), PROVIDERS)
+
+
+def level(value: object) -> str:
+    given = text(value).upper()
+    return _one_of("WARNING" if given == "WARN" else given, LEVELS)
+
+
+def _one_of(given: str, right: tuple[str, ...]) -> str:
+    if given not in right:
+        raise Fault(f"must be one of {', '.join(right)}")
     return given
+
+
+def host_names(value: object) -> tuple[str, ...]:
+    """Names by which this server may be called, with a port or for every port."""
+    names = tuple(map(str.lower, texts(value)))
+    if not all(_AUTHORITY.fullmatch(item) for item in names):
+        raise Fault('must be host names, with or without a port, as in ["mcp.example.com"]')
+    return names
+
+
+def origins(value: object) -> tuple[str, ...]:
+    """Web pages that may call this server, as browsers name them."""
+    pages = tuple(item.lower().rstrip("/") for item in texts(value))
+    if not all(_ORIGIN.fullmatch(item) for item in pages):
+        raise Fault('must be origins as browsers send them, as in ["https://app.example.com"]')
+    return pages
+
+
+def folders(value: object) -> tuple[str, ...]:
+    """Folders by their whole path: a list, or one text with ":" between."""
+    items = value.split(os.pathsep) if isinstance(value, str) else value
+    found = tuple(map(os.path.expanduser, texts(items)))
+    if not all(map(os.path.isabs, found)):
+        raise Fault("must be whole paths, which begin with / or ~")
+    return tuple(map(os.path.normpath, found))
 
 
 def program(value: object) -> tuple[str, ...]:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.disposable import Platform, Rules
 from ..core.machine import LocalPlace, Machine
 from ..core.permission import Notify
 from ..core.secret import Secret
+from ..core.serving import Http, Logging
 from . import readers
-from .problems import Fault, Tell, quoted
+from .problems import Tell
 from .readers import Reader
 from .secrets import doubt
+from .tables import Labels, read_table
 
-Labels = Callable[[str], str]
-
-TOP_KEYS = ("default", "hosts", "server", "local", "machines", "notify", "hooks")
+SERVICE_KEYS = ("opensandbox", "disposable", "http", "logging")
+TOP_KEYS = ("default", "hosts", "server", "local", "machines", "notify", "hooks", *SERVICE_KEYS)
+JSON_KEYS = ("server", "opensandbox", "logging")
 SECRET_KEYS = ("password", "key_passphrase")
 
 SERVER_READERS: dict[str, Reader] = {
@@ -27,12 +30,15 @@ SERVER_READERS: dict[str, Reader] = {
     "inline_sync_max_files": readers.count,
     "inline_sync_max_bytes": readers.count,
     "allow_hidden": readers.texts,
+    "allowed_roots": readers.folders,
 }
+# The variables that stand for a key, the one that counts first.
 SERVER_VARIABLES = {
-    "patience_s": "REMOTE_SANDBOX_PATIENCE_S",
-    "expose_advanced_tools": "REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS",
-    "inline_sync_max_files": "REMOTE_SANDBOX_INLINE_SYNC_MAX_FILES",
-    "inline_sync_max_bytes": "REMOTE_SANDBOX_INLINE_SYNC_MAX_BYTES",
+    "patience_s": ("REMOTE_SANDBOX_PATIENCE_S",),
+    "expose_advanced_tools": ("REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS",),
+    "inline_sync_max_files": ("REMOTE_SANDBOX_INLINE_SYNC_MAX_FILES",),
+    "inline_sync_max_bytes": ("REMOTE_SANDBOX_INLINE_SYNC_MAX_BYTES",),
+    "allowed_roots": ("REMOTE_SANDBOX_ALLOWED_ROOTS",),
 }
 LOCAL_READERS: dict[str, Reader] = {
     "enabled": readers.flag,
@@ -50,6 +56,41 @@ NOTIFY_READERS: dict[str, Reader] = {
 HOOK_READERS: dict[str, Reader] = {
     "command": readers.program,
     "timeout_s": readers.seconds,
+}
+OPENSANDBOX_READERS: dict[str, Reader] = {
+    "server_url": readers.server_url,
+    "use_server_proxy": readers.flag,
+    "default_image": readers.text,
+    "default_timeout": readers.seconds,
+    "max_concurrent_sandboxes": readers.some,
+    "auto_cleanup": readers.flag,
+    "cleanup_after_minutes": readers.amount,
+    "pool": readers.pool,
+}
+DISPOSABLE_READERS: dict[str, Reader] = {"provider": readers.provider}
+HTTP_READERS: dict[str, Reader] = {
+    "host": readers.host,
+    "port": readers.port,
+    "allowed_hosts": readers.host_names,
+    "allowed_origins": readers.origins,
+}
+LOGGING_READERS: dict[str, Reader] = {
+    "level": readers.level,
+    "file": readers.text,
+    "max_size_mb": readers.amount,
+}
+# What a client shows of a server; ours says itself what it is.
+JSON_SERVER_READERS: dict[str, Reader] = {"name": readers.text, "version": readers.text, "description": readers.text}
+SERVICE_VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
+    "opensandbox": {
+        "server_url": ("OPENSANDBOX_SERVER", "OPEN_SANDBOX_DOMAIN"),
+        "api_key": ("OPEN_SANDBOX_API_KEY",),
+        "default_image": ("OPENSANDBOX_DEFAULT_IMAGE",),
+        "default_timeout": ("OPENSANDBOX_DEFAULT_TIMEOUT",),
+    },
+    "disposable": {},
+    "http": {"api_key": ("REMOTE_SANDBOX_API_KEY",)},
+    "logging": {"level": ("MCP_LOG_LEVEL",)},
 }
 _MACHINE_READERS: dict[str, Reader] = {
     "name": readers.name,
@@ -82,7 +123,13 @@ class Settings:
     inline_sync_max_files: int = 200
     inline_sync_max_bytes: int = 64 << 20
     allow_hidden: tuple[str, ...] = ()
+    # Folders of this machine that file tools may read and write by path; none: wherever a sync may.
+    allowed_roots: tuple[str, ...] = ()
     notify: Notify = field(default_factory=Notify)
+    platform: Platform = field(default_factory=Platform)
+    rules: Rules = field(default_factory=Rules)
+    http: Http = field(default_factory=Http)
+    logging: Logging = field(default_factory=Logging)
 
 
 @dataclass(frozen=True)
@@ -143,31 +190,6 @@ def read_entry(raw: object, where: str, environ: Mapping[str, str], tell: Tell, 
     name = values.pop("name", "") or (values.get("ssh_alias") or values["host"]).replace(":", "-")
     _tell_doubts(raw, where, environ, tell, labels)
     return Entry(name=name, where=where, **values)
-
-
-def read_table(
-    raw: Mapping[str, Any], known: Mapping[str, Reader], where: str, tell: Tell, labels: Labels = str
-) -> tuple[dict[str, Any], list[str]]:
-    """The values that are right, and what is wrong with the others; unknown keys are told and passed over."""
-    values: dict[str, Any] = {}
-    faults: list[str] = []
-    for key, value in raw.items():
-        if key not in known:
-            tell_unknown(key, known, where, tell)
-        elif value is not None and value != "":
-            try:
-                values[key] = known[key](value)
-            except Fault as fault:
-                faults.append(f"{labels(key)} {fault}")
-    return values, faults
-
-
-def tell_unknown(key: str, known: Iterable[str], where: str, tell: Tell) -> None:
-    import difflib
-
-    near = difflib.get_close_matches(key[:60], list(known), 1, 0.5)
-    hint = f"the nearest right key is {quoted(near[0])}" if near else f"the keys are {', '.join(sorted(known))}"
-    tell(f"{where}: the unknown key {quoted(key)} is passed over; {hint}.")
 
 
 def _tell_doubts(raw: Mapping[str, Any], where: str, environ: Mapping[str, str], tell: Tell, labels: Labels) -> None:

@@ -8,7 +8,7 @@ from ..core.command import Environment
 from ..core.machine import Hop, LocalPlace, Login, Machine
 from ..core.permission import Notify, read_address
 from ..core.secret import Secret
-from .schema import SERVER_READERS, Configuration
+from .schema import SERVER_READERS, Configuration, Settings
 
 
 def show(configuration: Configuration) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def show(configuration: Configuration) -> dict[str, Any]:
         }
         | {
             key: {"value": value, "source": sources.get(key, "default")}
-            for key, value in _notify(configuration.settings.notify).items()
+            for key, value in (_notify(configuration.settings.notify) | _services(configuration.settings)).items()
         },
         "problems": list(configuration.problems),
     }
@@ -80,6 +80,30 @@ def _notify(notify: Notify) -> dict[str, Any]:
         "notify.webhook_format": notify.webhook_format,
         "notify.webhook_secret": _hidden(notify.webhook_secret) or None,
     } | {f"hooks.{name}": f"{hook.command[0]} ({hook.timeout_s:g} s)" for name, hook in notify.hooks.items()}
+
+
+def _services(settings: Settings) -> dict[str, Any]:
+    platform, rules, http, logging = settings.platform, settings.rules, settings.http, settings.logging
+    return {
+        "opensandbox.server_url": platform.server_url or None,
+        "opensandbox.api_key": _hidden(platform.api_key) or None,
+        "opensandbox.use_server_proxy": platform.use_server_proxy,
+        "opensandbox.default_image": rules.default_image or None,
+        "opensandbox.default_timeout": rules.default_timeout_s,
+        "opensandbox.max_concurrent_sandboxes": rules.max_concurrent,
+        "opensandbox.auto_cleanup": rules.auto_cleanup,
+        "opensandbox.cleanup_after_minutes": rules.cleanup_after_minutes,
+        "opensandbox.pool": dict(rules.pool),
+        "disposable.provider": rules.provider or ("opensandbox" if platform.server_url else "embedded"),
+        "http.api_key": _hidden(http.api_key) or None,
+        "http.host": http.host,
+        "http.port": http.port,
+        "http.allowed_hosts": list(http.allowed_hosts),
+        "http.allowed_origins": list(http.allowed_origins),
+        "logging.level": logging.level,
+        "logging.file": logging.file or None,
+        "logging.max_size_mb": logging.max_size_mb,
+    }
 
 
 def _environment(environment: Environment) -> dict[str, Any]:

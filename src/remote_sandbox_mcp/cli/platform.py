@@ -1,0 +1,118 @@
+"""`platform`: an OpenSandbox server on the user's own Docker engine, for those who have no server."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from .verb import complain, say
+
+if TYPE_CHECKING:
+    from ..platform_server.life import Standing
+
+# The exit code of `status` where it does not run, or does not answer.
+NOT_RUNNING = 1
+NAMED = 5
+
+
+def add_arguments(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "platform",
+        help="an OpenSandbox server on your Docker engine",
+        description="Disposable sandboxes as containers: starts an opensandbox-server on your Docker engine, which "
+        "listens on this machine alone, with a key that is made for it. Our tools find it by themselves.",
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    up = actions.add_parser("up", help="start it in the background, unless it runs")
+    up.add_argument("--port", type=_port, default=0, help="default: the one of last time, else any that is free")
+    up.add_argument("--execd-image", default="", metavar="IMAGE", help="what is put into sandboxes, where it has")
+    down = actions.add_parser("down", help="end it; its sandboxes stay in the engine")
+    status = actions.add_parser("status", help="how it stands; exit code 1 where it does not run")
+    for action in (up, down, status):
+        action.add_argument("--json", action="store_true", help="for programs")
+
+
+def _port(word: str) -> int:
+    if not word.isdecimal() or not 1024 <= int(word) <= 65535:
+        raise argparse.ArgumentTypeError("must be a whole number from 1024 to 65535")
+    return int(word)
+
+
+async def run(options: argparse.Namespace) -> int:
+    return await {"up": _up, "down": _down, "status": _status}[options.action](options)
+
+
+async def _up(options: argparse.Namespace) -> int:
+    from ..config import paths
+    from ..config.load import load
+    from ..platform_server import life
+
+    stands = await life.up(paths.state_folder(), port=options.port, execd_image=options.execd_image)
+    if not _as_json(options, stands):
+        say(f"The platform runs at {stands.url}, as process {stands.pid}.")
+    in_force = load(options.config).settings.platform.server_url
+    if in_force != stands.url:
+        complain(f"the configuration names another server, {in_force}, so that one is used; config show says where.")
+    return 0
+
+
+async def _down(options: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from ..config import paths
+    from ..platform_server import life
+
+    before = await life.down(paths.state_folder())
+    if _as_json(options, replace(before, running=False, pid=0)):
+        return 0
+    say("The platform has ended." if before.running else "The platform does not run.")
+    if before.sandboxes and before.sandboxes.count:
+        say(*_left(before.sandboxes.count, before.sandboxes.ids))
+    return 0
+
+
+def _left(count: int, ids: tuple[str, ...]) -> Iterator[str]:
+    more = f" and {count - NAMED} more" if count > NAMED else ""
+    plural = "es are" if count > 1 else " is"
+    yield f"{count} sandbox{plural} left in the Docker engine: {', '.join(ids[:NAMED])}{more}."
+    yield "Nobody ends them when their time is over until the platform is up again."
+
+
+async def _status(options: argparse.Namespace) -> int:
+    from ..config import paths
+    from ..platform_server import life
+
+    stands = await life.status(paths.state_folder())
+    if not _as_json(options, stands):
+        from .render import Page, styled
+
+        Page().rows(((styled((name, "dim")), text) for name, text in _facts(stands)), indent=0)
+    return 0 if stands.answers else NOT_RUNNING
+
+
+def _facts(stands: Standing) -> Iterator[tuple[str, str]]:
+    yield "platform", f"runs as process {stands.pid or '?'}" if stands.running else "does not run"
+    if stands.running:
+        yield "address", stands.url
+        yield "sandboxes", str(stands.sandboxes.count) if stands.sandboxes else "it does not answer"
+        yield "log", str(stands.place.log)
+
+
+def _as_json(options: argparse.Namespace, stands: Standing) -> bool:
+    if options.json:
+        from .render import print_json
+
+        sandboxes = stands.sandboxes
+        told = {
+            "running": stands.running,
+            "answers": stands.answers if stands.running else None,
+            "pid": stands.pid or None,
+            "url": stands.url or None,
+            "sandboxes": sandboxes.count if sandboxes else None,
+            "sandbox_ids": list(sandboxes.ids) if sandboxes and sandboxes.ids else None,
+            "folder": str(stands.place.folder),
+            "log_file": str(stands.place.log),
+        }
+        print_json({name: value for name, value in told.items() if value is not None})
+    return bool(options.json)

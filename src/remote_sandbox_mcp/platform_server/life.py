@@ -1,0 +1,189 @@
+"""The platform's life: up, down, and how it stands. It is born with a lock, which the kernel lets go when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ..config.own_keys import key_in
+from ..core.errors import ConfigError
+from ..core.output import last_line
+from ..tasks import process
+from ..tasks.locks import Holder, Lock, holder
+from .asking import Sandboxes, list_sandboxes
+from .place import Place
+from .programs import engine_environ, matching_images, server_words
+from .settings import HOST, Images, render
+
+# A first start by uvx loads the server from the network.
+START_S, LOADING_S = 60.0, 300.0
+# The server itself gives its calls five seconds.
+END_S, KILL_S = 8.0, 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How the platform stands. `sandboxes` is None where it was not asked, or does not answer."""
+
+    running: bool
+    pid: int = 0
+    url: str = ""
+    sandboxes: Sandboxes | None = None
+    place: Place
+
+    @property
+    def answers(self) -> bool:
+        return self.sandboxes is not None
+
+
+async def status(state: Path) -> Standing:
+    place = Place.of(state)
+    found = holder(place.lock)
+    if found is None:
+        return Standing(running=False, place=place)
+    url = place.known_url()
+    sandboxes = await list_sandboxes(url, key_in(place.key)) if url and place.key.exists() else None
+    return Standing(running=True, pid=found.pid, url=url, sandboxes=sandboxes, place=place)
+
+
+async def up(state: Path, *, port: int = 0, execd_image: str = "", environ: Mapping[str, str] = os.environ) -> Standing:
+    """Start it, and wait until it answers; one that runs already is left as it is. Raises ConfigError."""
+    place = Place.of(state)
+    if holder(place.lock):
+        return await _of_others(state)
+    words = server_words(environ)
+    given = await asyncio.to_thread(engine_environ, environ)
+    place.make()
+    try:
+        lock = Lock.take(place.lock)
+    except BlockingIOError:
+        return await _of_others(state)
+    try:
+        images = await asyncio.to_thread(matching_images, words, given, LOADING_S)
+        if execd_image:
+            images = Images(execd_image, images.egress)
+        _write_settings(place, port, images)
+        server = _spawn(words, given, place, lock)
+    finally:
+        lock.release()
+    try:
+        await _until_it_answers(server, place)
+    except BaseException:
+        _signal(server.pid, signal.SIGKILL)
+        server.wait()
+        raise
+    return await status(state)
+
+
+async def _of_others(state: Path) -> Standing:
+    """One that somebody else has started, or is about to. Raises ConfigError where nothing comes of it."""
+    deadline = time.monotonic() + START_S
+    while not (stands := await status(state)).answers:
+        if not stands.running or time.monotonic() > deadline:
+            raise ConfigError(f"the platform that another process has started does not answer; see {stands.place.log}.")
+        await asyncio.sleep(0.1)
+    return stands
+
+
+async def down(state: Path) -> Standing:
+    """End it; what it was, with the sandboxes that it leaves behind. Raises ConfigError where it does not end."""
+    before = await status(state)
+    if not before.running:
+        return before
+    found = holder(before.place.lock)
+    if found and not found.is_alive():
+        raise ConfigError(
+            f"the platform's process is not known, though somebody holds {before.place.lock}; find it with: "
+            f"fuser {before.place.lock}"
+        )
+    if found:
+        await _end(found, before.place)
+    return before
+
+
+async def _end(found: Holder, place: Place) -> None:
+    for number, limit_s in ((signal.SIGTERM, END_S), (signal.SIGKILL, KILL_S)):
+        # Between two looks its number may have become another's.
+        if found.is_alive():
+            _signal(found.pid, number)
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            if holder(place.lock) is None:
+                return
+            await asyncio.sleep(0.05)
+    raise ConfigError(f"the platform, process {found.pid}, does not end; look at {place.log}.")
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    """To it and all it started: it leads a session of its own."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _write_settings(place: Place, port: int, images: Images) -> None:
+    """Raises ConfigError."""
+    chosen = _free_port(port, place.known_url())
+    texts = {place.settings: render(place, chosen, key_in(place.key), images), place.url: f"http://{HOST}:{chosen}\n"}
+    try:
+        for file, text in texts.items():
+            file.unlink(missing_ok=True)
+            with open(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as opened:
+                opened.write(text)
+    except OSError as error:
+        raise ConfigError(f"unable to write {error.filename or place.folder}: {error.strerror}.") from error
+
+
+def _free_port(wanted: int, last_url: str) -> int:
+    """The port that is wanted; else the one of last time, else any that is free. Raises ConfigError."""
+    for port in (wanted,) if wanted else (urlsplit(last_url).port or 0, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+                return int(probe.getsockname()[1])
+            except OSError:
+                continue
+    raise ConfigError(f"port {wanted} is taken by another program; choose another with --port, or leave it out.")
+
+
+def _spawn(words: tuple[str, ...], environ: Mapping[str, str], place: Place, lock: Lock) -> subprocess.Popen[bytes]:
+    """The server as a process of nobody's, which has the lock from the start. Raises ConfigError."""
+    place.printed.unlink(missing_ok=True)
+    try:
+        with open(os.open(place.printed, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as printed:
+            server = subprocess.Popen(
+                [*words, "--config", str(place.settings)], env=dict(environ), cwd=place.folder, umask=0o077,
+                stdin=subprocess.DEVNULL, stdout=printed, stderr=printed,
+                start_new_session=True, pass_fds=(lock.fd,),
+            )  # fmt: skip
+    except OSError as error:
+        raise ConfigError(f"unable to start {words[0]}: {error.strerror}.") from error
+    os.pwrite(lock.fd, f"{server.pid} {process.started(server.pid)}\n".encode(), 0)
+    return server
+
+
+async def _until_it_answers(server: subprocess.Popen[bytes], place: Place) -> None:
+    """Raises ConfigError where it ends instead, or takes too long."""
+    url, key, deadline = place.known_url(), key_in(place.key), time.monotonic() + START_S
+    while await list_sandboxes(url, key) is None:
+        if server.poll() is not None:
+            raise ConfigError(f"the platform has ended at once: {_last_words(place)}; {place.printed} says more.")
+        if time.monotonic() > deadline:
+            raise ConfigError(f"the platform does not answer within {START_S:g} s; {place.log} may say why.")
+        await asyncio.sleep(0.1)
+
+
+def _last_words(place: Place) -> str:
+    try:
+        return last_line(place.printed.read_bytes()) or "it said nothing"
+    except OSError:
+        return "it said nothing"

@@ -1,0 +1,1 @@
+"""Serving over HTTP: who may ask, and how it begins and ends."""

@@ -1,0 +1,153 @@
+"""The gate before every HTTP request: a right name, no strange web page, the key. Nothing is read before it is passed.
+
+A web page can have any name resolve to this machine, and so reach it from the user's own browser; but it can neither
+change the Host that its browser sends, nor hide its Origin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from .terms import Terms
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+PATHS = ("/", "/mcp", "/mcp/")
+CHALLENGE = 'Bearer realm="remote-sandbox-mcp"'
+PREFLIGHT = (
+    (b"access-control-allow-methods", b"GET, POST, DELETE"),
+    (b"access-control-allow-headers", b"authorization, content-type, last-event-id, mcp-protocol-version, "
+     b"mcp-session-id, mcp-method, mcp-name, x-api-key"),
+    (b"access-control-max-age", b"600"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request, as far as it decides whether it is let in."""
+
+    method: str
+    path: str
+    headers: tuple[Header, ...]
+
+    def all(self, name: str) -> list[str]:
+        return [value.decode("latin-1") for key, value in self.headers if key == name.encode()]
+
+    def one(self, name: str) -> str:
+        """The header's value; nothing where it is missing, or said more than once."""
+        values = self.all(name)
+        return values[0].strip() if len(values) == 1 else ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is said in place of the server."""
+
+    status: int
+    text: str = ""
+    headers: tuple[Header, ...] = ()
+
+
+class Gate:
+    """An ASGI application around the one that serves MCP."""
+
+    def __init__(self, app: AsgiApp, terms: Terms) -> None:
+        self._app = app
+        self._terms = terms
+        self._digest = None if terms.key is None else _digest(terms.key.reveal().encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = Asked(scope["method"], scope["path"], tuple(scope["headers"]))
+        if answer := self.decide(asked):
+            await _say(answer, send)
+            return
+        if (origin := asked.one("origin")) in self._terms.origins:
+            send = _sharing(send, origin)
+        await self._app(scope, receive, send)
+
+    def decide(self, asked: Asked) -> Answer | None:
+        """What is answered in place of the server, or nothing where the request may pass."""
+        origin = asked.one("origin")
+        if not self._is_our_name(asked.one("host")):
+            return Answer(421, "this server is not called by that name; its operator can allow it under [http]")
+        if asked.all("origin") and not self._is_allowed_page(origin, asked.one("host")):
+            return Answer(403, "web pages of that origin may not call this server; its operator can allow it")
+        if asked.path not in PATHS:
+            return Answer(404, "MCP is served at / and /mcp")
+        if asked.method == "OPTIONS" and origin in self._terms.origins:
+            return Answer(204, headers=(*PREFLIGHT, *_shared(origin)))
+        return None if self._is_known(asked) else _unknown(asked)
+
+    def _is_our_name(self, host: str) -> bool:
+        name = host.lower()
+        without_port = name.rpartition(":")[0] if name.rpartition(":")[2].isdigit() else name
+        return bool(name) and (name in self._terms.hosts or without_port in self._terms.hosts)
+
+    def _is_allowed_page(self, origin: str, host: str) -> bool:
+        """Its own pages are those under the very name by which it was called."""
+        named = origin.lower()
+        return named in self._terms.origins or named in (f"http://{host.lower()}", f"https://{host.lower()}")
+
+    def _is_known(self, asked: Asked) -> bool:
+        digest = self._digest
+        if digest is None:
+            return True
+        # All are compared, and digests of them: how long it takes says nothing of the key.
+        return any([hmac.compare_digest(_digest(given), digest) for given in _given(asked)])
+
+
+def _given(asked: Asked) -> list[bytes]:
+    words = (value.split(None, 1) for value in asked.all("authorization"))
+    bearers = [pair[1] for pair in words if len(pair) == 2 and pair[0].lower() == "bearer"]
+    return [value.strip().encode("latin-1") for value in (*bearers, *asked.all("x-api-key"))]
+
+
+def _unknown(asked: Asked) -> Answer:
+    challenge = f'{CHALLENGE}, error="invalid_token"' if _given(asked) else CHALLENGE
+    return Answer(
+        401,
+        "the key is missing or wrong; send it as Authorization: Bearer KEY, or as X-API-Key: KEY",
+        ((b"www-authenticate", challenge.encode()),),
+    )
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.sha256(text).digest()
+
+
+async def _say(answer: Answer, send: Send) -> None:
+    body = f"{answer.text}\n".encode() if answer.text else b""
+    # What was sent along is not read, so the connection cannot be used again.
+    headers = [*answer.headers, (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
+    if body:
+        headers.append((b"content-type", b"text/plain; charset=utf-8"))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _shared(origin: str) -> tuple[Header, ...]:
+    return (
+        (b"access-control-allow-origin", origin.encode("latin-1")),
+        (b"access-control-expose-headers", b"mcp-session-id"),
+        (b"vary", b"origin"),
+    )
+
+
+def _sharing(send: Send, origin: str) -> Send:
+    """The answer may be read by that page, and by no other."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *_shared(origin)]}
+        await send(message)
+
+    return sending

@@ -1,0 +1,63 @@
+"""On what terms HTTP is served: where, with which key, and under which names; decided before anything listens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config.own_keys import key_in
+from ..core.errors import ConfigError
+from ..core.permission import is_loopback
+from ..core.secret import Secret
+from ..core.serving import Http
+
+KEY_FILE = "http.key"
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What holds for every request. Where the key is None, none is asked for; `kept_in` is the file of one of ours."""
+
+    host: str
+    port: int
+    key: Secret | None
+    hosts: tuple[str, ...]
+    origins: tuple[str, ...] = ()
+    kept_in: Path | None = None
+
+
+def agree(http: Http, state: Path, *, without_key: bool = False) -> Terms:
+    """The terms as they are configured. Raises ConfigError where they would let strangers in."""
+    if http.api_key is not None and not http.api_key.reveal().strip():
+        raise ConfigError("the key of REMOTE_SANDBOX_API_KEY, or of api_key under [http], is empty; set another one.")
+    if is_loopback(http.host):
+        return _among_ourselves(http, state, without_key)
+    if without_key:
+        raise ConfigError(f"--no-auth is for this machine alone, and {http.host} is beyond it; leave one of them out.")
+    if http.api_key is None:
+        raise ConfigError(
+            f"to listen on {http.host}, beyond this machine, set a key of your own: REMOTE_SANDBOX_API_KEY, or api_key "
+            "under [http] in config.toml."
+        )
+    if not http.allowed_hosts:
+        raise ConfigError(
+            f"to listen on {http.host}, beyond this machine, say under which names it is called: allowed_hosts = "
+            '["mcp.example.com"] under [http] in config.toml.'
+        )
+    return Terms(
+        host=http.host, port=http.port, key=http.api_key, hosts=http.allowed_hosts, origins=http.allowed_origins
+    )
+
+
+def _among_ourselves(http: Http, state: Path, without_key: bool) -> Terms:
+    made = http.api_key is None and not without_key
+    file = state / KEY_FILE if made else None
+    return Terms(
+        host=http.host,
+        port=http.port,
+        key=Secret(key_in(file)) if file else None if without_key else http.api_key,
+        hosts=(*LOOPBACK_NAMES, *http.allowed_hosts),
+        origins=http.allowed_origins,
+        kept_in=file,
+    )

@@ -1,0 +1,217 @@
+"""`platform up | down | status` with the real server on a real engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from opensandbox import Sandbox
+from opensandbox.config import ConnectionConfig
+
+from remote_sandbox_mcp.config.load import load
+from remote_sandbox_mcp.platform_server.place import Place
+from remote_sandbox_mcp.tasks.locks import holder
+from tests.cli.conftest import Cli
+from tests.support.engine import Engine
+from tests.support.platform import IMAGE, Platform, free_port
+from tests.support.sshd import wait_until
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine() as engine:
+        yield engine
+
+
+@pytest.fixture
+def place(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """Where the platform of a test is; none outlives it."""
+    place = Place.of(clean_environment / "remote-sandbox-mcp")
+    yield place
+    found = holder(place.lock)
+    if found and found.is_alive():
+        os.killpg(found.pid, signal.SIGKILL)
+        wait_until(lambda: not holder(place.lock), what="the platform to be gone")
+
+
+@pytest.fixture
+def on_engine(engine: Engine, place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setenv("DOCKER_HOST", engine.socket)
+    return place
+
+
+def status_of(url: str, key: str = "") -> int:
+    headers = {"OPEN-SANDBOX-API-KEY": key} if key else {}
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{url}/v1/sandboxes", headers=headers), timeout=5
+        ) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code
+
+
+def test_where_none_runs_that_is_told(cli: Cli, place: Place) -> None:
+    told = cli("platform", "status")
+    assert (told.code, told.stdout.split(), told.stderr) == (1, ["platform", "does", "not", "run"], "")
+    assert cli("platform", "status", "--json").json == {
+        "running": False,
+        "folder": str(place.folder),
+        "log_file": str(place.log),
+    }
+    ended = cli("platform", "down")
+    assert (ended.code, ended.stdout) == (0, "The platform does not run.\n")
+    # To look is not to make.
+    assert not place.folder.exists()
+
+
+def test_without_an_engine_one_sentence_says_so(cli: Cli, place: Place) -> None:
+    told = cli("platform", "up", DOCKER_HOST="unix:///nowhere/socket")
+    assert (told.code, told.stdout) == (2, "")
+    (sentence,) = told.stderr.splitlines()
+    assert sentence.startswith("remote-sandbox-mcp: the Docker engine does not answer: ")
+    assert holder(place.lock) is None
+
+
+def test_it_is_started_found_and_ended(cli: Cli, on_engine: Place) -> None:
+    started = cli("platform", "up", SECRET_OF_THE_USER="hunter2")
+    found = holder(on_engine.lock)
+    assert found
+    url, key = on_engine.known_url(), on_engine.key.read_text().strip()
+    assert (started.code, started.stderr) == (0, "")
+    assert started.stdout == f"The platform runs at {url}, as process {found.pid}.\n"
+    # Its key is asked for, and everything of it is the owner's alone.
+    assert (status_of(url), status_of(url, "wrong"), status_of(url, key)) == (401, 401, 200)
+    assert {file.stat().st_mode & 0o077 for file in (on_engine.folder, *on_engine.folder.iterdir())} == {0}
+    # Our configuration finds it by itself, and shows no key.
+    platform = load().settings.platform
+    assert platform.server_url == url
+    assert platform.api_key
+    assert platform.api_key.reveal() == key
+    assert url in cli("config", "show").stdout
+    # It knows nothing of the user's environment and has no key among its words.
+    assert b"hunter2" not in Path(f"/proc/{found.pid}/environ").read_bytes()
+    assert key.encode() not in Path(f"/proc/{found.pid}/cmdline").read_bytes()
+    stands = cli("platform", "status", "--json")
+    assert stands.code == 0
+    assert stands.json == {
+        "running": True,
+        "answers": True,
+        "pid": found.pid,
+        "url": url,
+        "sandboxes": 0,
+        "folder": str(on_engine.folder),
+        "log_file": str(on_engine.log),
+    }
+    # A second start is none.
+    assert cli("platform", "up").stdout == started.stdout
+    ended = cli("platform", "down")
+    assert (ended.code, ended.stdout, ended.stderr) == (0, "The platform has ended.\n", "")
+    assert holder(on_engine.lock) is None
+    assert load().settings.platform.server_url == ""
+    assert all(key not in said for said in cli.said)
+
+
+def test_it_is_the_same_one_after_a_restart(cli: Cli, on_engine: Place) -> None:
+    cli("platform", "up")
+    url, key = on_engine.known_url(), on_engine.key.read_text()
+    found = holder(on_engine.lock)
+    assert found
+    os.killpg(found.pid, signal.SIGKILL)
+    wait_until(lambda: not holder(on_engine.lock), what="it to be gone")
+    assert cli("platform", "status").code == 1
+    assert cli("platform", "up", "--json").json["url"] == url
+    assert on_engine.key.read_text() == key
+    assert cli("platform", "down", "--json").json["running"] is False
+
+
+def test_of_two_who_start_it_at_once_one_does(cli: Cli, on_engine: Place) -> None:
+    both = [cli.start("platform", "up", "--json") for _ in range(2)]
+    told = [process.communicate(timeout=100)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    first, second = (json.loads(each) for each in told)
+    assert (first["pid"], first["url"]) == (second["pid"], second["url"])
+    cli("platform", "down")
+
+
+def test_a_port_may_be_chosen_and_one_that_is_taken_is_told(cli: Cli, on_engine: Place) -> None:
+    port = free_port()
+    words = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as other:
+        try:
+            wait_until(lambda: _is_taken(port), what="the port to be taken")
+            told = cli("platform", "up", "--port", str(port))
+        finally:
+            other.kill()
+    assert (told.code, told.stdout) == (2, "")
+    assert f"port {port} is taken by another program" in told.stderr
+    assert holder(on_engine.lock) is None
+    assert cli("platform", "up", "--port", str(port), "--json").json["url"] == f"http://127.0.0.1:{port}"
+    cli("platform", "down")
+
+
+def _is_taken(port: int) -> bool:
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_server_that_is_configured_is_still_the_one_in_use(cli: Cli, on_engine: Place) -> None:
+    told = cli("platform", "up", OPENSANDBOX_SERVER="http://other:8080")
+    assert told.code == 0
+    assert "names another server, http://other:8080, so that one is used" in told.stderr
+    cli("platform", "down")
+
+
+def test_one_that_ends_at_once_is_told_with_its_last_words(
+    cli: Cli, place: Place, tmp_path: Path, engine: Engine
+) -> None:
+    # An engine that answers the docker command, and whose address the server cannot use.
+    fake = tmp_path / "docker"
+    fake.write_text('#!/bin/sh\n[ "$1" = context ] && echo unix:///nowhere/socket || echo 29\n')
+    fake.chmod(0o755)
+    told = cli("platform", "up", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert (told.code, told.stdout) == (2, "")
+    (sentence,) = told.stderr.splitlines()
+    assert "the platform has ended at once: " in sentence
+    assert str(place.printed) in sentence
+    assert holder(place.lock) is None
+
+
+async def test_what_it_leaves_in_the_engine_is_told_and_known_again(
+    cli: Cli, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Platform() as platform:
+        # Of it only the engine and its images are wanted.
+        platform.stop_server()
+        monkeypatch.setenv("DOCKER_HOST", platform.engine.socket)
+        assert cli("platform", "up", "--execd-image", platform.execd).code == 0
+        named = load().settings.platform
+        assert named.api_key
+        connection = ConnectionConfig(
+            domain=named.server_url.removeprefix("http://"), protocol="http", api_key=named.api_key.reveal()
+        )
+        sandbox = await Sandbox.create(IMAGE, timeout=timedelta(minutes=5), connection_config=connection)
+        ports = platform.engine.docker("port", platform.container_of(sandbox.id)).stdout.split("\n")
+        assert all("-> 127.0.0.1:" in line for line in ports if line)
+        await sandbox.close()
+        ended = cli("platform", "down")
+        first, then = ended.stdout.splitlines()[1:]
+        assert first == f"1 sandbox is left in the Docker engine: {sandbox.id}."
+        assert "until the platform is up again" in then
+        assert cli("platform", "up", "--execd-image", platform.execd, "--json").json["sandbox_ids"] == [sandbox.id]
+        cli("platform", "down")
