@@ -1,0 +1,1 @@
+"""Test suites on any sandbox: found, run and reported."""

@@ -1,0 +1,186 @@
+"""Which runner a folder asks for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from remote_sandbox_mcp.core.runners.detect import NoSuite, choose
+from remote_sandbox_mcp.core.runners.suite import Found, Suite
+
+PYTHON = {"python": "python3", "pytest": "python3"}
+NODE = {"node": "v20.20.2", "npm": "npm"}
+JUNIT = "--junitxml=/tmp/r -o junit_family=xunit1 -rfE"
+SPEC = "--test-reporter=spec --test-reporter-destination=stdout --test-reporter=junit"
+
+
+def found(*names: str, tools: dict[str, str], **texts: str) -> Found:
+    return Found("/home/me", frozenset(names) | {name for name in texts}, texts, tools)
+
+
+def package(script: str = "", tools: dict[str, str] | None = None, *names: str, **more: Any) -> Found:
+    text = json.dumps({"scripts": {"test": script} if script else {}} | more)
+    return found(*names, tools=NODE | (tools or {}), **{"package.json": text})
+
+
+CHOICES = [
+    pytest.param(found("pytest.ini", tools=PYTHON), "pytest", f"python3 -m pytest {JUNIT}", id="pytest.ini"),
+    pytest.param(
+        found(tools=PYTHON, **{"pyproject.toml": "[project]\n[tool.pytest.ini_options]\n"}),
+        "pytest",
+        f"python3 -m pytest {JUNIT}",
+        id="pyproject",
+    ),
+    pytest.param(found(tools=PYTHON, **{"setup.cfg": "[tool:pytest]\n"}), "pytest", "", id="setup.cfg"),
+    pytest.param(found(tools=PYTHON, **{"tox.ini": "[tox]\n[pytest]\n"}), "pytest", "", id="tox.ini"),
+    pytest.param(found("conftest.py", tools=PYTHON), "pytest", "", id="conftest"),
+    pytest.param(found("tests/test_a.py", tools=PYTHON), "pytest", "", id="names"),
+    pytest.param(
+        found("tests/test_a.py", tools=PYTHON | {"pytest": "./.venv/bin/python"}),
+        "pytest",
+        f"./.venv/bin/python -m pytest {JUNIT}",
+        id="own environment",
+    ),
+    pytest.param(
+        found("test_a.py", tools={"python": "python3"}),
+        "unittest",
+        "python3 -m unittest discover -v",
+        id="unittest",
+    ),
+    pytest.param(
+        found("tests/test_a.py", tools={"python": "python3"}),
+        "unittest",
+        "python3 -m unittest discover -v -s tests",
+        id="unittest in a loose folder",
+    ),
+    pytest.param(
+        found("tests/test_a.py", "tests/__init__.py", tools={"python": "python3"}),
+        "unittest",
+        "python3 -m unittest discover -v",
+        id="unittest in a package",
+    ),
+    pytest.param(
+        package("vitest --coverage"),
+        "vitest",
+        "env CI=1 npm test --silent -- --reporter=default --reporter=junit --outputFile.junit=/tmp/r",
+        id="vitest's script",
+    ),
+    pytest.param(
+        package("", {"vitest": "./node_modules/.bin/vitest"}, devDependencies={"vitest": "4"}),
+        "vitest",
+        "env CI=1 ./node_modules/.bin/vitest run --reporter=default --reporter=junit --outputFile.junit=/tmp/r",
+        id="vitest without a script",
+    ),
+    pytest.param(
+        package("NODE_ENV=test jest --config a.js"),
+        "jest",
+        "env CI=1 npm test --silent -- --json --outputFile=/tmp/r --testLocationInResults",
+        id="jest's script",
+    ),
+    pytest.param(
+        package("jest --watch", {"jest": "./node_modules/.bin/jest"}),
+        "jest",
+        "env CI=1 ./node_modules/.bin/jest --json --outputFile=/tmp/r --testLocationInResults",
+        id="a script that would never end",
+    ),
+    pytest.param(
+        package("node --test"),
+        "node",
+        f"env CI=1 sh -c 'node --test {SPEC} --test-reporter-destination='\"'\"'/tmp/r'\"'\"''",
+        id="node",
+    ),
+    pytest.param(
+        package("node --import tsx --test src/*.ts", {"node": "v18.12.0"}),
+        "node",
+        "env CI=1 sh -c 'node --import tsx --test src/*.ts'",
+        id="an old node",
+    ),
+    pytest.param(
+        package("node --test", scripts={"pretest": "x", "test": "node --test"}),
+        "node",
+        "env CI=1 npm test",
+        id="with pretest",
+    ),
+    pytest.param(package("mocha"), "npm", "env CI=1 npm test", id="another script"),
+    pytest.param(found("test/a.test.mjs", tools=NODE), "node", "", id="node's names"),
+    pytest.param(found("Cargo.toml", tools={"cargo": "cargo"}), "cargo", "cargo test --no-fail-fast", id="cargo"),
+    pytest.param(
+        found("go.mod", tools={"go": "/usr/local/go/bin/go"}), "go", "/usr/local/go/bin/go test -json ./...", id="go"
+    ),
+    pytest.param(found("a_test.go", tools={"go": "go"}), "go", "go test -json ./...", id="a package of a Go module"),
+    pytest.param(found("pom.xml", tools={"mvn": "mvn"}), "maven", "mvn -B test", id="maven"),
+    pytest.param(
+        found("build.gradle.kts", "gradlew", tools={}),
+        "gradle",
+        "./gradlew --console=plain cleanTest test",
+        id="gradle",
+    ),
+    pytest.param(found(tools={"make": "make"}, Makefile="all:\n\ncheck : all\n"), "make", "make check", id="make"),
+]
+
+
+@pytest.mark.parametrize(("folder", "runner", "command"), CHOICES)
+def test_the_runner_is_found(folder: Found, runner: str, command: str) -> None:
+    suite = choose(folder, "/tmp/r")
+    assert suite.runner == runner
+    assert not command or suite.shown == command
+
+
+REFUSED = [
+    pytest.param(found(tools=PYTHON), "nothing in it that tells of tests", id="empty"),
+    pytest.param(
+        found("setup.cfg", tools=PYTHON), "no test runner is known for what is there (setup.cfg)", id="nothing known"
+    ),
+    pytest.param(
+        found("pytest.ini", tools={"python": "python3"}), "python3 there cannot import it: install it", id="no pytest"
+    ),
+    pytest.param(found("pytest.ini", tools={}), "there is no Python there", id="no Python"),
+    pytest.param(found("Cargo.toml", tools={}), "there is no cargo there", id="no cargo"),
+    pytest.param(found("go.mod", tools={}), "there is no go there", id="no go"),
+    pytest.param(
+        package("", devDependencies={"jest": "1"}),
+        "set up for jest, which is not installed there: run npm install",
+        id="no jest",
+    ),
+    pytest.param(
+        package('echo "Error: no test specified" && exit 1'), "no test runner is known", id="npm's own script"
+    ),
+    pytest.param(found(tools=NODE, **{"package.json": "{"}), "no test runner is known", id="broken JSON"),
+    pytest.param(found(tools=NODE, **{"package.json": '{"scripts": 3}'}), "no test runner is known", id="odd JSON"),
+    pytest.param(
+        found(tools={"make": "make"}, Makefile="test := 3\n"), "no test runner is known", id="make has no test"
+    ),
+]
+
+
+@pytest.mark.parametrize(("folder", "why"), REFUSED)
+def test_a_folder_without_tests_that_can_be_run_says_why(folder: Found, why: str) -> None:
+    with pytest.raises(NoSuite) as refusal:
+        choose(folder, "/tmp/r")
+    assert why in str(refusal.value)
+    assert "give " in str(refusal.value)
+
+
+def test_one_that_can_be_run_is_preferred_and_the_others_are_told() -> None:
+    suite = choose(found("pytest.ini", "Cargo.toml", "go.mod", tools={"cargo": "cargo", "go": "go"}), "/tmp/r")
+    assert suite.runner == "cargo"
+    assert suite.others == ("pytest", "go")
+
+
+def test_settings_come_before_names() -> None:
+    tools = PYTHON | {"cargo": "cargo"}
+    assert choose(found("Cargo.toml", "tests/test_a.py", tools=tools), "/tmp/r").runner == "cargo"
+    assert choose(found("Cargo.toml", "conftest.py", tools=tools), "/tmp/r").runner == "pytest"
+
+
+def test_a_plan_survives_its_file() -> None:
+    suite = Suite("pytest", ("a b", "c'd"), others=("go",))
+    assert Suite.loaded(suite.dumped()) == suite
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "3", '{"runner": 1}'])
+def test_what_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        Suite.loaded(text)

@@ -1,0 +1,283 @@
+"""Real runners in the embedded sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
+from remote_sandbox_mcp.core.command import Command, Completed, Running
+from remote_sandbox_mcp.core.errors import NotStarted, SandboxError
+from remote_sandbox_mcp.core.files import Span
+from remote_sandbox_mcp.core.runners.log import LOG_BYTES
+from remote_sandbox_mcp.core.test_report import TestReport
+from remote_sandbox_mcp.suites.run import results_of, run_tests
+
+from .conftest import Put
+
+TWO_TESTS = "def test_a():\n    pass\n\n\ndef test_b():\n    assert 1 == 2\n"
+UNITTEST = """import unittest
+
+class Sums(unittest.TestCase):
+    def test_a(self):
+        pass
+
+    def test_b(self):
+        self.assertEqual(1, 2)
+"""
+DEADLINE_S = 20.0
+
+
+async def reported(sandbox: OutpostSandbox, *, command: str = "", path: str = "", timeout_s: float = 60) -> TestReport:
+    report = await run_tests(sandbox, command=command, path=path, timeout_s=timeout_s)
+    assert isinstance(report, TestReport)
+    return report
+
+
+def counts(report: TestReport) -> tuple[int, int, int, int]:
+    return report.passed, report.failed, report.skipped, report.errors
+
+
+def left_behind(home: Path) -> list[str]:
+    return [path.name for path in (home.parent / "tmp").glob("rsmcp-*")]
+
+
+@pytest.mark.usefixtures("with_pytest")
+async def test_pytest_is_found_and_run(sandbox: OutpostSandbox, put: Put, home: Path) -> None:
+    put({"project/tests/test_x.py": TWO_TESTS, "project/pyproject.toml": "[tool.pytest.ini_options]\naddopts = '-q'\n"})
+    report = await reported(sandbox, path="project")
+    assert report.runner == "pytest"
+    assert "-m pytest --junitxml=/tmp/rsmcp-tests-run-" in report.command
+    assert counts(report) == (1, 1, 0, 0)
+    assert (report.complete, report.problem, report.exit_code, report.succeeded) == (True, "", 1, False)
+    (failure,) = report.failures
+    assert (failure.id, failure.file, failure.line) == ("tests/test_x.py::test_b", "tests/test_x.py", 6)
+    assert "assert 1 == 2" in failure.message
+    assert b"1 failed, 1 passed" in report.log.head
+    assert 0 < report.duration < DEADLINE_S
+    assert left_behind(home) == []
+
+
+@pytest.mark.usefixtures("with_pytest")
+async def test_an_id_runs_that_test_again(sandbox: OutpostSandbox, put: Put) -> None:
+    text = (
+        "import pytest\n\n@pytest.mark.parametrize('x', ['a b', 'c::d', \"e'f\"])\ndef test_x(x):\n    assert not x\n"
+    )
+    put({"sub/test_x.py": text, "pyproject.toml": "[tool.pytest.ini_options]\n"})
+    first = await reported(sandbox, path="sub")
+    assert first.failed == 3
+    for failure in first.failures:
+        again = await reported(sandbox, path="sub", command=f'python3 -m pytest "{failure.id}"')
+        assert counts(again) == (0, 1, 0, 0)
+        assert again.failures[0].id == failure.id
+
+
+BROKEN = [
+    pytest.param("import nothing_like_this\n", (0, 0, 0, 1), "could not be collected", id="import"),
+    pytest.param("x = 1\n", (0, 0, 0, 0), "no tests were found", id="no tests"),
+    pytest.param(
+        "import os\ndef test_a(): pass\ndef test_b(): os.kill(os.getpid(), 11)\n",
+        (1, 0, 0, 0),
+        "SIGSEGV",
+        id="segfault",
+    ),
+    pytest.param("import os\ndef test_a(): os.kill(os.getpid(), 9)\n", (0, 0, 0, 0), "SIGKILL", id="killed"),
+    pytest.param("import os\ndef test_a(): os._exit(0)\n", (0, 0, 0, 0), "ended before any test did", id="silent exit"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected", "problem"), BROKEN)
+@pytest.mark.usefixtures("with_pytest")
+async def test_a_broken_run_is_told(
+    sandbox: OutpostSandbox, put: Put, home: Path, text: str, expected: tuple[int, ...], problem: str
+) -> None:
+    put({"test_x.py": text})
+    report = await reported(sandbox)
+    assert counts(report) == expected
+    assert problem in report.problem
+    assert not report.complete
+    assert left_behind(home) == []
+
+
+@pytest.mark.usefixtures("with_pytest")
+async def test_tests_that_ended_before_the_time_limit_are_counted(
+    sandbox: OutpostSandbox, put: Put, home: Path
+) -> None:
+    put({"test_x.py": "import time\ndef test_a(): pass\ndef test_b(): time.sleep(600)\n"})
+    report = await reported(sandbox, timeout_s=4)
+    assert counts(report) == (1, 0, 0, 0)
+    assert report.problem == "it was ended after 4 s, its time limit; 1 tests had ended by then"
+    assert not report.complete
+    assert left_behind(home) == []
+
+
+async def test_unittest_serves_where_pytest_is_not(sandbox: OutpostSandbox, put: Put) -> None:
+    put({"tests/test_x.py": UNITTEST})
+    report = await reported(sandbox)
+    assert (report.runner, report.command) == ("unittest", "python3 -m unittest discover -v -s tests")
+    assert counts(report) == (1, 1, 0, 0)
+    assert report.failures[0].id == "test_x.Sums.test_b"
+    assert report.failures[0].line == 8
+    assert report.complete
+
+
+async def test_node_is_found_and_run(sandbox: OutpostSandbox, put: Put, home: Path) -> None:
+    text = "const test = require('node:test');\nconst assert = require('node:assert');\n"
+    text += "test('a', () => {});\ntest('b', () => {\n  assert.equal(1, 2);\n});\ntest.skip('c', () => {});\n"
+    put({"package.json": '{"scripts": {"test": "node --test test/*.js"}}', "test/x.test.js": text})
+    report = await reported(sandbox)
+    assert report.runner == "node"
+    assert counts(report) == (1, 1, 1, 0)
+    assert (report.failures[0].id, report.failures[0].line) == ("b", 5)
+    assert report.failures[0].file.endswith("test/x.test.js")
+    assert report.complete
+    assert left_behind(home) == []
+
+
+@pytest.mark.usefixtures("with_pytest")
+async def test_make_is_the_last_resort(sandbox: OutpostSandbox, put: Put) -> None:
+    put({"Makefile": "test:\n\tcd sub && python3 -m pytest\n", "sub/test_x.py": TWO_TESTS})
+    report = await reported(sandbox)
+    assert (report.runner, report.command) == ("pytest", "make test")
+    assert counts(report) == (1, 1, 0, 0)
+    assert report.source == "what it printed, as pytest writes it"
+
+
+@pytest.mark.usefixtures("with_pytest")
+async def test_junit_files_of_a_command_are_read_if_they_are_its_own(sandbox: OutpostSandbox, put: Put) -> None:
+    stale = '<testsuite><testcase name="old"><failure/></testcase></testsuite>'
+    put({"test_x.py": TWO_TESTS, "build/TEST-old.xml": stale})
+    report = await reported(sandbox, command="python3 -m pytest -qq --no-summary --junitxml=out/junit.xml >/dev/null")
+    assert counts(report) == (1, 1, 0, 0)
+    assert report.source == "JUnit XML that it wrote: out/junit.xml"
+    assert report.command.startswith("python3 -m pytest -qq")
+
+
+async def test_files_that_lead_elsewhere_are_not_read(sandbox: OutpostSandbox, put: Put) -> None:
+    put({"x": "<testsuite><testcase name='a'/></testsuite>"})
+    report = await reported(sandbox, command="ln -s x junit.xml; mkfifo junit-2.xml; touch x")
+    assert report.total == 0
+    assert "no test results were recognised" in report.problem
+
+
+async def test_coverage_that_was_measured_is_told(sandbox: OutpostSandbox) -> None:
+    command = "echo '<coverage line-rate=\"0.5\">' >coverage.xml; echo '=== 1 passed in 0.1s ==='"
+    report = await reported(sandbox, command=command)
+    assert (report.coverage, report.passed, report.complete) == (50.0, 1, True)
+
+
+@pytest.mark.usefixtures("with_pytest")
+@pytest.mark.parametrize("name", ["a b", "it's", "größe", "-x", "$(touch pwned)"])
+async def test_folders_may_have_any_name(sandbox: OutpostSandbox, put: Put, home: Path, name: str) -> None:
+    put({f"{name}/test_x.py": TWO_TESTS})
+    assert counts(await reported(sandbox, path=f"~/{name}")) == (1, 1, 0, 0)
+    assert not list(home.rglob("pwned"))
+
+
+REFUSED = [
+    pytest.param("nothing", "unable to enter nothing: No such file or directory", id="missing"),
+    pytest.param("file.txt", "unable to enter file.txt: Not a directory", id="a file"),
+    pytest.param("empty", "there is nothing in it that tells of tests; give another path", id="empty"),
+    pytest.param("closed", "the folder cannot be read", id="unreadable"),
+    pytest.param("locked", "unable to enter locked: Permission denied", id="locked"),
+]
+
+
+@pytest.mark.parametrize(("path", "why"), REFUSED)
+async def test_a_folder_that_cannot_be_tested_is_told_in_one_sentence(
+    sandbox: OutpostSandbox, put: Put, home: Path, path: str, why: str
+) -> None:
+    put({"file.txt": ""})
+    (home / "empty").mkdir(mode=0o755)
+    # Of the host's root: whoever the sandbox is, it has no more rights there than these.
+    (home / "closed").mkdir(mode=0o711)
+    (home / "locked").mkdir(mode=0o700)
+    with pytest.raises(SandboxError) as refusal:
+        await run_tests(sandbox, path=path)
+    assert why in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert left_behind(home) == []
+
+
+async def ended(sandbox: OutpostSandbox, run_id: str) -> TestReport:
+    deadline = time.monotonic() + DEADLINE_S
+    while isinstance(seen := await results_of(sandbox, run_id), Running):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    return seen
+
+
+@pytest.mark.usefixtures("with_pytest")
+async def test_tests_that_outlast_their_caller_are_reported_later(
+    sandbox: OutpostSandbox, put: Put, home: Path
+) -> None:
+    put({"test_x.py": "import os, time\ndef test_a():\n    while not os.path.exists('go'): time.sleep(0.01)\n"})
+    seen = await run_tests(sandbox, patience_s=1)
+    assert isinstance(seen, Running)
+    assert isinstance(await results_of(sandbox, seen.run_id), Running)
+    put({"go": ""})
+    report = await ended(sandbox, seen.run_id)
+    assert (report.runner, counts(report), report.complete) == ("pytest", (1, 0, 0, 0), True)
+    assert left_behind(home) == []
+    with pytest.raises(SandboxError, match=r"the tests of run-.* are lost|has no test results"):
+        await results_of(sandbox, seen.run_id)
+
+
+async def test_a_given_command_that_outlasts_its_caller_is_reported_later(sandbox: OutpostSandbox, put: Put) -> None:
+    command = "until [ -e go ]; do sleep 0.02; done; echo '=== 2 passed in 0.1s ==='"
+    seen = await run_tests(sandbox, command=command, patience_s=1)
+    assert isinstance(seen, Running)
+    put({"go": ""})
+    report = await ended(sandbox, seen.run_id)
+    assert (report.runner, report.command, report.passed) == ("pytest", command, 2)
+
+
+async def test_a_run_that_was_no_test_has_no_results(sandbox: OutpostSandbox) -> None:
+    seen = await sandbox.run(Command("echo hello"))
+    with pytest.raises(SandboxError, match="has no test results: it ran no tests"):
+        await results_of(sandbox, seen.run_id)
+    with pytest.raises(SandboxError, match="is not a handle"):
+        await results_of(sandbox, "x; rm -rf /")
+
+
+async def test_all_of_a_long_output_is_read_and_both_ends_are_shown(sandbox: OutpostSandbox, put: Put) -> None:
+    noise = "    def test_{n}(self): print('x' * 400)\n"
+    put(
+        {
+            "test_x.py": "import unittest\nclass T(unittest.TestCase):\n"
+            + "".join(noise.format(n=n) for n in range(3000))
+        }
+    )
+    report = await reported(sandbox, command="python3 -m unittest -v 2>&1 | cat; exit 0")
+    assert counts(report) == (3000, 0, 0, 0)
+    assert report.problem == ""
+    assert len(report.log.head) == len(report.log.tail) == LOG_BYTES
+    assert report.log.total > 1_000_000
+    assert (await sandbox.read(report.log.file, Span(limit=10))).size == report.log.total
+
+
+async def test_a_cancelled_call_stops_the_tests(sandbox: OutpostSandbox, home: Path) -> None:
+    call = asyncio.create_task(run_tests(sandbox, command="echo $$ >pid; exec sleep 600"))
+    deadline = time.monotonic() + DEADLINE_S
+    while not (home / "pid").exists() or not (home / "pid").read_text():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    pid = (home / "pid").read_text().strip()
+    gone = Command(f"while kill -0 {pid} 2>/dev/null; do sleep 0.02; done", timeout_s=DEADLINE_S)
+    seen = await sandbox.run(gone)
+    assert isinstance(seen, Completed)
+    assert seen.exit_code == 0
+
+
+async def test_a_command_that_cannot_start_leaves_nothing(sandbox: OutpostSandbox, home: Path) -> None:
+    with pytest.raises(NotStarted):
+        await run_tests(sandbox, command="true", path="nowhere")
+    report = await reported(sandbox, command="no-such-runner --all")
+    assert "could not be run (exit code 127)" in report.problem
+    assert left_behind(home) == []
