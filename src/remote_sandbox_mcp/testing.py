@@ -17,9 +17,11 @@ from .core.errors import FileProblem, LostContact, SandboxError, Unsupported
 from .core.files import Entry, FileSlice, Found, Listing, Match, Search, Span, Written
 from .core.lane import Lane
 from .core.output import last_line
+from .core.port import PortClosed, Stream, check_port
 from .core.progress import Beat, Progress, silent
 from .core.sandbox import Capabilities, Description
 from .testing_jobs import FakeJobs
+from .testing_ports import Service, converse
 
 HOME = "/home/fake"
 EVERYTHING = Capabilities(survives_disconnect=True, kills_trees=True)
@@ -55,7 +57,8 @@ class FakeSandbox:
     NotStarted); one without an answer ends with 127, as an unknown command does. Each printed piece is a beat.
     Files are the bytes in `files`, by absolute path; a folder is there where a file is in it. There are no links and
     no modes. `commands` holds what was started, in order, each run once; `forgotten` the ids that were let go.
-    `jobs` are background jobs that a test ends. With `delay_s` every call takes that much longer.
+    `jobs` are background jobs that a test ends. `ports` say who answers where: called with its end of a connection.
+    With `delay_s` every call takes that much longer.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class FakeSandbox:
         self._line: asyncio.Future[None] | None = None
         self._runs: dict[str, _Run] = {}
         self.jobs = FakeJobs(self._reach, HOME)
+        self.ports: dict[int, Service] = {}
 
     def fail(self, failure: SandboxError | None) -> None:
         """From now on every call raises this, with nothing done; None makes all well again."""
@@ -195,6 +199,12 @@ class FakeSandbox:
 
     async def open_lane(self) -> Lane:
         raise Unsupported(f"{self.description.name} offers no way to move files")
+
+    async def connect(self, port: int) -> Stream:
+        line = await self._reach()
+        if check_port("port", port) not in self.ports:
+            raise PortClosed(f"{self.description.name}: nothing accepts connections at port {port}")
+        return converse(self.ports[port], line)
 
     def _data(self, path: str) -> bytes:
         if self._is_folder(path):

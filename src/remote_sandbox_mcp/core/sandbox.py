@@ -9,6 +9,7 @@ from .command import Command, Completed, Observation, Running
 from .files import FileSlice, Found, Listing, Search, Span, Written
 from .job import Jobs
 from .lane import Lane
+from .port import Stream
 from .progress import Progress, silent
 
 
@@ -108,5 +109,12 @@ class Sandbox(Protocol):
         """A further line for moving files; several make a long line fast. Raises ConnectError.
 
         Raises Unsupported where no further line is to be had; who has one already then goes on with fewer.
+        """
+        ...
+
+    async def connect(self, port: int) -> Stream:
+        """A byte stream to a TCP port on the sandbox's own loopback, where its commands see it. Any number at once.
+
+        Raises PortClosed where nothing accepts connections there, ConnectError, Unsupported where there is no way.
         """
         ...

@@ -2,7 +2,7 @@
 
 RunContract and FileContract say what they need in Programs, so that a sandbox without a shell can keep them too.
 ShellContract is about the real thing: shells, processes, modes, links. Contract is all three; JobContract is for those
-that have background jobs.
+that have background jobs, PortContract for those whose ports can be reached.
 """
 
 from __future__ import annotations
@@ -10,10 +10,21 @@ from __future__ import annotations
 from .basics import Opener, counted, finish
 from .files import FileContract
 from .jobs import JobContract
+from .ports import PortContract
 from .runs import RunContract
 from .shell import ShellContract
 
-__all__ = ["Contract", "FileContract", "JobContract", "Opener", "RunContract", "ShellContract", "counted", "finish"]
+__all__ = [
+    "Contract",
+    "FileContract",
+    "JobContract",
+    "Opener",
+    "PortContract",
+    "RunContract",
+    "ShellContract",
+    "counted",
+    "finish",
+]
 
 
 class Contract(RunContract, FileContract, ShellContract):

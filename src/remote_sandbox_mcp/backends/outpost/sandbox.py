@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from ...core.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
 from ...core.errors import ConnectError, FileProblem, LostContact, NotStarted, Unreachable, Unsupported
 from ...core.files import Entry, FileSlice, Found, Listing, Match, Problem, Search, Span, Written
 from ...core.lane import Lane
 from ...core.output import last_line
+from ...core.port import Stream, check_port
 from ...core.progress import Beat, Progress, silent
 from ...core.sandbox import Description
 from ..deadline import within
@@ -25,6 +26,16 @@ MEND_S = 20.0
 LAST_LOOK_S = 2.0
 
 
+class Ports(Protocol):
+    """How an outpost's ports are reached."""
+
+    async def connect(self, client: OutpostClient, port: int) -> Stream:
+        """Raises PortClosed, ConnectError, Unsupported, and LineLost where a new line may help."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 class OutpostSandbox:
     """Everything that an outpost offers, over a line that may be cut at any moment."""
 
@@ -34,11 +45,13 @@ class OutpostSandbox:
         environment: Environment,
         connect: Callable[[], Awaitable[OutpostClient]],
         branch: Callable[[OutpostClient], Awaitable[Lane]] | None = None,
+        ports: Ports | None = None,
     ) -> None:
         self.description = description
         self._environment = environment
         self._connect = connect
         self._branch = branch
+        self._ports = ports
         self._client: OutpostClient | None = None
         self._opening: asyncio.Task[OutpostClient] | None = None
         self._chores: set[asyncio.Task[None]] = set()
@@ -70,9 +83,23 @@ class OutpostSandbox:
             raise Unsupported(f"{self.description.name} offers no way to move files")
         return await self._branch(client)
 
+    async def connect(self, port: int) -> Stream:
+        check_port("port", port)
+        client = await self._reach()
+        if self._ports is None:
+            raise Unsupported(f"{self.description.name} offers no way to its ports")
+        with contextlib.suppress(LineLost):
+            return await self._ports.connect(client, port)
+        try:
+            return await self._ports.connect(await self._reach(), port)
+        except LineLost:
+            raise Unreachable(f"{self.description.name}: the connection was cut twice in a row; try again") from None
+
     async def close(self) -> None:
         for task in (*self._chores, *([self._opening] if self._opening else [])):
             task.cancel()
+        if self._ports:
+            await self._ports.close()
         if self._client:
             await self._client.close()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ...core.errors import Unreachable, Unsupported
 from ...core.machine import Machine
@@ -15,18 +15,32 @@ from ..deadline import within
 from ..outpost import program
 from ..outpost.client import NoOutpost, OutpostClient
 from ..outpost.lane import OutpostLane
+from ..outpost.relay import RELAY, PortRelay
 from ..outpost.sandbox import OutpostSandbox
 from .connection import Gate
 from .plain import PlainSandbox
+from .ports import MachinePorts
 
 if TYPE_CHECKING:
     import asyncssh
 
 OUTPOST = Capabilities(survives_disconnect=True, kills_trees=True)
 PLAIN = Capabilities(survives_disconnect=True)
+T = TypeVar("T")
+# Opens something on a connection; what it is given last is to be called at its end.
+Opener = Callable[["Gate", "asyncssh.SSHClientConnection", Callable[[], None]], Awaitable[T]]
 LANE_BUFFER = 1 << 20
 # What may be on its way to us on one lane: twice the usual, because it is topped up only when half is used.
 LANE_WINDOW = 4 << 20
+
+
+class Greeting(Protocol):
+    """The near side of a program that greets."""
+
+    async def greet(self, token: str) -> None: ...
+
+
+G = TypeVar("G", bound=Greeting)
 
 
 def describe(machine: Machine, capabilities: Capabilities = OUTPOST) -> Description:
@@ -53,14 +67,16 @@ async def open_through(gate: Gate) -> OutpostSandbox | PlainSandbox:
 
     spare = Spare(gate)
 
-    async def branch(client: OutpostClient) -> OutpostLane:
-        assert isinstance(client.line, ChannelLine)
+    async def beside(client: OutpostClient, opener: Opener[T]) -> T:
         try:
-            return await open_lane(gate, client.line.connection)
+            return await opener(gate, connection_of(client), lambda: None)
         except Unsupported:
-            return await spare.open_lane()
+            return await spare.open(opener)
 
-    sandbox = OutpostSandbox(describe(machine), machine.environment, connect, branch)
+    ports = MachinePorts(machine.name, connection_of, lambda client: beside(client, open_relay))
+    sandbox = OutpostSandbox(
+        describe(machine), machine.environment, connect, lambda client: beside(client, open_lane), ports
+    )
     try:
         await sandbox.open()
         return sandbox
@@ -69,6 +85,11 @@ async def open_through(gate: Gate) -> OutpostSandbox | PlainSandbox:
         plain = PlainSandbox(describe(machine, PLAIN), machine.environment, gate)
         await plain.open()
         return plain
+
+
+def connection_of(client: OutpostClient) -> asyncssh.SSHClientConnection:
+    assert isinstance(client.line, ChannelLine)
+    return client.line.connection
 
 
 async def open_outpost(gate: Gate) -> OutpostClient:
@@ -106,41 +127,57 @@ async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> 
 
 
 class Spare:
-    """A second connection, for when others have taken all sessions of the first; it ends with its last lane."""
+    """A second connection, for when others have taken all sessions of the first; it ends with its last session."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._connection: asyncssh.SSHClientConnection | None = None
-        self._lanes = 0
+        self._sessions = 0
         self._turn = asyncio.Lock()
 
-    async def open_lane(self) -> OutpostLane:
+    async def open(self, opener: Opener[T]) -> T:
         """Raises Unsupported where this one is full, too, ConnectError."""
         async with self._turn:
             if self._connection is None or self._connection.is_closed():
-                self._connection, self._lanes = await self._gate.enter(), 0
-        self._lanes += 1
+                self._connection, self._sessions = await self._gate.enter(), 0
+        self._sessions += 1
         try:
-            return await open_lane(self._gate, self._connection, self._closed)
+            return await opener(self._gate, self._connection, self._closed)
         except BaseException:
             self._closed()
             raise
 
     def _closed(self) -> None:
-        self._lanes -= 1
-        if not self._lanes and self._connection:
+        self._sessions -= 1
+        if not self._sessions and self._connection:
             self._connection.abort()
 
 
-async def open_lane(
-    gate: Gate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None] = lambda: None
-) -> OutpostLane:
+async def open_lane(gate: Gate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]) -> OutpostLane:
     """A lane on the connection that is open. Raises Unsupported where its sshd grants no further session."""
+    # With a word more it may lead on to another machine, where the operator allows it.
+    words = ("bridge",) if gate.machine.direct else ()
+    return await open_session(gate, connection, closed, OutpostLane, program.LANE, words)
+
+
+async def open_relay(gate: Gate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]) -> PortRelay:
+    """The same for a relay of ports."""
+    return await open_session(gate, connection, closed, PortRelay, RELAY)
+
+
+async def open_session(
+    gate: Gate,
+    connection: asyncssh.SSHClientConnection,
+    closed: Callable[[], None],
+    near: Callable[[LaneLine, str], G],
+    pieces: tuple[str, ...],
+    words: tuple[str, ...] = (),
+) -> G:
+    """A program of ours in a further session, and its near side."""
     import asyncssh
 
     machine, token = gate.machine, secrets.token_hex(16)
-    # With a word more it may lead on to another machine, where the operator allows it.
-    line = program.start_line(machine.python, token, program.LANE, *(("bridge",) if machine.direct else ()))
+    line = program.start_line(machine.python, token, pieces, *words)
     try:
         process = await connection.create_process(line, encoding=None, window=LANE_WINDOW)
     except asyncssh.ChannelOpenError as problem:
@@ -148,16 +185,16 @@ async def open_lane(
     except (OSError, asyncssh.Error) as problem:
         raise Unreachable(f"{machine.name}: no session could be opened: {problem}") from None
     process.channel.set_write_buffer_limits(LANE_BUFFER)
-    lane = OutpostLane(LaneLine(connection, process, closed), machine.name)
+    greeting = near(LaneLine(connection, process, closed), machine.name)
     try:
-        process.stdin.write(program.packed(program.LANE))
-        await within(lane.greet(token), gate.deadline_s)
+        process.stdin.write(program.packed(pieces))
+        await within(greeting.greet(token), gate.deadline_s)
     except BaseException as problem:
         process.close()
         if isinstance(problem, (OSError, NoOutpost, asyncio.TimeoutError)):
             raise Unreachable(f"{machine.name}: no further session could be started: {problem}") from None
         raise
-    return lane
+    return greeting
 
 
 class ChannelLine:

@@ -12,6 +12,7 @@ from ...core.command import RUN_ID, Command, Completed, Environment, Missing, Ob
 from ...core.errors import BadArgument, ConnectError, FileProblem, LostContact, NotStarted, SandboxError, Unreachable
 from ...core.files import FileSlice, Found, Listing, Search, Span, Written
 from ...core.job import NoJobs
+from ...core.port import Stream
 from ...core.progress import Progress, silent
 from ...core.sandbox import Description
 from ..deadline import within
@@ -21,6 +22,7 @@ from .connection import Gate
 from .plain_files import PlainFiles
 from .plain_search import find_matches
 from .plain_watch import Watch
+from .ports import PlainPorts
 from .runner import START_LINE, Answer, Order, Talk, order, start_order
 from .sftp_lane import SftpLane, open_lane
 
@@ -40,6 +42,7 @@ class PlainSandbox:
         self._environment = environment
         self._channels = Channels(gate)
         self._files = PlainFiles(self._channels, description.name, self._find_home)
+        self._ports = PlainPorts(gate)
         self._opening: asyncio.Task[None] | None = None
         self._place = ""
         self._home: str | None = None
@@ -75,6 +78,7 @@ class PlainSandbox:
                 await within(self._forget_known(), FORGET_S)
         for task in (*self._chores, *([self._opening] if self._opening else [])):
             task.cancel()
+        await self._ports.close()
         await self._channels.close()
 
     async def _reach(self) -> None:
@@ -234,6 +238,9 @@ class PlainSandbox:
     async def open_lane(self) -> SftpLane:
         home = await self._find_home()
         return await self._twice(lambda: open_lane(self._channels, self.description.name, home))
+
+    async def connect(self, port: int) -> Stream:
+        return await self._ports.connect(port)
 
     async def _ask(self, request: Order) -> Answer:
         """A request that may be repeated on a new line after a cut, and does not wait behind runs."""

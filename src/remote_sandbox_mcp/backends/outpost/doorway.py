@@ -1,0 +1,99 @@
+"""Sockets out of an outpost's network namespace: each is connected inside, and belongs to us from then on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import stat
+
+from ...core.errors import Unreachable
+from ...core.port import PortClosed, Stream
+from ..stream import over_socket
+from . import program
+from .client import OutpostClient, Refusal
+
+HANDOVER = ("handover",)
+MOST_AT_ONCE = 8
+
+
+class Doorway:
+    """A pair of sockets, one end of which its outpost inherits as the descriptor `far`.
+
+    No command inside has it: it is closed to programs that are started, and the outpost's memory to everybody.
+    """
+
+    def __init__(self) -> None:
+        self._near, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._near.setblocking(False)
+        self.far = self._far.fileno()
+        self._wanted: dict[str, socket.socket | None] = {}
+        self._taught = False
+
+    def leave_inside(self) -> None:
+        """The outpost has its end; ours of it is not needed any more."""
+        self._far.close()
+
+    def close(self) -> None:
+        self._far.close()
+        self._near.close()
+        for connected in self._wanted.values():
+            if connected:
+                connected.close()
+        self._wanted.clear()
+
+    async def connect(self, client: OutpostClient, port: int, name: str) -> Stream:
+        """Raises PortClosed, LineLost, Unreachable."""
+        if not self._taught:
+            # It goes ahead of the first request, and is not waited for.
+            client.begin("learn", program.packed(HANDOVER))
+            self._taught = True
+        return await over_socket(await self._fetch(client, port, name), f"port {port} of {name}")
+
+    async def _fetch(self, client: OutpostClient, port: int, name: str) -> socket.socket:
+        token = secrets.token_hex(8)
+        self._wanted[token] = None
+        try:
+            await client.ask("hand_out_socket", port=port, door=self.far, token=token)
+            self._take_all()
+        except Refusal as refusal:
+            if refusal.reason == "closed":
+                raise PortClosed(f"{name}: nothing accepts connections at port {port}: {refusal}") from None
+            raise Unreachable(f"{name}: port {port} could not be reached: {refusal}") from None
+        finally:
+            connected = self._wanted.pop(token, None)
+        if connected is None:
+            raise Unreachable(f"{name}: port {port} could not be reached: its socket was not handed out")
+        return connected
+
+    def _take_all(self) -> None:
+        """What lies at the door, whoever it is for; what nobody waits for any more is closed."""
+        with contextlib.suppress(OSError):
+            while received := self._take():
+                token, connected = received
+                if token in self._wanted and connected:
+                    self._wanted[token] = connected
+                elif connected:
+                    connected.close()
+
+    def _take(self) -> tuple[str, socket.socket | None] | None:
+        word, descriptors, _, _ = socket.recv_fds(self._near, 64, MOST_AT_ONCE, socket.MSG_CMSG_CLOEXEC)
+        if not word:
+            return None
+        usable = [connected for connected in map(connection_of, descriptors) if connected]
+        for more in usable[1:]:
+            more.close()
+        return word.decode("ascii", "replace"), usable[0] if usable else None
+
+
+def connection_of(descriptor: int) -> socket.socket | None:
+    """A connection of TCP; anything else that came from behind the walls is let go unseen."""
+    if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
+    received = socket.socket(fileno=descriptor)
+    if received.family in (socket.AF_INET, socket.AF_INET6) and received.type == socket.SOCK_STREAM:
+        return received
+    received.close()
+    return None

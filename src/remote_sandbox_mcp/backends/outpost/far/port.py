@@ -1,0 +1,263 @@
+"""A relay: many connections to ports of its machine over one line, where nobody else forwards them."""
+
+import errno
+import os
+import select
+import socket
+import sys
+
+from .wire import HELLO, frame, json_frame, split_frames, write_all
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+# From the near side: connect to a port. Back: it is done, or (ENDED, with the reason) it cannot be.
+DIAL, DIALLED = 50, 51
+# Both ways: bytes; room for so many more; no more bytes will come from here; the connection is over.
+BYTES, ROOM, LAST, ENDED = 52, 53, 54, 55
+
+# What may be on its way in one direction of one connection.
+PORT_WINDOW = 1 << 20
+# Room is told in pieces of this size: a word for each read would be as much work as the bytes.
+PORT_PIECE = PORT_WINDOW // 4
+ONE_READ = 1 << 16
+QUEUE_BYTES = 1 << 18
+LOOPBACKS = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
+
+
+class Plug:
+    """One connection, from its first attempt to its end."""
+
+    def __init__(self, number: int, port: int) -> None:
+        self.number = number
+        self.port = port
+        self.tried = 0
+        self.sock: "Any" = None
+        self.dialled = False
+        self.room = PORT_WINDOW
+        self.outbox = bytearray()
+        self.taken = 0
+        # Whether the last bytes have come from the near side, and from the port, and whether that was told the former.
+        self.near_last = self.port_last = self.told_last = False
+
+    def dial(self) -> int:
+        """Try the next address; 0 or EINPROGRESS where that goes well."""
+        problem = errno.ECONNREFUSED
+        while self.tried < len(LOOPBACKS):
+            family, host = LOOPBACKS[self.tried]
+            self.tried += 1
+            try:
+                self.sock = socket.socket(family, socket.SOCK_STREAM)
+            except OSError:
+                continue
+            self.sock.setblocking(False)
+            problem = int(self.sock.connect_ex((host, self.port)))
+            if problem in (0, errno.EINPROGRESS):
+                return problem
+            self.sock.close()
+        return problem
+
+    @property
+    def is_over(self) -> bool:
+        return self.port_last and self.told_last
+
+
+class Relay:
+    """All connections of one line."""
+
+    def __init__(self) -> None:
+        self.plugs: "dict[int, Plug]" = {}
+        self.by_fd: "dict[int, Plug]" = {}
+        self.inbox = bytearray()
+        self.queue = bytearray()
+        self.crowded = False
+        self.poller = select.poll()
+        self.poller.register(0, select.POLLIN)
+        os.set_blocking(0, False)
+        os.set_blocking(1, False)
+
+    def serve(self) -> None:
+        while True:
+            for fd, events in self.poller.poll():
+                if fd == 0:
+                    if not self.receive():
+                        return
+                elif fd in self.by_fd:
+                    self.attend(self.by_fd[fd], events)
+            self.flush()
+
+    def receive(self) -> bool:
+        """Never held up: what comes is no more than the room that was told."""
+        try:
+            data = os.read(0, 1 << 18)
+        except BlockingIOError:
+            return True
+        self.inbox += data
+        try:
+            frames = split_frames(self.inbox)
+        except ValueError:
+            return False
+        for kind, number, body in frames:
+            self.heed(kind, number, body)
+        return bool(data)
+
+    def heed(self, kind: int, number: int, body: bytes) -> None:
+        if kind == DIAL:
+            self.dial(Plug(number, int(body)))
+            return
+        plug = self.plugs.get(number)
+        if plug is None:
+            return
+        if kind == BYTES:
+            plug.outbox += body
+            self.send(plug)
+        elif kind == ROOM:
+            plug.room += int(body)
+        elif kind == LAST:
+            plug.near_last = True
+            self.send(plug)
+        elif kind == ENDED:
+            self.give_up(plug)
+        self.watch(plug)
+
+    def dial(self, plug: Plug) -> None:
+        problem = plug.dial()
+        if problem not in (0, errno.EINPROGRESS):
+            self.queue += frame(ENDED, plug.number, os.strerror(problem).encode())
+            return
+        self.plugs[plug.number] = self.by_fd[plug.sock.fileno()] = plug
+        if not problem:
+            self.connected(plug)
+        self.send(plug)
+        self.watch(plug)
+
+    def connected(self, plug: Plug) -> None:
+        plug.dialled = True
+        self.queue += frame(DIALLED, plug.number)
+
+    def attend(self, plug: Plug, events: int) -> None:
+        if not plug.dialled:
+            problem = plug.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if problem:
+                self.drop(plug)
+                self.dial(plug)
+                return
+            self.connected(plug)
+            self.send(plug)
+        elif plug.outbox and events & ~select.POLLIN:
+            self.send(plug)
+        elif self.wants_bytes(plug):
+            self.take(plug)
+        self.watch(plug)
+
+    def take(self, plug: Plug) -> None:
+        """What the port says, as far as the near side has room for it."""
+        try:
+            data = plug.sock.recv(min(ONE_READ, plug.room))
+        except BlockingIOError:
+            return
+        except OSError as problem:
+            self.fail(plug, problem)
+            return
+        plug.room -= len(data)
+        plug.port_last = not data
+        self.queue += frame(BYTES, plug.number, data) if data else frame(LAST, plug.number)
+
+    def send(self, plug: Plug) -> None:
+        """What the port takes of what came for it."""
+        try:
+            while plug.outbox and plug.dialled:
+                sent = plug.sock.send(plug.outbox[:ONE_READ])
+                del plug.outbox[:sent]
+                plug.taken += sent
+        except BlockingIOError:
+            pass
+        except OSError as problem:
+            self.fail(plug, problem)
+            return
+        if plug.near_last and not plug.outbox and plug.dialled and not plug.told_last:
+            self.tell_last(plug)
+        if plug.taken >= PORT_PIECE:
+            self.queue += frame(ROOM, plug.number, b"%d" % plug.taken)
+            plug.taken = 0
+
+    def tell_last(self, plug: Plug) -> None:
+        plug.told_last = True
+        try:
+            plug.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            # It is gone already, which is read from it.
+            pass
+
+    def fail(self, plug: Plug, problem: OSError) -> None:
+        self.queue += frame(ENDED, plug.number, (problem.strerror or "cut").encode())
+        self.drop(plug)
+
+    def give_up(self, plug: Plug) -> None:
+        """Nobody listens any more; what was sent before still goes to the port, if it was all."""
+        plug.port_last = True
+        if not plug.near_last or not plug.outbox or not plug.dialled:
+            self.drop(plug)
+
+    def wants_bytes(self, plug: Plug) -> bool:
+        return plug.dialled and not plug.port_last and plug.room > 0 and not self.crowded
+
+    def watch(self, plug: Plug) -> None:
+        """Ask only for what can be dealt with: a poll that is answered again and again by a hang-up never rests."""
+        if plug.number not in self.plugs:
+            return
+        if plug.is_over:
+            self.drop(plug)
+            return
+        events = select.POLLIN if self.wants_bytes(plug) else 0
+        if plug.outbox or not plug.dialled:
+            events |= select.POLLOUT
+        if events:
+            self.poller.register(plug.sock, events)
+        else:
+            self.rest(plug)
+
+    def rest(self, plug: Plug) -> None:
+        try:
+            self.poller.unregister(plug.sock)
+        except KeyError:
+            pass
+
+    def drop(self, plug: Plug) -> None:
+        if self.plugs.pop(plug.number, None):
+            self.rest(plug)
+            del self.by_fd[plug.sock.fileno()]
+            plug.sock.close()
+
+    def flush(self) -> None:
+        try:
+            while self.queue:
+                del self.queue[: os.write(1, self.queue[: 1 << 17])]
+        except BlockingIOError:
+            pass
+        self.poller.register(1, select.POLLOUT) if self.queue else self.rest_line()
+        crowded = len(self.queue) > QUEUE_BYTES
+        if crowded != self.crowded:
+            self.crowded = crowded
+            for plug in list(self.plugs.values()):
+                self.watch(plug)
+
+    def rest_line(self) -> None:
+        try:
+            self.poller.unregister(1)
+        except KeyError:
+            pass
+
+
+def relay_ports(token: str) -> None:
+    write_all(1, b"\n" + token.encode() + b"\n" + json_frame(HELLO, 0, {}))
+    try:
+        Relay().serve()
+    except OSError:
+        # The line is cut, and all connections end with us.
+        pass
+
+
+if __name__ == "__main__":
+    relay_ports(sys.argv[1])

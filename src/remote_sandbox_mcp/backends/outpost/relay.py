@@ -1,0 +1,231 @@
+"""The near side of a relay: many connections to a machine's ports over one line, none in the way of another."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import Awaitable, Callable
+
+from ...core.errors import Unreachable
+from ...core.port import PortClosed, Stream
+from ..deadline import within
+from .client import LineLost, OutpostClient, greet
+from .far import port as far
+from .far import wire
+from .lane import WideLine
+
+RELAY = ("wire", "port")
+CONNECT_S = 15.0
+IDLE_S = 60.0
+
+
+class RelayPorts:
+    """The ports of any outpost beside which a relay can be started; it ends when nobody has used it for a while."""
+
+    def __init__(self, name: str, open_relay: Callable[[OutpostClient], Awaitable[PortRelay]]) -> None:
+        self._name = name
+        self._open_relay = open_relay
+        self._relay: PortRelay | None = None
+        self._turn = asyncio.Lock()
+
+    async def connect(self, client: OutpostClient, port: int) -> Stream:
+        """Raises PortClosed, LineLost, and what opening a relay raises."""
+        async with self._turn:
+            if self._relay is None or not self._relay.is_alive:
+                self._relay = await self._open_relay(client)
+                # Its session may be wanted by others; but the next connection often comes soon.
+                self._relay.end_when_idle(IDLE_S)
+            relay = self._relay
+        try:
+            return await within(relay.connect(port), CONNECT_S)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise Unreachable(f"{self._name}: no answer from port {port} in {CONNECT_S:.0f} s") from None
+
+    async def close(self) -> None:
+        if self._relay:
+            await self._relay.close()
+
+
+class PortRelay:
+    """Talks to the program in far/port.py."""
+
+    def __init__(self, line: WideLine, name: str) -> None:
+        self.name = name
+        self.line = line
+        self.is_alive = False
+        self._patience_s = math.inf
+        self._numbers = itertools.count(1)
+        self._streams: dict[int, RelayStream] = {}
+        self._listener: asyncio.Task[None] | None = None
+
+    async def greet(self, token: str) -> None:
+        """Raises NoOutpost."""
+        _, rest = await greet(self.line, token)
+        self.is_alive = True
+        self._listener = asyncio.create_task(self._listen(rest))
+
+    async def connect(self, port: int) -> RelayStream:
+        """Raises PortClosed, LineLost."""
+        if not self.is_alive:
+            raise LineLost
+        number = next(self._numbers)
+        stream = self._streams[number] = RelayStream(self, number, f"port {port} of {self.name}")
+        self.say(far.DIAL, number, b"%d" % port)
+        try:
+            await stream.dialled
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def say(self, kind: int, number: int, body: bytes = b"") -> None:
+        if self.is_alive:
+            self.line.write(wire.frame(kind, number, body))
+
+    def forget(self, number: int) -> None:
+        if self._streams.pop(number, None):
+            self.say(far.ENDED, number)
+            if not self._streams and self._patience_s < math.inf:
+                asyncio.get_running_loop().call_later(self._patience_s, self._end_if_idle, next(self._numbers))
+
+    def end_when_idle(self, seconds: float) -> None:
+        """Give its session back when nobody has connected for so long."""
+        self._patience_s = seconds
+
+    def _end_if_idle(self, number: int) -> None:
+        # Numbers go on with every connection: none has come since.
+        if not self._streams and next(self._numbers) == number + 1:
+            self._lose()
+
+    async def close(self) -> None:
+        if self._listener:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+        self._lose()
+
+    async def _listen(self, buffer: bytearray) -> None:
+        try:
+            while data := await self.line.read():
+                buffer += data
+                for kind, number, body in wire.split_frames(buffer):
+                    if number in self._streams:
+                        self._streams[number].take(kind, body)
+        except ValueError:
+            # Bytes that are no frames: the far side is not what it was, so the line is as good as cut.
+            pass
+        finally:
+            self._lose()
+
+    def _lose(self) -> None:
+        if self.is_alive:
+            self.is_alive = False
+            self.line.close()
+        for stream in self._streams.values():
+            stream.lose()
+        self._streams.clear()
+
+
+class RelayStream:
+    """One connection. Neither side sends more than the other has said it has room for."""
+
+    def __init__(self, relay: PortRelay, number: int, what: str) -> None:
+        self._relay = relay
+        self._number = number
+        self._what = what
+        self.dialled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # A failure that nobody waits for any more is not an error in the log.
+        self.dialled.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._arrived = bytearray()
+        self._ended = False
+        self._trouble = ""
+        self._read = 0
+        self._unsent = bytearray()
+        self._room = far.PORT_WINDOW
+        self._is_last = False
+        self._news, self._sent = asyncio.Event(), asyncio.Event()
+        self._sent.set()
+
+    async def read(self, most: int = 65536) -> bytes:
+        while not self._arrived and not self._ended:
+            self._news.clear()
+            await self._news.wait()
+        data = bytes(self._arrived[:most])
+        del self._arrived[: len(data)]
+        if not data and self._trouble:
+            raise self._cut()
+        self._read += len(data)
+        if self._read >= far.PORT_PIECE:
+            self._relay.say(far.ROOM, self._number, b"%d" % self._read)
+            self._read = 0
+        return data
+
+    def write(self, data: bytes) -> None:
+        if not self._trouble:
+            self._unsent += data
+            self._send()
+
+    async def drain(self) -> None:
+        await self._sent.wait()
+        if self._trouble:
+            raise self._cut()
+        await self._relay.line.drain()
+
+    def write_eof(self) -> None:
+        self._is_last = True
+        self._send()
+
+    def close(self) -> None:
+        self._relay.forget(self._number)
+        self._end("")
+
+    def lose(self) -> None:
+        """Its line is cut."""
+        if not self.dialled.done():
+            self.dialled.set_exception(LineLost())
+        self._end("the line to the machine was lost")
+
+    def take(self, kind: int, body: bytes) -> None:
+        if kind == far.DIALLED:
+            if not self.dialled.done():
+                self.dialled.set_result(None)
+        elif kind == far.BYTES:
+            self._arrived += body
+            self._news.set()
+        elif kind == far.ROOM:
+            self._room += int(body)
+            self._send()
+        elif kind == far.LAST:
+            self._ended = True
+            self._news.set()
+        elif kind == far.ENDED:
+            self._refuse(body.decode("utf-8", "replace"))
+
+    def _refuse(self, why: str) -> None:
+        if not self.dialled.done():
+            self.dialled.set_exception(PortClosed(f"nothing accepts connections at {self._what}: {why}"))
+        self._end(why)
+
+    def _send(self) -> None:
+        while self._unsent and self._room:
+            piece = bytes(self._unsent[: min(self._room, far.ONE_READ)])
+            del self._unsent[: len(piece)]
+            self._room -= len(piece)
+            self._relay.say(far.BYTES, self._number, piece)
+        if self._unsent:
+            self._sent.clear()
+            return
+        self._sent.set()
+        if self._is_last:
+            self._is_last = False
+            self._relay.say(far.LAST, self._number)
+
+    def _end(self, trouble: str) -> None:
+        self._trouble = self._trouble or trouble
+        self._ended = True
+        self._unsent.clear()
+        self._news.set()
+        self._sent.set()
+
+    def _cut(self) -> Unreachable:
+        return Unreachable(f"the connection to {self._what} was cut: {self._trouble}")

@@ -1,0 +1,210 @@
+"""Forwarded ports: what connects to one on this machine's loopback is carried to a port of a sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from ..backends.deadline import within
+from ..backends.stream import over_asyncio
+from ..core.errors import BadArgument, SandboxError
+from ..core.port import Forward, PortClosed, Stream, check_port
+from ..core.sandbox import Sandbox
+
+log = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+# Nobody but root, and a few systems, may listen below.
+FIRST_PORT = 1024
+MOST_CONNECTIONS = 512
+# How long a connection to ourselves takes to be seen, when a machine turns out to be this one.
+LOOP_S = 0.1
+
+Get = Callable[[str], Awaitable[Sandbox]]
+
+
+class Forwards:
+    """Every forwarded port of this server: one for each port of a sandbox, shared by all who ask for it.
+
+    A sandbox is known by the name that `get` takes. A forward stays when the line to its sandbox is cut: the next
+    connection opens a new one.
+    """
+
+    def __init__(self, get: Get) -> None:
+        self._get = get
+        self._doors: dict[tuple[str, int], _Door] = {}
+        # One for each port: a machine that does not answer keeps nobody from the others.
+        self._turns: dict[tuple[str, int], asyncio.Lock] = {}
+
+    async def open(self, sandbox_name: str, port: int, *, local_port: int = 0) -> Forward:
+        """The forward that there is, or a new one: at `local_port`, else at the same number, else at a free one.
+
+        Raises BadArgument where the wanted port is taken, ConnectError or Unsupported where the sandbox has no way.
+        """
+        check_port("port", port)
+        if local_port:
+            check_port("local_port", local_port)
+        async with self._turns.setdefault((sandbox_name, port), asyncio.Lock()):
+            door = self._doors.get((sandbox_name, port))
+            if door is None or (local_port and door.local_port != local_port):
+                fresh = await self._open(sandbox_name, port, local_port)
+                if door:
+                    await door.close()
+                door = self._doors[sandbox_name, port] = fresh
+            return door.forward()
+
+    async def _open(self, sandbox_name: str, port: int, local_port: int) -> _Door:
+        door = _Door(self._get, sandbox_name, port)
+        # Asked first: what cannot be reached at all is told to whoever asks, not to each connection later.
+        door.answers = await answers(await self._get(sandbox_name), port)
+        # A port that nobody has opened yet may be wanted on this very machine by what is started next.
+        choices = (local_port,) if local_port else (*((port,) if door.answers and port >= FIRST_PORT else ()), 0)
+        for choice in choices:
+            if await door.listen(choice):
+                return door
+        raise BadArgument(
+            f"local_port {local_port} cannot be used: something on this machine has it already; "
+            "choose another, or 0 for any that is free"
+        )
+
+    def list(self, sandbox_name: str = "") -> Sequence[Forward]:
+        """All of them, or those of one sandbox."""
+        doors = [door for (name, _), door in self._doors.items() if sandbox_name in ("", name)]
+        return [door.forward() for door in doors]
+
+    async def close(self, sandbox_name: str = "", port: int = 0) -> Sequence[Forward]:
+        """Close one, all of a sandbox, or all; and say which they were."""
+        keys = [key for key in self._doors if sandbox_name in ("", key[0]) and port in (0, key[1])]
+        doors = [self._doors.pop(key) for key in keys]
+        closed = [door.forward() for door in doors]
+        await asyncio.gather(*(door.close() for door in doors))
+        return closed
+
+
+async def answers(sandbox: Sandbox, port: int) -> bool:
+    """Whether something accepts connections there. Raises ConnectError, Unsupported."""
+    try:
+        stream = await sandbox.connect(port)
+    except PortClosed:
+        return False
+    stream.close()
+    return True
+
+
+@dataclass(eq=False)
+class _Door:
+    """One listening port."""
+
+    get: Get
+    sandbox: str
+    port: int
+    local_port: int = 0
+    answers: bool = False
+    served: int = 0
+    trouble: str = ""
+    opened: float = field(default_factory=time.time)
+    server: asyncio.Server | None = None
+    # Not while it is tried out, and not for what was on its way when it was closed.
+    serves: bool = False
+    carriers: set[asyncio.Task[None]] = field(default_factory=set)
+    knocked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def forward(self) -> Forward:
+        return Forward(
+            sandbox=self.sandbox,
+            port=self.port,
+            local_port=self.local_port,
+            answers=self.answers,
+            opened=self.opened,
+            connections=len(self.carriers),
+            served=self.served,
+            trouble=self.trouble,
+        )
+
+    async def listen(self, local_port: int) -> bool:
+        """On this machine alone. False where the port is taken, or leads back to itself."""
+        try:
+            self.server = await asyncio.start_server(self._accept, HOST, local_port)
+        except (OSError, OverflowError):
+            return False
+        self.local_port = int(self.server.sockets[0].getsockname()[1])
+        try:
+            self.serves = self.local_port != self.port or not await self._is_own_port()
+        finally:
+            if not self.serves:
+                await self.close()
+        return self.serves
+
+    async def _is_own_port(self) -> bool:
+        """A sandbox with the network of this machine would have us carry every connection to ourselves, for ever."""
+        self.knocked.clear()
+        with contextlib.suppress(SandboxError):
+            if await answers(await self.get(self.sandbox), self.port):
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await within(self.knocked.wait(), LOOP_S)
+        return self.knocked.is_set()
+
+    async def close(self) -> None:
+        self.serves = False
+        if self.server:
+            self.server.close()
+        for carrier in self.carriers:
+            carrier.cancel()
+        await asyncio.gather(*self.carriers, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.knocked.set()
+        here = over_asyncio(reader, writer, f"127.0.0.1:{self.local_port}")
+        if not self.serves or len(self.carriers) >= MOST_CONNECTIONS:
+            here.close()
+            return
+        carrier = asyncio.ensure_future(self._carry(here))
+        self.carriers.add(carrier)
+        carrier.add_done_callback(self.carriers.discard)
+        # Whatever happened, and even if it never began: who connected is not left waiting for what cannot come.
+        carrier.add_done_callback(lambda _: here.close())
+
+    async def _carry(self, here: Stream) -> None:
+        try:
+            if there := await self._reach():
+                self.served += 1
+                await carry_both_ways(here, there)
+        except SandboxError as problem:
+            # People close windows, and apps cut connections: it is nothing to warn of.
+            log.info("a connection to port %d of %s: %s", self.port, self.sandbox, problem)
+
+    async def _reach(self) -> Stream | None:
+        try:
+            return await (await self.get(self.sandbox)).connect(self.port)
+        except SandboxError as problem:
+            self._note(str(problem))
+            return None
+
+    def _note(self, trouble: str) -> None:
+        self.trouble = trouble
+        log.warning("a connection to port %d of %s: %s", self.port, self.sandbox, trouble)
+
+
+async def carry_both_ways(here: Stream, there: Stream) -> None:
+    """Until both have sent their last, or one is cut. Raises Unreachable."""
+    ways = [asyncio.ensure_future(carry(here, there)), asyncio.ensure_future(carry(there, here))]
+    try:
+        await asyncio.gather(*ways)
+    finally:
+        here.close()
+        there.close()
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+
+
+async def carry(source: Stream, target: Stream) -> None:
+    """All that one says to the other, no faster than that one takes it."""
+    while data := await source.read():
+        target.write(data)
+        await target.drain()
+    target.write_eof()
