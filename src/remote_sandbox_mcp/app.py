@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .background import Background
-from .config import paths
 from .config.schema import Configuration, Settings
 from .copies import Copies, no_routes, routes_between
 from .core import check
 from .core.command import Command, Completed, Missing, Running
 from .core.errors import BadArgument, ConnectError, FileProblem, SandboxError, Unsupported
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
-from .core.machine import LocalPlace, Machine
+from .core.journal import Entry, Journal
 from .core.output import Clipped, clip
 from .core.progress import Progress, silent
-from .core.sandbox import Description, Sandbox
+from .core.sandbox import Description
 from .core.score import idle_score
 from .core.usage import Usage
 from .fleet import Fleet, Member
+from .members import disposable_mark, disposable_rows, local_member, machine_member, providers_of
 from .probe.measure import measure
 
 if TYPE_CHECKING:
-    from .backends.ssh.connection import Gate
+    from .disposables import Disposables
     from .sync.service import Routes
+    from .workshop import Workshop
 
 REMEMBERED_VERSIONS = 1000
 LARGEST_RULES = 1 << 20
@@ -36,8 +38,9 @@ LARGEST_RULES = 1 << 20
 
 @dataclass(frozen=True)
 class View:
-    """A sandbox as it stands: what it is, whether it answers, what it has."""
+    """A sandbox as it stands: what it is, whether it answers, what it has. `name` is that in the fleet."""
 
+    name: str
     description: Description
     active: bool
     alive: bool
@@ -78,10 +81,39 @@ class App:
         self.settings = settings or Settings()
         self.copies = Copies(fleet, self.settings, config_file, routes)
         self.background = Background(fleet, self.settings, config_file)
+        self.journal = Journal()
         self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
+        fleet.find = self._find_disposable
+
+    @functools.cached_property
+    def disposables(self) -> Disposables:
+        from .disposables import Disposables
+
+        providers = providers_of(self.settings)
+        return Disposables(self.fleet, self.settings.rules, providers, disposable_rows, mark=disposable_mark)
+
+    @functools.cached_property
+    def workshop(self) -> Workshop:
+        from .workshop import Workshop
+
+        return Workshop(self.fleet, self.background, self.disposables, self.journal)
+
+    def _find_disposable(self, name: str) -> Member | None:
+        """A name that nobody has may be that of a disposable sandbox, of which the fleet learns with the first one."""
+        # Made now, they take this place.
+        return self.fleet.find(name) if self.disposables else None
+
+    @property
+    def has_disposables(self) -> bool:
+        """Whether any were asked for: only then does it take a moment to leave."""
+        return "disposables" in self.__dict__
 
     async def close(self) -> None:
         """Transfers that run go on in processes of their own, and jobs on their machines; all else ends."""
+        if "workshop" in self.__dict__:
+            await self.workshop.close()
+        if self.has_disposables:
+            await self.disposables.close()
         await self.copies.close()
         await self.background.close()
         await self.fleet.close()
@@ -99,13 +131,13 @@ class App:
             sandbox = await member.open()
             if not resources:
                 await sandbox.open()
-                return View(sandbox.description, active, True)
+                return View(member.name, sandbox.description, active, True)
             # That it can be measured shows that it answers: one round trip instead of two.
-            return View(sandbox.description, active, True, usage=await measure(sandbox))
+            return View(member.name, sandbox.description, active, True, usage=await measure(sandbox))
         except (ConnectError, Unsupported) as problem:
-            return View(member.describe(), active, False, str(problem))
+            return View(member.name, member.describe(), active, False, str(problem))
         except SandboxError as problem:
-            return View(member.describe(), active, True, usage_trouble=str(problem))
+            return View(member.name, member.describe(), active, True, usage_trouble=str(problem))
 
     # Commands
 
@@ -118,10 +150,12 @@ class App:
         check.text_argument("cwd", cwd, required=False)
         check.within("timeout_s", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)
         check.within("max_output_chars", limit, 1, check.MOST_OUTPUT_CHARS)
-        sandbox = await self.fleet.get(name)
+        member = self.fleet.member(name)
+        sandbox = await member.open()
         command = Command(script, cwd, timeout_s, keep=2 * limit + 8)
         seen = await sandbox.run(command, patience_s=patience_s, progress=progress)
         report = make_report(seen, limit)
+        self.journal.note(member.name, entry_of(script, report))
         if isinstance(seen, Completed) and not (report.stdout.omitted or report.stderr.omitted):
             sandbox.forget(seen.run_id)
         return report
@@ -209,6 +243,13 @@ def make_report(seen: Completed | Running | Missing, limit: int) -> Report:
     return Report(seen, clip(seen.stdout, limit), clip(seen.stderr, limit))
 
 
+def entry_of(script: str, report: Report) -> Entry:
+    seen = report.seen
+    outcome = f"exit {seen.exit_code}" if isinstance(seen, Completed) else "still running"
+    tail = "\n".join(filter(None, (report.stdout.text, report.stderr.text)))
+    return Entry(at=time.time(), command=script, outcome=outcome, seconds=getattr(seen, "seconds", 0.0), tail=tail)
+
+
 def _mismatch(path: str, count: int) -> str:
     if not count:
         return f"old_text does not occur in {path}; read the file and copy the text exactly, with its white space"
@@ -217,9 +258,9 @@ def _mismatch(path: str, count: int) -> str:
 
 def compose(configuration: Configuration) -> App:
     """Put the parts together: nothing is opened, and no library is loaded that the first call does not need."""
-    members = [_machine_member(machine) for machine in configuration.machines]
+    members = [machine_member(machine) for machine in configuration.machines]
     if configuration.local is not None:
-        members.append(_local_member(configuration.local))
+        members.append(local_member(configuration.local))
     return App(
         Fleet(members, configuration.default),
         problems=configuration.problems,
@@ -228,38 +269,3 @@ def compose(configuration: Configuration) -> App:
         config_file=Path(configuration.file) if configuration.file else None,
         routes=routes_between(configuration.machines),
     )
-
-
-def _machine_member(machine: Machine) -> Member:
-    @functools.cache
-    def gate() -> Gate:
-        from .backends.ssh.connection import Gate
-
-        return Gate(machine, paths.known_hosts_file())
-
-    async def opener() -> Sandbox:
-        from .backends.ssh.machine import open_through
-
-        return await open_through(gate())
-
-    description = Description(machine.name, "ssh", machine.host, machine.port, machine.login.user)
-    return Member(machine.name, lambda: description, opener)
-
-
-def _local_member(place: LocalPlace) -> Member:
-    def describe() -> Description:
-        from .backends import local
-
-        return local.describe(place)
-
-    async def opener() -> Sandbox:
-        from .backends import local
-
-        return await local.open_local(place, paths.state_folder())
-
-    async def why_not() -> str:
-        from .backends import local
-
-        return await local.why_not()
-
-    return Member(place.name, describe, opener, why_not)

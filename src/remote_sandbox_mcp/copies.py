@@ -102,6 +102,33 @@ class Copies:
                 order = guard(order, place, os.path.realpath(place.path), home, allowed)
         return order
 
+    async def copy_in(self, local_path: str, path: str, *, name: str) -> Outcome:
+        """A file or folder of this machine into a sandbox, as an agent may copy it."""
+        order = Order(source=self.place(local_path, sandbox=None), target=self.place(path, sandbox=name))
+        return await self.syncs.run(self.guarded(self._rooted(order)), unheard)
+
+    async def copy_out(self, path: str, local_dir: str, *, name: str) -> tuple[str, Outcome]:
+        """A file or folder of a sandbox into a folder of this machine, and where it is there."""
+        here = self.place(f"{local_dir.rstrip('/')}/{path.rstrip('/').rpartition('/')[2] or 'files'}", sandbox=None)
+        order = Order(source=self.place(path, sandbox=name), target=here)
+        return here.path, await self.syncs.run(self.guarded(self._rooted(order)), unheard)
+
+    def _rooted(self, order: Order) -> Order:
+        for place in (order.source, order.target):
+            if not place.sandbox:
+                self.check_roots(place.path)
+        return order
+
+    def check_roots(self, path: str) -> None:
+        """Raises BadArgument for what lies outside of the folders that the operator has named, if any are."""
+        roots = [os.path.realpath(os.path.expanduser(root)) for root in self._settings.allowed_roots]
+        real = os.path.realpath(os.path.expanduser(path))
+        if roots and not any(os.path.commonpath((root, real)) == root for root in roots):
+            raise BadArgument(
+                f"{path} lies outside of the folders that may be used ({', '.join(roots)}); the operator adds others "
+                "as allowed_roots under [server] in config.toml"
+            )
+
     async def preview(self, order: Order) -> Synchronization:
         """What a sync would do; that it would delete much is what is to be seen."""
         job = self.syncs.begin(replace(order, confirmed=True))

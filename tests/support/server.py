@@ -127,7 +127,18 @@ def check_answer(answer: CallToolResult, schema: dict[str, Any] | None) -> None:
     assert len(error) < 1100
 
 
-ALWAYS_THERE = (".content", ".entries", ".matches", ".tasks", ".events", ".watches")
+ALWAYS_THERE = (
+    ".active_sandbox",
+    ".content",
+    ".entries",
+    ".matches",
+    ".tasks",
+    ".events",
+    ".watches",
+    ".stdout",
+    ".stderr",
+    ".files",
+)
 # Clients rely on every field of a watch.
 WHOLE = (".watch.", ".watches.")
 

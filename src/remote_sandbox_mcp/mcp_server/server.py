@@ -34,6 +34,9 @@ exec_bash_background starts what takes longer than this conversation, such as tr
 checkpoint_path and, with auto_resume, a resume_command that goes on from it after a reboot. Then wait_background_task
 (its end, a line, silence) instead of asking again and again; list_background_tasks finds jobs of earlier conversations.
 
+create_sandbox makes a clean, isolated place to run untrusted code or a test suite in (run_tests); deploy_app and
+forward_port bring what listens there to the user's browser; delete_sandbox ends it. All tools take its sandbox_id.
+
 Files: list_remote_files, search_remote_files, read_remote_file, write_remote_file, edit_remote_file. Paths may begin
 with ~ ; relative ones start at the home folder. sync_local_to_remote and sync_remote_to_local copy files and folders
 between the user's machine and a sandbox (or between two: gpu1:/data), only what differs; use them for more than a few
@@ -115,9 +118,12 @@ def slim(schema: Any) -> Any:
 
 def build(app: App) -> SandboxServer:
     """The server with all of its tools."""
-    from .tools import exec, files, jobs, sandboxes, sync, watches
+    from . import prompts, resources
+    from .tools import apps, containers, exec, files, jobs, lifecycle, sandboxes, sync, watches
 
     server = SandboxServer(app)
-    for subject in (sandboxes, exec, jobs, files, sync, watches):
+    for subject in (sandboxes, exec, jobs, files, sync, containers, apps, watches, lifecycle):
         subject.offer(server)
+    resources.offer(server)
+    prompts.offer(server)
     return server

@@ -223,3 +223,62 @@ class WatchdogShape(TypedDict, total=False):
     active_watches: int
     lingering: bool
     notes: list[str]
+
+
+class DisposableShape(TypedDict):
+    sandbox_id: str
+    status: str
+    created_at: NotRequired[str]
+    expires_at: NotRequired[str]
+
+
+class CommandShape(TypedDict, total=False):
+    """As exec_bash says it; timed_out, running and more come besides, where they apply."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    duration: float
+
+
+class FilesShape(TypedDict):
+    files: list[dict[str, Any]]
+
+
+class SuiteShape(TypedDict, total=False):
+    """Counts of a test suite; runner, command, slowest and more come besides."""
+
+    passed: int
+    failed: int
+    skipped: int
+    errors: int
+    duration: float
+    failures: list[dict[str, Any]]
+    coverage: float
+    exit_code: int
+    problem: str
+    log: str
+
+
+class DeployedShape(TypedDict):
+    status: str
+    url: NotRequired[str]
+    health: NotRequired[dict[str, Any]]
+    task: NotRequired[str]
+    log: NotRequired[str]
+
+
+class ForwardShape(TypedDict):
+    status: str
+    port: int
+    url: NotRequired[str]
+
+
+class SnapshotShape(TypedDict):
+    snapshot: str
+    sandbox_id: str
+
+
+class EndpointShape(TypedDict):
+    url: str
+    port: int

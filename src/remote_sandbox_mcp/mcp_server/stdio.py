@@ -19,6 +19,8 @@ from .server import SandboxServer, build
 from .watchdog import revive
 
 FAREWELL_S = 0.1
+# Disposable sandboxes are ended before we go.
+LONG_FAREWELL_S = 1.5
 WIND_DOWN_S = 0.15
 LONGEST_LINE = 256 << 20
 HALF_PAIR = "the message holds half of a surrogate pair, which is no text; nothing was done, so send valid Unicode"
@@ -45,7 +47,8 @@ async def _serve(app: App, early: Early | None) -> NoReturn:
     failed = serving.exception() if serving.done() and not serving.cancelled() else None
     if failed:
         print(f"remote-sandbox-mcp: {failed!r}", file=sys.stderr)
-    await asyncio.wait((asyncio.ensure_future(app.close()),), timeout=FAREWELL_S)
+    farewell_s = LONG_FAREWELL_S if app.has_disposables else FAREWELL_S
+    await asyncio.wait((asyncio.ensure_future(app.close()),), timeout=farewell_s)
     sys.stderr.flush()
     # From inside the loop: its own end would wait for every call and every thread that is still at work.
     os._exit(1 if failed else 0)

@@ -12,7 +12,7 @@ from ..core.errors import SandboxError
 log = logging.getLogger(__name__)
 
 # Not in the way of a client's first questions.
-REVIVE_S = 5.0
+ADOPT_S, REVIVE_S = 0.5, 4.5
 
 
 async def start_watchdog(app: App) -> str:
@@ -23,9 +23,11 @@ async def start_watchdog(app: App) -> str:
 
 
 async def revive(app: App) -> None:
-    """After this computer was restarted, watches wait for somebody to look after them."""
-    await asyncio.sleep(REVIVE_S)
+    """After a restart, watches wait for somebody to look after them, and sandboxes for somebody to end them."""
+    await asyncio.sleep(ADOPT_S)
     try:
+        await app.disposables.adopt()
+        await asyncio.sleep(REVIVE_S)
         if await asyncio.to_thread(app.background.known.is_anything_watched) and (why := await start_watchdog(app)):
             log.warning("%s", why)
     except SandboxError as problem:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
+from ..containers import listed_fields
 from ..results import lean, reply, sandbox_fields
 from ..server import SandboxServer
 from ..shapes import ActiveShape, SandboxesShape, SelectedShape
+from ..suites import app_fields
 
 LOOK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 CHOOSE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
@@ -24,8 +26,15 @@ def offer(server: SandboxServer) -> None:
         ] = False,
     ) -> Annotated[CallToolResult, SandboxesShape]:
         """All sandboxes, whether each answers and, on request, how busy it is (idle_score: 1 is idle, 0 is busy)."""
+        # Asked first: those of an earlier server are members from then on.
+        made = {it.id: listed_fields(it) for it in await app.disposables.list()}
         views = await app.survey(resources=check_resources)
-        fields = {"active_sandbox": app.fleet.active, "sandboxes": [sandbox_fields(view) for view in views]}
+        deployed = await app.workshop.apps()
+        listed = [
+            sandbox_fields(view) | made.get(view.name, {}) | lean(apps=app_fields(deployed, view.name))
+            for view in views
+        ]
+        fields: dict[str, Any] = {"active_sandbox": app.fleet.active, "sandboxes": listed}
         alive = sum(view.alive for view in views)
         return reply(fields | lean(problems=list(app.problems)), f"{len(views)} sandboxes, {alive} of them answer")
 

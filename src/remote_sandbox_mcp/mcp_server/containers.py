@@ -1,0 +1,45 @@
+"""Disposable sandboxes, test reports and deployments as tool results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ..core.disposable import Disposable, Limits
+from ..core.journal import Entry
+from .results import lean, sentence
+
+
+def disposable_fields(made: Disposable) -> dict[str, Any]:
+    """What create_sandbox says, and status."""
+    fields: dict[str, Any] = {"sandbox_id": made.id, "status": made.status}
+    fields |= lean(created_at=stamp(made.created), expires_at=stamp(made.expires), name=made.name, image=made.image)
+    fields |= {"provider": made.provider, "network": made.network}
+    return fields | lean(limits=limit_fields(made.limits), notes=[sentence(note) for note in made.notes])
+
+
+def limit_fields(limits: Limits) -> dict[str, Any]:
+    values = {name: getattr(limits, name) or None for name in ("cpu", "memory_mb", "processes", "disk_mb", "gpus")}
+    return lean(**values, told=[sentence(text) for text in limits.told])
+
+
+def listed_fields(made: Disposable) -> dict[str, Any]:
+    """What list_sandboxes says of a container beyond what it says of every sandbox."""
+    return lean(
+        id=made.id, image=made.image, status=made.status, created_at=stamp(made.created), expires_at=stamp(made.expires)
+    )
+
+
+def stamp(seconds: float) -> str:
+    """A time as people and programs read it; nothing for never."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else ""
+
+
+def journal_text(entries: Sequence[Entry]) -> str:
+    """The last commands of a sandbox, oldest first."""
+    parts = [
+        f"[{stamp(entry.at)}] {entry.outcome} after {entry.seconds:.1f} s\n$ {entry.command}\n{entry.tail}".rstrip()
+        for entry in entries
+    ]
+    return "\n\n".join(parts) or "nothing was run here by this server"

@@ -1,0 +1,54 @@
+"""Resources: which sandboxes there are, how one stands, and what was run in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mcp.server.mcpserver.exceptions import ResourceError
+
+from ..core.errors import SandboxError
+from .containers import disposable_fields, journal_text
+from .results import sandbox_fields, sentence
+from .server import SandboxServer
+
+JSON, TEXT = "application/json", "text/plain"
+
+
+def offer(server: SandboxServer) -> None:
+    app = server.app
+
+    @server.resource("sandbox://list", title="Sandboxes", mime_type=JSON)
+    async def sandboxes() -> str:
+        """All sandboxes that can be used: machines, containers, the local one."""
+        made = {it.id: it for it in await app.disposables.list()}
+        members = await app.fleet.offered()
+        listed = [{"name": it.name, "kind": it.describe().kind} | _more(made.get(it.name)) for it in members]
+        return _json({"active_sandbox": app.fleet.active, "sandboxes": listed})
+
+    @server.resource("sandbox://{id}/status", title="How a sandbox stands", mime_type=JSON)
+    async def status(id: str) -> str:
+        """Whether it answers, how long it lives, what it may use."""
+        try:
+            member = app.fleet.member(id)
+            view = sandbox_fields(await app.view(member))
+            found = await app.disposables.find(id)
+            return _json(view | (disposable_fields(found) if found else {}))
+        except SandboxError as problem:
+            raise ResourceError(sentence(problem)) from None
+
+    @server.resource("sandbox://{id}/logs", title="What was run in a sandbox", mime_type=TEXT)
+    async def logs(id: str) -> str:
+        """The last commands that this server ran there, and the end of what they printed."""
+        try:
+            return journal_text(app.journal.of(app.fleet.member(id).name))
+        except SandboxError as problem:
+            raise ResourceError(sentence(problem)) from None
+
+
+def _more(made: Any) -> dict[str, Any]:
+    return {} if made is None else {"id": made.id, "status": made.status, "image": made.image}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=1)

@@ -1,0 +1,106 @@
+"""Tools that run a test suite, start an app for people to look at, and bring a port of a sandbox to this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import Context
+from mcp.types import CallToolResult
+from pydantic import Field
+
+from ...core.command import Running
+from ...core.patience import patience_of
+from ...core.port import DeployOrder
+from ...core.test_report import TestReport
+from ..reporting import Reporting
+from ..results import reply
+from ..server import SandboxServer
+from ..shapes import DeployedShape, ForwardShape, SuiteShape
+from ..suites import deployed_fields, forward_fields, report_fields, report_text, running_fields
+from .containers import GET, SandboxId
+from .exec import RUN, beats, client_name
+
+
+def offer(server: SandboxServer) -> None:
+    server.offer(run_suite(server), title="Run a test suite", annotations=RUN)
+    server.offer(deploy(server), title="Start an app and give its address", annotations=RUN)
+    server.offer(forward(server), title="Bring a port to this machine", annotations=GET)
+
+
+def run_suite(server: SandboxServer) -> Any:
+    async def run_tests(
+        sandbox_id: SandboxId,
+        ctx: Context[None, Any],
+        command: Annotated[str, Field(description="Default: found by what is in path")] = "",
+        path: Annotated[str, Field(description="The project's folder; default: home")] = "",
+        timeout: Annotated[float, Field(description="Seconds, default 600")] = 600,
+        tmux_session: Annotated[str, Field(description="Of a suite that came back as running: its results")] = "",
+    ) -> Annotated[CallToolResult, SuiteShape]:
+        """Run a project's tests (pytest, unittest, node, vitest, jest, go, cargo, anything with JUnit XML) and return
+        counts, failing ids with message and place, coverage. A crash is told as problem, never as 0 failed."""
+        if tmux_session:
+            return told(await server.app.workshop.results_of(sandbox_id, tmux_session))
+        async with Reporting(ctx) as reporting:
+            report = await server.app.workshop.run_tests(
+                sandbox_id,
+                command=command,
+                path=path,
+                timeout_s=timeout,
+                patience_s=server.app.patience_s or patience_of(client_name(ctx)),
+                progress=beats(reporting, timeout),
+            )
+        return told(report)
+
+    return run_tests
+
+
+def told(report: TestReport | Running) -> CallToolResult:
+    if isinstance(report, Running):
+        again = f"still running; after wait_background_task, call run_tests(tmux_session={report.run_id!r})"
+        return reply(running_fields(report), again)
+    return reply(report_fields(report), report_text(report))
+
+
+def deploy(server: SandboxServer) -> Any:
+    async def deploy_app(
+        sandbox_id: SandboxId,
+        command: str,
+        port: Annotated[int, Field(ge=1, le=65535)],
+        ctx: Context[None, Any],
+        health_path: Annotated[str, Field(description="Such as /health; waited for")] = "",
+        timeout: Annotated[float, Field(description="Seconds to become healthy, default 60")] = 60,
+        cwd: str = "",
+    ) -> Annotated[CallToolResult, DeployedShape]:
+        """Start an app as a background job, wait for its port, and return a URL that opens on the user's machine."""
+        async with Reporting(ctx) as reporting:
+            order = DeployOrder(
+                sandbox=server.app.fleet.member(sandbox_id).name,
+                command=command,
+                port=port,
+                cwd=cwd,
+                health_path=health_path,
+                timeout_s=min(timeout, server.app.patience_s or patience_of(client_name(ctx))),
+            )
+            deployed = await server.app.workshop.deploy(order, beats(reporting, timeout))
+        fields = deployed_fields(deployed)
+        return reply(fields, f"{fields['status']}: {fields.get('url', '')}")
+
+    return deploy_app
+
+
+def forward(server: SandboxServer) -> Any:
+    async def forward_port(
+        sandbox_id: SandboxId,
+        port: Annotated[int, Field(ge=1, le=65535)],
+        local_port: Annotated[int, Field(description="Default: the same if it is free", ge=0, le=65535)] = 0,
+        close: bool = False,
+    ) -> Annotated[CallToolResult, ForwardShape]:
+        """Bring a port of a sandbox (TensorBoard, Jupyter, vLLM) to 127.0.0.1 of the user's machine; close ends it."""
+        if close:
+            await server.app.workshop.close_port(sandbox_id, port)
+            return reply({"status": "closed", "port": port}, "closed")
+        opened = await server.app.workshop.forward(sandbox_id, port, local_port=local_port)
+        fields = forward_fields(opened)
+        return reply(fields, str(fields["url"]))
+
+    return forward_port

@@ -1,0 +1,213 @@
+"""Tools for disposable sandboxes: make one, run in it, put files in and take them out, throw it away."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import Context
+from mcp.types import CallToolResult, ToolAnnotations
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from ...core.disposable import Limits, SandboxOrder, Volume
+from ...core.errors import BadArgument
+from ...core.files import Span
+from ...core.patience import patience_of
+from ..containers import disposable_fields
+from ..reporting import Reporting
+from ..results import exec_fields, exec_text, path_text, reply
+from ..server import SandboxServer
+from ..shapes import CommandShape, DisposableShape, FilesShape
+from .exec import RUN, beats, client_name
+
+MAKE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
+GET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
+END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
+
+SandboxId = Annotated[str, Field(description="An id or name, also of an SSH machine")]
+
+
+class Upload(TypedDict, total=False):
+    """One file: its bytes as base64 or text, or a file or folder of the user's machine."""
+
+    path: str
+    content: str
+    text: str
+    local_path: str
+
+
+def offer(server: SandboxServer) -> None:
+    server.offer(create(server), title="Make a disposable sandbox", annotations=MAKE)
+    server.offer(run(server), title="Run a command in a sandbox", annotations=RUN)
+    server.offer(upload(server), title="Put files into a sandbox", annotations=END)
+    server.offer(download(server), title="Take files out of a sandbox", annotations=GET)
+    server.offer(delete(server), title="Throw a sandbox away", annotations=END)
+
+
+def create(server: SandboxServer) -> Any:
+    async def create_sandbox(
+        ctx: Context[None, Any],
+        image: Annotated[str, Field(description="Default: the configured one")] = "",
+        timeout: Annotated[float, Field(description="Seconds to live; renewed while in use. 0: configured")] = 0,
+        env: Annotated[Mapping[str, str], Field()] = {},
+        name: str = "",
+        cpu: float = 0,
+        memory: Annotated[str, Field(description="As 512m or 2g")] = "",
+        gpu: int = 0,
+        network: bool = False,
+        volumes: Annotated[Sequence[str], Field(description="source:target[:rw], where the platform allows")] = (),
+        keep: Annotated[bool, Field(description="Outlive this server")] = False,
+    ) -> Annotated[CallToolResult, DisposableShape]:
+        """Make a clean, isolated sandbox; all tools take its sandbox_id as sandbox_name. delete_sandbox when done."""
+        order = SandboxOrder(
+            name=name,
+            image=image,
+            timeout_s=timeout or server.app.settings.rules.default_timeout_s,
+            env=env,
+            limits=Limits(cpu=cpu, memory_mb=megabytes(memory), gpus=gpu),
+            network=network,
+            volumes=tuple(map(volume, volumes)),
+            keep=keep,
+        )
+        if image.startswith(("/", "~", ".")):
+            # A folder of the user's machine is shown inside.
+            server.app.copies.check_roots(image)
+        made = await server.app.disposables.create(order)
+        if not server.app.fleet.active:
+            # Where nothing else is configured, it is the one that is meant.
+            server.app.fleet.select(made.id)
+        await tell_change(ctx)
+        return reply(disposable_fields(made), f"{made.id} is {made.status}")
+
+    return create_sandbox
+
+
+def run(server: SandboxServer) -> Any:
+    async def run_command(
+        sandbox_id: SandboxId,
+        command: str,
+        ctx: Context[None, Any],
+        timeout: Annotated[float, Field(description="Seconds, default 120")] = 120,
+        cwd: str = "",
+    ) -> Annotated[CallToolResult, CommandShape]:
+        """Run a command in a sandbox, as exec_bash does."""
+        async with Reporting(ctx) as reporting:
+            report = await server.app.run(
+                command,
+                cwd=cwd,
+                timeout_s=timeout,
+                name=sandbox_id,
+                patience_s=server.app.patience_s or patience_of(client_name(ctx)),
+                progress=beats(reporting, timeout),
+            )
+        fields = {"stdout": "", "stderr": "", "duration": round(getattr(report.seen, "seconds", 0.0), 3)}
+        return reply(fields | exec_fields(report), exec_text(report))
+
+    return run_command
+
+
+def upload(server: SandboxServer) -> Any:
+    async def upload_files(
+        sandbox_id: SandboxId,
+        files: Annotated[
+            Sequence[Upload], Field(description="path, and one of content (base64), text, local_path (file or folder)")
+        ],
+    ) -> Annotated[CallToolResult, FilesShape]:
+        """Put files into a sandbox. local_path copies from the user's machine without passing through you."""
+        done = [await put(server, sandbox_id, file) for file in files]
+        return reply({"files": done}, f"{len(done)} put in place")
+
+    return upload_files
+
+
+def download(server: SandboxServer) -> Any:
+    async def download_files(
+        sandbox_id: SandboxId,
+        paths: Sequence[str],
+        local_dir: Annotated[str, Field(description="Folder of the user's machine to copy into instead")] = "",
+        max_bytes: Annotated[int, Field(description="Of each file, default 1000000", ge=1, le=16_000_000)] = 1_000_000,
+    ) -> Annotated[CallToolResult, FilesShape]:
+        """Take files out of a sandbox: as base64 or, with local_dir, copied (folders, too) without passing by you."""
+        done = [await take(server, sandbox_id, path, local_dir, max_bytes) for path in paths]
+        return reply({"files": done}, f"{len(done)} taken")
+
+    return download_files
+
+
+def delete(server: SandboxServer) -> Any:
+    async def delete_sandbox(sandbox_id: str, ctx: Context[None, Any]) -> Annotated[CallToolResult, DisposableShape]:
+        """End a disposable sandbox and all that runs in it, and remove its files."""
+        gone = await server.app.disposables.delete(sandbox_id)
+        await server.app.workshop.forget(gone.id)
+        await tell_change(ctx)
+        return reply({"sandbox_id": gone.id, "status": "deleted"}, f"{gone.id} is deleted")
+
+    return delete_sandbox
+
+
+async def put(server: SandboxServer, sandbox: str, file: Upload) -> dict[str, Any]:
+    path = file.get("path", "")
+    given = [kind for kind in ("content", "text", "local_path") if kind in file]
+    if not path or len(given) != 1:
+        raise BadArgument("each of files needs path and exactly one of content (base64), text or local_path")
+    if given == ["local_path"]:
+        outcome = await server.app.copies.copy_in(file["local_path"], path, name=sandbox)
+        return {"path": path_text(path), "size": outcome.bytes, "files": outcome.sent_files + outcome.skipped_files}
+    data = decoded(file["content"], path) if given == ["content"] else file["text"].encode("utf-8", "surrogateescape")
+    written = await server.app.write(path, data, name=sandbox)
+    return {"path": path_text(path), "size": written.size}
+
+
+async def take(server: SandboxServer, sandbox: str, path: str, local_dir: str, most: int) -> dict[str, Any]:
+    if local_dir:
+        place, outcome = await server.app.copies.copy_out(path, local_dir, name=sandbox)
+        count = outcome.sent_files + outcome.skipped_files
+        return {"path": path_text(path), "size": outcome.bytes, "files": count, "local_path": place}
+    found = await server.app.read(path, Span(limit=most), name=sandbox)
+    fields = {"path": path_text(path), "size": found.size, "content": base64.b64encode(found.data).decode()}
+    return fields | ({"truncated": True} if found.more else {})
+
+
+def decoded(content: str, path: str) -> bytes:
+    try:
+        return base64.b64decode(content, validate=True)
+    except (binascii.Error, ValueError):
+        raise BadArgument(f"content of {path[:200]} is not base64; send base64, or use text") from None
+
+
+def megabytes(text: str) -> int:
+    """512m, 2g, 1.5GiB, or a plain number of megabytes."""
+    units = {
+        "": 1.0,
+        "m": 1.0,
+        "mb": 1.0,
+        "mib": 1.0,
+        "mi": 1.0,
+        "g": 1024.0,
+        "gb": 1024.0,
+        "gib": 1024.0,
+        "gi": 1024.0,
+    }
+    number = text.strip().lower()
+    unit = number.lstrip("0123456789.")
+    try:
+        return int(float(number[: len(number) - len(unit)]) * units[unit.strip()]) if number else 0
+    except (KeyError, ValueError, OverflowError):
+        raise BadArgument(f"memory is {text[:40]!r}; write it as 512m or 2g") from None
+
+
+def volume(text: str) -> Volume:
+    source, _, rest = text.partition(":")
+    target, _, mode = rest.partition(":")
+    if not source or not target.startswith("/") or mode not in ("", "ro", "rw"):
+        raise BadArgument(f"a volume is written as source:/target or source:/target:rw, not {text[:80]!r}")
+    return Volume(source, target, read_only=mode != "rw")
+
+
+async def tell_change(ctx: Context[None, Any]) -> None:
+    """Whoever has subscribed hears that the list of sandboxes is another, whichever protocol it speaks."""
+    await ctx.notify_resources_changed()
+    await ctx.session.send_resource_list_changed()

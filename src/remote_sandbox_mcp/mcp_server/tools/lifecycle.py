@@ -1,0 +1,90 @@
+"""Advanced tools on a disposable sandbox's life: renew, pause, resume, snapshot, restore, endpoint."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from mcp.types import CallToolResult
+from pydantic import Field
+
+from ...core.disposable import SandboxOrder
+from ..containers import disposable_fields
+from ..results import reply
+from ..server import SandboxServer
+from ..shapes import DisposableShape, EndpointShape, SnapshotShape
+from .containers import GET, MAKE
+
+SandboxId = Annotated[str, Field(description="As create_sandbox returned it")]
+
+
+def offer(server: SandboxServer) -> None:
+    """Listed only where the operator asks for them."""
+    if not server.app.settings.expose_advanced_tools:
+        return
+    server.offer(renew(server), title="Let a sandbox live longer", annotations=GET)
+    server.offer(pause(server), title="Pause a sandbox", annotations=GET)
+    server.offer(resume(server), title="Resume a sandbox", annotations=GET)
+    server.offer(snapshot(server), title="Keep a sandbox's files", annotations=MAKE)
+    server.offer(restore(server), title="Make a sandbox of a snapshot", annotations=MAKE)
+    server.offer(endpoint(server), title="Show a port's address", annotations=GET)
+
+
+def renew(server: SandboxServer) -> Any:
+    async def renew_sandbox(
+        sandbox_id: SandboxId, timeout: Annotated[float, Field(description="Seconds from now")]
+    ) -> Annotated[CallToolResult, DisposableShape]:
+        """Let it live for so long from now on."""
+        made = await server.app.disposables.renew(sandbox_id, timeout)
+        return reply(disposable_fields(made), f"{made.id} lives on")
+
+    return renew_sandbox
+
+
+def pause(server: SandboxServer) -> Any:
+    async def pause_sandbox(sandbox_id: SandboxId) -> Annotated[CallToolResult, DisposableShape]:
+        """Stop everything in it for a while; nothing is lost."""
+        made = await server.app.disposables.pause(sandbox_id)
+        return reply(disposable_fields(made), f"{made.id} is {made.status}")
+
+    return pause_sandbox
+
+
+def resume(server: SandboxServer) -> Any:
+    async def resume_sandbox(sandbox_id: SandboxId) -> Annotated[CallToolResult, DisposableShape]:
+        """Let a paused one go on."""
+        made = await server.app.disposables.resume(sandbox_id)
+        return reply(disposable_fields(made), f"{made.id} is {made.status}")
+
+    return resume_sandbox
+
+
+def snapshot(server: SandboxServer) -> Any:
+    async def snapshot_sandbox(sandbox_id: SandboxId, name: str = "") -> Annotated[CallToolResult, SnapshotShape]:
+        """Keep its files as they are now; restore_sandbox makes another with them."""
+        kept = await server.app.disposables.snapshot(sandbox_id, name)
+        return reply({"snapshot": kept, "sandbox_id": sandbox_id}, kept)
+
+    return snapshot_sandbox
+
+
+def restore(server: SandboxServer) -> Any:
+    async def restore_sandbox(
+        snapshot: str, name: str = "", timeout: Annotated[float, Field(description="Seconds; 0: configured")] = 0
+    ) -> Annotated[CallToolResult, DisposableShape]:
+        """A new sandbox with the files of a snapshot."""
+        order = SandboxOrder(name=name, timeout_s=timeout or server.app.settings.rules.default_timeout_s)
+        made = await server.app.disposables.restore(snapshot, order)
+        return reply(disposable_fields(made), f"{made.id} is {made.status}")
+
+    return restore_sandbox
+
+
+def endpoint(server: SandboxServer) -> Any:
+    async def get_sandbox_endpoint(
+        sandbox_id: SandboxId, port: Annotated[int, Field(ge=1, le=65535)]
+    ) -> Annotated[CallToolResult, EndpointShape]:
+        """The platform's own address of a port; forward_port works for every sandbox."""
+        url = await server.app.disposables.endpoint(sandbox_id, port)
+        return reply({"url": url, "port": port}, url)
+
+    return get_sandbox_endpoint

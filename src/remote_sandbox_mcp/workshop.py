@@ -1,0 +1,133 @@
+"""The verbs that work on top of sandboxes: test suites, deployed apps, forwarded ports."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .background import Background, Wanted
+from .core import check
+from .core.command import Running
+from .core.errors import Unsupported
+from .core.job import JobStarted
+from .core.journal import Entry, Journal
+from .core.output import clip
+from .core.port import Deployment, DeployOrder, Forward
+from .core.progress import Progress, silent
+from .core.test_report import TestReport
+from .fleet import Fleet
+
+if TYPE_CHECKING:
+    from .disposables import Disposables
+    from .ports.deploy import Deployments
+    from .ports.forwards import Forwards
+
+TAIL = 4000
+
+
+class Workshop:
+    """What is needed is loaded with the first call."""
+
+    def __init__(self, fleet: Fleet, background: Background, disposables: Disposables, journal: Journal) -> None:
+        self._fleet = fleet
+        self._background = background
+        self._disposables = disposables
+        self._journal = journal
+
+    async def close(self) -> None:
+        if "_deployments" in self.__dict__:
+            await self._deployments.close()
+        if "_forwards" in self.__dict__:
+            await self._forwards.close()
+
+    @functools.cached_property
+    def _forwards(self) -> Forwards:
+        from .ports.forwards import Forwards
+
+        return Forwards(self._fleet.get)
+
+    @functools.cached_property
+    def _deployments(self) -> Deployments:
+        from .ports.deploy import Deployments
+
+        return Deployments(self._fleet.get, self._start, self._forwards, self._endpoint)
+
+    async def run_tests(
+        self, sandbox: str, *, command: str = "", path: str = "", timeout_s: float = 600,
+        patience_s: float | None = None, progress: Progress = silent,
+    ) -> TestReport | Running:  # fmt: skip
+        """Run a suite, or find it; what it printed is kept in the journal."""
+        from .suites.run import run_tests
+
+        for name, text in (("command", command), ("path", path)):
+            check.text_argument(name, text, required=False)
+        check.within("timeout", timeout_s, 1, check.LONGEST_TIMEOUT_S)
+        member = self._fleet.member(sandbox)
+        report = await run_tests(
+            await member.open(),
+            command=command,
+            path=path,
+            timeout_s=timeout_s,
+            patience_s=patience_s,
+            progress=progress,
+        )
+        return self._noted(member.name, report)
+
+    async def results_of(self, sandbox: str, handle: str) -> TestReport | Running:
+        """What came of a suite that outlasted its caller."""
+        from .suites.run import results_of
+
+        member = self._fleet.member(sandbox)
+        return self._noted(member.name, await results_of(await member.open(), check.run_handle(handle)))
+
+    def _noted(self, sandbox: str, report: TestReport | Running) -> TestReport | Running:
+        if isinstance(report, TestReport):
+            counts = f"{report.passed} passed, {report.failed} failed, {report.errors} errors, {report.skipped} skipped"
+            outcome = report.problem or f"{counts}, exit {report.exit_code}"
+            tail = clip(report.log, TAIL).text or clip(report.stderr, TAIL).text
+            self._note(sandbox, report.command, outcome, report.duration, tail)
+        return report
+
+    async def deploy(self, order: DeployOrder, progress: Progress = silent) -> Deployment:
+        """Start an app, and wait until it answers, it ends, or the time is over."""
+        deployed = await self._deployments.deploy(order, progress)
+        self._note(order.sandbox, order.command, deployed.status, deployed.seconds, deployed.log)
+        return deployed
+
+    async def apps(self) -> Sequence[Deployment]:
+        """What this server has deployed, as it is now."""
+        return await self._deployments.list() if "_deployments" in self.__dict__ else ()
+
+    async def forward(self, sandbox: str, port: int, *, local_port: int = 0) -> Forward:
+        """Bring a port of a sandbox to this machine."""
+        return await self._forwards.open(self._fleet.member(sandbox).name, port, local_port=local_port)
+
+    async def close_port(self, sandbox: str, port: int) -> None:
+        await self._forwards.close(self._fleet.member(sandbox).name, port)
+
+    async def forget(self, sandbox: str) -> None:
+        """It is gone, and all that was deployed there with it."""
+        self._journal.forget(sandbox)
+        if "_deployments" in self.__dict__:
+            await self._deployments.forget(sandbox)
+        elif "_forwards" in self.__dict__:
+            await self._forwards.close(sandbox)
+
+    async def _start(self, order: DeployOrder) -> JobStarted:
+        wanted = Wanted(command=order.command, session=order.session, cwd=order.cwd, sandbox=order.sandbox)
+        return (await self._background.start(wanted)).started
+
+    async def _endpoint(self, sandbox: str, port: int) -> str | None:
+        """A platform's own address of a port; where it has none, the port is forwarded."""
+        if await self._disposables.find(sandbox) is None:
+            return None
+        try:
+            return await self._disposables.endpoint(sandbox, port)
+        except Unsupported:
+            return None
+
+    def _note(self, sandbox: str, command: str, outcome: str, seconds: float, tail: str) -> None:
+        entry = Entry(at=time.time(), command=command, outcome=outcome, seconds=seconds, tail=tail)
+        self._journal.note(sandbox, entry)
