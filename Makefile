@@ -22,6 +22,7 @@ $(READY): requirements.txt pyproject.toml
 test: setup ## All tests, on real parts
 	@scripts/system-packages openssh-server openssh-client tmux rsync bubblewrap busybox fish tcsh zsh dash shellcheck \
 		systemd docker.io debootstrap iproute2
+	@$(BIN)/python -m tests.support.engine
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: setup ## Format, lint, types, import contract, shell scripts, tests

@@ -13,7 +13,8 @@ from remote_sandbox_mcp.core.disposable import SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from tests.backends.contract import Contract, JobContract, Opener
 
-pytestmark = pytest.mark.xdist_group("platform")
+# The first of them waits for the platform to come up.
+pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,8 @@ from tests.backends.contract import finish
 from tests.backends.contract.basics import eventually, said
 from tests.support.platform import API_KEY, IMAGE, WITHOUT_PYTHON, Platform, free_port
 
-pytestmark = pytest.mark.xdist_group("platform")
+# The first of them waits for the platform to come up.
+pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
 RULES = Rules(default_image=IMAGE)
 
 

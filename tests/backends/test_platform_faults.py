@@ -24,10 +24,11 @@ from tests.support.engine import as_root
 from tests.support.line import ThreadedLine
 from tests.support.platform import IMAGE, WITHOUT_PYTHON, Platform, free_port
 
-pytestmark = pytest.mark.xdist_group("platform")
+# The first of them waits for the platform to come up.
+pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
 RULES = Rules(default_image=IMAGE)
 FOREVER = "echo begun; while :; do sleep 0.1; done"
-MANY, WAVE = 50, 6
+MANY, WAVE = 50, 3
 
 
 @asynccontextmanager

@@ -34,7 +34,8 @@ async def machine(request: pytest.FixtureRequest, fleet: Fleet, tmp_path: Path) 
 
 
 async def listed(machine: Sandbox) -> str:
-    seen = await machine.run(Command("ls -d /tmp/rsmcp-tests-*"))
+    # Other tests have folders there, too.
+    seen = await machine.run(Command("find /tmp -maxdepth 1 -name 'rsmcp-tests-*' -user $(id -u) 2>/dev/null"))
     assert isinstance(seen, Completed)
     return seen.stdout.head.decode()
 

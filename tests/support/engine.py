@@ -191,3 +191,9 @@ def _cgroup(name: str) -> Path:
 def _run(*words: str) -> None:
     with suppress(OSError):
         subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+
+
+if __name__ == "__main__":
+    # Before the tests, which have little time each.
+    for wanted in ("systemd", "sandbox"):
+        made_image(wanted)

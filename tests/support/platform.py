@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
+import secrets
 import signal
 import socket
 import subprocess
@@ -177,8 +179,9 @@ class Bridge:
     """A network interface for one engine's containers."""
 
     def __init__(self) -> None:
-        self.name = f"osb{os.getpid()}"
-        self.address = f"10.213.{os.getpid() % 250 + 1}.1/24"
+        # By chance: a worker may have two at once, and another worker some more.
+        self.name = f"osb{secrets.token_hex(4)}"
+        self.address = f"10.{random.randint(64, 250)}.{random.randint(1, 250)}.1/24"
 
     def make(self) -> None:
         for words in (
