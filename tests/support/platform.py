@@ -42,6 +42,7 @@ class Platform:
         self.engine = Engine((*NETWORK, f"--bridge={self.bridge.name}"))
         self.folder = Path(tempfile.mkdtemp(prefix="platform-", dir="/tmp"))
         self.port = free_port()
+        self._ports = 20_000 + random.randrange(100) * 100
         self._server: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Platform:
@@ -143,7 +144,7 @@ class Platform:
         return False
 
     def _config(self) -> str:
-        low = 20_000 + os.getpid() % 100 * 100
+        low = self._ports
         sections: dict[str, dict[str, object]] = {
             "server": {"host": "127.0.0.1", "port": self.port, "api_key": API_KEY},
             "log": {"level": "WARNING"},

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import secrets
-from collections.abc import Awaitable
+from collections.abc import Callable
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ...core.command import Command, Completed, Environment, Running
 from ...core.disposable import Disposable
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from opensandbox.models.execd import Execution
 
 PYTHON = "python3"
-OPEN_S = 20.0
+G = TypeVar("G", OutpostClient, OutpostLane, PortRelay)
+SOON_OPEN_S, OPEN_S = 6.0, 20.0
 NOT_FOUND = 127
 
 
@@ -61,48 +62,47 @@ class Way:
         # One that is paused takes connections, too, and lets them wait.
         if self._address and isinstance(fate := await self._link.why_not(self.disposable), (Gone, Paused)):
             raise fate
-        line, token = await self._line(program.OUTPOST)
-        client = OutpostClient(line)
-        await self._greeted(client.greet(token), line)
-        return client
+        return await self._greeted(program.OUTPOST, OutpostClient)
 
     async def lane(self) -> OutpostLane:
         """Raises ConnectError."""
-        line, token = await self._line(program.LANE)
-        lane = OutpostLane(line, self.disposable.title)
-        await self._greeted(lane.greet(token), line)
-        return lane
+        return await self._greeted(program.LANE, lambda line: OutpostLane(line, self.disposable.title))
 
     async def relay(self) -> PortRelay:
         """Raises ConnectError."""
-        line, token = await self._line(RELAY)
-        relay = PortRelay(line, self.disposable.title)
-        await self._greeted(relay.greet(token), line)
-        return relay
+        return await self._greeted(RELAY, lambda line: PortRelay(line, self.disposable.title))
 
-    async def _greeted(self, greeting: Awaitable[None], line: HttpLine) -> None:
-        try:
-            await within(greeting, OPEN_S)
-        except BaseException as problem:
-            line.close()
-            if isinstance(problem, (NoOutpost, asyncio.TimeoutError)):
-                raise await self._why(str(problem) or "no answer in time") from None
-            raise
+    async def _greeted(self, pieces: tuple[str, ...], make: Callable[[HttpLine], G]) -> G:
+        """Who has greeted us at the far end of a new line. Raises ConnectError, NoPython."""
+        for limit in (SOON_OPEN_S, OPEN_S):
+            line, token = await self._line(pieces)
+            spoken = make(line)
+            try:
+                await within(spoken.greet(token), limit)
+                return spoken
+            except asyncio.TimeoutError:
+                # Now and then a request on a new container's port is never answered; another one is.
+                line.close()
+            except BaseException as problem:
+                line.close()
+                if isinstance(problem, NoOutpost):
+                    raise await self._why(str(problem)) from None
+                raise
+        raise await self._why("no answer in time")
 
-    async def _line(self, pieces: tuple[str, ...]) -> tuple[HttpLine, str]:
+    async def _line(self, pieces: tuple[str, ...], *, again: bool = True) -> tuple[HttpLine, str]:
         """A program at the far end of a new line. A bridge of earlier may be gone: then there is a new one."""
-        known = self._address is not None
         try:
             # Its parts have limits of their own: a busy platform may need long for each.
             address = await self._bridge()
-            return await within(self._start(address, pieces), OPEN_S)
+            return await within(self._start(address, pieces), SOON_OPEN_S if again else OPEN_S)
         except (NoOutpost, asyncio.TimeoutError) as problem:
             self._address = None
-            if not known:
+            if not again:
                 raise await self._why(str(problem) or "no answer in time") from None
         if known_reason := await self._link.why_not(self.disposable):
             raise known_reason
-        return await self._line(pieces)
+        return await self._line(pieces, again=False)
 
     async def _start(self, address: tuple[str, dict[str, str]], pieces: tuple[str, ...]) -> tuple[HttpLine, str]:
         url, headers = address
