@@ -242,5 +242,7 @@ async def test_what_was_handed_over_still_ends_at_its_own_timeout(machine: Sshd,
     async with serve(tmp_path, entry(machine), env=IMPATIENT) as server:
         handle = (await server.run("sleep 655", timeout_s=2))["tmux_session"]
         await until(lambda: not running(machine, "655"), "the timeout")
-        seen = await server.call("check_background_task", tmux_session=handle)
+        # Its keeper still has to write that down.
+        seen = await server.call("wait_background_task", tmux_session=handle, timeout_s=20)
+        assert seen.pop("reason") == "ended"
         assert seen == {"tmux_session": handle, "running": False, "exit_code": 124, "timed_out": True}
