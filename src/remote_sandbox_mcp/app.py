@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from .workshop import Workshop
 
 REMEMBERED_VERSIONS = 1000
-LARGEST_RULES = 1 << 20
 
 
 @dataclass(frozen=True)

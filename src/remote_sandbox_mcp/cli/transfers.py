@@ -117,10 +117,10 @@ def _done(transfer: Transfer, stale: bool) -> tuple[str, str]:
 
 def _fields(transfer: Transfer, stale: bool) -> dict[str, Any]:
     """As check_file_transfer_task tells it, with what its caller knows already."""
-    from ..mcp_server.results import path_text
+    from ..mcp_server.results import plain_text
     from ..mcp_server.transfers import transfer_fields
 
-    ends = {"source": path_text(str(transfer.order.source)), "target": path_text(str(transfer.order.target))}
+    ends = {"source": plain_text(str(transfer.order.source)), "target": plain_text(str(transfer.order.target))}
     return transfer_fields(transfer, stale) | ends | {"created": transfer.created, "log_file": transfer.log_file}
 
 

@@ -9,7 +9,7 @@ from ..background import Begun, Sight
 from ..core.job import Checkpoint, JobSeen, JobState, JobUsage, JobWaited
 from ..core.output import harmless
 from ..core.watch import Event, Watch
-from .results import lean, path_text, sentence
+from .results import lean, plain_text, sentence
 
 LONGEST_COMMAND = 300
 
@@ -19,7 +19,7 @@ def begun_fields(begun: Begun) -> dict[str, Any]:
     fields = {
         "status": "started",
         "tmux_session": started.session,
-        "log_file": path_text(started.log_file),
+        "log_file": plain_text(started.log_file),
         "sandbox": begun.sandbox,
     }
     fields |= lean(watch_id=begun.watch_id or None, launch_recovered=started.recovered)
@@ -32,7 +32,7 @@ def seen_fields(seen: JobSeen) -> dict[str, Any]:
     if seen.exit_code is not None:
         fields["exit_code"] = seen.exit_code
     fields |= lean(signal=seen.signal, stopped=seen.ending == "stopped", error=_trouble(seen))
-    fields |= lean(log_file=path_text(seen.log_file), log_tail=harmless(seen.log).rstrip("\n"))
+    fields |= lean(log_file=plain_text(seen.log_file), log_tail=harmless(seen.log).rstrip("\n"))
     if seen.log_file:
         fields |= {"log_cursor": seen.cursor, "log_bytes": seen.log_size}
     if seen.is_running:
@@ -92,12 +92,12 @@ def sight_fields(sight: Sight) -> dict[str, Any]:
     fields: dict[str, Any] = {"sandbox": sight.sandbox}
     if seen is not None:
         fields |= {"tmux_session": seen.session, "status": sight.state}
-        fields |= lean(exit_code=seen.exit_code, signal=seen.signal, log_file=path_text(seen.log_file))
+        fields |= lean(exit_code=seen.exit_code, signal=seen.signal, log_file=plain_text(seen.log_file))
         fields |= {"started_ts": round(seen.started, 3), "seconds": round(seen.seconds, 1)}
         fields |= lean(command=_short(seen.command), foreign=seen.foreign)
     elif record is not None:
         fields |= {"tmux_session": record.session, "status": sight.state}
-        fields |= lean(exit_code=record.exit_code, log_file=path_text(record.log_file), command=_short(record.command))
+        fields |= lean(exit_code=record.exit_code, log_file=plain_text(record.log_file), command=_short(record.command))
         fields |= {"started_ts": round(record.created, 3)}
     watch_id = record.watch_id if record else 0
     return fields | lean(watch_id=watch_id or None, connection_error=sentence(sight.trouble))
@@ -117,21 +117,21 @@ def watch_fields(watch: Watch) -> dict[str, Any]:
         "name": watch.name,
         "sandbox_name": watch.sandbox,
         "tmux_session": watch.session,
-        "log_file": path_text(watch.log_file),
-        "cwd": path_text(watch.cwd),
-        "launch_command": _text(watch.command),
-        "resume_command": _text(policy.resume_command),
-        "checkpoint_path": path_text(policy.checkpoint_path),
+        "log_file": plain_text(watch.log_file),
+        "cwd": plain_text(watch.cwd),
+        "launch_command": plain_text(watch.command),
+        "resume_command": plain_text(policy.resume_command),
+        "checkpoint_path": plain_text(policy.checkpoint_path),
         "checkpoint_format": policy.checkpoint_format,
-        "checkpoint_command": _text(policy.checkpoint_command),
+        "checkpoint_command": plain_text(policy.checkpoint_command),
         "interval_s": policy.interval_s,
         "status": watch.status.value,
         "last_state": watch.last_state,
-        "last_summary": _text(watch.last_summary),
+        "last_summary": plain_text(watch.last_summary),
         "last_error": sentence(watch.last_error),
         "last_exit_code": watch.last_exit_code,
-        "last_log_tail": _text(watch.last_log_tail),
-        "last_checkpoint_text": _text(watch.last_checkpoint),
+        "last_log_tail": plain_text(watch.last_log_tail),
+        "last_checkpoint_text": plain_text(watch.last_checkpoint),
         "auto_resume": policy.auto_resume,
         "resume_attempts": watch.resume_attempts,
         "max_resume_attempts": policy.max_resume_attempts,
@@ -151,11 +151,7 @@ def event_fields(event: Event) -> dict[str, Any]:
         "id": event.id,
         "watch_id": event.watch_id,
         "event_type": event.type.value,
-        "summary": _text(event.summary),
+        "summary": plain_text(event.summary),
         "created_ts": event.created,
         "payload": {name: value for name, value in event.payload.items() if value not in (None, "", [])},
     }
-
-
-def _text(text: str) -> str:
-    return harmless(text.encode("utf-8", "surrogateescape"))

@@ -132,6 +132,6 @@ def file_content(data: bytes) -> dict[str, Any]:
     return {"content": base64.b64encode(data).decode(), "encoding": "base64"}
 
 
-def path_text(path: str) -> str:
-    """A remote name for a reader: bytes that are no UTF-8 and controls are shown, not sent."""
+def plain_text(path: str) -> str:
+    """Names and texts of another machine for a reader: bytes that are no UTF-8 and controls are shown, not sent."""
     return harmless(path.encode("utf-8", "surrogateescape"))

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..core.command import Running
-from ..core.output import clip, harmless
+from ..core.output import clip
 from ..core.port import Deployment, Forward
 from ..core.test_report import TestFailure, TestReport
-from .results import lean, path_text, sentence
+from .results import lean, plain_text, sentence
 
 LOG_CHARS = 6000
 
@@ -20,22 +20,24 @@ def report_fields(report: TestReport) -> dict[str, Any]:
     fields |= {"duration": round(report.duration, 3), "exit_code": report.exit_code}
     fields |= lean(problem=sentence(report.problem), failures=[failure_fields(it) for it in report.failures])
     fields |= lean(failures_left_out=report.failures_left_out or None, coverage=report.coverage, runner=report.runner)
-    fields |= lean(command=_text(report.command), complete=None if report.complete else "no")
-    fields |= lean(slowest=[{"id": _text(it.id), "seconds": round(it.seconds, 3)} for it in report.slowest])
-    fields |= lean(log=clip(report.log, LOG_CHARS).text, log_file=path_text(report.log.file))
-    fields |= lean(stderr=clip(report.stderr, LOG_CHARS).text, counted_from=_text(report.source))
-    return fields | lean(other_runners=[_text(name) for name in report.others])
+    fields |= lean(command=plain_text(report.command), complete=None if report.complete else "no")
+    fields |= lean(slowest=[{"id": plain_text(it.id), "seconds": round(it.seconds, 3)} for it in report.slowest])
+    fields |= lean(log=clip(report.log, LOG_CHARS).text, log_file=plain_text(report.log.file))
+    fields |= lean(stderr=clip(report.stderr, LOG_CHARS).text, counted_from=plain_text(report.source))
+    return fields | lean(other_runners=[plain_text(name) for name in report.others])
 
 
 def failure_fields(failure: TestFailure) -> dict[str, Any]:
-    fields = lean(id=_text(failure.id), message=_text(failure.message), file=path_text(failure.file))
+    fields = lean(id=plain_text(failure.id), message=plain_text(failure.message), file=plain_text(failure.file))
     return fields | lean(line=failure.line or None)
 
 
 def report_text(report: TestReport) -> str:
     counts = f"{report.passed} passed, {report.failed} failed, {report.errors} errors, {report.skipped} skipped"
     lines = [report.problem and f"problem: {sentence(report.problem)}", counts]
-    lines += [f"{_text(it.id)}: {_text(it.message).splitlines()[0] if it.message else ''}" for it in report.failures]
+    lines += [
+        f"{plain_text(it.id)}: {plain_text(it.message).splitlines()[0] if it.message else ''}" for it in report.failures
+    ]
     return "\n".join(filter(None, lines))
 
 
@@ -48,7 +50,9 @@ def deployed_fields(deployed: Deployment) -> dict[str, Any]:
     health = deployed.health
     fields: dict[str, Any] = {"status": deployed.status} | lean(url=deployed.url)
     fields["health"] = {"ok": health.ok} | lean(status=health.status or None, problem=sentence(health.problem))
-    fields |= lean(task=deployed.task, log=_text(deployed.log).rstrip("\n"), log_file=path_text(deployed.log_file))
+    fields |= lean(
+        task=deployed.task, log=plain_text(deployed.log).rstrip("\n"), log_file=plain_text(deployed.log_file)
+    )
     fields |= lean(exit_code=deployed.exit_code, problem=sentence(deployed.problem))
     return fields | lean(notes=[sentence(note) for note in deployed.notes])
 
@@ -66,7 +70,3 @@ def forward_fields(forward: Forward) -> dict[str, Any]:
     fields = {"status": "open", "url": forward.url, "port": forward.port, "local_port": forward.local_port}
     notes = [] if forward.answers else ["nothing listens on that port yet; the address works as soon as something does"]
     return fields | lean(notes=notes)
-
-
-def _text(text: str) -> str:
-    return harmless(text.encode("utf-8", "surrogateescape"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.files import Problem
 from ..core.transfer import Headway, Order, Outcome
-from .results import lean, path_text, sentence
+from .results import lean, plain_text, sentence
 
 if TYPE_CHECKING:
     from ..store.transfers import Transfer
@@ -33,7 +33,9 @@ def outcome_fields(outcome: Outcome, order: Order) -> dict[str, Any]:
 
 
 def problem_fields(problems: tuple[Problem, ...], count: int) -> dict[str, Any]:
-    shown = [{"path": path_text(problem.path), "reason": sentence(problem.reason)} for problem in problems[:MOST_SHOWN]]
+    shown = [
+        {"path": plain_text(problem.path), "reason": sentence(problem.reason)} for problem in problems[:MOST_SHOWN]
+    ]
     return lean(problems=shown, problem_count=count if count > len(shown) else None)
 
 
@@ -86,7 +88,7 @@ def headway_fields(headway: Headway) -> dict[str, Any]:
         "bytes_per_s": round(headway.rate),
     }
     left_s = None if headway.left_s is None else round(headway.left_s, 1)
-    return fields | lean(left_s=left_s, path=path_text(headway.path))
+    return fields | lean(left_s=left_s, path=plain_text(headway.path))
 
 
 def headway_text(headway: Headway) -> str:
@@ -104,4 +106,4 @@ def cancelled_fields(done: Cancelled) -> dict[str, Any]:
 
 
 def _text(path: bytes) -> str:
-    return path_text(path.decode("utf-8", "surrogateescape"))
+    return plain_text(path.decode("utf-8", "surrogateescape"))

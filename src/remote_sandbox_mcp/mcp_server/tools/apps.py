@@ -9,7 +9,6 @@ from mcp.types import CallToolResult
 from pydantic import Field
 
 from ...core.command import Running
-from ...core.patience import patience_of
 from ...core.port import DeployOrder
 from ...core.test_report import TestReport
 from ..reporting import Reporting
@@ -18,7 +17,7 @@ from ..server import SandboxServer
 from ..shapes import DeployedShape, ForwardShape, SuiteShape
 from ..suites import deployed_fields, forward_fields, report_fields, report_text, running_fields
 from .containers import GET, SandboxId
-from .exec import RUN, beats, client_name
+from .exec import RUN, beats, patience
 
 
 def offer(server: SandboxServer) -> None:
@@ -46,7 +45,7 @@ def run_suite(server: SandboxServer) -> Any:
                 command=command,
                 path=path,
                 timeout_s=timeout,
-                patience_s=server.app.patience_s or patience_of(client_name(ctx)),
+                patience_s=patience(server, ctx),
                 progress=beats(reporting, timeout),
             )
         return told(report)
@@ -79,7 +78,7 @@ def deploy(server: SandboxServer) -> Any:
                 port=port,
                 cwd=cwd,
                 health_path=health_path,
-                timeout_s=min(timeout, server.app.patience_s or patience_of(client_name(ctx))),
+                timeout_s=min(timeout, patience(server, ctx)),
             )
             deployed = await server.app.workshop.deploy(order, beats(reporting, timeout))
         fields = deployed_fields(deployed)

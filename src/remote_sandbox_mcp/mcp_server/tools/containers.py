@@ -15,13 +15,12 @@ from typing_extensions import TypedDict
 from ...core.disposable import Limits, SandboxOrder, Volume
 from ...core.errors import BadArgument
 from ...core.files import Span
-from ...core.patience import patience_of
 from ..containers import disposable_fields
 from ..reporting import Reporting
-from ..results import exec_fields, exec_text, path_text, reply
+from ..results import exec_fields, exec_text, plain_text, reply
 from ..server import SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
-from .exec import RUN, beats, client_name
+from .exec import RUN, beats, patience
 
 MAKE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
 GET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
@@ -100,7 +99,7 @@ def run(server: SandboxServer) -> Any:
                 cwd=cwd,
                 timeout_s=timeout,
                 name=sandbox_id,
-                patience_s=server.app.patience_s or patience_of(client_name(ctx)),
+                patience_s=patience(server, ctx),
                 progress=beats(reporting, timeout),
             )
         fields = {"stdout": "", "stderr": "", "duration": round(getattr(report.seen, "seconds", 0.0), 3)}
@@ -155,19 +154,19 @@ async def put(server: SandboxServer, sandbox: str, file: Upload) -> dict[str, An
         raise BadArgument("each of files needs path and exactly one of content (base64), text or local_path")
     if given == ["local_path"]:
         outcome = await server.app.copies.copy_in(file["local_path"], path, name=sandbox)
-        return {"path": path_text(path), "size": outcome.bytes, "files": outcome.sent_files + outcome.skipped_files}
+        return {"path": plain_text(path), "size": outcome.bytes, "files": outcome.sent_files + outcome.skipped_files}
     data = decoded(file["content"], path) if given == ["content"] else file["text"].encode("utf-8", "surrogateescape")
     written = await server.app.write(path, data, name=sandbox)
-    return {"path": path_text(path), "size": written.size}
+    return {"path": plain_text(path), "size": written.size}
 
 
 async def take(server: SandboxServer, sandbox: str, path: str, local_dir: str, most: int) -> dict[str, Any]:
     if local_dir:
         place, outcome = await server.app.copies.copy_out(path, local_dir, name=sandbox)
         count = outcome.sent_files + outcome.skipped_files
-        return {"path": path_text(path), "size": outcome.bytes, "files": count, "local_path": place}
+        return {"path": plain_text(path), "size": outcome.bytes, "files": count, "local_path": place}
     found = await server.app.read(path, Span(limit=most), name=sandbox)
-    fields = {"path": path_text(path), "size": found.size, "content": base64.b64encode(found.data).decode()}
+    fields = {"path": plain_text(path), "size": found.size, "content": base64.b64encode(found.data).decode()}
     return fields | ({"truncated": True} if found.more else {})
 
 

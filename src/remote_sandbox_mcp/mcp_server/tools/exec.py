@@ -43,7 +43,7 @@ def run_command(server: SandboxServer) -> Any:
                 timeout_s=timeout_s,
                 limit=max_output_chars,
                 name=sandbox_name,
-                patience_s=server.app.patience_s or patience_of(client_name(ctx)),
+                patience_s=patience(server, ctx),
                 progress=beats(reporting, timeout_s),
             )
         return reply(exec_fields(report), exec_text(report))
@@ -51,9 +51,10 @@ def run_command(server: SandboxServer) -> Any:
     return exec_bash
 
 
-def client_name(ctx: Context[None, Any]) -> str:
+def patience(server: SandboxServer, ctx: Context[None, Any]) -> float:
+    """Seconds within which this client is to be answered."""
     params = ctx.session.client_params
-    return params.client_info.name if params else ""
+    return server.app.patience_s or patience_of(params.client_info.name if params else "")
 
 
 def beats(reporting: Reporting, total: float) -> Progress:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ...core.errors import BadArgument
 from ...core.files import Entry, Match, Problem, Search, Span
-from ..results import file_content, lean, path_text, reply
+from ..results import file_content, lean, plain_text, reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import ContentShape, FoundShape, ListingShape, WrittenShape
 
@@ -137,13 +137,13 @@ def decode(content: str, encoding: str) -> bytes:
 
 
 def entry_fields(entry: Entry) -> dict[str, Any]:
-    fields = {"path": path_text(entry.path), "is_dir": entry.is_dir, "size": entry.size, "mtime": entry.mtime}
+    fields = {"path": plain_text(entry.path), "is_dir": entry.is_dir, "size": entry.size, "mtime": entry.mtime}
     return fields | ({"kind": entry.kind} if entry.kind not in ("file", "dir") else {})
 
 
 def match_fields(match: Match) -> dict[str, Any]:
-    return {"path": path_text(match.path)} | lean(line=match.line or None, text=path_text(match.text))
+    return {"path": plain_text(match.path)} | lean(line=match.line or None, text=plain_text(match.text))
 
 
 def problem_fields(problems: tuple[Problem, ...]) -> dict[str, Any]:
-    return lean(problems=[{"path": path_text(problem.path), "reason": problem.reason} for problem in problems])
+    return lean(problems=[{"path": plain_text(problem.path), "reason": problem.reason} for problem in problems])

@@ -17,14 +17,13 @@ from ...background.values import Ensure
 from ...core.command import RUN_ID, Running
 from ...core.errors import BadArgument
 from ...core.job import JobWait
-from ...core.patience import patience_of
 from ...core.supervision import WatchOrder
 from ..jobs import begun_fields, seen_fields, seen_text, sight_fields, waited_fields
 from ..results import exec_text, lean, reply, task_fields
 from ..server import SandboxName, SandboxServer
 from ..shapes import JobShape, JobsShape, SentShape, StartedShape, WaitedShape
 from ..watchdog import start_watchdog
-from .exec import ASK, END, RUN, client_name
+from .exec import ASK, END, RUN, patience
 
 TYPE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
 
@@ -148,7 +147,7 @@ def wait_for_task(server: SandboxServer) -> Any:
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, WaitedShape]:
         """Wait until a job ends, prints a line that fits, or is silent. Use this instead of asking again and again."""
-        seconds = min(timeout_s, server.app.patience_s or patience_of(client_name(ctx)))
+        seconds = min(timeout_s, patience(server, ctx))
         if RUN_ID.match(tmux_session):
             if until_pattern or silence_s:
                 raise BadArgument("until_pattern and silence_s are for jobs; a command of exec_bash is awaited")
