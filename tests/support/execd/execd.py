@@ -44,6 +44,26 @@ def now_ms():
     return int(time.time() * 1000)
 
 
+def pour(source, target):
+    """Until the end of the one, which becomes that of the other; in the kernel, as programs made for it do."""
+    out, into = os.pipe()
+    try:
+        while size := os.splice(source.fileno(), into, 1 << 20):
+            while size:
+                size -= os.splice(out, target.fileno(), size)
+    except OSError:
+        pass
+    finally:
+        os.close(out)
+        os.close(into)
+        # Both directions: the lines that it is used for are of no use with one alone.
+        for end in (source, target):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
 # Commands
 
 COMMANDS = {}
@@ -270,6 +290,8 @@ class Request(BaseHTTPRequestHandler):
         self.chunk(json.dumps(event).encode() + b"\n\n")
 
     def pass_on(self, port, path):
+        if "upgrade" in self.headers.get("Connection", "").lower():
+            return self.pass_on_upgrade(port, path)
         body = self.body()
         headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP_BY_HOP}
         far = http.client.HTTPConnection("127.0.0.1", port)
@@ -286,6 +308,23 @@ class Request(BaseHTTPRequestHandler):
             return self.reply(raw=data, status=answer.status, headers=kept, kind=answer.getheader("Content-Type", ""))
         self.head(answer.status, *kept, ("Transfer-Encoding", "chunked"))
         self.stream(answer, line)
+
+    def pass_on_upgrade(self, port, path):
+        """As a proxy does that was made for it: what is said from the far side's answer on is passed both ways."""
+        self.close_connection = True
+        try:
+            far = socket.create_connection(("127.0.0.1", port))
+        except OSError:
+            return self.reply(raw=b"Bad Gateway\n", status=502, kind="text/plain")
+        with far:
+            for end in (far, self.connection):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            headers = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+            far.sendall(f"{self.command} {path} HTTP/1.1\r\n{headers}\r\n".encode())
+            inward = threading.Thread(target=pour, args=(self.connection, far), daemon=True)
+            inward.start()
+            pour(far, self.connection)
+            inward.join()
 
     def stream(self, answer, far):
         """Until either side ends."""

@@ -1,10 +1,11 @@
 """The far end of lines over HTTP: starts programs in the container and carries their input and output. Python 3.6+.
 
-A platform lets a client reach the ports of a sandbox through proxies that know HTTP and nothing else. So a line is one
-long answer, with all that the program prints, and many short requests, each with the next part of its input:
-    POST /line         {"argv": [...]}    its number and a newline, then what it prints, until it ends
-    POST /line/NUMBER  bytes              handed to the program in the order of asking
-Every request carries the key that was in our environment. Without lines for a while, the bridge ends.
+A platform lets a client reach the ports of a sandbox through proxies that know HTTP:
+    POST /line         its number and a newline, then what the program of X-Line-Argv prints, until it ends
+    POST /line/NUMBER  bytes, handed to the program in the order of asking
+Where every proxy on the way passes on an Upgrade of the first, the connection itself becomes the program's input and
+output, and nobody stands in between any more. Every request carries the key that was in our environment. Without lines
+for a while, the bridge ends.
 """
 
 import fcntl
@@ -26,6 +27,7 @@ PIECE = 1 << 20
 IDLE_S = 120
 # What a request may carry at most: more is no part of a line.
 LARGEST = 64 << 20
+PROTOCOL = "remote-sandbox-line"
 
 
 def widen(pipe: "IO[bytes] | None") -> None:
@@ -45,18 +47,12 @@ class Lines:
         self.used = time.time()
         self.lock = threading.Lock()
 
-    def start(self, argv: "list[str]") -> "tuple[str, subprocess.Popen[bytes]]":
+    def start(self, argv: "list[str]", end: int) -> "tuple[str, subprocess.Popen[bytes]]":
         program = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            bufsize=0,
-            cwd="/",
-            start_new_session=True,
+            argv, stdin=end, stdout=end, stderr=subprocess.STDOUT, bufsize=0, cwd="/", start_new_session=True
         )
-        for end in (program.stdin, program.stdout):
-            widen(end)
+        for pipe in (program.stdin, program.stdout):
+            widen(pipe)
         with self.lock:
             self.count += 1
             self.programs[str(self.count)] = program
@@ -100,8 +96,10 @@ class Visitor(BaseHTTPRequestHandler):
         parts = self.path.strip("/").split("/")
         if len(parts) == 2:
             self.feed(parts[1], body)
+        elif self.headers.get("Upgrade") == PROTOCOL:
+            self.hand_over(json.loads(self.headers["X-Line-Argv"]))
         else:
-            self.open_line(json.loads(body.decode())["argv"])
+            self.open_line(json.loads(self.headers["X-Line-Argv"]))
 
     def answer(self, status: int) -> None:
         self.send_response(status)
@@ -122,8 +120,18 @@ class Visitor(BaseHTTPRequestHandler):
         while view:
             view = view[pipe.write(view) :]
 
+    def hand_over(self, argv: "list[str]") -> None:
+        """The connection to the program; here it is only kept until that ends."""
+        self.close_connection = True
+        self.connection.sendall(
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n" % PROTOCOL.encode()
+        )
+        number, program = self.server.lines.start(argv, self.connection.fileno())
+        program.wait()
+        self.server.lines.end(number)
+
     def open_line(self, argv: "list[str]") -> None:
-        number, program = self.server.lines.start(argv)
+        number, program = self.server.lines.start(argv, subprocess.PIPE)
         self.close_connection = True
         try:
             self.send_response(200)
@@ -173,10 +181,10 @@ class Bridge(ThreadingMixIn, HTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, host: str = "0.0.0.0") -> None:
         self.key = key
         self.lines = Lines()
-        HTTPServer.__init__(self, ("0.0.0.0", 0), Visitor)
+        HTTPServer.__init__(self, (host, 0), Visitor)
 
     def server_bind(self) -> None:
         # The usual one asks a name server for our own name, which may take long and is of no use.

@@ -107,7 +107,9 @@ class Way:
     async def _start(self, address: tuple[str, dict[str, str]], pieces: tuple[str, ...]) -> tuple[HttpLine, str]:
         url, headers = address
         token = secrets.token_hex(16)
-        line = HttpLine(self._link.client, f"{url}/line", headers)
+        # The platform's own proxy passes on requests and answers only.
+        direct = not self._link.platform.use_server_proxy
+        line = HttpLine(self._link.client, f"{url}/line", headers, may_upgrade=direct)
         try:
             await line.start([PYTHON, "-IS", "-c", program.loader(pieces), token])
         except BaseException:
