@@ -16,7 +16,7 @@ import keyring.errors
 import pytest
 
 from remote_sandbox_mcp.config import ring
-from remote_sandbox_mcp.config.handed import FILE, daemon_environ, hand_over, handed_entries, withdraw
+from remote_sandbox_mcp.config.handed import FILE, PLATFORM, daemon_environ, hand_over, handed_entries, withdraw
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.machine import Machine
@@ -188,7 +188,7 @@ def test_without_a_keyring_an_owner_only_file_takes_them_and_it_is_said(state: P
     said = hand_over(["gpu1"], listed(GPU1), state)
     assert said == (
         "The daemon needs the secrets of gpu1, which only this client's environment has; there is no keyring that "
-        f"takes them, so they are in {state / FILE}, readable by you alone. To avoid that, put these machines into "
+        f"takes them, so they are in {state / FILE}, readable by you alone. To avoid that, put them into "
         "config.toml and their secrets where a reference (keyring:, file:, command:) finds them."
     )
     assert (state / FILE).stat().st_mode & 0o777 == 0o600
@@ -360,6 +360,41 @@ def test_a_broken_file_is_as_good_as_none(state: Path, text: str) -> None:
     assert handed_entries(state) == "[]"
     hand_over(["gpu2"], listed(GPU2), state)
     assert set(handed(state)) == {"gpu2"}
+
+
+PLATFORM_VARIABLES = {"OPENSANDBOX_SERVER": "http://10.0.0.9:8080", "OPEN_SANDBOX_API_KEY": HIDDEN}
+
+
+def test_the_platform_of_a_client_is_known_to_the_daemon(state: Path, wallet: Keyring) -> None:
+    assert hand_over(["sb-1234", PLATFORM], listed(GPU1, **PLATFORM_VARIABLES), state) == ""
+    assert HIDDEN not in everything_in(state)
+    assert handed(state) == {}
+    found = load(state / "config.toml", daemon_environ({}, state))
+    assert found.settings.platform.server_url == "http://10.0.0.9:8080"
+    assert found.settings.platform.api_key is not None
+    assert found.settings.platform.api_key.reveal() == HIDDEN
+
+
+def test_a_platforms_key_in_a_file_is_told(state: Path) -> None:
+    assert "the secrets of the OpenSandbox platform, which" in hand_over([PLATFORM], PLATFORM_VARIABLES, state)
+    assert (state / FILE).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_platform_without_a_key_is_no_secret(state: Path) -> None:
+    assert hand_over([PLATFORM], {"OPEN_SANDBOX_DOMAIN": "10.0.0.9:8080"}, state) == ""
+    assert daemon_environ({}, state)["OPEN_SANDBOX_DOMAIN"] == "10.0.0.9:8080"
+
+
+def test_a_key_is_not_sent_to_another_platform(state: Path, wallet: Keyring) -> None:
+    hand_over([PLATFORM], PLATFORM_VARIABLES, state)
+    assert "OPEN_SANDBOX_API_KEY" not in daemon_environ({"OPENSANDBOX_SERVER": "http://10.0.0.8:8080"}, state)
+
+
+def test_a_platform_that_moved_to_the_file_is_no_longer_handed_over(state: Path, wallet: Keyring) -> None:
+    hand_over([PLATFORM], PLATFORM_VARIABLES, state)
+    hand_over([PLATFORM], {}, state)
+    assert daemon_environ({}, state) == {}
+    assert not wallet.kept
 
 
 def test_withdrawing_removes_everything(state: Path, wallet: Keyring) -> None:

@@ -1,4 +1,4 @@
-"""Machines that only an MCP client's environment knows, handed over to the daemon: in the keyring, else in a file."""
+"""Machines and a platform that only a client's environment knows, for the daemon: in the keyring, else in a file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ from ..core.errors import ConfigError
 from . import ring
 from .aliases import agent_socket
 from .load import LIST, listed, single
-from .schema import SECRET_KEYS, Entry, read_entry
+from .schema import SECRET_KEYS, SERVICE_VARIABLES, Entry, read_entry
 from .secrets import LITERAL, resolve_secret
 
 FILE = "handed-over.json"
 AGENT = "SSH_AUTH_SOCK"
+# No machine has this name. Its entry has the variables by which the platform of disposable sandboxes is known.
+PLATFORM = ""
 
 _PATHS = ("key_file", "certificate_file")
 # What names a place and tells nothing; the words of a command may be secret themselves.
 _PLACES = ("file:", "keyring:", "env:")
+
+_PLATFORM_KEYS = SERVICE_VARIABLES["opensandbox"]["api_key"]
+_PLATFORM_VARIABLES = (*SERVICE_VARIABLES["opensandbox"]["server_url"], *_PLATFORM_KEYS)
 
 # By the machine's name: when it was handed over, and its entry as REMOTE_SANDBOX_LIST takes it.
 Handed = dict[str, dict[str, Any]]
@@ -39,7 +44,7 @@ class _Kept:
 
 
 def hand_over(names: Iterable[str], environ: Mapping[str, str], state_folder: Path) -> str:
-    """Keep the machines of these names for the daemon, with those that lead there; the newest entry wins.
+    """Keep the machines of these names, or PLATFORM, for the daemon, with those that lead there; the newest entry wins.
 
     Gives the sentence that says so where secrets had to be written to a file, else "". One that the environment does
     not have (any more) is dropped: the daemon finds it in config.toml. May block for seconds: call it in a thread.
@@ -50,7 +55,10 @@ def hand_over(names: Iterable[str], environ: Mapping[str, str], state_folder: Pa
         kept = _read(state_folder)
         held = _held(kept, state_folder)
         before = _merged(kept, held)
-        fresh = {name: _stamped(before.get(name), _portable(*found, environ)) for name, found in here.items()}
+        entries = {name: _portable(*found, environ) for name, found in here.items()}
+        if PLATFORM in wanted and (variables := _platform(environ)):
+            entries[PLATFORM] = variables
+        fresh = {name: _stamped(before.get(name), entry) for name, entry in entries.items()}
         if not fresh and not wanted & before.keys():
             return ""
         secret, plain = _sorted_out(before, wanted, fresh)
@@ -69,16 +77,21 @@ def hand_over(names: Iterable[str], environ: Mapping[str, str], state_folder: Pa
 def handed_entries(state_folder: Path) -> str:
     """The machines that were handed over, as REMOTE_SANDBOX_LIST takes them. May block for seconds."""
     kept = _read(state_folder)
-    return json.dumps([item["entry"] for item in _merged(kept, _held(kept, state_folder)).values()])
+    merged = _merged(kept, _held(kept, state_folder))
+    return json.dumps([item["entry"] for name, item in merged.items() if name != PLATFORM])
 
 
 def daemon_environ(environ: Mapping[str, str], state_folder: Path) -> dict[str, str]:
     """An environment in which the daemon finds what was handed over; what it has itself comes first."""
     kept = _read(state_folder)
     handed = _merged(kept, _held(kept, state_folder))
+    platform = handed.pop(PLATFORM, {"entry": {}})["entry"]
     own = _entries(environ)
     entries = listed(environ, _silent) + [item["entry"] for name, item in handed.items() if name not in own]
-    merged = {**environ, LIST: json.dumps(entries)} if handed else dict(environ)
+    # A server and a key belong together: of two platforms, one's key is not sent to the other.
+    merged = {**environ} if any(map(environ.get, _PLATFORM_VARIABLES)) else {**platform, **environ}
+    if handed:
+        merged[LIST] = json.dumps(entries)
     if handed and kept.agent and not environ.get(AGENT) and os.path.exists(kept.agent):
         merged[AGENT] = kept.agent
     return merged
@@ -149,13 +162,18 @@ def _portable_secret(text: str, environ: Mapping[str, str]) -> str:
         return text
 
 
+def _platform(environ: Mapping[str, str]) -> dict[str, str]:
+    found = {name: environ[name] for name in _PLATFORM_VARIABLES if environ.get(name)}
+    return found | {name: _portable_secret(found[name], environ) for name in _PLATFORM_KEYS if name in found}
+
+
 def _absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
 def _is_secret(entry: Mapping[str, Any]) -> bool:
     """Whether an entry holds what others must not read; variables and start-up lines are where people keep tokens."""
-    secrets = (str(entry.get(key, "")) for key in SECRET_KEYS)
+    secrets = (str(entry.get(key, "")) for key in (*SECRET_KEYS, *_PLATFORM_KEYS))
     return any(text and not text.startswith(_PLACES) for text in secrets) or bool(entry.get("env") or entry.get("init"))
 
 
@@ -255,10 +273,11 @@ def _write(state_folder: Path, kept: _Kept) -> None:
 
 
 def _sentence(secret: Iterable[str], state_folder: Path) -> str:
+    owners = ", ".join(name or "the OpenSandbox platform" for name in secret)
     return (
-        f"The daemon needs the secrets of {', '.join(secret)}, which only this client's environment has; there is no "
+        f"The daemon needs the secrets of {owners}, which only this client's environment has; there is no "
         f"keyring that takes them, so they are in {state_folder / FILE}, readable by you alone. To avoid that, put "
-        "these machines into config.toml and their secrets where a reference (keyring:, file:, command:) finds them."
+        "them into config.toml and their secrets where a reference (keyring:, file:, command:) finds them."
     )
 
 
