@@ -21,7 +21,7 @@ $(READY): requirements.txt pyproject.toml
 
 test: setup ## All tests, on real parts
 	@scripts/system-packages openssh-server openssh-client tmux rsync bubblewrap busybox fish tcsh zsh dash shellcheck \
-		systemd docker.io debootstrap iproute2
+		systemd docker.io docker-registry debootstrap iproute2
 	@$(BIN)/python -m tests.support.engine
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup || { echo "once more, and with nothing beside it: what failed" >&2; \
 		$(BIN)/python -m pytest -n 1 --dist loadgroup --last-failed --last-failed-no-failures none; }

@@ -68,7 +68,7 @@ class FakeProvider:
             expires=now + order.timeout_s if order.timeout_s else 0.0,
             keep=order.keep,
             limits=order.limits,
-            network=order.network,
+            network=bool(order.network),
         )
         self.made[disposable_id] = made
         self.sandboxes[disposable_id] = FakeSandbox(self.answers, name=made.title)

@@ -99,7 +99,6 @@ async def test_only_a_network_that_was_asked_for_is_there(tmp_path: Path) -> Non
 
 NOTES = {
     "nothing unusual": (SandboxOrder(), ()),
-    "hosts": (SandboxOrder(hosts=("pypi.org",)), ("hosts",)),
     "entrypoint": (SandboxOrder(entrypoint=("nginx",)), ("entrypoint",)),
 }
 
@@ -113,6 +112,7 @@ async def test_what_cannot_be_had_is_told(order: SandboxOrder, words: tuple[str,
 
 REFUSED = {
     "a gpu": (SandboxOrder(limits=Limits(gpus=1)), Unsupported, "no GPU"),
+    "some hosts": (SandboxOrder(network=True, hosts=("pypi.org",)), Unsupported, "cannot be narrowed to hosts"),
     "a folder of the host": (SandboxOrder(volumes=(Volume("/", "/host"),)), Unsupported, "upload"),
     "no variable": (SandboxOrder(env={"A=B": "x"}), BadArgument, "variable"),
     "a value with NUL": (SandboxOrder(env={"A": "x\x00"}), BadArgument, "NUL"),

@@ -15,6 +15,7 @@ from remote_sandbox_mcp.config.schema import (
     LOGGING_READERS,
     NOTIFY_READERS,
     OPENSANDBOX_READERS,
+    REGISTRY_READERS,
     SERVER_READERS,
     SERVER_VARIABLES,
     SERVICE_VARIABLES,
@@ -27,7 +28,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
 BY_KEY = (SERVER_VARIABLES, *SERVICE_VARIABLES.values())
 VARIABLES = [variable for keys in BY_KEY for variables in keys.values() for variable in variables]
 OTHERS = ("REMOTE_SANDBOX_LIST", "REMOTE_SANDBOX_MCP_HOME")
-SERVICES = [*OPENSANDBOX_READERS, "api_key", *DISPOSABLE_READERS, *HTTP_READERS, *LOGGING_READERS]
+SERVICES = [*OPENSANDBOX_READERS, "api_key", *REGISTRY_READERS, *DISPOSABLE_READERS, *HTTP_READERS, *LOGGING_READERS]
 TABLES = [*SERVER_READERS, *LOCAL_READERS, *NOTIFY_READERS, "webhook_secret", *HOOK_READERS, *SERVICES]
 KEYS = [*TABLES, *(key for key in Entry.__dataclass_fields__ if key != "where")]
 

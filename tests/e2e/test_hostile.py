@@ -160,7 +160,7 @@ STRINGS = [
     (tool, name)
     for tool, takes in TAKES.items()
     for name, schema in takes.items()
-    if schema["type"] == "string" and name != "command"
+    if schema.get("type") == "string" and name != "command"
 ]
 HARMLESS: dict[str, dict[str, Any]] = {
     "select_sandbox": {},
@@ -201,6 +201,17 @@ async def test_any_string_in_any_argument_gives_a_result_or_one_sentence(
     await server.ask(tool, **HARMLESS[tool] | {argument: text})
     assert nothing_escaped(machine, server)
     assert await still_serves(server)
+
+
+@few
+@given(argument=st.sampled_from(["network", "volumes"]), text=hostile)
+@example(argument="network", text=MEGABYTE)
+@example(argument="volumes", text=MEGABYTE)
+async def test_any_string_in_a_list_of_an_order_is_refused_in_one_sentence(
+    server: Server, machine: Sshd, argument: str, text: str
+) -> None:
+    await server.fail("create_sandbox", **{argument: [text]})
+    assert nothing_escaped(machine, server)
 
 
 @pytest.mark.parametrize(("tool", "argument"), STRINGS)

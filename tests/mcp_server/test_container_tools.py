@@ -232,6 +232,35 @@ async def test_volumes_are_written_as_source_and_target(tools: Caller) -> None:
     assert "source:/target" in (await tools.fail("create_sandbox", volumes=["nothing"]))["error"]
 
 
+@pytest.mark.parametrize(
+    ("network", "has_network"), [(None, False), (False, False), ([], False), (True, True)], ids=str
+)
+async def test_an_embedded_sandbox_has_all_of_the_network_or_none(
+    tools: Caller, network: bool | list[str] | None, has_network: bool
+) -> None:
+    given = {} if network is None else {"network": network}
+    made = await tools.call("create_sandbox", **given)
+    assert made["network"] is has_network
+
+
+@pytest.mark.parametrize(
+    ("network", "says", "code"),
+    [
+        (["pypi.org"], "cannot be narrowed to hosts: say true or false", "unsupported"),
+        (["https://pypi.org/"], "'https://pypi.org/' is no host; write a name", "bad_argument"),
+        ("pypi.org", "network", "bad_argument"),
+    ],
+    ids=["hosts", "no host", "no list"],
+)
+async def test_a_network_that_cannot_be_had_is_refused_and_nothing_is_made(
+    tools: Caller, network: object, says: str, code: str
+) -> None:
+    problem = await tools.fail("create_sandbox", network=network)
+    assert says in problem["error"]
+    assert problem["code"] == code
+    assert [it["name"] for it in (await tools.call("list_sandboxes"))["sandboxes"]] == ["fake"]
+
+
 async def test_a_life_can_be_made_longer_paused_and_resumed(tools: Caller) -> None:
     place = await make(tools, timeout=100)
     renewed = await tools.call("renew_sandbox", sandbox_id=place, timeout=5000)

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from . import paths, readers
 from .json_file import Written, is_json, read_json
 from .machines import Builder
 from .problems import Fault, Tell, plain, quoted
+from .registries import read_registries
 from .schema import (
     HOOK_READERS,
     LOCAL_READERS,
@@ -52,7 +54,7 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     settings, sources = _settings(document, file, in_json, environ, tell)
     in_environ = _unique(_environ_entries(environ, tell), tell)
     in_file = _unique(_file_entries(document, file, environ, tell), tell)
-    _tell_exposed(path, in_file.values(), settings.notify, tell)
+    _tell_exposed(path, in_file.values(), settings, tell)
     entries = {**in_environ, **{name: entry for name, entry in in_file.items() if name not in in_environ}}
     machines = Builder(entries.values(), settings, environ, tell).machines()
     local = _local(document, file, machines, tell)
@@ -161,9 +163,11 @@ def _unique(entries: Iterable[Entry | None], tell: Tell) -> dict[str, Entry]:
     return chosen
 
 
-def _tell_exposed(path: Path, entries: Iterable[Entry], notify: Notify, tell: Tell) -> None:
+def _tell_exposed(path: Path, entries: Iterable[Entry], settings: Settings, tell: Tell) -> None:
     """Passwords in a file that others can read are worth a sentence."""
-    secrets = [notify.webhook_secret, *(getattr(entry, key) for entry in entries for key in SECRET_KEYS)]
+    logins = [login.password for login in settings.platform.registries.values()]
+    machines = [getattr(entry, key) for entry in entries for key in SECRET_KEYS]
+    secrets = [settings.notify.webhook_secret, *logins, *machines]
     if any(secret and not secret.source for secret in secrets) and readable_by_others(str(path)):
         tell(f"{path} holds a password, and other users may read it: run chmod 600 {path}.")
 
@@ -179,10 +183,12 @@ def _settings(
     for exposed in dict.fromkeys(services.exposed):
         if readable_by_others(exposed):
             tell(f"{exposed} holds a key, and other users may read it: run chmod 600 {exposed}.")
+    registries = read_registries(document, file, environ, tell)
+    origins |= {f"registries.{host}": file for host in registries}
     settings = Settings(
         **(values | said),
         notify=notify,
-        platform=services.platform,
+        platform=replace(services.platform, registries=registries),
         rules=services.rules,
         http=services.http,
         logging=services.logging,

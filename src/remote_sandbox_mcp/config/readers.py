@@ -188,6 +188,14 @@ def server_url(value: object) -> str:
     return address.rstrip("/")
 
 
+def registry(value: object) -> str:
+    """The host of a registry, with its port, as the names of its images begin."""
+    given = text(value)
+    if not _AUTHORITY.fullmatch(given):
+        raise Fault('must be a host as images name it, with or without a port, as in "registry.example.org:5000"')
+    return given
+
+
 def pool(value: object) -> dict[str, int]:
     """How many sandboxes of which image are kept ready."""
     if not isinstance(value, Mapping):

@@ -18,7 +18,7 @@ from .secrets import doubt
 from .tables import Labels, read_table
 
 SERVICE_KEYS = ("opensandbox", "disposable", "http", "logging")
-TOP_KEYS = ("default", "hosts", "server", "local", "machines", "notify", "hooks", *SERVICE_KEYS)
+TOP_KEYS = ("default", "hosts", "server", "local", "machines", "notify", "hooks", *SERVICE_KEYS, "registries")
 JSON_KEYS = ("server", "opensandbox", "logging")
 SECRET_KEYS = ("password", "key_passphrase")
 
@@ -67,6 +67,7 @@ OPENSANDBOX_READERS: dict[str, Reader] = {
     "cleanup_after_minutes": readers.amount,
     "pool": readers.pool,
 }
+REGISTRY_READERS: dict[str, Reader] = {"user": readers.text}
 DISPOSABLE_READERS: dict[str, Reader] = {"provider": readers.provider}
 HTTP_READERS: dict[str, Reader] = {
     "host": readers.host,

@@ -28,7 +28,7 @@ def show(configuration: Configuration) -> dict[str, Any]:
         }
         | {
             key: {"value": value, "source": sources.get(key, "default")}
-            for key, value in (_notify(configuration.settings.notify) | _services(configuration.settings)).items()
+            for key, value in _parts(configuration.settings).items()
         },
         "problems": list(configuration.problems),
     }
@@ -80,6 +80,12 @@ def _notify(notify: Notify) -> dict[str, Any]:
         "notify.webhook_format": notify.webhook_format,
         "notify.webhook_secret": _hidden(notify.webhook_secret) or None,
     } | {f"hooks.{name}": f"{hook.command[0]} ({hook.timeout_s:g} s)" for name, hook in notify.hooks.items()}
+
+
+def _parts(settings: Settings) -> dict[str, Any]:
+    logins = settings.platform.registries.items()
+    registries = {f"registries.{host}": f"{login.user}, password {_hidden(login.password)}" for host, login in logins}
+    return _notify(settings.notify) | _services(settings) | registries
 
 
 def _services(settings: Settings) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from .errors import Unsupported
+from .registry import RegistryLogin
 from .sandbox import Sandbox
 from .secret import Secret
 
@@ -54,13 +56,12 @@ class SandboxOrder:
     # Not shown: variables are where people keep tokens.
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     limits: Limits = Limits()
-    # False: none. True: all. `hosts` narrows it where the provider can.
-    network: bool = False
+    # True: all of it. False: none, or nothing is made. None: none where the provider can keep it away.
+    network: bool | None = None
+    # Where any are named: those alone, or nothing is made.
     hosts: tuple[str, ...] = ()
     volumes: tuple[Volume, ...] = ()
     entrypoint: tuple[str, ...] = ()
-    registry_user: str = ""
-    registry_password: Secret | None = None
     # True: it outlives the server, until its time is over or somebody deletes it.
     keep: bool = False
     # "embedded", "opensandbox", or empty for the configured one.
@@ -83,6 +84,7 @@ class Disposable:
     expires: float = 0.0
     keep: bool = False
     limits: Limits = Limits()
+    # Whether anything beyond it can be reached from inside.
     network: bool = False
     notes: tuple[str, ...] = ()
 
@@ -101,6 +103,8 @@ class Platform:
     use_server_proxy: bool = False
     request_timeout_s: float = 30.0
     ready_timeout_s: float = 60.0
+    # By the host of the registry.
+    registries: Mapping[str, RegistryLogin] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +121,15 @@ class Rules:
     cleanup_after_minutes: float = 30.0
     # How many of which image are kept ready.
     pool: Mapping[str, int] = field(default_factory=dict)
+
+
+class NeedsHeaders(Unsupported):
+    """A port's address that no browser opens: its requests must carry these headers, of which only names are told."""
+
+    def __init__(self, message: str, url: str, headers: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.url = url
+        self.headers = headers
 
 
 class Provider(Protocol):
@@ -164,7 +177,7 @@ class Provider(Protocol):
         ...
 
     async def endpoint(self, disposable: Disposable, port: int) -> str:
-        """A URL under which a person on this machine reaches that port of the sandbox."""
+        """A URL under which a person on this machine reaches that port of the sandbox. Raises NeedsHeaders."""
         ...
 
     async def close(self) -> None: ...

@@ -64,7 +64,7 @@ class Making:
             created=now,
             keep=order.keep,
             limits=order.limits,
-            network=order.network,
+            network=bool(order.network),
         )
         return Kept(disposable=plan, timeout_s=order.timeout_s, owner=self._known.me, idle_since=now)
 

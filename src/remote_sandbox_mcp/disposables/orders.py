@@ -9,6 +9,7 @@ from dataclasses import replace
 from ..core import check
 from ..core.disposable import DISPOSABLE_ID, Limits, Rules, SandboxOrder
 from ..core.errors import BadArgument, ConfigError
+from ..core.network import MOST_HOSTS, is_target
 
 EMBEDDED, OPENSANDBOX = "embedded", "opensandbox"
 LONGEST_NAME = 60
@@ -22,6 +23,7 @@ def checked(order: SandboxOrder, rules: Rules, kinds: Collection[str], names: Co
     _check_name(order.name, names)
     _check_timeout(order.timeout_s)
     _check_limits(order.limits)
+    _check_hosts(order.hosts)
     for name in order.env:
         if not _VARIABLE.match(name):
             raise BadArgument(f"env: {name[:60]!r} is no name of a variable; use letters, digits and underscores")
@@ -58,8 +60,10 @@ def provider_for(wanted: str, rules: Rules, kinds: Collection[str]) -> str:
 
 def is_plain(order: SandboxOrder) -> bool:
     """Whether one that was made before it was wanted will do."""
-    special = (order.env, order.hosts, order.volumes, order.entrypoint, order.registry_user, order.metadata)
-    return not (any(special) or order.network or order.keep) and order.limits == Limits() and order.timeout_s > 0
+    special = (order.env, order.hosts, order.volumes, order.entrypoint, order.metadata, order.network, order.keep)
+    # Of one that a platform keeps ready nobody has made sure that its network is off.
+    is_off_enough = order.network is None or order.provider == EMBEDDED
+    return not any(special) and is_off_enough and order.limits == Limits() and order.timeout_s > 0
 
 
 def _check_name(name: str, names: Collection[str]) -> None:
@@ -84,11 +88,19 @@ def _check_limits(limits: Limits) -> None:
         check.within(name, getattr(limits, name), 0, most)
 
 
+def _check_hosts(hosts: Collection[str]) -> None:
+    if len(hosts) > MOST_HOSTS:
+        raise BadArgument(f"network names {len(hosts)} hosts; name at most {MOST_HOSTS}, or use *.name")
+    for host in hosts:
+        if not is_target(host):
+            raise BadArgument(
+                f"network: {host[:80]!r} is no host; write a name, *.name, an address, or a range such as 10.0.0.0/8"
+            )
+
+
 def _texts(order: SandboxOrder) -> Iterator[tuple[str, str]]:
     yield "image", order.image
-    yield "registry_user", order.registry_user
     yield from (("env", text) for text in order.env.values())
-    yield from (("hosts", text) for text in order.hosts)
     yield from (("entrypoint", text) for text in order.entrypoint)
     yield from (("volumes", text) for volume in order.volumes for text in (volume.source, volume.target))
     yield from (("metadata", text) for item in order.metadata.items() for text in item)

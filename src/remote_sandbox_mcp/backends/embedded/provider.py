@@ -80,7 +80,7 @@ class EmbeddedProvider:
             expires=now + order.timeout_s if order.timeout_s else 0.0,
             keep=order.keep,
             limits=asked,
-            network=order.network,
+            network=bool(order.network),
             notes=tuple(notes(order)),
         )
         record = Record(made, order.env if order.keep else {})
@@ -267,6 +267,10 @@ def check(order: SandboxOrder) -> None:
     check_time(order.timeout_s)
     if order.volumes:
         raise Unsupported("an embedded sandbox sees no folder of this machine; upload the files that it needs")
+    if order.hosts:
+        raise Unsupported(
+            "the network of an embedded sandbox cannot be narrowed to hosts: say true or false, or use a platform"
+        )
     for name, value in order.env.items():
         if not name or "=" in name or "\0" in name + value:
             raise BadArgument(f"{name[:60]!r} cannot be the name of a variable, or its value holds a NUL character")
@@ -280,8 +284,6 @@ def check_time(timeout_s: float) -> None:
 def notes(order: SandboxOrder) -> list[str]:
     """What its maker should know, and would not expect."""
     told = []
-    if order.hosts:
-        told.append("hosts: an embedded sandbox has all of the network or none of it; it is not narrowed to hosts")
     if order.network:
         told.append("network: it reaches what listens on this machine's own loopback, and its abstract sockets, too")
     if order.image:

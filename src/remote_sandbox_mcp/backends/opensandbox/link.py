@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.disposable import Disposable, Platform
 from ...core.errors import ConfigError, ConnectError, SandboxError, UnknownSandbox
+from ...core.registry import RegistryLogin
 from ..deadline import within
 from .order import ID, KEEP, NAME, NETWORK, SNAPSHOT, STATUS, Request, is_ours, label_name
 from .problems import told
@@ -66,10 +67,16 @@ class Link:
             self._client = httpx.AsyncClient(transport=transport, timeout=self.platform.request_timeout_s)
         return self._client
 
+    async def _unlock(self) -> None:
+        """The key may be kept by another program, for which the others here must not have to wait."""
+        if self._config is None and self.platform.api_key:
+            await asyncio.to_thread(self.platform.api_key.reveal)
+
     async def manager(self) -> SandboxManager:
         if self._manager is None:
             from opensandbox import SandboxManager
 
+            await self._unlock()
             self._manager = await SandboxManager.create(self.config)
         return self._manager
 
@@ -79,12 +86,14 @@ class Link:
             await self._config.transport.aclose()
         self._config = self._manager = self._client = None
 
-    async def create(self, request: Request, login: tuple[str, str] | None, volumes: list[Any], doing: str) -> str:
+    async def create(self, request: Request, login: RegistryLogin | None, volumes: list[Any], doing: str) -> str:
         """The platform's id of one that is ready. The SDK deletes one that does not get ready."""
         from opensandbox import Sandbox as SdkSandbox
         from opensandbox.models.sandboxes import SandboxImageAuth, SandboxImageSpec
 
-        auth = SandboxImageAuth(username=login[0], password=login[1]) if login else None
+        await self._unlock()
+        password = await asyncio.to_thread(login.password.reveal) if login else ""
+        auth = SandboxImageAuth(username=login.user, password=password) if login else None
         made = await told(
             doing,
             SdkSandbox.create(
@@ -118,6 +127,7 @@ class Link:
         from opensandbox import Sandbox as SdkSandbox
 
         if key not in self._open:
+            await self._unlock()
             connecting = SdkSandbox.connect(key, connection_config=self.config, skip_health_check=True)
             self._open[key] = await told(doing, connecting)
         return self._open[key]

@@ -44,15 +44,23 @@ class Request:
     entrypoint: tuple[str, ...]
     # None: no policy. Else the hosts that may be reached.
     allowed_hosts: tuple[str, ...] | None
+    # Without its policy it must not be made.
+    must_hold: bool
     limits: Limits
     notes: tuple[str, ...]
 
+    @property
+    def has_network(self) -> bool:
+        return NETWORK in self.labels
+
+    def with_network(self, note: str) -> Request:
+        """Where it could not be kept off; whoever asked has to know."""
+        return replace(self, labels={**self.labels, NETWORK: "yes"}, notes=(*self.notes, note))
+
     def without_policy(self) -> Request:
-        """For a platform that cannot hold one; whoever asked has to know."""
-        what = "to the hosts named" if self.allowed_hosts else "off"
-        note = f"the network could not be kept {what}: this platform has no egress control ([egress] in its settings)"
-        labels = {**self.labels, NETWORK: "yes"}
-        return replace(self, allowed_hosts=None, labels=labels, notes=(*self.notes, note))
+        """For a platform that cannot hold one."""
+        note = "the network could not be kept off: this platform has no egress control ([egress] in its settings)"
+        return replace(self.with_network(note), allowed_hosts=None)
 
 
 def request_of(disposable_id: str, order: SandboxOrder, rules: Rules, mark: str) -> Request:
@@ -70,8 +78,9 @@ def request_of(disposable_id: str, order: SandboxOrder, rules: Rules, mark: str)
         labels=_labels(disposable_id, order, mark),
         entrypoint=order.entrypoint,
         allowed_hosts=None if open_network else order.hosts,
+        must_hold=order.network is False or bool(order.hosts),
         limits=replace(limits, told=told),
-        notes=notes,
+        notes=notes + _narrowed(order.hosts),
     )
 
 
@@ -82,6 +91,10 @@ def _life(timeout_s: float) -> tuple[float, tuple[str, ...]]:
         )
         return SHORTEST_LIFE_S, (note,)
     return timeout_s, ()
+
+
+def _narrowed(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    return (f"its network reaches only {', '.join(hosts)}",) if hosts else ()
 
 
 def _resources(limits: Limits) -> tuple[Limits, dict[str, str], tuple[str, ...]]:
@@ -104,7 +117,7 @@ def _labels(disposable_id: str, order: SandboxOrder, mark: str) -> dict[str, str
     ours = {MARK: mark_label(mark), ID: disposable_id}
     ours.update({NAME: name_label(order.name)} if order.name else {})
     ours.update({KEEP: "yes"} if order.keep else {})
-    ours.update({NETWORK: "yes"} if order.network else {})
+    ours.update({NETWORK: "yes"} if order.network or order.hosts else {})
     return {**order.metadata, **ours}
 
 

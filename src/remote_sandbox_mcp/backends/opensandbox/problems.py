@@ -41,6 +41,11 @@ NOT_READY = Row(ConnectError, "it was not ready in time and was removed again; t
 FULL = Row(
     SandboxError, "the platform has no room for it now; delete sandboxes that are not needed, or try later", True
 )
+NO_DISK = Row(
+    SandboxError,
+    "there is no room left on the disk of the platform's machine; delete sandboxes, snapshots and images that are not "
+    "needed there, then try again",
+)
 QUOTA = Row(SandboxError, "the platform's quota is used up; delete sandboxes that are not needed", True)
 GONE = Row(UnknownSandbox, "it is gone: it was deleted, has expired, or was removed from the platform")
 PAUSED = Row(ConnectError, "it is paused; resume it first")
@@ -84,7 +89,11 @@ BY_CODE: tuple[tuple[str, Row], ...] = (
     ("INVALID", REFUSED),
 )
 BY_TEXT: tuple[tuple[str, Row], ...] = (
-    ("no space left on device", FULL),
+    ("no space left on device", NO_DISK),
+    ("disk quota exceeded", NO_DISK),
+    ("database or disk is full", NO_DISK),
+    # Said by an engine whose overlay could not make its own folder there.
+    ("/work/work: no such file", NO_DISK),
     ("no such image", NO_IMAGE),
     ("insufficient", FULL),
     ("cannot allocate memory", FULL),
@@ -102,7 +111,7 @@ BY_STATUS: dict[int, Row] = {
     502: DOWN,
     503: FAILED,
     504: SLOW,
-    507: FULL,
+    507: NO_DISK,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
@@ -11,14 +12,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ...core.command import Environment
-from ...core.disposable import Disposable, Platform, Rules, SandboxOrder, Volume
+from ...core.disposable import Disposable, NeedsHeaders, Platform, Rules, SandboxOrder, Volume
 from ...core.errors import BadArgument, SandboxError, UnknownSandbox, Unreachable
+from ...core.registry import login_for
 from ...core.sandbox import Sandbox
 from ..deadline import within
+from . import egress
 from .link import Link, disposable_of, refreshed, seconds
 from .opened import ContainerSandbox, NoPython, Way
-from .order import MARK, SHORTEST_LIFE_S, SNAPSHOT, Request, is_ours, mark_label, request_of
+from .order import ID, MARK, NETWORK, SHORTEST_LIFE_S, SNAPSHOT, Request, is_ours, mark_label, request_of
 from .problems import told
+from .registry import explained
 
 if TYPE_CHECKING:
     from opensandbox.models.sandboxes import SandboxInfo
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 
 SNAPSHOT_S, SWEEP_S, SOON_S = 300.0, 30.0, 0.1
 AS_IT_IS = Environment()
+# As Kubernetes has it, wherever the platform runs.
+VOLUME_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,251}[a-z0-9])?\Z")
 
 
 class OpenSandboxProvider:
@@ -60,22 +66,57 @@ class OpenSandboxProvider:
             expires=time.time() + request.life_s if request.life_s else 0.0,
             keep=order.keep,
             limits=request.limits,
-            network=order.network or request.allowed_hosts is None,
+            network=request.has_network,
             notes=request.notes,
         )
 
     async def _make(self, request: Request, order: SandboxOrder) -> tuple[str, Request]:
         doing = f"unable to create a sandbox from {request.image or SNAPSHOT + request.snapshot}"
-        password = order.registry_password
-        login = (order.registry_user, password.reveal()) if order.registry_user and password else None
         volumes = [sdk_volume(f"volume-{number}", volume) for number, volume in enumerate(order.volumes)]
         try:
-            return await self._link.create(request, login, volumes, doing), request
+            key = await self._fetch_and_make(request, volumes, doing)
         except SandboxError as problem:
-            if request.allowed_hosts is None or "egress" not in str(problem).lower():
+            if request.allowed_hosts is None or not egress.is_about_policy(problem):
                 raise
-        request = request.without_policy()
-        return await self._link.create(request, login, volumes, doing), request
+            if request.must_hold:
+                why = str(problem).removeprefix(f"{doing}: ")
+                raise egress.refusal(doing, request, why) from None
+            request = request.without_policy()
+            key = await self._fetch_and_make(request, volumes, doing)
+        if request.allowed_hosts is not None:
+            request = await self._look_at_policy(request, key, doing)
+        return key, request
+
+    async def _fetch_and_make(self, request: Request, volumes: list[SdkVolume], doing: str) -> str:
+        login = login_for(request.image, self._link.platform.registries) if request.image else None
+        try:
+            return await self._link.create(request, login, volumes, doing)
+        except BadArgument as problem:
+            raise explained(problem, doing, request.image, login) from None
+
+    async def _look_at_policy(self, request: Request, key: str, doing: str) -> Request:
+        """What was asked of the platform may not be what it does; one whose policy must hold ends here then."""
+        try:
+            why = await egress.gap(self._link, key, doing)
+            if not why:
+                return request
+            if request.must_hold:
+                raise egress.refusal(doing, request, why)
+            manager = await self._link.manager()
+            await told(doing, manager.patch_sandbox_metadata(key, {NETWORK: "yes"}))
+        except BaseException:
+            await self._discard(key, request.labels[ID])
+            raise
+        return request.with_network(f"the network could not be kept off: {why}")
+
+    async def _discard(self, key: str, disposable_id: str) -> None:
+        """Nothing at all is left of one that nobody gets."""
+        self._link.forget(key)
+        manager = await self._link.manager()
+        try:
+            await told("unable to discard a sandbox", manager.kill_sandbox(key))
+        except SandboxError:
+            self._later(self._sweep(disposable_id))
 
     async def _sweep(self, disposable_id: str) -> None:
         """Nothing at all is left of one whose creation was given up: it may appear a while after that."""
@@ -180,7 +221,15 @@ class OpenSandboxProvider:
         if not 0 < port < 65536:
             raise BadArgument(f"{doing}: ports are numbers from 1 to 65535")
         await self._must_be_mine(disposable, doing)
-        address, _ = await self._link.endpoint(disposable.key, port, doing)
+        address, headers = await self._link.endpoint(disposable.key, port, doing)
+        # The SDK says more of itself than anybody needs to know.
+        if needed := tuple(name for name in headers if name not in ("User-Agent", *self._link.config.headers)):
+            raise NeedsHeaders(
+                f"the platform's address of port {port} of {disposable.title} opens in no browser: its requests must "
+                f"carry {' and '.join(needed)}; forward the port instead",
+                f"{address}/",
+                needed,
+            )
         return f"{address}/"
 
     async def close(self) -> None:
@@ -212,5 +261,10 @@ def sdk_volume(name: str, volume: Volume) -> SdkVolume:
     from opensandbox.models.sandboxes import Volume as SdkVolume
 
     folder = Host(path=volume.source) if volume.source.startswith("/") else None
+    if not folder and not VOLUME_NAME.match(volume.source):
+        raise BadArgument(
+            f"volumes: {volume.source[:80]!r} is no name of a volume; use lower-case letters, digits and hyphens, or "
+            "the whole path of a folder of the platform's machine"
+        )
     named = None if folder else PVC(claimName=volume.source)
     return SdkVolume(name=name, host=folder, pvc=named, mountPath=volume.target, readOnly=volume.read_only)

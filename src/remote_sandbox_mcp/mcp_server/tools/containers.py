@@ -56,7 +56,7 @@ def create(server: SandboxServer) -> Any:
         cpu: float = 0,
         memory: Annotated[str, Field(description="As 512m or 2g")] = "",
         gpu: int = 0,
-        network: bool = False,
+        network: Annotated[bool | list[str] | None, Field(description="false, or the only hosts: must hold")] = None,
         volumes: Annotated[Sequence[str], Field(description="source:target[:rw], where the platform allows")] = (),
         keep: Annotated[bool, Field(description="Outlive this server")] = False,
     ) -> Annotated[CallToolResult, DisposableShape]:
@@ -67,7 +67,8 @@ def create(server: SandboxServer) -> Any:
             timeout_s=timeout or server.app.settings.rules.default_timeout_s,
             env=env,
             limits=Limits(cpu=cpu, memory_mb=megabytes(memory), gpus=gpu),
-            network=network,
+            network=network if network is None else bool(network),
+            hosts=tuple(network) if isinstance(network, list) else (),
             volumes=tuple(map(volume, volumes)),
             keep=keep,
         )

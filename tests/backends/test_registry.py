@@ -1,0 +1,133 @@
+"""Images behind a login: a real registry, from which a real platform fetches with what the operator configured."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
+from remote_sandbox_mcp.backends.opensandbox.registry import explained
+from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.errors import BadArgument, ConfigError, SandboxError
+from remote_sandbox_mcp.core.registry import RegistryLogin
+from remote_sandbox_mcp.core.secret import Secret
+from tests.backends.contract.basics import said
+from tests.config.reading import read
+from tests.support.platform import IMAGE, Platform
+from tests.support.registry import PASSWORD, USER, Registry
+
+pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
+WRONG = "not-the-one-of-the-registry"
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[Registry]:
+    with Registry() as registry:
+        yield registry
+
+
+@pytest.fixture(scope="module")
+def image(platform: Platform, registry: Registry) -> str:
+    return registry.take(platform.engine, IMAGE, "private/sandbox:1")
+
+
+@contextmanager
+def fetched(platform: Platform, image: str) -> Iterator[None]:
+    """The engine has none of it before, and none afterwards."""
+    try:
+        yield
+    finally:
+        platform.engine.docker("rmi", image, check=False)
+
+
+def provider(platform: Platform, logins: dict[str, RegistryLogin]) -> OpenSandboxProvider:
+    return OpenSandboxProvider(replace(platform.settings(), registries=logins), Rules(), "tests")
+
+
+def everything_logged(platform: Platform, registry: Registry, caplog: pytest.LogCaptureFixture) -> str:
+    logs = [platform.folder / "log", platform.engine.folder / "log", registry.folder / "log"]
+    return caplog.text + "".join(log.read_text(errors="replace") for log in logs)
+
+
+async def test_an_image_is_fetched_with_the_login_that_is_configured(
+    platform: Platform, registry: Registry, image: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "password").write_text(f"{PASSWORD}\n")
+    (tmp_path / "password").chmod(0o600)
+    text = f'[registries."{registry.host}"]\nuser = "{USER}"\npassword = "file:{tmp_path}/password"\n'
+    configuration = read(tmp_path, text)
+    assert configuration.problems == ()
+    maker = provider(platform, dict(configuration.settings.platform.registries))
+    with caplog.at_level(logging.DEBUG), fetched(platform, image):
+        made = await maker.create(new_disposable_id(), SandboxOrder(image=image, network=True))
+        sandbox = await maker.open(made)
+        assert await said(sandbox, "id -un") == b"agent\n"
+        shown = platform.engine.docker("inspect", platform.container_of(made.key)).stdout
+        assert PASSWORD not in f"{shown}{await said(sandbox, 'env')!r}{made!r}"
+        await sandbox.close()
+        await maker.delete(made)
+    await maker.close()
+    assert PASSWORD not in everything_logged(platform, registry, caplog)
+
+
+@pytest.mark.parametrize(
+    ("password", "words"),
+    [
+        pytest.param("", "the registry {host} wants a login; set user and password under {place}", id="none"),
+        pytest.param(
+            WRONG,
+            f"the registry {{host}} refuses the login of {USER}; correct user and password under {{place}}",
+            id="wrong",
+        ),
+    ],
+)
+async def test_a_login_that_is_missing_or_wrong_is_told_with_its_place(
+    platform: Platform,
+    registry: Registry,
+    image: str,
+    password: str,
+    words: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    logins = {registry.host: RegistryLogin(USER, Secret(password))} if password else {}
+    maker, before = provider(platform, logins), platform.containers()
+    with caplog.at_level(logging.DEBUG), pytest.raises(ConfigError) as refusal:
+        await maker.create(new_disposable_id(), SandboxOrder(image=image, network=True))
+    await maker.close()
+    place = f'[registries."{registry.host}"] in config.toml'
+    assert str(refusal.value) == (
+        f"unable to create a sandbox from {image}: {words.format(host=registry.host, place=place)}"
+    )
+    assert platform.containers() == before
+    assert WRONG not in f"{refusal.value}{everything_logged(platform, registry, caplog)}"
+
+
+async def test_an_image_that_the_registry_has_not_is_not_a_matter_of_the_login(
+    platform: Platform, registry: Registry, image: str
+) -> None:
+    maker = provider(platform, {registry.host: RegistryLogin(USER, Secret(PASSWORD))})
+    with pytest.raises(BadArgument, match="cannot get that image; check its name") as refusal:
+        await maker.create(new_disposable_id(), SandboxOrder(image=f"{registry.host}/private/none:1", network=True))
+    await maker.close()
+    assert f'[registries."{registry.host}"]' in str(refusal.value)
+
+
+def test_a_password_that_was_refused_is_fetched_anew() -> None:
+    kept = ["old", "new"]
+    login = RegistryLogin(USER, Secret.later(lambda: kept.pop(0), "command:pass"))
+    assert login.password.reveal() == "old"
+    problem = BadArgument(
+        "unable: the platform cannot get that image; check its name, and the login where it needs one (unauthorized)"
+    )
+    assert isinstance(explained(problem, "unable", "a.b/c", login), ConfigError)
+    assert login.password.reveal() == "new"
+
+
+def test_other_problems_stay_as_they_are() -> None:
+    problem = SandboxError("unable: the platform failed (unauthorized)")
+    assert explained(problem, "unable", "a.b/c", None) is problem
