@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import logging
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,8 +12,9 @@ from typing import TYPE_CHECKING
 from .background import Background, Wanted
 from .core import check
 from .core.command import Running
-from .core.errors import Unsupported
-from .core.job import JobStarted
+from .core.disposable import DISPOSABLE_ID
+from .core.errors import ConfigError, Unsupported
+from .core.job import JobSeen, JobStarted, JobState
 from .core.journal import Entry, Journal
 from .core.output import clip
 from .core.port import Deployment, DeployOrder, Forward
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from .disposables import Disposables
     from .ports.deploy import Deployments
     from .ports.forwards import Forwards
+    from .store.jobs import JobRecord
+
+log = logging.getLogger(__name__)
 
 TAIL = 4000
 
@@ -50,9 +56,10 @@ class Workshop:
 
     @functools.cached_property
     def _deployments(self) -> Deployments:
-        from .ports.deploy import Deployments
+        from .ports.deploy import Book, Deployments
 
-        return Deployments(self._fleet.get, self._start, self._forwards, self._endpoint)
+        book = Book(self._recall, self._note_end)
+        return Deployments(self._fleet.get, self._start, self._forwards, self._endpoint, book)
 
     async def run_tests(
         self, sandbox: str, *, command: str = "", path: str = "", timeout_s: float = 600,
@@ -97,8 +104,10 @@ class Workshop:
         return deployed
 
     async def apps(self) -> Sequence[Deployment]:
-        """What this server has deployed, as it is now."""
-        return await self._deployments.list() if "_deployments" in self.__dict__ else ()
+        """What was deployed, by this server or another, as it is now."""
+        if "_deployments" not in self.__dict__ and not await self._recall():
+            return ()
+        return await self._deployments.list()
 
     async def forward(self, sandbox: str, port: int, *, local_port: int = 0) -> Forward:
         """Bring a port of a sandbox to this machine."""
@@ -116,11 +125,32 @@ class Workshop:
             await self._forwards.close(sandbox)
 
     async def _start(self, order: DeployOrder) -> JobStarted:
-        wanted = Wanted(command=order.command, session=order.session, cwd=order.cwd, sandbox=order.sandbox)
+        wanted = Wanted(command=order.command, session=order.session, cwd=order.cwd, sandbox=order.sandbox, app=order)
         return (await self._background.start(wanted)).started
 
+    async def _recall(self) -> Sequence[Deployment]:
+        """What is written down as running in sandboxes that can be used here."""
+        try:
+            written = await asyncio.to_thread(self._background.known.apps)
+            for record in written:
+                if record.sandbox not in self._fleet.names:
+                    await self._let_go(record)
+        except ConfigError as problem:
+            # Who only looks is not kept from all else by a file that cannot be read.
+            log.warning("apps of earlier servers are not known: %s", problem)
+            return ()
+        return [as_written(record) for record in written if record.app and record.sandbox in self._fleet.names]
+
+    async def _let_go(self, record: JobRecord) -> None:
+        """What was deployed in a sandbox that is over is over; others may only be out of use here."""
+        if DISPOSABLE_ID.match(record.sandbox) and await self._disposables.find(record.sandbox) is None:
+            await self._note_end(record.job_id, JobSeen(state=JobState.GONE))
+
+    async def _note_end(self, job_id: str, seen: JobSeen) -> None:
+        await asyncio.to_thread(self._background.known.records.note, job_id, seen)
+
     async def _endpoint(self, sandbox: str, port: int) -> str | None:
-        """A platform's own address of a port; where it has none, the port is forwarded."""
+        """A platform's own address of a port; where it has none that a browser opens, the port is forwarded."""
         if await self._disposables.find(sandbox) is None:
             return None
         try:
@@ -131,3 +161,20 @@ class Workshop:
     def _note(self, sandbox: str, command: str, outcome: str, seconds: float, tail: str) -> None:
         entry = Entry(at=time.time(), command=command, outcome=outcome, seconds=seconds, tail=tail)
         self._journal.note(sandbox, entry)
+
+
+def as_written(record: JobRecord) -> Deployment:
+    """An app of an earlier server, before anybody has looked after it."""
+    assert record.app
+    return Deployment(
+        sandbox=record.sandbox,
+        port=record.app.port,
+        status="unknown",
+        task=record.session,
+        job_id=record.job_id,
+        command=record.command,
+        cwd=record.app.cwd,
+        health_path=record.app.health_path,
+        log_file=record.log_file,
+        started=record.created,
+    )

@@ -5,88 +5,25 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-import httpx
 import pytest
 
 from remote_sandbox_mcp.backends.local import open_local
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
+from remote_sandbox_mcp.core.command import Command
 from remote_sandbox_mcp.core.errors import BadArgument, Unreachable, Unsupported
-from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobStarted, new_job_id
+from remote_sandbox_mcp.core.job import JobLook
 from remote_sandbox_mcp.core.machine import LocalPlace
-from remote_sandbox_mcp.core.port import Deployment, DeployOrder, Health, Stream
-from remote_sandbox_mcp.core.progress import Beat
+from remote_sandbox_mcp.core.port import Health, Stream
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.ports.deploy import Deployments, no_endpoint
-from remote_sandbox_mcp.ports.forwards import Forwards
 from remote_sandbox_mcp.ports.health import check_health, check_url
 from remote_sandbox_mcp.testing import FakeSandbox
 from tests.backends.contract.basics import eventually
 from tests.support.sshd import Sshd, free_port
 
-PYTHON = "/usr/bin/python3"
-
-
-@dataclass
-class World:
-    """One sandbox, and what deploys to it."""
-
-    sandbox: Sandbox
-    deployments: Deployments
-    forwards: Forwards
-    beats: list[Beat] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        return self.sandbox.description.name
-
-    async def deploy(self, command: str, port: int, **fields: object) -> Deployment:
-        order = DeployOrder(sandbox=self.name, command=command, port=port, **fields)  # type: ignore[arg-type]
-        return await self.deployments.deploy(order, self.beats.append)
-
-
-@asynccontextmanager
-async def deploying(sandbox: Sandbox, endpoint: str | None = None) -> AsyncIterator[World]:
-    async def get(name: str) -> Sandbox:
-        return sandbox
-
-    async def start(order: DeployOrder) -> JobStarted:
-        session = order.session or new_job_id().replace("job-", "app-")
-        return await sandbox.jobs.start(JobOrder(session=session, script=order.command, cwd=order.cwd))
-
-    async def address(name: str, port: int) -> str | None:
-        return endpoint
-
-    forwards = Forwards(get)
-    deployments = Deployments(get, start, forwards, address if endpoint else no_endpoint)
-    try:
-        yield World(sandbox, deployments, forwards)
-    finally:
-        for deployed in await deployments.list():
-            await sandbox.jobs.stop(JobLook(job_id=deployed.job_id), 0)
-        await deployments.close()
-        await forwards.close()
-        await sandbox.close()
-
-
-@pytest.fixture
-async def walled(tmp_path: Path) -> AsyncIterator[World]:
-    async with deploying(await open_local(LocalPlace(), tmp_path)) as world:
-        yield world
-
-
-def web_server(port: int, folder: str = "~") -> str:
-    return f"cd {folder} && exec {PYTHON} -u -m http.server --bind 127.0.0.1 {port}"
-
-
-async def fetch(url: str) -> httpx.Response:
-    async with httpx.AsyncClient(trust_env=False) as client:
-        return await client.get(url)
+from .world import World, deploying, fetch, web_server
 
 
 @pytest.mark.parametrize("where", ["walled", "machine"])
@@ -128,7 +65,8 @@ async def test_an_app_that_ends_first_has_failed_at_once_with_its_code_and_log(w
 
 async def test_a_port_that_is_taken_is_told_before_anything_starts(walled: World) -> None:
     port = free_port()
-    await walled.deploy(web_server(port), port)
+    await walled.sandbox.run(Command(web_server(port)), patience_s=0.1)
+    await eventually(lambda: check_health(walled.sandbox, port), bool, "something to listen there")
     with pytest.raises(BadArgument, match=f"listens on port {port} already, so nothing was started"):
         await walled.deploy("touch ~/started", port)
     assert "started" not in {Path(entry.path).name for entry in (await walled.sandbox.list("~")).entries}

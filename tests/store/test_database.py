@@ -197,6 +197,14 @@ def test_what_the_second_version_left_to_do_is_done_for_ever(file: Path) -> None
     database.close()
 
 
+@pytest.mark.parametrize("number", [2, 3])
+def test_jobs_from_before_there_were_apps_are_none(file: Path, number: int) -> None:
+    database = reopened(file, number)
+    records = JobRecords(database)
+    assert (records.apps(), {record.app for record in records.list()}) == ((), {None})
+    database.close()
+
+
 @pytest.mark.parametrize("name", ["transfers", "chunks", "watches", "jobs", "disposables"])
 def test_every_statement_has_a_name_and_one_end(name: str) -> None:
     found = statements(name)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.core.job import JobSeen, JobStarted, JobState
+from remote_sandbox_mcp.core.port import DeployOrder
 from remote_sandbox_mcp.store.database import Database
 from remote_sandbox_mcp.store.jobs import JobRecord, JobRecords
 
@@ -101,3 +102,18 @@ def test_the_old_go_unless_they_run(records: JobRecords) -> None:
     assert [record.job_id for record in records.list()] == ["job-3", "job-0"]
     records.remove("job-3")
     assert [record.job_id for record in records.list()] == ["job-0"]
+
+
+def test_apps_that_were_not_seen_to_end_are_found_newest_first(records: JobRecords) -> None:
+    app = replace(JOB, app=DeployOrder(sandbox="gpu1", command=JOB.command, port=8000, health_path="/h", cwd="~/w"))
+    records.add(JOB)
+    records.add(replace(app, job_id="job-00000002", created=101.0, state="starting"))
+    for number, state in ((3, JobState.ENDED), (4, JobState.GONE), (5, JobState.MISSING)):
+        records.add(replace(app, job_id=f"job-0000000{number}"))
+        records.note(f"job-0000000{number}", JobSeen(state=state))
+    records.add(replace(app, job_id="job-00000006", command='{"app": {"port": 1}}', created=102.0, app=None))
+    assert [record.job_id for record in records.apps()] == ["job-00000002"]
+    started = JobStarted(job_id="job-00000002", session="train", log_file="/w/log", cwd="/w", via="tmux")
+    records.started("job-00000002", started)
+    (found,) = records.apps()
+    assert (found.app, found.cwd, found.log_file) == (app.app, "/w", "/w/log")

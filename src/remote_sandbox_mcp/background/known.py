@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..config import paths
 from ..core.errors import BadArgument
 from ..core.job import JobOrder, JobSeen, JobStarted, JobState
 from ..core.lifecycle import decide
+from ..core.port import DeployOrder
 from ..core.watch import Status, Watch
 
 if TYPE_CHECKING:
@@ -46,9 +48,16 @@ class Known:
 
     def is_anything_watched(self) -> bool:
         """Whether there is work for a watchdog; makes no database to find that out."""
+        return self._exists() and bool(self.watches.counts().get(Status.ACTIVE.value))
+
+    def apps(self) -> Sequence[JobRecord]:
+        """Apps that nobody has seen end, newest first; makes no database to find that out."""
+        return self.records.apps() if self._exists() else ()
+
+    def _exists(self) -> bool:
         from ..store.database import STATE_FILE
 
-        return (paths.state_folder() / STATE_FILE).exists() and bool(self.watches.counts().get(Status.ACTIVE.value))
+        return (paths.state_folder() / STATE_FILE).exists()
 
     async def watch(self, watch_id: int) -> Watch:
         """Raises BadArgument where there is none."""
@@ -57,7 +66,7 @@ class Known:
             raise BadArgument(f"there is no watch {watch_id}; list_background_tasks shows those that there are")
         return found
 
-    def write_down(self, sandbox: str, order: JobOrder, watch: Watch | None) -> int:
+    def write_down(self, sandbox: str, order: JobOrder, watch: Watch | None, app: DeployOrder | None = None) -> int:
         """A job that is about to start, and its watch; returns the watch's number."""
         from ..store.jobs import JobRecord
 
@@ -72,6 +81,7 @@ class Known:
                 command=order.script,
                 created=time.time(),
                 watch_id=watch_id,
+                app=app,
             )
         )
         return watch_id

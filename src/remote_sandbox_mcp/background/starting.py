@@ -38,7 +38,7 @@ class Starting:
             # It ends when this server does, which its machine says: nobody could look after it then.
             watch = None
         # Written down first: should this process die now, the job is still known to all others.
-        watch_id = await asyncio.to_thread(self._known.write_down, member.name, order, watch)
+        watch_id = await asyncio.to_thread(self._known.write_down, member.name, order, watch, wanted.app)
         try:
             started = await sandbox.jobs.start(order)
         except SandboxError as problem:
@@ -77,10 +77,12 @@ class Starting:
         """See that somebody will look after a watch, and can log in where it is; says what is in the way."""
         if ensure is None:
             return ()
-        from ..config.handed import hand_over
+        from ..config.handed import PLATFORM, hand_over
 
+        on_platform = self._fleet.member(sandbox).describe().kind == "opensandbox"
+        names = [sandbox, PLATFORM] if on_platform else [sandbox]
         try:
-            handed = await asyncio.to_thread(hand_over, [sandbox], os.environ, paths.state_folder())
+            handed = await asyncio.to_thread(hand_over, names, os.environ, paths.state_folder())
             return tuple(filter(None, (handed, await ensure())))
         except (SandboxError, OSError) as problem:
             return (f"the watchdog could not be prepared: {problem}",)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.job import JobSeen, JobStarted
+from ..core.port import DeployOrder
 from ..core.supervision import WatchOrder
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class Wanted:
     cwd: str = ""
     sandbox: str = ""
     watch: WatchOrder | None = None
+    # Where the job is an app, which is then known as that to every process.
+    app: DeployOrder | None = None
 
 
 @dataclass(frozen=True)

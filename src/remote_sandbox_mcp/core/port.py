@@ -101,18 +101,23 @@ class DeployOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """An app that was started. `status`: running, unhealthy (it runs, but does not answer well), failed (it ended)."""
+    """An app that was started.
+
+    `status`: running, unhealthy (it runs, but does not answer well), failed (it ended), unknown (nobody was asked).
+    """
 
     sandbox: str
     port: int
     status: str
-    # Where a person on this machine opens it; empty where it failed.
+    # Where a person on this machine opens it; empty where it failed, and where nobody has asked for it yet.
     url: str = ""
     health: Health = Health()
     # The session of the job, by which it can be looked at, waited for and stopped.
     task: str = ""
     job_id: str = field(default="", repr=False)
     command: str = ""
+    # As it was ordered.
+    cwd: str = ""
     health_path: str = ""
     log_file: str = ""
     # The end of the job's log.

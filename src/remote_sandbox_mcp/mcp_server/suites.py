@@ -59,11 +59,15 @@ def deployed_fields(deployed: Deployment) -> dict[str, Any]:
 
 def app_fields(deployed: Sequence[Deployment], sandbox: str) -> list[dict[str, Any]]:
     """What list_sandboxes says of the apps of a sandbox."""
-    return [
-        {"port": it.port, "status": it.status} | lean(url=it.url, task=it.task)
-        for it in deployed
-        if it.sandbox == sandbox
-    ]
+    return [_app(it) for it in deployed if it.sandbox == sandbox]
+
+
+def _app(deployed: Deployment) -> dict[str, Any]:
+    fields: dict[str, Any] = {"port": deployed.port, "status": deployed.status}
+    fields |= lean(url=deployed.url, task=deployed.task, problem=sentence(deployed.problem))
+    # It outlived the server that gave it an address, which opens none unasked.
+    unopened = deployed.status in ("running", "unhealthy") and not deployed.url
+    return fields | lean(notes=["forward_port gives it an address"] if unopened else [])
 
 
 def forward_fields(forward: Forward) -> dict[str, Any]:

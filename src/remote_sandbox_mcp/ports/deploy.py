@@ -8,24 +8,21 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..core.errors import BadArgument, SandboxError, Unreachable, Unsupported
+from ..core.errors import BadArgument, SandboxError, Unsupported
 from ..core.job import JobLook, JobSeen, JobStarted
-from ..core.output import last_line
 from ..core.port import Deployment, DeployOrder, Health
-from ..core.progress import Beat, Progress, silent
+from ..core.progress import Progress, silent
 from ..core.sandbox import Sandbox
 from .forwards import Forwards, Get
 from .health import ANSWER_S, check_health, check_url
+from .waiting import LOG_LINES, Wait, has_failed, how_it_ended, silence
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
-LOG_LINES = 30
 LIST_S = 10.0
+SAME = "it runs already, so nothing was started"
 
 # Starts the command of an order as a background job; the URL of a port where a platform has one of its own, or None.
 Start = Callable[[DeployOrder], Awaitable[JobStarted]]
 Endpoint = Callable[[str, int], Awaitable["str | None"]]
-# Asks for a path, for so many seconds; None where nothing listens.
-Ask = Callable[[str, float], Awaitable["Health | None"]]
 
 
 async def no_endpoint(sandbox_name: str, port: int) -> str | None:
@@ -33,40 +30,81 @@ async def no_endpoint(sandbox_name: str, port: int) -> str | None:
     return None
 
 
-class Deployments:
-    """Every app that this server has deployed. The job belongs to its sandbox, and ends with it."""
+async def nothing_written() -> Sequence[Deployment]:
+    return ()
 
-    def __init__(self, get: Get, start: Start, forwards: Forwards, endpoint: Endpoint = no_endpoint) -> None:
+
+async def not_noted(job_id: str, seen: JobSeen) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Book:
+    """What is written down of apps, so that they are known after a restart, and to other servers."""
+
+    # Those that nobody has seen end, newest first.
+    recall: Callable[[], Awaitable[Sequence[Deployment]]] = nothing_written
+    # The end of one.
+    note: Callable[[str, JobSeen], Awaitable[None]] = not_noted
+
+
+class Deployments:
+    """Every app that was deployed, by this server or another. The job belongs to its sandbox, and ends with it."""
+
+    def __init__(
+        self, get: Get, start: Start, forwards: Forwards, endpoint: Endpoint = no_endpoint, book: Book | None = None
+    ) -> None:
         self._get = get
         self._start = start
         self._forwards = forwards
         self._endpoint = endpoint
+        self._book = book or Book()
         # By sandbox and port: a port has one app at a time.
         self._known: dict[tuple[str, int], Deployment] = {}
-        self._chores: set[asyncio.Task[JobSeen]] = set()
+        self._turns: dict[tuple[str, int], asyncio.Lock] = {}
+        self._chores: set[asyncio.Task[None]] = set()
 
     async def deploy(self, order: DeployOrder, progress: Progress = silent) -> Deployment:
         """Start an app, and wait until it answers, it ends, or the time is over.
 
-        Raises BadArgument, with nothing started, where something else has the port already; and what starting raises.
-        Cancelling this call stops the app.
+        One that runs already, by the same command at the same port, is waited for and given its address instead.
+        Raises BadArgument, with nothing started, where something else has the port; and what starting raises.
+        Cancelling this call stops the app if this call has started it.
         """
-        sandbox = await self._get(order.sandbox)
+        key, sandbox = (order.sandbox, order.port), await self._get(order.sandbox)
         ask = functools.partial(self._ask, sandbox, order.sandbox, order.port)
-        if await ask("", ANSWER_S) is not None:
-            raise BadArgument(
-                f"{order.sandbox}: something listens on port {order.port} already, so nothing was started; "
-                "stop it, or choose another port"
-            )
-        wait = _Wait(sandbox, order, await self._start(order), ask, progress)
+        async with self._turns.setdefault(key, asyncio.Lock()):
+            running = await self._same(order)
+            if not running:
+                check_free(order, await ask("", ANSWER_S))
+            started = as_started(running) if running else await self._start(order)
+            # Known from now on: whoever orders it again while it gets ready starts no second one.
+            self._known[key] = running or deployment_of(order, started)
+        wait = Wait(sandbox, order, started, ask, progress)
         try:
             seen = await wait.until_it_answers()
         except asyncio.CancelledError:
-            self._stop_later(sandbox, wait.started)
+            if not running:
+                self._known.pop(key, None)
+                self._stop_later(sandbox, started)
             raise
-        deployed = await self._describe(wait, seen)
-        self._known[order.sandbox, order.port] = deployed
+        deployed = self._known[key] = await self._describe(wait, seen)
         return deployed
+
+    async def _same(self, order: DeployOrder) -> Deployment | None:
+        """The app that was ordered, if it runs already. Raises BadArgument where the port has another."""
+        await self._remember()
+        known = self._known.get((order.sandbox, order.port))
+        now = await self._look_now(known) if known else None
+        if now is None or now.status == "failed":
+            return None
+        if (now.command, now.cwd) != (order.command, order.cwd):
+            at = f" at {now.url}" if now.url else ""
+            raise BadArgument(
+                f"{order.sandbox}: port {order.port} has another app, which runs as the task {now.task}{at}, "
+                "so nothing was started; stop it with stop_background_task, or choose another port"
+            )
+        return now
 
     async def _ask(self, sandbox: Sandbox, name: str, port: int, path: str, seconds: float) -> Health | None:
         """Through the sandbox itself, or the platform's address where that has no way to its ports."""
@@ -79,37 +117,35 @@ class Deployments:
         return await check_url(url, path, seconds=seconds)
 
     def _stop_later(self, sandbox: Sandbox, started: JobStarted) -> None:
-        chore = asyncio.ensure_future(sandbox.jobs.stop(JobLook(job_id=started.job_id)))
+        chore = asyncio.ensure_future(self._stop(sandbox, started.job_id))
         self._chores.add(chore)
         chore.add_done_callback(self._chores.discard)
         # Best effort: a sandbox that cannot be reached now keeps the job, which its list shows.
         chore.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _stop(self, sandbox: Sandbox, job_id: str) -> None:
+        seen = await sandbox.jobs.stop(JobLook(job_id=job_id))
+        if not seen.is_running:
+            await self._book.note(job_id, seen)
 
     async def close(self) -> None:
         """Apps go on as the jobs that they are; what was to be stopped is given its time."""
         if self._chores:
             await asyncio.wait(self._chores, timeout=LIST_S)
 
-    async def _describe(self, wait: _Wait, seen: JobSeen) -> Deployment:
-        order, started = wait.order, wait.started
-        deployed = Deployment(
-            sandbox=order.sandbox,
-            port=order.port,
-            status="failed",
+    async def _describe(self, wait: Wait, seen: JobSeen) -> Deployment:
+        order = wait.order
+        deployed = replace(
+            deployment_of(order, wait.started),
             health=wait.health,
-            task=started.session,
-            job_id=started.job_id,
-            command=order.command,
-            health_path=order.health_path,
-            log_file=started.log_file,
             log=seen.log.decode("utf-8", "replace"),
             exit_code=seen.exit_code,
-            notes=started.notes,
             started=seen.started or time.time(),
             seconds=time.monotonic() - wait.begun,
         )
         if has_failed(seen, wait.health):
-            return replace(deployed, problem=how_it_ended(seen))
+            await self._book.note(deployed.job_id, seen)
+            return replace(deployed, status="failed", problem=how_it_ended(seen))
         status = "running" if wait.health.ok else "unhealthy"
         # An app that is still starting gets its address, too: it may only need longer.
         try:
@@ -122,17 +158,32 @@ class Deployments:
         url = await self._endpoint(sandbox_name, port)
         return url if url is not None else (await self._forwards.open(sandbox_name, port)).url
 
+    async def _address_now(self, sandbox_name: str, port: int) -> str:
+        """Where it opens already; nothing is opened for who only looks."""
+        if opened := self._forwards.find(sandbox_name, port):
+            return opened.url
+        return await self._endpoint(sandbox_name, port) or ""
+
     async def list(self, sandbox_name: str = "") -> Sequence[Deployment]:
-        """What was deployed, as it is now; what does not answer soon is told as it was."""
+        """What was deployed, as it is now; what does not answer soon is told as unknown."""
+        await self._remember()
         known = [deployed for (name, _), deployed in self._known.items() if sandbox_name in ("", name)]
         return await asyncio.gather(*(self._look(deployed) for deployed in known))
+
+    async def _remember(self) -> None:
+        """What is written down comes to what is known, or after what was seen to end."""
+        for written in await self._book.recall():
+            key = (written.sandbox, written.port)
+            known = self._known.get(key)
+            if known is None or (known.status == "failed" and known.job_id != written.job_id):
+                self._known[key] = written
 
     async def _look(self, deployed: Deployment) -> Deployment:
         try:
             return await asyncio.wait_for(self._look_now(deployed), LIST_S)
         except (SandboxError, asyncio.TimeoutError) as problem:
             why = str(problem) or f"{deployed.sandbox} did not answer in {LIST_S:g} s"
-            return replace(deployed, problem=why)
+            return replace(deployed, status="unknown", problem=why)
 
     async def _look_now(self, deployed: Deployment) -> Deployment:
         sandbox = await self._get(deployed.sandbox)
@@ -143,8 +194,16 @@ class Deployments:
             deployed, health=health, log=seen.log.decode("utf-8", "replace"), exit_code=seen.exit_code, problem=""
         )
         if has_failed(seen, health):
-            return replace(now, status="failed", url="", problem=how_it_ended(seen))
-        return replace(now, status="running" if health.ok else "unhealthy", problem=health.problem)
+            now = replace(now, status="failed", url="", problem=how_it_ended(seen))
+            if deployed.status != "failed":
+                await self._book.note(deployed.job_id, seen)
+        else:
+            url = await self._address_now(deployed.sandbox, deployed.port)
+            now = replace(now, status="running" if health.ok else "unhealthy", url=url, problem=health.problem)
+        # Unless it was deployed anew, or forgotten, meanwhile.
+        if self._known.get((now.sandbox, now.port)) is deployed:
+            self._known[now.sandbox, now.port] = now
+        return now
 
     async def forget(self, sandbox_name: str) -> None:
         """The sandbox is gone, and all that was deployed there with it."""
@@ -153,63 +212,41 @@ class Deployments:
         await self._forwards.close(sandbox_name)
 
 
-@dataclass(eq=False)
-class _Wait:
-    """Waits for an app that was just started."""
-
-    sandbox: Sandbox
-    order: DeployOrder
-    started: JobStarted
-    ask: Ask
-    progress: Progress
-
-    def __post_init__(self) -> None:
-        self.health = silence(self.order.port)
-        self.begun = time.monotonic()
-        self.until = self.begun + self.order.timeout_s
-
-    async def until_it_answers(self) -> JobSeen:
-        """What is seen of the job when it answers well, when it has ended, or when the time is over."""
-        pause = FIRST_PAUSE_S
-        while True:
-            self.health = await self._ask()
-            seen = await self._look()
-            if self.health.ok or not seen.is_running or time.monotonic() >= self.until:
-                return seen
-            self._report(seen)
-            await asyncio.sleep(min(pause, max(0.0, self.until - time.monotonic())))
-            pause = min(pause * 1.5, LONGEST_PAUSE_S)
-
-    async def _ask(self) -> Health:
-        left = max(0.5, min(ANSWER_S, self.until - time.monotonic()))
-        try:
-            health = await self.ask(self.order.health_path, left)
-        except Unreachable as problem:
-            # A line that was cut is opened again by the next attempt; the app knows nothing of it.
-            return Health(problem=str(problem))
-        return health or silence(self.order.port)
-
-    async def _look(self) -> JobSeen:
-        (seen,) = await self.sandbox.jobs.look([JobLook(job_id=self.started.job_id, lines=LOG_LINES)])
-        return seen
-
-    def _report(self, seen: JobSeen) -> None:
-        line = last_line(seen.log) or self.health.problem
-        self.progress(Beat(time.monotonic() - self.begun, seen.log_size, line))
+def check_free(order: DeployOrder, answer: Health | None) -> None:
+    """Raises BadArgument where something has answered at the port."""
+    if answer is not None:
+        raise BadArgument(
+            f"{order.sandbox}: something listens on port {order.port} already, so nothing was started; "
+            "stop it, or choose another port"
+        )
 
 
-def silence(port: int) -> Health:
-    return Health(problem=f"nothing accepts connections at port {port}")
+def deployment_of(order: DeployOrder, started: JobStarted) -> Deployment:
+    """As an app is before anything was heard of it."""
+    return Deployment(
+        sandbox=order.sandbox,
+        port=order.port,
+        status="unhealthy",
+        health=silence(order.port),
+        task=started.session,
+        job_id=started.job_id,
+        command=order.command,
+        cwd=order.cwd,
+        health_path=order.health_path,
+        log_file=started.log_file,
+        notes=started.notes,
+        started=time.time(),
+    )
 
 
-def has_failed(seen: JobSeen, health: Health) -> bool:
-    """A command that ends well may have left a daemon behind, which answers."""
-    return not seen.is_running and not (health.ok and seen.exit_code == 0)
-
-
-def how_it_ended(seen: JobSeen) -> str:
-    """Why an app does not run."""
-    if seen.exit_code is None:
-        return f"the app is gone: {seen.reason or 'nothing is known of its end'}"
-    how = f"was stopped by {seen.signal}" if seen.signal else f"ended with exit code {seen.exit_code}"
-    return f"the app {how}; its log says why"
+def as_started(running: Deployment) -> JobStarted:
+    """The job of an app that runs already."""
+    return JobStarted(
+        job_id=running.job_id,
+        session=running.task,
+        log_file=running.log_file,
+        cwd=running.cwd,
+        via="",
+        recovered=True,
+        notes=(SAME,),
+    )

@@ -71,6 +71,11 @@ class Forwards:
             "choose another, or 0 for any that is free"
         )
 
+    def find(self, sandbox_name: str, port: int) -> Forward | None:
+        """The one that is open for a port, if any."""
+        door = self._doors.get((sandbox_name, port))
+        return door.forward() if door else None
+
     def list(self, sandbox_name: str = "") -> Sequence[Forward]:
         """All of them, or those of one sandbox."""
         doors = [door for (name, _), door in self._doors.items() if sandbox_name in ("", name)]

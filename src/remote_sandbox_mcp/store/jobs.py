@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..core.job import JobSeen, JobStarted, JobState
+from ..core.port import DeployOrder
 from .database import Database
 from .sql import statements
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 STARTING = "starting"
 # As JSON, which also keeps names that are no text.
 _WANTED = ("log_file", "cwd", "command")
+# Of an app's order; the rest of it is in the row.
+_APP = ("port", "health_path", "cwd")
 _COLUMNS = ("job_id", "sandbox", "session", "via", "created", "state", "exit_code", "signal", "ended", "watch_id")
 
 
@@ -38,6 +41,8 @@ class JobRecord:
     signal: str = ""
     ended: float = 0.0
     watch_id: int = 0
+    # For an app: as it was ordered.
+    app: DeployOrder | None = None
 
 
 class JobRecords:
@@ -80,6 +85,10 @@ class JobRecords:
         """Newest first."""
         return self._select("list", sandbox=sandbox, state=state, limit=limit)
 
+    def apps(self) -> tuple[JobRecord, ...]:
+        """Those that are apps and have not been seen to end, newest first."""
+        return self._select("apps")
+
     def remove(self, job_id: str) -> None:
         """As if it had never been."""
         self._change("remove", job_id=job_id)
@@ -99,11 +108,17 @@ class JobRecords:
 
 def _record(row: sqlite3.Row) -> JobRecord:
     wanted = json.loads(row["wanted"])
-    return JobRecord(**{name: row[name] for name in _COLUMNS}, **{name: wanted[name] for name in _WANTED})
+    plain = {name: row[name] for name in _COLUMNS} | {name: wanted[name] for name in _WANTED}
+    app = wanted.get("app")
+    return JobRecord(
+        **plain, app=DeployOrder(sandbox=row["sandbox"], command=wanted["command"], **app) if app else None
+    )
 
 
 def _wanted(record: JobRecord) -> str:
-    return json.dumps({name: getattr(record, name) for name in _WANTED})
+    wanted = {name: getattr(record, name) for name in _WANTED}
+    app = {"app": {name: getattr(record.app, name) for name in _APP}} if record.app else {}
+    return json.dumps(wanted | app)
 
 
 def _sight(job_id: str, seen: JobSeen) -> dict[str, object]:

@@ -15,6 +15,10 @@ ORDER BY created DESC, rowid DESC LIMIT 1;
 SELECT * FROM jobs WHERE (:sandbox IS NULL OR sandbox = :sandbox) AND (:state IS NULL OR state = :state)
 ORDER BY created DESC, rowid DESC LIMIT :limit;
 
+-- name: apps
+SELECT * FROM jobs WHERE state IN ('starting', 'running') AND json_extract(wanted, '$.app.port') IS NOT NULL
+ORDER BY created DESC, rowid DESC;
+
 -- name: started
 UPDATE jobs SET wanted = :wanted, via = :via, state = CASE state WHEN 'starting' THEN 'running' ELSE state END
 WHERE job_id = :job_id;

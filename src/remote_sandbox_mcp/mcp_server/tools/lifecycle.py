@@ -7,14 +7,16 @@ from typing import Annotated, Any
 from mcp.types import CallToolResult
 from pydantic import Field
 
-from ...core.disposable import SandboxOrder
+from ...core.disposable import NeedsHeaders, SandboxOrder
 from ..containers import disposable_fields
-from ..results import reply
+from ..results import lean, reply
 from ..server import SandboxServer
 from ..shapes import DisposableShape, EndpointShape, SnapshotShape
 from .containers import GET, MAKE
 
 SandboxId = Annotated[str, Field(description="As create_sandbox returned it")]
+# Never with what is in them: a key belongs into no result.
+HEADERS = "its requests must carry the header {}, which no browser sends: forward_port gives an address that opens"
 
 
 def offer(server: SandboxServer) -> None:
@@ -84,7 +86,10 @@ def endpoint(server: SandboxServer) -> Any:
         sandbox_id: SandboxId, port: Annotated[int, Field(ge=1, le=65535)]
     ) -> Annotated[CallToolResult, EndpointShape]:
         """The platform's own address of a port; forward_port works for every sandbox."""
-        url = await server.app.disposables.endpoint(sandbox_id, port)
-        return reply({"url": url, "port": port}, url)
+        try:
+            url, notes = await server.app.disposables.endpoint(sandbox_id, port), []
+        except NeedsHeaders as problem:
+            url, notes = problem.url, [HEADERS.format(" and ".join(problem.headers))]
+        return reply({"url": url, "port": port} | lean(notes=notes), "\n".join((url, *notes)))
 
     return get_sandbox_endpoint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 from mcp.types import CallToolResult, ToolAnnotations
@@ -28,8 +29,7 @@ def offer(server: SandboxServer) -> None:
         """All sandboxes, whether each answers and, on request, how busy it is (idle_score: 1 is idle, 0 is busy)."""
         # Asked first: those of an earlier server are members from then on.
         made = {it.id: listed_fields(it) for it in await app.disposables.list()}
-        views = await app.survey(resources=check_resources)
-        deployed = await app.workshop.apps()
+        views, deployed = await asyncio.gather(app.survey(resources=check_resources), app.workshop.apps())
         listed = [
             sandbox_fields(view) | made.get(view.name, {}) | lean(apps=app_fields(deployed, view.name))
             for view in views

@@ -1,0 +1,84 @@
+"""Waiting for an app that was started, and what its job and its port say of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from ..core.errors import Unreachable
+from ..core.job import JobLook, JobSeen, JobStarted
+from ..core.output import last_line
+from ..core.port import DeployOrder, Health
+from ..core.progress import Beat, Progress
+from ..core.sandbox import Sandbox
+from .health import ANSWER_S
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
+LOG_LINES = 30
+
+# Asks for a path, for so many seconds; None where nothing listens.
+Ask = Callable[[str, float], Awaitable["Health | None"]]
+
+
+@dataclass(eq=False)
+class Wait:
+    """Waits for an app that was started."""
+
+    sandbox: Sandbox
+    order: DeployOrder
+    started: JobStarted
+    ask: Ask
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self.health = silence(self.order.port)
+        self.begun = time.monotonic()
+        self.until = self.begun + self.order.timeout_s
+
+    async def until_it_answers(self) -> JobSeen:
+        """What is seen of the job when it answers well, when it has ended, or when the time is over."""
+        pause = FIRST_PAUSE_S
+        while True:
+            self.health = await self._ask()
+            seen = await self._look()
+            if self.health.ok or not seen.is_running or time.monotonic() >= self.until:
+                return seen
+            self._report(seen)
+            await asyncio.sleep(min(pause, max(0.0, self.until - time.monotonic())))
+            pause = min(pause * 1.5, LONGEST_PAUSE_S)
+
+    async def _ask(self) -> Health:
+        left = max(0.5, min(ANSWER_S, self.until - time.monotonic()))
+        try:
+            health = await self.ask(self.order.health_path, left)
+        except Unreachable as problem:
+            # A line that was cut is opened again by the next attempt; the app knows nothing of it.
+            return Health(problem=str(problem))
+        return health or silence(self.order.port)
+
+    async def _look(self) -> JobSeen:
+        (seen,) = await self.sandbox.jobs.look([JobLook(job_id=self.started.job_id, lines=LOG_LINES)])
+        return seen
+
+    def _report(self, seen: JobSeen) -> None:
+        line = last_line(seen.log) or self.health.problem
+        self.progress(Beat(time.monotonic() - self.begun, seen.log_size, line))
+
+
+def silence(port: int) -> Health:
+    return Health(problem=f"nothing accepts connections at port {port}")
+
+
+def has_failed(seen: JobSeen, health: Health) -> bool:
+    """A command that ends well may have left a daemon behind, which answers."""
+    return not seen.is_running and not (health.ok and seen.exit_code == 0)
+
+
+def how_it_ended(seen: JobSeen) -> str:
+    """Why an app does not run."""
+    if seen.exit_code is None:
+        return f"the app is gone: {seen.reason or 'nothing is known of its end'}"
+    how = f"was stopped by {seen.signal}" if seen.signal else f"ended with exit code {seen.exit_code}"
+    return f"the app {how}; its log says why"

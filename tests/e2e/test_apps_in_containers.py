@@ -1,0 +1,63 @@
+"""Deployed apps in containers of a real platform: what a person gets opens in a browser, whatever is in between."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.platform import API_KEY, IMAGE, Platform
+from tests.support.server import Server, serve
+
+from .test_apps import apps, fetch, running, serving
+
+# The engine and its images take their time to start, once.
+pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(240)]
+
+HEADER = "OPEN-SANDBOX-API-KEY"
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[Platform]:
+    with Platform() as platform:
+        yield platform
+
+
+@asynccontextmanager
+async def serving_from(platform: Platform, home: Path, *, proxied: bool) -> AsyncIterator[Server]:
+    config = f'[opensandbox]\nserver_url = "{platform.url}"\ndefault_image = "{IMAGE}"\n'
+    config += f"use_server_proxy = {'true' if proxied else 'false'}\n"
+    given = {"OPEN_SANDBOX_API_KEY": API_KEY, "REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS": "1"}
+    async with serve(home, env=given, config=config) as server:
+        yield server
+    assert API_KEY not in server.everything_said
+
+
+@pytest.mark.parametrize("proxied", [False, True], ids=["direct", "server proxy"])
+async def test_an_app_in_a_container_opens_and_is_known_again(
+    platform: Platform, tmp_path: Path, proxied: bool
+) -> None:
+    order = {**serving(8123), "health_path": "/"}
+    async with serving_from(platform, tmp_path, proxied=proxied) as server:
+        place = str((await server.call("create_sandbox", keep=True, timeout=600))["sandbox_id"])
+        await server.output("mkdir -p site; echo works >site/index.html", sandbox_name=place)
+        first = await server.call("deploy_app", sandbox_id=place, **order)
+        assert (first["status"], await fetch(first["url"])) == ("running", "works\n")
+        # A forwarded port has nothing behind its number; a platform's own address has.
+        assert (first["url"].count("/") == 3) == proxied
+        assert str(platform.port) not in first["url"]
+        shown = await server.call("get_sandbox_endpoint", sandbox_id=place, port=8123)
+        assert [HEADER in note for note in shown.get("notes", [])] == ([True] if proxied else [])
+    async with serving_from(platform, tmp_path, proxied=proxied) as server:
+        (known,) = await apps(server, place)
+        assert (known["status"], known["task"], "url" in known) == ("running", first["task"], not proxied)
+        again = await server.call("deploy_app", sandbox_id=place, **order)
+        assert (again["task"], await fetch(again["url"])) == (first["task"], "works\n")
+        assert await running(server, place) == [first["task"]]
+        forwarded = await server.call("forward_port", sandbox_id=place, port=8123)
+        assert forwarded["url"] == f"http://127.0.0.1:{forwarded['local_port']}/"
+        assert await fetch(forwarded["url"]) == "works\n"
+        await server.call("delete_sandbox", sandbox_id=place)
+    assert platform.containers() == []

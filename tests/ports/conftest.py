@@ -1,0 +1,19 @@
+"""A place to deploy to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.backends.local import open_local
+from remote_sandbox_mcp.core.machine import LocalPlace
+
+from .world import World, deploying
+
+
+@pytest.fixture
+async def walled(tmp_path: Path) -> AsyncIterator[World]:
+    async with deploying(await open_local(LocalPlace(), tmp_path)) as world:
+        yield world
