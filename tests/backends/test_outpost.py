@@ -10,7 +10,7 @@ import stat
 import struct
 import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.backends.outpost import program
-from remote_sandbox_mcp.backends.outpost.client import LineLost, NoOutpost, OutpostClient, Refusal
+from remote_sandbox_mcp.backends.outpost.client import (
+    LARGEST,
+    PONG_S,
+    SILENCE_S,
+    LineLost,
+    NoOutpost,
+    OutpostClient,
+    Refusal,
+)
 from remote_sandbox_mcp.backends.outpost.far import wire
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.command import Command, Completed, Ending, Missing, Running, new_run_id
-from remote_sandbox_mcp.core.errors import LostContact
+from remote_sandbox_mcp.core.errors import FileProblem, LostContact, NotStarted
 from remote_sandbox_mcp.core.files import Span
+from remote_sandbox_mcp.core.job import JobOrder, JobRefused, new_job_id
 from tests.backends.contract.basics import (
     ShellPrograms,
     begin,
@@ -43,6 +52,7 @@ from tests.support.sshd import Fleet, Sshd, wait_until
 
 PROGRAMS = ShellPrograms()
 DAY_S = 24 * 3600
+LONG_WRITE = 6 << 20
 
 
 @pytest.fixture(scope="module")
@@ -470,6 +480,67 @@ async def test_of_two_writers_who_read_the_same_one_is_refused(sandbox: OutpostS
         both = (sandbox.write("shared.txt", text, expected=before.version) for text in (b"one", b"two"))
         outcomes = await asyncio.gather(*both, return_exceptions=True)
         assert sorted(type(outcome).__name__ for outcome in outcomes) == ["FileProblem", "Written"]
+
+
+async def test_a_write_that_no_frame_holds_is_refused_before_anything_is_sent(
+    machine: PipeMachine, sandbox: OutpostSandbox
+) -> None:
+    with pytest.raises(FileProblem) as problem:
+        await sandbox.write("large", bytes(LARGEST + 1))
+    assert problem.value.reason == "too_large"
+    assert str(problem.value) == (
+        f"pipe: large: {LARGEST + 1} bytes are more than the {LARGEST} that one write takes; "
+        "use upload_files with local_path, or sync_local_to_remote"
+    )
+    assert machine.pipes == []
+
+
+async def test_a_command_that_no_frame_holds_is_refused_before_anything_is_sent(
+    machine: PipeMachine, sandbox: OutpostSandbox
+) -> None:
+    with pytest.raises(NotStarted, match="pipe: a command of 70000000 characters is more than can be sent"):
+        await sandbox.run(Command("#" * 70_000_000))
+    with pytest.raises(JobRefused, match="pipe: a command of 70000000 characters is more than can be sent"):
+        await sandbox.jobs.start(JobOrder(job_id=new_job_id(), session="long", script="#" * 70_000_000))
+    assert machine.pipes == []
+
+
+async def test_the_largest_write_arrives_and_more_than_a_frame_is_read(
+    machine: PipeMachine, sandbox: OutpostSandbox
+) -> None:
+    written = await sandbox.write("x" * 255, bytes(LARGEST))
+    assert written.size == LARGEST
+    in_shell(machine, f"truncate -s {wire.MAX_BODY + 2} large")
+    found = await sandbox.read("large", Span(limit=wire.MAX_BODY + 1))
+    assert (len(found.data), found.more) == (wire.MAX_BODY + 1, True)
+
+
+async def test_a_write_over_a_slow_line_is_not_taken_for_a_frozen_line(
+    machine: PipeMachine, sandbox: OutpostSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes longer than a line may be silent, and the question for a sign of life waits behind it."""
+    await sandbox.open()
+    (pipe,) = machine.pipes
+    write, part, sending = pipe.write, 1 << 16, []
+
+    async def send(data: bytes) -> None:
+        for at in range(0, len(data), part):
+            write(data[at : at + part])
+            await asyncio.sleep(part * (SILENCE_S + PONG_S + 1) / LONG_WRITE)
+
+    def slowly(data: bytes) -> None:
+        before = sending[-1:]
+        sending.append(asyncio.ensure_future(after(before, send(data))))
+
+    monkeypatch.setattr(pipe, "write", slowly)
+    assert (await sandbox.write("file", bytes(LONG_WRITE))).size == LONG_WRITE
+    assert len(machine.pipes) == 1
+    await asyncio.gather(*sending)
+
+
+async def after(before: list[asyncio.Future[None]], then: Awaitable[None]) -> None:
+    await asyncio.gather(*before)
+    await then
 
 
 async def test_an_endless_writer_fills_no_disk_and_keeps_both_ends(

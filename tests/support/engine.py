@@ -57,9 +57,11 @@ class Container:
 class Engine:
     """Runs from start to stop. Nothing of it is left then: no process, mount, cgroup, interface or file."""
 
-    def __init__(self, network: tuple[str, ...] = ALONE) -> None:
+    def __init__(self, network: tuple[str, ...] = ALONE, disk_mb: int = 0) -> None:
+        """With `disk_mb`, all that it keeps lies on a file system of its own, which can be full."""
         self.folder = Path(tempfile.mkdtemp(prefix="engine-", dir="/tmp"))
         self._network = network
+        self._disk_mb = disk_mb
         self.socket = f"unix://{self.folder}/socket"
         self._process: subprocess.Popen[bytes] | None = None
         self._containers: list[Container] = []
@@ -80,6 +82,8 @@ class Engine:
         program = shutil.which("dockerd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
         if program is None:
             raise EngineProblem("there is no dockerd on this machine; run: apt-get install docker.io")
+        if self._disk_mb:
+            self._mount_disk()
         folder = self.folder
         places = [f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid"]
         groups = [f"--cgroup-parent=/{folder.name}", "--exec-opt=native.cgroupdriver=cgroupfs"]
@@ -87,6 +91,34 @@ class Engine:
         with (folder / "log").open("wb") as log:
             self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         wait_until(self._answers, what=f"dockerd, which says {self._last_words()}", seconds=START_S)
+
+    def _mount_disk(self) -> None:
+        disk, place = self.folder / "disk", self.folder / "data"
+        place.mkdir()
+        with disk.open("wb") as file:
+            file.truncate(self._disk_mb << 20)
+        # Nothing is kept back for root: what is full is full for everybody.
+        make = ("mkfs.ext4", "-q", "-m", "0", "-b", "4096", str(disk))
+        for words in (make, ("mount", "-o", "loop", str(disk), str(place))):
+            done = subprocess.run([*as_root(), *words], capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise EngineProblem(f"no disk of its own for the engine: {done.stderr.strip()}")
+
+    def fill_disk(self, leave_kb: int = 0) -> None:
+        """Leave no more room than that on its own disk, until `make_room`."""
+        data = self.folder / "data"
+        # What was removed a moment ago is free only after it was noted on the disk, too.
+        for number in range(20):
+            _run(*as_root(), "sync", "--file-system", str(data))
+            if not os.statvfs(data).f_bavail:
+                break
+            size = "4k" if number else "1M"
+            _run(*as_root(), "dd", "if=/dev/zero", f"of={data}/ballast-{number}", f"bs={size}", "conv=fsync")
+        _run(*as_root(), "truncate", f"--size=-{leave_kb}K", f"{data}/ballast-0")
+        _run(*as_root(), "sync", "--file-system", str(data))
+
+    def make_room(self) -> None:
+        _run(*as_root(), "find", f"{self.folder}/data", "-maxdepth", "1", "-name", "ballast-*", "-delete")
 
     def _answers(self) -> bool:
         assert self._process

@@ -37,9 +37,9 @@ HIDE_PYTHON = (
 class Platform:
     """Engine, images and server, from start to stop."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk_mb: int = 0) -> None:
         self.bridge = Bridge()
-        self.engine = Engine((*NETWORK, f"--bridge={self.bridge.name}"))
+        self.engine = Engine((*NETWORK, f"--bridge={self.bridge.name}"), disk_mb)
         self.folder = Path(tempfile.mkdtemp(prefix="platform-", dir="/tmp"))
         self.port = free_port()
         self._ports = 20_000 + random.randrange(100) * 100
@@ -183,10 +183,13 @@ class Bridge:
         # By chance: a worker may have two at once, and another worker some more.
         self.name = f"osb{secrets.token_hex(4)}"
         self.address = f"10.{random.randint(64, 250)}.{random.randint(1, 250)}.1/24"
+        # Without one of its own it has that of one of its containers: with that one it goes, and the others send their
+        # answers to where nobody is until they ask again, seconds later.
+        self.hardware_address = f"02:{secrets.token_bytes(5).hex(':')}"
 
     def make(self) -> None:
         for words in (
-            ("link", "add", self.name, "type", "bridge"),
+            ("link", "add", self.name, "address", self.hardware_address, "type", "bridge"),
             ("addr", "add", self.address, "dev", self.name),
             ("link", "set", self.name, "up"),
         ):

@@ -74,21 +74,17 @@ class Way:
 
     async def _greeted(self, pieces: tuple[str, ...], make: Callable[[HttpLine], G]) -> G:
         """Who has greeted us at the far end of a new line. Raises ConnectError, NoPython."""
-        for limit in (SOON_OPEN_S, OPEN_S):
-            line, token = await self._line(pieces)
-            spoken = make(line)
-            try:
-                await within(spoken.greet(token), limit)
-                return spoken
-            except asyncio.TimeoutError:
-                # Now and then a request on a new container's port is never answered; another one is.
-                line.close()
-            except BaseException as problem:
-                line.close()
-                if isinstance(problem, NoOutpost):
-                    raise await self._why(str(problem)) from None
-                raise
-        raise await self._why("no answer in time")
+        line, token = await self._line(pieces)
+        spoken = make(line)
+        try:
+            await within(spoken.greet(token), OPEN_S)
+        except (NoOutpost, asyncio.TimeoutError) as problem:
+            line.close()
+            raise await self._why(str(problem) or "no answer in time") from None
+        except BaseException:
+            line.close()
+            raise
+        return spoken
 
     async def _line(self, pieces: tuple[str, ...], *, again: bool = True) -> tuple[HttpLine, str]:
         """A program at the far end of a new line. A bridge of earlier may be gone: then there is a new one."""

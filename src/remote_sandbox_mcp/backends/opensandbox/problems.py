@@ -132,6 +132,12 @@ def sentence(doing: str, problem: SandboxException) -> SandboxError:
     return row.kind(f"{doing}: {row.means}" + (f" ({words})" if words else ""))
 
 
+def described(doing: str, words: str) -> SandboxError:
+    """Our sentence for what the platform says of work that it went on with by itself, and that failed."""
+    row = next((row for part, row in BY_TEXT if part in words.lower()), FAILED)
+    return row.kind(f"{doing}: {row.means}" + (f" ({words})" if row.quoted and words else ""))
+
+
 def find_row(problem: SandboxException) -> Row:
     """The most telling row. A class that is not in the table is treated as the one that it comes from."""
     named = next(BY_CLASS[kind.__name__] for kind in type(problem).__mro__ if kind.__name__ in BY_CLASS)

@@ -21,7 +21,7 @@ from . import egress
 from .link import Link, disposable_of, refreshed, seconds
 from .opened import ContainerSandbox, NoPython, Way
 from .order import ID, MARK, NETWORK, SHORTEST_LIFE_S, SNAPSHOT, Request, is_ours, mark_label, request_of
-from .problems import told
+from .problems import described, told
 from .registry import explained
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class OpenSandboxProvider:
         manager = await self._link.manager()
         while (seen := await told(doing, manager.get_snapshot(snapshot_id))).status.state != "Ready":
             if seen.status.state == "Failed":
-                raise SandboxError(f"{doing}: {seen.status.message or seen.status.reason or 'the platform failed'}")
+                raise described(doing, seen.status.message or seen.status.reason or "")
             await asyncio.sleep(SOON_S)
 
     async def endpoint(self, disposable: Disposable, port: int) -> str:

@@ -15,6 +15,8 @@ from .far import wire
 SILENCE_S = 2.0
 PONG_S = 3.0
 LONGEST_GREETING = 1 << 20
+# What a request's frame may carry beside its path and its other words.
+LARGEST = wire.MAX_BODY - (1 << 20)
 
 
 class Line(Protocol):
@@ -47,6 +49,14 @@ class Refusal(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+def too_long(script: str) -> str:
+    """Why a command cannot be sent, and what to do; empty where it can."""
+    # A character takes up to twelve bytes on its way.
+    if 12 * len(script) <= LARGEST or len(json.dumps(script)) <= LARGEST:
+        return ""
+    return f"a command of {len(script)} characters is more than can be sent; put it into a file there, and run that"
 
 
 async def greet(line: Line, token: str) -> tuple[dict[str, Any], bytearray]:

@@ -25,7 +25,7 @@ from ...core.job import (
 from ...core.sandbox import Description
 from ..deadline import within
 from . import program
-from .client import Exchange, LineLost, OutpostClient, Refusal
+from .client import Exchange, LineLost, OutpostClient, Refusal, too_long
 from .far import wire
 
 MEND_S = 20.0
@@ -48,8 +48,10 @@ class OutpostJobs:
         self._taught: OutpostClient | None = None
 
     async def start(self, order: JobOrder) -> JobStarted:
-        client = await self._reach()
         wanted, keeper = self._describe(order), program.packed(program.JOB_KEEPER)
+        if problem := too_long(wanted["script"]):
+            raise JobRefused(f"{self._name}: {problem}", "too_long")
+        client = await self._reach()
         place = client.hello["place"]
         for attempt in range(3):
             try:

@@ -17,7 +17,7 @@ from ...core.port import Stream, check_port
 from ...core.progress import Beat, Progress, silent
 from ...core.sandbox import Description
 from ..deadline import within
-from .client import Exchange, LineLost, OutpostClient, Refusal
+from .client import LARGEST, Exchange, LineLost, OutpostClient, Refusal, too_long
 from .far import wire
 from .jobs import OutpostJobs
 
@@ -120,9 +120,9 @@ class OutpostSandbox:
     async def run(
         self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
     ) -> Completed | Running:
+        order = self._order(command)
         client = first = await self._reach()
         watch = _Watch(command, patience_s, progress)
-        order = self._order(command)
         exchange = client.begin("run", **order)
         try:
             while True:
@@ -145,9 +145,12 @@ class OutpostSandbox:
             raise NotStarted(f"{self.description.name}: {refusal}") from None
 
     def _order(self, command: Command) -> dict[str, Any]:
+        script = self._environment.source(command.script)
+        if problem := too_long(script):
+            raise NotStarted(f"{self.description.name}: {problem}")
         return {
             "id": command.run_id,
-            "script": self._environment.source(command.script),
+            "script": script,
             "shell": list(self._environment.shell),
             "env": dict(self._environment.env),
             "cwd": command.cwd,
@@ -205,6 +208,10 @@ class OutpostSandbox:
         return FileSlice(data, int(end["size"]), str(end["version"]), int(end["offset"]), bool(end["more"]))
 
     async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+        if len(data) > LARGEST:
+            what = f"{len(data)} bytes are more than the {LARGEST} that one write takes"
+            advice = "use upload_files with local_path, or sync_local_to_remote"
+            raise FileProblem(f"{self.description.name}: {path}: {what}; {advice}", "too_large")
         client = await self._reach()
         order: dict[str, Any] = {"path": path} if expected is None else {"path": path, "expected": expected}
         try:

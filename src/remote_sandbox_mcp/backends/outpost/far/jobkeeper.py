@@ -87,7 +87,7 @@ class JobKeeper:
         problem = os.read(trouble, 64)
         os.close(trouble)
         if problem:
-            write_json(self.folder, b"failed", {"message": os.strerror(int(problem))})
+            write_end(self.folder, {"message": os.strerror(int(problem))}, b"failed")
             return False
         os.rename(self.file(b"claim"), self.file(b"begun"))
         for name in (b"environ", b"keeper.py"):
@@ -114,7 +114,8 @@ class JobKeeper:
         try:
             write_json(self.folder, b"claim", record)
         except OSError as problem:
-            write_json(self.folder, b"failed", {"message": problem.strerror})
+            # Whoever finds a claim without it takes the job for one that has begun.
+            write_end(self.folder, {"message": problem.strerror}, b"failed")
             return False
         return True
 

@@ -7,7 +7,7 @@ import time
 
 from .files import Refused
 from .joblogin import ends_with_login, scope_for, scope_works
-from .jobrecord import JOB_COOKIE, has_begun, is_job_locked, read_json
+from .jobrecord import JOB_COOKIE, has_begun, is_job_locked, read_begun, read_json
 from .jobtools import python_words, tmux_call, tmux_server
 from .place import to_bytes, to_text
 
@@ -97,8 +97,10 @@ def await_begun(folder: bytes) -> None:
         failed = read_json(folder, b"failed")
         if failed:
             raise Refused("shell", "unable to start the shell: %s" % failed["message"])
-        if time.monotonic() > deadline or os.path.lexists(os.path.join(folder, b"trouble")):
-            if not withdraw(folder):
+        is_troubled = os.path.lexists(os.path.join(folder, b"trouble"))
+        if time.monotonic() > deadline or is_troubled:
+            # A claim's record is whole before the command may run: who failed before that has let nothing go.
+            if not withdraw(folder) and (read_begun(folder) or not is_troubled):
                 return
             raise Refused("keeper", "the job's keeper did not come to life%s" % trouble_of(folder))
         time.sleep(0.002)

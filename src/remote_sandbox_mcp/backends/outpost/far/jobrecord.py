@@ -45,7 +45,8 @@ def write_whole(path: bytes, data: bytes) -> None:
         os.close(fd)
 
 
-def write_end(folder: bytes, end: "dict[str, Any]") -> None:
+def write_end(folder: bytes, end: "dict[str, Any]", name: bytes = b"end") -> None:
+    """The last record of a job, in the room that was taken for it before its start."""
     reserved = os.path.join(folder, b"end.reserved")
     fd = os.open(reserved, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
@@ -53,7 +54,7 @@ def write_end(folder: bytes, end: "dict[str, Any]") -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-    os.rename(reserved, os.path.join(folder, b"end"))
+    os.rename(reserved, os.path.join(folder, name))
     # The name, too, must be on the disk: a job that ended is not to be resumed after a power cut.
     above = os.open(folder, os.O_RDONLY)
     try:

@@ -1,6 +1,7 @@
 """Starting a background job: every check first, one start at a time, once for its id, nothing left of a refusal."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -173,11 +174,25 @@ def open_log(path: bytes, made: "list[bytes]") -> None:
         if is_new:
             made.append(path)
         mode = os.fstat(fd).st_mode
-        os.close(fd)
         if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
             raise OSError(22, "it is not a regular file")
+        if stat.S_ISREG(mode):
+            see_room(fd, is_new)
+        os.close(fd)
     except OSError as problem:
         raise Refused("log", "unable to write the log %s: %s" % (to_text(path), problem.strerror))
+
+
+def see_room(fd: int, is_new: bool) -> None:
+    """A log can be made, or be there, where nothing more can be written. Raises OSError."""
+    if is_new:
+        # Nobody but the file system itself knows of quotas.
+        os.write(fd, b"\n")
+        os.ftruncate(fd, 0)
+        return
+    found = os.fstatvfs(fd)
+    if found.f_blocks and not (found.f_bavail if os.getuid() else found.f_bfree):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def take_back(made: "list[bytes]") -> None:

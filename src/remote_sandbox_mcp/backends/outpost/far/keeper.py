@@ -22,6 +22,7 @@ DRAIN_S = 0.2
 BEAT_S = 2.0
 # One argument may hold 128 KiB on Linux; a longer script is read from its file.
 LONGEST_ARGUMENT = 100000
+NO_FOLDER = "unable to make a folder for the run: %s"
 
 
 class Keeper:
@@ -54,7 +55,13 @@ class Keeper:
         self.beaten = (self.begun, 0)
         boot = str(order["here"]).partition(":")[0]
         start = {"id": order["id"], "pid": os.getpid(), "boot": boot, "started": time.time()}
-        if self.is_elsewhere() or not self.folder.claim(str(order["id"]), start):
+        try:
+            is_mine = not self.is_elsewhere() and self.claim(start)
+        except OSError as problem:
+            self.abandon()
+            self.fail("folder", NO_FOLDER % problem.strerror)
+            return
+        if not is_mine:
             self.abandon()
             look(dict(order, wait=order["timeout"] + 3600), request, self.listener)
             return
@@ -68,6 +75,18 @@ class Keeper:
         while not self.is_over():
             self.step()
         self.finish()
+
+    def claim(self, start: "dict[str, Any]") -> bool:
+        """Since the folder was made the disk may have become full: then another place takes the run, if one can."""
+        full: "tuple[bytes, ...]" = ()
+        while True:
+            try:
+                return self.folder.claim(str(self.order["id"]), start)
+            except OSError:
+                full += (os.path.dirname(self.folder.path),)
+                fresh = make_folder(full)
+                self.folder.remove()
+                self.folder = fresh
 
     def is_elsewhere(self) -> bool:
         """A start that is repeated after a cut must not start where the first one could not be found again."""
@@ -242,9 +261,9 @@ class Keeper:
                     break
                 self.take(fd)
         end = self.describe_end()
+        for stream in (self.out, self.err):
+            stream.save_tail()
         try:
-            for stream in (self.out, self.err):
-                stream.save_tail()
             self.folder.note(end)
         except OSError:
             # A full disk: who listens now still gets the result, who asks later is told that it is lost.
@@ -291,7 +310,7 @@ def keep(feed: Feed, listener: Listener, here: str) -> None:
         try:
             keeper = Keeper(make_folder(), feed, wakeup, listener)
         except OSError as problem:
-            refuse_next(feed, listener, "unable to make a folder for the run: %s" % problem.strerror)
+            refuse_next(feed, listener, NO_FOLDER % problem.strerror)
             return
         listener.send(frame(FREE, 0))
         order = feed.next_order()

@@ -91,9 +91,16 @@ class Stream:
             os.close(self.file)
 
     def save_tail(self) -> None:
-        if self.total > self.stored:
-            with open(self.path + b".tail", "wb") as file:
+        """All of it or, on a full disk, none: a part of it would pass for the end."""
+        if self.total <= self.stored:
+            return
+        path = self.path + b".tail"
+        try:
+            with open(path, "wb") as file:
                 file.write(self.tail)
+        except OSError:
+            if os.path.lexists(path):
+                os.unlink(path)
 
 
 def widen_pipe(fd: int) -> None:

@@ -63,15 +63,21 @@ def base_folder() -> bytes:
     trouble = OSError(errno.ENOENT, "no folder for runs")
     for folder in candidates():
         try:
-            os.makedirs(os.path.dirname(folder), exist_ok=True)
-            if not os.path.lexists(folder):
-                os.mkdir(folder, 0o700)
-            if is_private(folder):
-                place_mark(folder)
-                return folder
+            prepare_base(folder)
+            return folder
         except OSError as problem:
             trouble = problem
     raise trouble
+
+
+def prepare_base(folder: bytes) -> None:
+    """See that it is there, ours alone, and has its mark; raises OSError."""
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    if not os.path.lexists(folder):
+        os.mkdir(folder, 0o700)
+    if not is_private(folder):
+        raise OSError(errno.EACCES, "%s is not ours alone" % to_text(folder))
+    place_mark(folder)
 
 
 def boot_id() -> str:
@@ -91,8 +97,14 @@ def place_mark(folder: bytes) -> str:
         with open(path) as file:
             return file.read()
     mark = os.urandom(8).hex()
-    os.write(fd, mark.encode())
-    os.close(fd)
+    try:
+        os.write(fd, mark.encode())
+    except OSError:
+        # On a full disk; an empty mark would be like that of any other place.
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
     return mark
 
 
@@ -119,10 +131,14 @@ class RunFolder:
     def __init__(self, base: bytes) -> None:
         self.path = os.path.join(base, b".new-" + os.urandom(8).hex().encode())
         os.mkdir(self.path, 0o700)
-        self.record = self.create(b"run")
-        fcntl.flock(self.record, fcntl.LOCK_EX)
-        # Most commands print, few complain: what is made in vain has to be removed again.
-        os.close(self.create(b"out"))
+        try:
+            self.record = self.create(b"run")
+            fcntl.flock(self.record, fcntl.LOCK_EX)
+            # Most commands print, few complain: what is made in vain has to be removed again.
+            os.close(self.create(b"out"))
+        except OSError:
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
     def create(self, name: bytes) -> int:
         return os.open(self.file(name), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, 0o600)
@@ -148,7 +164,9 @@ class RunFolder:
         return bool(os.fstat(self.record).st_mode & STOP_MARK)
 
     def note(self, line: "dict[str, Any]") -> None:
-        os.write(self.record, json.dumps(line).encode() + b"\n")
+        text = json.dumps(line).encode() + b"\n"
+        if os.write(self.record, text) != len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def release(self) -> None:
         os.close(self.record)
@@ -158,15 +176,16 @@ class RunFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def make_folder() -> RunFolder:
-    """A folder for the next run, where there is room for it."""
-    if not any(is_private(base) for base in candidates()):
-        base_folder()
-    trouble = OSError(errno.ENOENT, "no folder for runs")
+def make_folder(besides: "tuple[bytes, ...]" = ()) -> RunFolder:
+    """A folder for the next run in the first place that has room for it, leaving out those where one was found full."""
+    trouble = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     for base in candidates():
         try:
-            if is_private(base):
-                return RunFolder(base)
+            if base in besides:
+                continue
+            if not is_private(base):
+                prepare_base(base)
+            return RunFolder(base)
         except OSError as problem:
             trouble = problem
     raise trouble
