@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Coroutine
-from dataclasses import replace
 from typing import Any
 
-from ...core.command import RUN_ID, Command, Completed, Ending, Environment, Missing, Observation, Running
+from ...core.command import RUN_ID, Command, Completed, Environment, Missing, Observation, Running
 from ...core.disposable import Disposable
 from ...core.errors import BadArgument, ConnectError, LostContact, NotStarted, SandboxError, Unreachable, Unsupported
 from ...core.files import FileSlice, Found, Listing, Search, Span, Written
@@ -19,18 +18,24 @@ from ...core.output import last_line
 from ...core.port import Stream
 from ...core.progress import Beat, Progress, silent
 from ..deadline import within
-from .link import Gone, Link
+from .link import Gone, Link, Paused
 from .opened import describe
 from .plain_files import PlainFiles
-from .shell import LONGEST_SCRIPT, Answer, Shell
+from .plain_search import find_matches
+from .shell import RUNS, Answer, Shell, is_text, start_values, to_bytes
 
-BEAT_S, MEND_S, ASK_S, SOON_S = 5.0, 20.0, 15.0, 0.2
-TIMED_OUT = 124
+BEAT_S, MEND_S, SOON_S = 5.0, 20.0, 0.1
+FORGET_S = 1.0
+# One variable may hold 128 KiB on Linux, also where each byte of it is written as five letters.
+LONGEST_VALUE, LONGEST_CODED = 100_000, 20_000
 NO_PYTHON = "there is no python3 in the container"
 
 
 class PlainContainer:
-    """Slower than an outpost, and without jobs, file sync and ports; a run ends with its process group."""
+    """The answers of an outpost, from a POSIX shell: slower, without jobs, file sync and ports.
+
+    A run ends with its process group: who has left that cannot be found.
+    """
 
     def __init__(self, link: Link, disposable: Disposable, environment: Environment) -> None:
         self.description = describe(disposable, kills_trees=False)
@@ -38,132 +43,130 @@ class PlainContainer:
         self._disposable = disposable
         self._environment = environment
         self._shell = Shell(link, disposable)
-        self._files = PlainFiles(link, disposable, self._shell)
-        self._begun: dict[str, float] = {}
-        self._starting: dict[str, asyncio.Task[Answer]] = {}
-        self._ended: dict[str, Completed] = {}
+        self._files = PlainFiles(self._shell, disposable.title)
+        self._starting: dict[str, float] = {}
+        self._known: set[str] = set()
         self._chores: set[asyncio.Task[Any]] = set()
-        self._open = True
 
     @property
     def is_open(self) -> bool:
-        return self._open
+        return self._shell.is_open
 
     @property
     def jobs(self) -> NoJobs:
         return NoJobs(f"{self.description.name}: background jobs need python3, and {NO_PYTHON}")
 
     async def open(self) -> None:
-        if problem := await self._link.why_not(self._disposable):
-            self._open = False
-            raise problem
-        self._open = True
+        await self._shell.open()
 
     async def close(self) -> None:
-        self._open = False
+        """Runs go on: the end of our requests does not reach them."""
+        if self._known and self.is_open:
+            with contextlib.suppress(SandboxError, asyncio.TimeoutError):
+                await within(self._forget_known(), FORGET_S)
         for chore in self._chores:
             chore.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)
+        self._shell.is_open = False
 
     async def run(
         self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
     ) -> Completed | Running:
         if not RUN_ID.match(command.run_id):
             raise BadArgument(f"{command.run_id!r} is not a run id")
-        if problem := _unfit(command.script):
-            raise NotStarted(f"{self.description.name}: the script {problem}, and {NO_PYTHON}, which would take it")
-        self._begun[command.run_id] = begun = time.monotonic()
-        running = self._starting[command.run_id] = self._later(self._start(command))
-        until = begun + min(command.timeout_s, patience_s if patience_s is not None else command.timeout_s)
+        begun = self._starting[command.run_id] = time.monotonic()
+        running = self._later(self._follow(command))
+        limit_s = command.timeout_s + MEND_S
+        until = begun + (limit_s if patience_s is None else min(patience_s, limit_s))
         try:
             while not running.done() and time.monotonic() < until:
                 await asyncio.wait((running,), timeout=min(BEAT_S, max(0.0, until - time.monotonic())))
-                if not running.done():
+                if not running.done() and time.monotonic() < until:
                     progress(await self._beat(command))
-            return await self._concluded(command, running)
+            if running.done():
+                seen: Completed | Running = running.result()
+                return seen
+            return await self._so_far(command, given_up=patience_s is None)
         except asyncio.CancelledError:
             self._later(self._stop_quietly(command.run_id))
             raise
 
-    async def _concluded(self, command: Command, running: asyncio.Task[Answer]) -> Completed | Running:
-        if running.done():
-            return self._truth(await self._answer(command, running))
-        if time.monotonic() - self._begun[command.run_id] >= command.timeout_s:
-            return await self._time_out(command)
-        self._later(self._time_out_later(command))
-        return self._truth(await self.observe(command.run_id, keep=command.keep))
+    async def _so_far(self, command: Command, *, given_up: bool) -> Completed | Running:
+        seen = self._truth(await self.observe(command.run_id, keep=command.keep))
+        if given_up and isinstance(seen, Running):
+            raise LostContact.while_running(self.description.name, "it did not end when it was killed", seen)
+        return seen
 
-    async def _start(self, command: Command) -> Answer:
-        words = self._environment.shell or ("bash",)
-        given = {"id": command.run_id, "script": self._environment.source(command.script)}
-        given |= {"keep": str(command.keep), "cwd": await self._files.from_home(command.cwd)}
-        return await self._shell.ask("start", words, self._environment.env, given)
-
-    async def _answer(self, command: Command, running: asyncio.Task[Answer]) -> Observation:
-        """What the start's own answer says, or, where that was cut off, what is found when asked again."""
+    async def _follow(self, command: Command) -> Completed | Running:
+        """Start it, or find the start that an earlier request made, and wait for the end."""
         try:
-            answer = running.result()
-        except SandboxError as problem:
-            return await self._find_again(command, problem)
-        if answer.text("state") == "refused":
-            raise NotStarted(f"{self.description.name}: {answer.text('why')}")
-        return self._noted(answer.observation(command.run_id, self._seconds(command.run_id)))
+            values, give_up = await self._order(command), 0.0
+            while True:
+                try:
+                    answer = await self._shell.follow(RUNS, "start", **values)
+                    return self._truth(self._seen(command, answer))
+                except ConnectError as problem:
+                    await self._explain(command)
+                    give_up = give_up or time.monotonic() + MEND_S
+                    if time.monotonic() > give_up:
+                        so_far = Running(command.run_id)
+                        raise LostContact.while_running(self.description.name, str(problem), so_far) from None
+                    await asyncio.sleep(SOON_S)
+        finally:
+            self._starting.pop(command.run_id, None)
 
-    async def _find_again(self, command: Command, problem: SandboxError) -> Observation:
-        give_up = time.monotonic() + MEND_S
-        while time.monotonic() < give_up:
-            fate = await self._link.why_not(self._disposable)
-            if isinstance(fate, Gone):
-                words = f"the command was lost with {self.description.name}. {fate}"
-                raise LostContact(words, outcome="lost", so_far=Running(command.run_id)) from None
-            with contextlib.suppress(SandboxError, asyncio.TimeoutError):
-                seen = await within(self.observe(command.run_id, keep=command.keep), ASK_S)
-                if isinstance(seen, Missing):
-                    raise problem
-                if not isinstance(seen, Running):
-                    return seen
-                if self._seconds(command.run_id) >= command.timeout_s:
-                    return await self._time_out(command)
-                give_up = time.monotonic() + MEND_S
-            await asyncio.sleep(SOON_S)
-        raise LostContact.while_running(self.description.name, str(problem), Running(command.run_id)) from None
+    async def _order(self, command: Command) -> dict[str, str]:
+        """Raises NotStarted for what a container without Python cannot be told."""
+        values, script = start_values(command, self._environment), self._environment.source(command.script)
+        if not _fits(values["exports"]) or not _fits(values["words"]):
+            raise NotStarted(
+                f"{self.description.name}: the variables are longer than {LONGEST_VALUE} bytes, and {NO_PYTHON}"
+            )
+        if _fits(script):
+            return {**values, "script": script}
+        return {**values, "from": await self._shell.upload(f"{command.run_id}.script", to_bytes(script))}
+
+    def _seen(self, command: Command, answer: Answer) -> Observation:
+        if answer.text("state") == "refused":
+            why = answer.data("why").decode("utf-8", "replace")
+            raise NotStarted(f"{self.description.name}: {why}")
+        return answer.observation(command.run_id, command.keep)
+
+    async def _explain(self, command: Command) -> None:
+        """What became of the container says what became of the run. Raises LostContact."""
+        fate = await self._link.why_not(self._disposable)
+        name, so_far = self.description.name, Running(command.run_id)
+        if isinstance(fate, Gone):
+            raise LostContact(f"the command was lost with {name}. {fate}", outcome="lost", so_far=so_far)
+        if isinstance(fate, Paused):
+            words = (
+                f"{name} was paused while the command ran; it goes on when {name} is resumed, and can be asked for as"
+            )
+            raise LostContact(f"{words} {command.run_id!r}", outcome="unknown", so_far=so_far)
 
     def _truth(self, seen: Observation) -> Completed | Running:
         if isinstance(seen, Missing):
-            so_far = Running(seen.run_id, seen.stdout, seen.stderr)
-            raise LostContact(
-                f"the run was lost: {seen.reason}; look before repeating it", outcome="lost", so_far=so_far
-            )
+            words = f"the run was lost: {seen.reason}; look before repeating it"
+            raise LostContact(words, outcome="lost", so_far=Running(seen.run_id, seen.stdout, seen.stderr))
         return seen
 
-    async def _time_out(self, command: Command) -> Completed:
-        seen = self._truth(await self.stop(command.run_id, keep=command.keep))
-        if isinstance(seen, Running):
-            raise LostContact.while_running(self.description.name, "it did not end when it was killed", seen)
-        if seen.ending is not Ending.STOPPED:
-            return seen
-        ended = self._ended[command.run_id] = replace(seen, ending=Ending.TIMED_OUT, exit_code=TIMED_OUT)
-        return ended
-
-    async def _time_out_later(self, command: Command) -> None:
-        await asyncio.sleep(max(0.0, self._begun[command.run_id] + command.timeout_s - time.monotonic()))
-        with contextlib.suppress(SandboxError):
-            await self._time_out(command)
-
     async def _stop_quietly(self, run_id: str) -> None:
-        with contextlib.suppress(SandboxError, asyncio.TimeoutError):
-            await within(self.stop(run_id), MEND_S)
+        # Its start may come after us; then it must find that it is not wanted any more.
+        with contextlib.suppress(SandboxError):
+            await self._shell.ask(RUNS, "stop", id=run_id, keep="0", revoke="yes")
 
     async def _beat(self, command: Command) -> Beat:
-        seconds = self._seconds(command.run_id)
-        with contextlib.suppress(SandboxError):
+        """Raises LostContact where it was paused, or is gone."""
+        seconds = time.monotonic() - self._starting.get(command.run_id, time.monotonic())
+        try:
             seen = await self.observe(command.run_id, keep=4096)
-            heard = seen.stdout.tail or seen.stdout.head or seen.stderr.tail or seen.stderr.head
-            return Beat(seconds, seen.stdout.total + seen.stderr.total, last_line(heard))
-        return Beat(seconds)
-
-    def _seconds(self, run_id: str) -> float:
-        return round(time.monotonic() - self._begun.get(run_id, time.monotonic()), 4)
+        except (Gone, Paused):
+            await self._explain(command)
+            return Beat(seconds)
+        except SandboxError:
+            return Beat(seconds)
+        heard = seen.stdout.tail or seen.stdout.head or seen.stderr.tail or seen.stderr.head
+        return Beat(seconds, seen.stdout.total + seen.stderr.total, last_line(heard))
 
     def _later(self, chore: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.create_task(chore)
@@ -174,51 +177,61 @@ class PlainContainer:
         return task
 
     async def observe(self, run_id: str, *, keep: int = 40_000) -> Observation:
-        return await self._ask_about("look", run_id, keep)
+        seen = await self._ask_about("look", run_id, keep)
+        begun = self._starting.get(run_id)
+        # A start that is on its way is no run that is missing.
+        if isinstance(seen, Missing) and begun is not None:
+            return Running(run_id, seconds=round(time.monotonic() - begun, 2))
+        return seen
 
     async def stop(self, run_id: str, *, keep: int = 40_000) -> Observation:
-        return await self._ask_about("stop", run_id, keep)
+        seen = await self._ask_about("stop", run_id, keep)
+        while isinstance(seen, Missing) and run_id in self._starting:
+            await asyncio.sleep(SOON_S)
+            seen = await self._ask_about("stop", run_id, keep)
+        return seen
 
     async def _ask_about(self, verb: str, run_id: str, keep: int) -> Observation:
         if not RUN_ID.match(run_id):
             return Missing(run_id, "it is not known in this container")
-        try:
-            answer = await within(self._shell.ask(verb, values={"id": run_id, "keep": str(keep)}), ASK_S)
-        except asyncio.TimeoutError:
-            raise await self._why() from None
-        return self._noted(answer.observation(run_id, self._seconds(run_id)))
-
-    def _noted(self, seen: Observation) -> Observation:
-        """An end is told alike whenever it is asked for, and a start that is on its way is no run that is missing."""
-        starting = self._starting.get(seen.run_id)
-        if isinstance(seen, Missing) and starting and not starting.done():
-            return Running(seen.run_id, seconds=self._seconds(seen.run_id))
-        if isinstance(seen, Completed):
-            known = self._ended.setdefault(seen.run_id, seen)
-            return replace(seen, ending=known.ending, exit_code=known.exit_code, seconds=known.seconds)
-        return seen
-
-    async def _why(self) -> ConnectError:
-        known = await self._link.why_not(self._disposable)
-        return known or Unreachable(f"{self.description.name}: no answer in {ASK_S:.0f} s; try again")
+        answer = await self._shell.ask(RUNS, verb, id=run_id, keep=str(keep))
+        return answer.observation(run_id, keep)
 
     def forget(self, run_id: str) -> None:
-        for known in (self._begun, self._starting, self._ended):
-            known.pop(run_id, None)
-        if RUN_ID.match(run_id):
-            self._later(self._shell.ask("forget", values={"id": run_id}))
+        if not self.is_open or not RUN_ID.match(run_id):
+            return
+        if not self._known:
+            self._later(self._forget_soon())
+        self._known.add(run_id)
+
+    async def _forget_soon(self) -> None:
+        """Many at once: a request for each would be in the way of the next commands."""
+        await asyncio.sleep(FORGET_S)
+        with contextlib.suppress(SandboxError):
+            await self._forget_known()
+
+    async def _forget_known(self) -> None:
+        known, self._known = self._known, set()
+        await self._shell.ask(RUNS, "forget", ids=" ".join(sorted(known)))
 
     async def read(self, path: str, span: Span) -> FileSlice:
         return await self._files.read(path, span)
 
     async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+        with contextlib.suppress(Unreachable):
+            return await self._files.write(path, data, expected)
+        # It may have been written before the cut: then the file says so.
+        with contextlib.suppress(SandboxError):
+            found = await self.read(path, Span(limit=len(data) + 1))
+            if found.data == data:
+                return Written(found.size, found.version)
         return await self._files.write(path, data, expected)
 
     async def list(self, path: str, *, recursive: bool = False, limit: int = 200) -> Listing:
         return await self._files.list(path, recursive, limit)
 
     async def search(self, search: Search) -> Found:
-        return await self._files.search(search)
+        return await find_matches(self._files, search)
 
     async def open_lane(self) -> Lane:
         raise Unsupported(f"{self.description.name}: file sync needs python3, and {NO_PYTHON}")
@@ -227,9 +240,5 @@ class PlainContainer:
         raise Unsupported(f"{self.description.name}: a port can be reached by its endpoint only, because {NO_PYTHON}")
 
 
-def _unfit(script: str) -> str:
-    """Why a script cannot be given to the platform's agent, which takes it as a text in JSON."""
-    try:
-        return f"is longer than {LONGEST_SCRIPT} bytes" if len(script.encode()) > LONGEST_SCRIPT else ""
-    except UnicodeEncodeError:
-        return "is not UTF-8"
+def _fits(value: str) -> bool:
+    return len(to_bytes(value)) <= (LONGEST_VALUE if is_text(value) else LONGEST_CODED)

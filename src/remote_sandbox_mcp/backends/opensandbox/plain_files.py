@@ -1,184 +1,172 @@
-"""Files of a container without Python: moved by the platform, looked at and put in place by a shell."""
+"""Files of a container without Python: a shell reads, writes and lists them; the platform moves large ones."""
 
 from __future__ import annotations
 
+import base64
 import posixpath
-import re
 import secrets
-from collections.abc import Awaitable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
 
-from ...core.disposable import Disposable
-from ...core.errors import FileProblem, SandboxError, UnknownSandbox
-from ...core.files import Entry, FileSlice, Found, Listing, Match, Problem, Search, Span, Written
-from ..outpost.far.files import LARGEST_SEARCHED, LONGEST_LINE, glob_test
-from .link import Link
-from .problems import told
-from .shell import Answer, Shell
+from ...core.errors import FileProblem
+from ...core.files import Entry, FileSlice, Listing, Problem, Span, Written
+from ..outpost.far.files import MOST_PROBLEMS
+from .shell import FILES, Answer, Shell, is_text, to_bytes, to_text
 
-if TYPE_CHECKING:
-    from opensandbox.models.filesystem import EntryInfo
-    from opensandbox.services import Filesystem
-
-T = TypeVar("T")
-KINDS = {"directory": "dir", "symlink": "link", "file": "file"}
-DEEPEST = 64
+# As much as one variable, and as one answer, should hold.
+LARGEST_PUT, LARGEST_GET = 60_000, 1 << 20
+# A file may be replaced while it is read; then it is read again.
+TRIES = 3
+KINDS = {0x8: "file", 0x4: "dir", 0xA: "link"}
+REASONS = {
+    "No such file or directory": "ENOENT",
+    "Not a directory": "ENOTDIR",
+    "Permission denied": "EACCES",
+    "Operation not permitted": "EPERM",
+    "File exists": "EEXIST",
+    "Is a directory": "is_dir",
+    "No space left on device": "ENOSPC",
+    "Disk quota exceeded": "EDQUOT",
+    "Read-only file system": "EROFS",
+    "File name too long": "ENAMETOOLONG",
+    "Too many levels of symbolic links": "ELOOP",
+}
+REFUSALS = {
+    "dir": ("not_a_file", "is a folder"),
+    "link": ("is_link", "is a symbolic link; write to the path that it leads to"),
+    "other": ("not_a_file", "is not a regular file, so it is not replaced"),
+    "exists": ("exists", "exists already"),
+    "stale": ("stale", "has changed since it was read, or is no longer there; read it again, then repeat"),
+}
 
 
 class PlainFiles:
-    """Reads, writes, lists and searches. Paths are absolute, or begin at home."""
+    """Reads, writes and lists. Every method raises SandboxError; paths are absolute, or begin at home."""
 
-    def __init__(self, link: Link, disposable: Disposable, shell: Shell) -> None:
-        self._link = link
-        self._disposable = disposable
+    def __init__(self, shell: Shell, name: str) -> None:
         self._shell = shell
+        self._name = name
+
+    async def absolute(self, path: str) -> str:
+        below = path[2:] if path.startswith("~/") else "" if path == "~" else path
+        return posixpath.normpath(posixpath.join(await self._shell.home(), below))
+
+    async def ask(self, verb: str, path: str, *, token: str = "", **values: str) -> Answer:
+        """About an absolute path. Raises FileProblem with what the programs there complained about."""
+        answer = await self._shell.ask(FILES, verb, path=path, token=token, **values)
+        return self._checked(path, answer)
+
+    def _checked(self, path: str, answer: Answer) -> Answer:
+        if answer.has("complaint"):
+            message = answer.data("complaint").decode("utf-8", "replace").rpartition(": ")[2].strip()
+            raise self.problem(path, message, REASONS.get(message, "failed"))
+        if answer.has("refused"):
+            reason, message = REFUSALS.get(answer.text("refused"), ("failed", "is not replaced"))
+            raise FileProblem(f"{self._name}: {_shown(path)} {message}", reason)
+        return answer
+
+    def problem(self, path: str, why: str, reason: str) -> FileProblem:
+        return FileProblem(f"{self._name}: {_shown(path)}: {why}", reason)
 
     async def read(self, path: str, span: Span) -> FileSlice:
         path = await self.absolute(path)
-        seen = await self._regular(path)
-        size, version = seen.number("size"), seen.text("version")
-        if span.line:
-            return _lines(await self._bytes(path, 0, size), span, version)
-        start = max(0, size + span.offset) if span.offset < 0 else span.offset
-        data = await self._bytes(path, start, min(span.limit, size - start))
-        return FileSlice(data, size, version, start, start + len(data) < size)
+        for _ in range(TRIES):
+            found = await self._get(path, span, min(span.limit, LARGEST_GET))
+            if not found.more or span.limit <= LARGEST_GET or span.lines or not is_text(path):
+                break
+            whole = await self._read_on(path, span, found)
+            if whole is not None:
+                return whole
+        if not found.more or span.limit <= LARGEST_GET:
+            return found
+        return await self._get(path, span, span.limit)
+
+    async def _get(self, path: str, span: Span, limit: int) -> FileSlice:
+        lines = {"line": str(span.line or 1), "lines": str(span.lines) if span.lines else ""}
+        answer = await self.ask("get", path, offset=str(span.offset), limit=str(limit), **lines)
+        mode, size = _numbers(answer.text("found"))
+        if not answer.has("data"):
+            raise self._unreadable(path, KINDS.get(mode >> 12, "other"))
+        start, read = answer.number("start"), answer.data("data")
+        data = read[:limit]
+        # A growing file, or one in /proc, may have had more than it said.
+        size = max(size, start + len(data)) if data else size
+        more = len(read) > limit or start + len(data) < size
+        return FileSlice(data, size, _version(answer), start, more)
+
+    def _unreadable(self, path: str, kind: str) -> FileProblem:
+        if kind == "dir":
+            return self.problem(path, "it is a folder; list_remote_files shows what is in it", "is_dir")
+        if kind == "file":
+            return self.problem(path, "Permission denied", "EACCES")
+        return self.problem(path, "it is a pipe, socket or device, not a file", "not_a_file")
+
+    async def _read_on(self, path: str, span: Span, found: FileSlice) -> FileSlice | None:
+        """The rest of a large file through the platform; None where it was replaced meanwhile."""
+        start = found.offset + len(found.data)
+        rest = await self._shell.download(path, start, min(span.limit, found.size - found.offset) - len(found.data))
+        now = await self._get(path, Span(), 0)
+        if now.version.partition("-")[0] != found.version.partition("-")[0]:
+            return None
+        data = found.data + rest
+        return FileSlice(data, found.size, found.version, found.offset, found.offset + len(data) < found.size)
 
     async def write(self, path: str, data: bytes, expected: str | None) -> Written:
         path = await self.absolute(path)
-        seen = await self._shell.ask("stat", values={"path": path})
-        kind = seen.text("kind")
-        self._may_be_replaced(path, kind, seen.text("version"), expected)
-        folder, name = posixpath.split(path)
-        part = posixpath.join(folder, f".{name[:100]}.{secrets.token_hex(4)}.part")
-        files = await self._files()
-        await self._moved(path, files.write_file(part, data, mode=600))
-        given = {"from": part, "path": path, "mode": seen.text("mode") or "644"}
-        given |= {} if expected is None else {"expected": expected}
-        placed = await self._shell.ask("place", values=given)
-        if placed.text("kind") == "stale":
-            raise self._problem(path, "it has changed since it was read; read it again, then repeat", "stale")
-        if placed.text("kind") != "file":
-            raise self._problem(path, "it could not be put in place", "EACCES")
-        return Written(placed.number("size"), placed.text("version"), kind == "none")
-
-    def _may_be_replaced(self, path: str, kind: str, version: str, expected: str | None) -> None:
-        if kind == "dir":
-            raise self._problem(path, "it is a folder", "is_dir")
-        if kind == "link":
-            raise self._problem(path, "it is a symbolic link; write to the path that it leads to", "is_link")
-        if kind == "other":
-            raise self._problem(path, "it is not a regular file, so it is not replaced", "not_a_file")
-        if expected == "" and kind == "file":
-            raise self._problem(path, "it exists already", "exists")
-        if expected is not None and expected != version:
-            raise self._problem(path, "it has changed since it was read; read it again, then repeat", "stale")
+        token = secrets.token_hex(16)
+        values = {"path": path, "token": token}
+        if len(data) <= LARGEST_PUT:
+            values["data"] = base64.b64encode(data).decode("ascii")
+        else:
+            values["from"] = await self._shell.upload(f"put-{token}", data)
+        if expected is not None:
+            values["expected"] = expected.replace("_", " ")
+        answer = self._checked(path, await self._shell.ask_once(FILES, "put", **values))
+        return Written(_numbers(answer.text("found"))[1], _version(answer), answer.has("created"))
 
     async def list(self, path: str, recursive: bool, limit: int) -> Listing:
-        found = await self._entries(await self.absolute(path), DEEPEST if recursive else 1)
-        entries = tuple(_entry(info) for info in found[:limit])
-        return Listing(entries, len(found) > limit)
-
-    async def search(self, search: Search) -> Found:
-        top = await self.absolute(search.path)
-        wanted = self._compiled(search)
-        matches: list[Match] = []
-        problems: list[Problem] = []
-        for info in await self._candidates(top, search.glob):
-            if wanted is None:
-                matches.append(Match(info.path))
-            elif info.size > LARGEST_SEARCHED:
-                problems.append(Problem(info.path, "larger than 32 MiB, not searched"))
-            else:
-                matches += _matches(info.path, await self._bytes(info.path, 0, info.size), wanted)
-            if len(matches) > search.limit:
-                break
-        return Found(tuple(matches[: search.limit]), len(matches) > search.limit, tuple(problems))
-
-    def _compiled(self, search: Search) -> re.Pattern[bytes] | None:
-        try:
-            flags = re.IGNORECASE if search.ignore_case else 0
-            return re.compile(search.pattern.encode(), flags) if search.pattern else None
-        except re.error as problem:
-            raise FileProblem(f"the pattern is not a regular expression: {problem}", "pattern") from None
-
-    async def _candidates(self, top: str, glob: str) -> Sequence[EntryInfo]:
-        fits = glob_test(glob)
-        files = (info for info in await self._entries(top, DEEPEST) if info.entry_type == "file")
-        named = ((info, posixpath.relpath(info.path, top).encode()) for info in files)
-        return [info for info, path in named if path == b"." or fits(posixpath.basename(path), path)]
-
-    async def _entries(self, path: str, depth: int) -> Sequence[EntryInfo]:
-        from opensandbox.models.filesystem import DirectoryListEntry
-
-        files = await self._files()
-        if (await self._shell.ask("stat", values={"path": path})).text("kind") in ("file", "other"):
-            return list((await self._moved(path, files.get_file_info([path]))).values())
-        found = await self._moved(path, files.list_directory(DirectoryListEntry(path=path, depth=depth)))
-        return sorted(found, key=lambda info: info.path)
-
-    async def _bytes(self, path: str, start: int, count: int) -> bytes:
-        if count <= 0:
-            return b""
-        files = await self._files()
-        return await self._moved(path, files.read_bytes(path, range_header=f"bytes={start}-{start + count - 1}"))
-
-    async def _regular(self, path: str) -> Answer:
-        seen = await self._shell.ask("stat", values={"path": path})
-        kind = seen.text("kind")
-        if kind == "none":
-            raise self._problem(path, "there is no such file", "ENOENT")
-        if kind == "dir":
-            raise self._problem(path, "it is a folder; list_remote_files shows what is in it", "is_dir")
-        if kind == "other":
-            raise self._problem(path, "it is a pipe, socket or device, not a file", "not_a_file")
-        return seen
-
-    async def _files(self) -> Filesystem:
-        sandbox = await self._link.sandbox(self._disposable.key, f"unable to open {self._disposable.title}")
-        return sandbox.files
-
-    async def _moved(self, path: str, answer: Awaitable[T]) -> T:
-        try:
-            return await told(f"{self._disposable.title}: {path}", answer)
-        except UnknownSandbox:
-            raise self._problem(path, "there is no such file or folder", "ENOENT") from None
-        except SandboxError as problem:
-            if "ermission denied" in str(problem):
-                raise self._problem(path, "permission denied", "EACCES") from None
-            raise
-
-    async def absolute(self, path: str) -> str:
-        return posixpath.normpath(await self.from_home(path))
-
-    async def from_home(self, path: str) -> str:
-        """Raises FileProblem: the platform's agent takes names in JSON."""
-        if any("\ud800" <= letter <= "\udfff" for letter in path):
-            raise self._problem(path, "a name that is not UTF-8 cannot be used where there is no python3", "EILSEQ")
-        below = path[2:] if path.startswith("~/") else "" if path == "~" else path
-        return posixpath.join(await self._shell.home(), below)
-
-    def _problem(self, path: str, why: str, reason: str) -> FileProblem:
-        shown = path.encode("utf-8", "replace").decode()
-        return FileProblem(f"{self._disposable.title}: {shown}: {why}", reason)
+        path = await self.absolute(path)
+        token = secrets.token_hex(16)
+        depth = "" if recursive else "1"
+        answer = await self.ask("list", path, token=token, depth=depth, most=str(limit + 1))
+        records = answer.data("entries").split(f"{token} ".encode())[1:]
+        below = to_text(answer.data("below"))
+        entries = [_entry(below, record) for record in records]
+        return Listing(tuple(entries[:limit]), len(entries) > limit, complaints(answer, below))
 
 
-def _entry(info: EntryInfo) -> Entry:
-    kind = KINDS.get(info.entry_type or "file", "other")
-    return Entry(info.path, kind, 0 if kind == "dir" else info.size, info.modified_at.timestamp())
+def complaints(answer: Answer, below: str) -> tuple[Problem, ...]:
+    """What find and grep could not look at: lines of a program, a path, perhaps in quotes, and an error."""
+    found: dict[Problem, None] = {}
+    for line in answer.complaints:
+        program, _, rest = line.partition(": ")
+        path, _, reason = rest.rpartition(": ")
+        path = path.strip("'")
+        if program in ("find", "grep") and path.startswith("."):
+            found[Problem(inside(below, path), reason)] = None
+    return tuple(found)[:MOST_PROBLEMS]
 
 
-def _lines(data: bytes, span: Span, version: str) -> FileSlice:
-    lines = data.splitlines(keepends=True) if b"\r" not in data else re.findall(rb"[^\n]*\n|[^\n]+", data)
-    start = sum(map(len, lines[: span.line - 1]))
-    wanted = b"".join(lines[span.line - 1 : span.line - 1 + span.lines] if span.lines else lines[span.line - 1 :])
-    part = wanted[: span.limit]
-    return FileSlice(part, len(data), version, start, start + len(part) < len(data))
+def inside(below: str, path: str) -> str:
+    return posixpath.normpath(posixpath.join(below, path))
 
 
-def _matches(path: str, data: bytes, wanted: re.Pattern[bytes]) -> Iterator[Match]:
-    if b"\0" in data[:8192]:
-        return
-    for number, line in enumerate(data.split(b"\n"), 1):
-        text = line.rstrip(b"\r")
-        if wanted.search(text) and (line or number <= data.count(b"\n")):
-            yield Match(path, number, text[:LONGEST_LINE].decode("utf-8", "replace"))
+def _entry(below: str, record: bytes) -> Entry:
+    mode, size, changed, name = record.removesuffix(b"\n").split(b" ", 3)
+    kind = KINDS.get(int(mode, 16) >> 12, "other")
+    return Entry(inside(below, to_text(name)), kind, int(size), float(changed))
+
+
+def _numbers(found: str) -> tuple[int, int]:
+    """The mode and the size of a file; what a container prints may be anything."""
+    mode, _, size = found.partition(" ")
+    try:
+        return int(mode, 16), int(size)
+    except ValueError:
+        return 0, 0
+
+
+def _version(answer: Answer) -> str:
+    return answer.text("version").replace(" ", "_")
+
+
+def _shown(path: str) -> str:
+    return to_bytes(path).decode("utf-8", "replace")

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
-from ...core.command import Completed, Ending, Excerpt, Missing, Observation, Running
+from ...core.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
 from ...core.disposable import Disposable
-from ...core.errors import Unreachable, Unsupported
-from ...core.shell import quote
+from ...core.errors import BadArgument, ConnectError, SandboxError, Unreachable, Unsupported
+from ...core.shell import join
 from .link import Link
 from .problems import told
 
-SIGNALS = {"TERM": 143, "KILL": 137}
-# What one variable of a program may hold on Linux.
-LONGEST_SCRIPT = 120_000
-NONE: Mapping[str, str] = {}
+if TYPE_CHECKING:
+    from opensandbox.models.execd import Execution
+
+RUNS = ("container.sh", "container_runs.sh", "container_keeper.sh")
+FILES = ("container.sh", "container_files.sh")
+TIMED_OUT = 124
+LINE = """exec sh -c 'eval "$RSM_PROGRAM"'"""
+# How often the platform is asked what became of a container that does not answer, and how many times.
+LOOK_S, LOOKS = 5.0, 12
+LONGEST_S = 10 * 365 * 86400.0
+NO_NUL = "a command or a path cannot hold a NUL character"
+# Not what is read-only in some shell, nor what would change how the program itself splits words.
+_EXPORTED = re.compile(r"(?!(?:IFS|UID|EUID|PPID|BASHOPTS|SHELLOPTS|(?:rs|RSM)_\w*)\Z)[A-Za-z_][A-Za-z0-9_]*\Z")
+_CODED = re.compile(rb"[^!-\[\]-~ ]")
 
 
 class Shell:
@@ -26,67 +39,220 @@ class Shell:
     def __init__(self, link: Link, disposable: Disposable) -> None:
         self._link = link
         self._disposable = disposable
+        self._base = ""
         self._home = ""
+        self.is_open = True
 
-    async def ask(
-        self, verb: str, words: Sequence[str] = (), env: Mapping[str, str] = NONE, values: Mapping[str, str] = NONE
-    ) -> Answer:
-        """Raises SandboxError: what the platform says where it cannot run it."""
+    async def open(self) -> None:
+        """The container's shell has answered. Raises ConnectError."""
+        # An agent in a paused container takes requests and never answers them.
+        if known_reason := await self._link.why_not(self._disposable):
+            raise known_reason
+        self.is_open = True
+        try:
+            await self._hello()
+        except SandboxError as problem:
+            self.is_open = False
+            raise problem if isinstance(problem, ConnectError) else ConnectError(str(problem)) from None
+
+    async def ask(self, pieces: tuple[str, ...], verb: str, **values: str) -> Answer:
+        """One that may be asked twice. Raises SandboxError: what the platform says where it cannot run it."""
+        try:
+            return await self.ask_once(pieces, verb, **values)
+        except Unreachable:
+            # A connection that was kept open may have been cut long ago.
+            return await self.ask_once(pieces, verb, **values)
+
+    async def ask_once(self, pieces: tuple[str, ...], verb: str, **values: str) -> Answer:
+        asking = asyncio.ensure_future(self.follow(pieces, verb, **values))
+        try:
+            for _ in range(LOOKS):
+                done, _ = await asyncio.wait((asking,), timeout=LOOK_S)
+                if done:
+                    return asking.result()
+                if known_reason := await self._link.why_not(self._disposable):
+                    raise known_reason
+            raise ConnectError(f"{self._disposable.title}: no answer in {LOOKS * LOOK_S:.0f} s; try again")
+        except BaseException:
+            asking.cancel()
+            await asyncio.wait((asking,))
+            raise
+
+    async def follow(self, pieces: tuple[str, ...], verb: str, **values: str) -> Answer:
+        """Ask what may take as long as it likes."""
+        if not self.is_open:
+            await self.open()
+        doing = f"unable to run a command in {self._disposable.title}"
+        given = {"RSM_PROGRAM": source(pieces), "RSM_VERB": verb, **coded({"base": self._base, **values})}
+        try:
+            done = await self._run(given, doing)
+        except ConnectError:
+            # Its address may be another one since the platform was restarted.
+            self._link.forget(self._disposable.key)
+            self.is_open = False
+            raise
+        complaints = tuple(message.text for message in done.logs.stderr)
+        answer = Answer(dict(_pair(message.text) for message in done.logs.stdout), complaints)
+        if answer.is_empty:
+            why = " ".join(complaints)[-200:] or f"exit code {done.exit_code}"
+            raise Unsupported(f"{doing}: its shell could not: {why}")
+        self._base = answer.text("base") or self._base
+        return answer
+
+    async def _run(self, given: dict[str, str], doing: str) -> Execution:
         from opensandbox.models.execd import RunCommandOpts
 
-        doing = f"unable to run a command in {self._disposable.title}"
         sandbox = await self._link.sandbox(self._disposable.key, doing)
-        given = {**env, "RSM_VERB": verb, **{f"RSM_{name.upper()}": value for name, value in values.items()}}
-        line = " ".join(("exec sh -c", quote(source()), "sh", *map(quote, words)))
-        done = await told(doing, sandbox.commands.run(line, opts=RunCommandOpts(envs=given)))
-        printed = {}
-        for message in done.logs.stdout:
-            word, _, value = message.text.partition(" ")
-            printed[word] = value
-        if not printed and verb != "forget":
-            complaint = " ".join(message.text for message in done.logs.stderr)[-200:]
-            raise Unsupported(f"{doing}: its shell could not: {complaint or f'exit code {done.exit_code}'}")
-        return Answer(printed)
+        return await told(doing, sandbox.commands.run(LINE, opts=RunCommandOpts(envs=given)))
+
+    async def _hello(self) -> None:
+        answer = await self.ask_once(RUNS, "hello")
+        self._home = to_text(answer.data("home")) or "/"
 
     async def home(self) -> str:
         if not self._home:
-            self._home = (await self.ask("hello")).text("home") or "/"
+            await self._hello()
         return self._home
+
+    async def upload(self, name: str, content: bytes) -> str:
+        """The path of what is more than fits into a variable. Raises SandboxError."""
+        doing = f"unable to send a file to {self._disposable.title}"
+        if not self._base:
+            await self._hello()
+        if not self._base:
+            raise Unsupported(f"{doing}: no folder in it is private and writable")
+        sandbox = await self._link.sandbox(self._disposable.key, doing)
+        await told(doing, sandbox.files.write_file(f"{self._base}/{name}", content, mode=600))
+        return f"{self._base}/{name}"
+
+    async def download(self, path: str, start: int, count: int) -> bytes:
+        """More than one answer should hold. Raises SandboxError."""
+        doing = f"unable to read {path} in {self._disposable.title}"
+        sandbox = await self._link.sandbox(self._disposable.key, doing)
+        return await told(doing, sandbox.files.read_bytes(path, range_header=f"bytes={start}-{start + count - 1}"))
+
+
+def start_values(command: Command, environment: Environment) -> dict[str, str]:
+    """What container_runs.sh has to know about a run, but for its script."""
+    shell, variables = environment.shell, environment.env
+    exports = [f"{name}={value}" for name, value in variables.items() if _EXPORTED.match(name)]
+    others = [f"{name}={value}" for name, value in variables.items() if not _EXPORTED.match(name)]
+    return {
+        "id": command.run_id,
+        "keep": str(command.keep),
+        "cwd": command.cwd,
+        "shell": shell[0] if shell else "",
+        "words": _joined([*(["env", *others] if others else []), *shell]),
+        "exports": f"export {_joined(exports)}" if exports else "",
+        "seek": variables.get("PATH", ""),
+        "timeout": f"{min(max(0.0, command.timeout_s), LONGEST_S):.3f}",
+    }
+
+
+def _joined(words: Sequence[str]) -> str:
+    """Raises BadArgument."""
+    try:
+        return join(words)
+    except ValueError:
+        raise BadArgument(NO_NUL) from None
+
+
+def to_text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def is_text(value: str) -> bool:
+    """Whether it can be said in JSON: what is not UTF-8 is held in surrogates."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def _pair(line: str) -> tuple[str, str]:
+    word, _, value = line.partition(" ")
+    return word, value
+
+
+def coded(values: Mapping[str, str]) -> dict[str, str]:
+    """Variables as an agent takes them, which knows texts alone. Raises BadArgument for what no shell can hold."""
+    given, names = {}, []
+    for name, value in values.items():
+        if "\0" in value:
+            raise BadArgument(NO_NUL)
+        if not is_text(value):
+            names.append(name.upper())
+            value = _CODED.sub(lambda found: b"\\0%03o" % found[0][0], to_bytes(value)).decode("ascii")
+        given[f"RSM_{name.upper()}"] = value
+    return {**given, "RSM_CODED": " ".join(names)}
 
 
 class Answer:
-    """Lines of a word and a value."""
+    """Lines of a word and a value, and what programs complained about."""
 
-    def __init__(self, printed: Mapping[str, str]) -> None:
+    def __init__(self, printed: Mapping[str, str], complaints: tuple[str, ...] = ()) -> None:
         self._printed = printed
+        self.complaints = complaints
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._printed
+
+    def has(self, word: str) -> bool:
+        return word in self._printed
 
     def text(self, word: str) -> str:
         return self._printed.get(word, "")
 
-    def number(self, word: str) -> int:
+    def data(self, word: str) -> bytes:
         """Raises Unreachable: what a container prints may be anything."""
         try:
-            return int(self._printed.get(word, "0"))
+            return base64.b64decode(self.text(word))
         except ValueError:
-            raise Unreachable(f"a container's answer cannot be understood: {word} is not a number") from None
+            raise Unreachable(f"a container's answer cannot be understood: {word} is not in base64") from None
 
-    def observation(self, run_id: str, seconds: float) -> Observation:
-        state, out, err = self.text("state"), self._excerpt("out"), self._excerpt("err")
+    def number(self, word: str) -> int:
+        return int(self._seconds(word))
+
+    def _seconds(self, word: str, place: int = 0) -> float:
+        """Raises Unreachable."""
+        try:
+            return float((self.text(word).split() or ["0"])[place])
+        except (ValueError, IndexError, OverflowError):
+            raise Unreachable(f"a container's answer cannot be understood: {word} is no number") from None
+
+    def observation(self, run_id: str, keep: int) -> Observation:
+        state, out, err = self.text("state"), self._excerpt(run_id, "out", keep), self._excerpt(run_id, "err", keep)
         if state == "running":
-            return Running(run_id, out, err, seconds)
+            return Running(run_id, out, err, round(max(0.0, self._seconds("now") - self._seconds("begun")), 2))
         if state == "ended":
-            return Completed(run_id, self.number("exit"), Ending.EXITED, "", out, err, seconds)
-        if state == "stopped":
-            signal = self.text("signal")
-            return Completed(run_id, SIGNALS.get(signal, 143), Ending.STOPPED, signal, out, err, seconds)
-        reason = "it was ended from outside" if state == "lost" else "it is not known in this container"
+            return self._completed(run_id, out, err)
+        reason = "the process that kept it was killed" if state == "lost" else "it is not known in this container"
         return Missing(run_id, reason, out, err)
 
-    def _excerpt(self, name: str) -> Excerpt:
-        head, tail = (base64.b64decode(self.text(f"{name}.{part}")) for part in ("head", "tail"))
-        return Excerpt(head, tail, self.number(name))
+    def _completed(self, run_id: str, out: Excerpt, err: Excerpt) -> Completed:
+        ending, *_ = words = self.text("end").split() or [""]
+        living = tuple(int(word) for word in words[3:] if word.isdigit())
+        by_itself = ending not in (Ending.STOPPED, Ending.TIMED_OUT)
+        return Completed(
+            run_id,
+            TIMED_OUT if ending == Ending.TIMED_OUT else int(self._seconds("end", 1)),
+            Ending.EXITED if by_itself else Ending(ending),
+            stdout=out,
+            stderr=err,
+            seconds=round(max(0.0, self._seconds("end", 2) - self._seconds("begun")), 2),
+            survivors=() if by_itself else living,
+            left_running=living if by_itself else (),
+        )
+
+    def _excerpt(self, run_id: str, name: str, keep: int) -> Excerpt:
+        held, total = self.data(f"{name}.data"), self.number(f"{name}.size")
+        return Excerpt(held[:keep], held[keep:], total, f"{self.text('base')}/{run_id}/{name}" if total else "")
 
 
 @functools.cache
-def source() -> str:
-    return files(__package__).joinpath("container.sh").read_text(encoding="utf-8")
+def source(pieces: tuple[str, ...]) -> str:
+    """Programs as one text; its last line calls main, so that a text that was cut does nothing."""
+    folder = files(__package__)
+    return "".join((*(folder.joinpath(piece).read_text(encoding="utf-8") for piece in pieces), 'main "$@"\n'))

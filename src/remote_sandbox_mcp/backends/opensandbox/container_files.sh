@@ -1,0 +1,234 @@
+#!/bin/sh
+# Files of a container without Python: get, put, list, search. Goes after container.sh.
+#   RSM_PATH      an absolute path
+#   RSM_BASE      the folder for runs, where it is known
+#   RSM_TOKEN     marks records and names temporary files; nobody else in the container knows it
+#   get           RSM_OFFSET (from the end if negative) or RSM_LINE and RSM_LINES; RSM_LIMIT bytes, and one more
+#   put           RSM_DATA in base64, or RSM_FROM: a file to put in place; RSM_EXPECTED, where a version is expected
+#   list          RSM_DEPTH (1, or empty for any), RSM_MOST entries
+#   search        RSM_GLOB for names; RSM_LITERAL, perhaps empty, and RSM_CASE (i to ignore it) for lines, else unset;
+#                 RSM_MOST names, or bytes, of what is found after RSM_SKIP files
+#
+# complaint TEXT  what a program said, in English: the error is at its end
+# refused KIND    put: a link, a dir, or other; exists; stale
+# found MODE SIZE, version TEXT   the file itself
+# start OFFSET, data BYTES        get; without data where it cannot be read
+# created         put, where there was none
+# entries RECORDS                 list: TOKEN MODE SIZE MTIME PATH, a line break
+# names, large    search: paths, one per line, \001 for a line break in a name
+# lines RECORDS   search: TOKEN, a path, a NUL, then NUMBER:TEXT lines that hold the literal
+# below           where paths begin that begin with a dot
+# Complaints of find and grep go to standard error.
+# shellcheck disable=SC2153 # what is asked comes in the environment
+
+about='found %f %s
+version %i-%s-%y-%z'
+part=''
+LC_ALL=C
+export LC_ALL
+
+complain() {
+	[ -z "$part" ] || rm -f "$part"
+	tell complaint "$1"
+	exit
+}
+
+try() {
+	complaint=$("$@" 2>&1) || complain "$complaint"
+}
+
+# describe STAT_WORDS...
+describe() {
+	described=$(stat "$@" -c "$about" "$RSM_PATH" 2>&1) || complain "$described"
+	printf '%s\n' "$described"
+}
+
+get() {
+	if [ -f "$RSM_PATH" ] && [ -r "$RSM_PATH" ]; then
+		# Opened once: what is told of it is told of what is read.
+		get_part 3<"$RSM_PATH"
+	else
+		describe -L
+	fi
+}
+
+get_part() {
+	file=/proc/self/fd/3 start=$RSM_OFFSET
+	stat -L -c "$about" "$file"
+	if [ -n "$RSM_LINES" ]; then
+		start=$(head -n "$((RSM_LINE - 1))" "$file" | wc -c)
+	elif [ "$start" -lt 0 ]; then
+		start=$(($(stat -L -c %s "$file") + start))
+		[ "$start" -ge 0 ] || start=0
+	fi
+	printf 'start %d\ndata %s\n' "$start" "$(tail -c "+$((start + 1))" "$file" | lines_of | head -c "$((RSM_LIMIT + 1))" | coded)"
+}
+
+lines_of() {
+	if [ -n "$RSM_LINES" ]; then head -n "$RSM_LINES"; else cat; fi
+}
+
+put() {
+	check
+	folder=${RSM_PATH%/*}/
+	[ -d "$folder" ] || try mkdir -p "$folder"
+	part=$folder.remote-sandbox-$RSM_TOKEN
+	try bring
+	try furnish
+	if [ "${RSM_EXPECTED-any}" != any ]; then
+		lock
+		check
+	fi
+	try mv -f "$part" "$RSM_PATH"
+	[ "$was" != none ] || echo created
+	describe
+}
+
+# Sets `was` to what is there; ends where that may not be replaced.
+check() {
+	was=none version=''
+	if [ -L "$RSM_PATH" ]; then
+		refuse link
+	elif [ -f "$RSM_PATH" ]; then
+		was='file'
+	elif [ -d "$RSM_PATH" ]; then
+		refuse dir
+	elif [ -e "$RSM_PATH" ]; then
+		refuse other
+	fi
+	[ "${RSM_EXPECTED-any}" != any ] || return 0
+	[ -n "$RSM_EXPECTED" ] || [ "$was" = none ] || refuse exists
+	[ "$was" = none ] || version=$(stat -c "${about##* }" "$RSM_PATH")
+	[ "$version" = "$RSM_EXPECTED" ] || refuse stale
+}
+
+refuse() {
+	rm -f "$part" "${RSM_FROM-}"
+	printf 'refused %s\n' "$1"
+	exit
+}
+
+bring() {
+	if [ -n "${RSM_FROM-}" ]; then
+		mv -f "$RSM_FROM" "$part"
+	else
+		printf %s "$RSM_DATA" | base64 -d >"$part"
+	fi
+}
+
+# The owner and mode of the file that it replaces, or those of a new one.
+furnish() {
+	if [ "$was" = none ]; then
+		[ -z "${RSM_FROM-}" ] || chmod '=rw' "$part"
+		return
+	fi
+	# shellcheck disable=SC2046 # two words
+	set -- $(stat -c '%u:%g %a' "$RSM_PATH")
+	[ "$(id -u)" != 0 ] || chown "$1" "$part"
+	chmod "$2" "$part"
+}
+
+# One writer at a time between its last look and its rename. A lock that is two seconds old was left by a dead one.
+lock() {
+	if [ -r "$folder" ] && command -v flock >/dev/null; then
+		exec 9<"$folder"
+		flock 9
+	elif [ -n "${RSM_BASE-}" ]; then
+		lock=$RSM_BASE/lock-$(stat -c %d-%i "$folder") turns=0
+		trap 'rmdir "$lock"' EXIT
+		until mkdir "$lock" || [ "$turns" -ge 40 ]; do
+			sleep 0.05 || sleep 1
+			turns=$((turns + 1))
+		done
+	fi 2>/dev/null
+}
+
+# Sets `start` to where find begins: in a folder, or at one file in the folder that it is in.
+enter() {
+	start=. below=$RSM_PATH
+	if [ ! -d "$RSM_PATH" ]; then
+		[ -e "$RSM_PATH" ] || [ -L "$RSM_PATH" ] || describe -L
+		start=./${RSM_PATH##*/} below=${RSM_PATH%/*}/
+	fi
+	if ! cd "$below" 2>/dev/null || { [ "$start" = . ] && [ ! -r . ]; }; then
+		complain "$below: Permission denied"
+	fi
+	tell below "$below"
+}
+
+# As lines, in order: sort and head know no other records everywhere.
+in_lines() {
+	tr '\n\000' '\001\n' | sort
+}
+
+in_words() {
+	tr '\n\001' '\000\n'
+}
+
+list() {
+	enter
+	printf 'entries %s\n' "$(named | in_lines | head -n "$RSM_MOST" | in_words |
+		xargs -0 -r stat -c "$RSM_TOKEN %f %s %Y %n" | coded)"
+}
+
+named() {
+	if [ "$start" = . ]; then
+		find . -mindepth 1 ${RSM_DEPTH:+-maxdepth "$RSM_DEPTH"} -print0
+	else
+		printf '%s\000' "$start"
+	fi
+}
+
+# files TEST...: those whose names fit.
+files() {
+	find -H "$start" -name .git -type d -prune -o -type f -name "$RSM_GLOB" "$@" -print0 | in_lines
+}
+
+search() {
+	enter
+	[ "$start" = . ] || RSM_GLOB='*'
+	if [ "${RSM_LITERAL-unset}" = unset ]; then
+		printf 'names %s\n' "$(files | head -n "$RSM_MOST" | coded)"
+		return
+	fi
+	break=$(printf '\001')
+	# A grep that skips binary files spares us a look into each.
+	skips=''
+	if echo x | grep -qI x && ! printf 'x\000\n' | grep -qI x; then skips=I; fi 2>/dev/null
+	flags=F$RSM_CASE$skips
+	[ "$RSM_SKIP" -gt 0 ] || printf 'large %s\n' "$(files -size +65536 2>/dev/null | coded)"
+	printf 'lines %s\n' "$(files ! -size +65536 | holding | tail -n "+$((RSM_SKIP + 1))" | found_lines | head -c "$RSM_MOST" | coded)"
+}
+
+# The files that hold the literal at all; a name with a line break cannot be told by grep.
+holding() {
+	all=$(cat)
+	[ -n "$all" ] || return 0
+	if [ -z "$RSM_LITERAL" ]; then
+		printf '%s\n' "$all"
+		return
+	fi
+	{
+		printf '%s\n' "$all" | grep "$break"
+		printf '%s\n' "$all" | grep -v "$break" | in_words | xargs -0 -r grep "-l$flags" -e "$RSM_LITERAL" /dev/null
+	} | sort
+}
+
+found_lines() {
+	while IFS= read -r name; do
+		case $name in
+		'') continue ;;
+		*"$break"*)
+			name=$(printf %s "$name" | tr '\001' '\n' && echo .)
+			name=${name%.}
+			;;
+		esac
+		[ -n "$skips" ] || is_text "$name" || continue
+		printf '%s%s\000' "$RSM_TOKEN" "$name"
+		grep "-n$flags" -e "$RSM_LITERAL" "$name" </dev/null
+	done
+}
+
+is_text() {
+	[ -z "$(dd bs=8192 count=1 2>/dev/null <"$1" | tr -cd '\000' | tr '\000' x)" ]
+}

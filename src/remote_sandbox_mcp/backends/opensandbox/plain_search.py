@@ -1,0 +1,142 @@
+"""Searching a container without Python: its find and grep bring the lines that may fit, and we look at those."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+
+from ...core.errors import FileProblem
+from ...core.files import Found, Match, Problem, Search
+from ..outpost.far.files import LONGEST_LINE, MOST_PROBLEMS, glob_test
+from .plain_files import PlainFiles, complaints, inside
+from .shell import Answer, to_bytes, to_text
+
+ALL = 1_000_000_000
+# As much as comes at once; then the next files are asked for.
+LARGEST_PAGE = 4 << 20
+_PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{[^}]*\}|.", re.DOTALL)
+# What goes on after its first letter, as \x41 does.
+_NUMBERED = re.compile(r"\\[^\W_AbBdDsSwWZtnrfva]")
+
+
+async def find_matches(files: PlainFiles, search: Search) -> Found:
+    """Raises SandboxError."""
+    wanted = _compiled(search)
+    gathered = _Gathered(search, await files.absolute(search.path))
+    values = {"glob": (search.glob.rpartition("/")[2] or "*").replace("\\", "\\\\")}
+    if wanted is None:
+        # Only we know the globs that name folders, too: then all names have to come.
+        most = search.limit + 1 if "/" not in search.glob else ALL
+        answer = await files.ask("search", gathered.path, most=str(most), **values)
+        gathered.take_names(answer)
+    else:
+        values |= {"literal": required(search.pattern), "case": "i" if search.ignore_case else ""}
+        while not gathered.is_complete:
+            await _page(files, gathered, wanted, values)
+    return gathered.found()
+
+
+async def _page(files: PlainFiles, gathered: _Gathered, wanted: re.Pattern[bytes], values: dict[str, str]) -> None:
+    token = secrets.token_hex(16)
+    asked = {**values, "skip": str(gathered.looked_at), "most": str(LARGEST_PAGE)}
+    answer = await files.ask("search", gathered.path, token=token, **asked)
+    gathered.take_lines(answer, token.encode(), wanted)
+
+
+def _compiled(search: Search) -> re.Pattern[bytes] | None:
+    if not search.pattern:
+        return None
+    try:
+        return re.compile(to_bytes(search.pattern), re.IGNORECASE if search.ignore_case else 0)
+    except re.error as problem:
+        raise FileProblem(f"the pattern is not a regular expression: {problem}", "pattern") from None
+
+
+def required(pattern: str) -> str:
+    """The longest text that is in every line that fits; empty where that is not plain to see."""
+    runs = [""]
+    for piece in _PIECES.findall(pattern):
+        if piece in "(|" or _NUMBERED.match(piece):
+            return ""
+        if piece[0] in "*?{":
+            # What is before it may be there or not.
+            runs[-1:] = [runs[-1][:-1], ""]
+        elif piece[0] in "+.^$[" or (piece[0] == "\\" and piece[1].isalnum()):
+            runs.append("")
+        else:
+            runs[-1] += piece[-1]
+    return max(runs, key=len)
+
+
+class _Gathered:
+    """What has been found so far."""
+
+    def __init__(self, search: Search, path: str) -> None:
+        self.path = path
+        self.looked_at = 0
+        self._search = search
+        self._fits = glob_test(search.glob)
+        self._matches: list[Match] = []
+        self._problems: dict[Problem, None] = {}
+        self._ended = False
+
+    @property
+    def is_complete(self) -> bool:
+        return self._ended or len(self._matches) > self._search.limit
+
+    def take_names(self, answer: Answer) -> None:
+        below = self._note(answer)
+        for name in _names(answer, "names"):
+            if self._is_wanted(name, below):
+                self._matches.append(Match(inside(below, name)))
+
+    def take_lines(self, answer: Answer, token: bytes, wanted: re.Pattern[bytes]) -> None:
+        below, text = self._note(answer), answer.data("lines")
+        for name in _names(answer, "large"):
+            if self._is_wanted(name, below):
+                self._problems[Problem(inside(below, name), "larger than 32 MiB, not searched")] = None
+        records = text.split(token)[1:]
+        self._ended = len(text) < LARGEST_PAGE
+        if not self._ended and len(records) > 1:
+            # The last one was cut, and comes again.
+            records.pop()
+        elif not self._ended:
+            name = to_text(records[0].partition(b"\0")[0])
+            self._problems[Problem(inside(below, name), "too many lines of it may fit; only the first were seen")] = (
+                None
+            )
+        self.looked_at += len(records)
+        for record in records:
+            path, _, lines = record.partition(b"\0")
+            if self._is_wanted(to_text(path), below):
+                self._matches += _matches(inside(below, to_text(path)), lines, wanted)
+
+    def _is_wanted(self, name: str, below: str) -> bool:
+        if inside(below, name) == self.path:
+            return True
+        path = to_bytes(name).removeprefix(b"./")
+        return bool(self._fits(path.rpartition(b"/")[2], path))
+
+    def _note(self, answer: Answer) -> str:
+        below = to_text(answer.data("below"))
+        self._problems.update(dict.fromkeys(complaints(answer, below)))
+        return below
+
+    def found(self) -> Found:
+        limit = self._search.limit
+        problems = tuple(self._problems)[:MOST_PROBLEMS]
+        return Found(tuple(self._matches[:limit]), len(self._matches) > limit, problems)
+
+
+def _names(answer: Answer, word: str) -> Iterator[str]:
+    for name in answer.data(word).split(b"\n")[:-1]:
+        yield to_text(name.replace(b"\1", b"\n"))
+
+
+def _matches(path: str, lines: bytes, wanted: re.Pattern[bytes]) -> Iterator[Match]:
+    for line in lines.split(b"\n"):
+        number, _, text = line.removesuffix(b"\r").partition(b":")
+        # A grep that does not skip binary files is not believed about them.
+        if number.isdigit() and b"\0" not in text and wanted.search(text):
+            yield Match(path, int(number), text[:LONGEST_LINE].decode("utf-8", "replace"))

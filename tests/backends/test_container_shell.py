@@ -1,0 +1,377 @@
+"""The shell programs for containers without Python, in the plainest shells: what no platform shows at will."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from opensandbox.exceptions import SandboxConnectionException
+
+from remote_sandbox_mcp.backends.opensandbox.link import Link, Paused
+from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
+from remote_sandbox_mcp.backends.opensandbox.plain_search import required
+from remote_sandbox_mcp.core.command import Command, Completed, Ending, Environment, Missing, Observation, Running
+from remote_sandbox_mcp.core.disposable import Disposable
+from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, FileProblem, LostContact, NotStarted
+from remote_sandbox_mcp.core.files import Match, Search, Span
+from tests.backends.contract.basics import (
+    HOSTILE_NAMES,
+    cancel,
+    eventually,
+    finish,
+    in_background,
+    is_dead,
+    said,
+    table,
+)
+
+FOREVER = "echo begun; while :; do sleep 0.05; done"
+Verbs = list[str]
+
+
+class HereLink:
+    """A platform whose containers are this machine: each request is a shell of the plain kind that it was made with."""
+
+    def __init__(self, path: str, home: Path) -> None:
+        self.environment = {"PATH": path, "HOME": str(home)}
+        self.asked: Verbs = []
+        self.fate: ConnectError | None = None
+        # Called with each request's process once it runs; who raises cuts the line.
+        self.watch: Callable[[str, asyncio.subprocess.Process], Any] | None = None
+        # The next start is kept back until this is set.
+        self.gate: asyncio.Event | None = None
+
+    async def sandbox(self, key: str, doing: str) -> Any:
+        return SimpleNamespace(commands=self, files=self)
+
+    async def why_not(self, disposable: Disposable) -> ConnectError | None:
+        return self.fate
+
+    def forget(self, key: str) -> None:
+        pass
+
+    async def run(self, line: str, opts: Any) -> Any:
+        verb = opts.envs["RSM_VERB"]
+        self.asked.append(verb)
+        if verb == "start" and self.gate:
+            await self.gate.wait()
+        shell = shutil.which("sh", path=self.environment["PATH"])
+        assert shell
+        process = await asyncio.create_subprocess_exec(
+            shell,
+            "-c",
+            line,
+            env={**self.environment, **opts.envs},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            if self.watch:
+                await self.watch(verb, process)
+            out, err = await process.communicate()
+        except BaseException:
+            # As an agent does when its client has left.
+            process.kill()
+            await process.wait()
+            raise
+        return SimpleNamespace(
+            exit_code=process.returncode, logs=SimpleNamespace(stdout=_lines(out), stderr=_lines(err))
+        )
+
+    async def write_file(self, path: str, content: bytes, mode: int) -> None:
+        await asyncio.to_thread(Path(path).write_bytes, content)
+
+    async def read_bytes(self, path: str, range_header: str) -> bytes:
+        first, last = map(int, range_header.removeprefix("bytes=").split("-"))
+        return (await asyncio.to_thread(Path(path).read_bytes))[first : last + 1]
+
+
+def _lines(text: bytes) -> list[SimpleNamespace]:
+    return [SimpleNamespace(text=line) for line in text.decode("utf-8", "replace").split("\n") if line]
+
+
+@pytest.fixture(scope="module")
+def busybox(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A PATH with busybox alone."""
+    folder = tmp_path_factory.mktemp("busybox")
+    subprocess.run(["busybox", "--install", "-s", str(folder)], check=True, capture_output=True)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def dash(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A PATH with dash as its shell, and the usual programs."""
+    folder = tmp_path_factory.mktemp("dash")
+    (folder / "sh").symlink_to(cast(str, shutil.which("dash")))
+    return f"{folder}:/usr/bin:/bin"
+
+
+@pytest.fixture(params=["busybox", "dash"])
+def link(request: pytest.FixtureRequest, tmp_path: Path) -> HereLink:
+    home = tmp_path / "home"
+    home.mkdir()
+    return HereLink(request.getfixturevalue(request.param), home)
+
+
+@pytest.fixture
+async def sandbox(link: HereLink, tmp_path: Path) -> AsyncIterator[PlainContainer]:
+    sandbox = _opened(link, tmp_path)
+    yield sandbox
+    await sandbox.close()
+
+
+def _opened(link: HereLink, folder: Path, environment: Environment | None = None) -> PlainContainer:
+    made = Disposable(id="sb-00000000", provider="opensandbox", name="bare")
+    sandbox = PlainContainer(cast(Link, link), made, environment or Environment())
+    # Not where others of this machine keep their runs.
+    (folder / "runs").mkdir(mode=0o700, exist_ok=True)
+    sandbox._shell._base = str(folder / "runs")
+    return sandbox
+
+
+# Runs
+
+
+async def test_a_command_is_one_request(link: HereLink, sandbox: PlainContainer) -> None:
+    done = await finish(sandbox, "printf 'a\\0b'; printf no >&2; exit 3")
+    assert (done.exit_code, done.stdout.head, done.stderr.head) == (3, b"a\0b", b"no")
+    assert link.asked == ["start"]
+
+
+async def test_the_far_side_keeps_the_time(link: HereLink, sandbox: PlainContainer) -> None:
+    done = await finish(sandbox, "trap 'echo bye; exit 0' TERM; while :; do sleep 0.05; done", timeout_s=0.3)
+    assert (done.ending, done.exit_code, done.stdout.head) == (Ending.TIMED_OUT, 124, b"bye\n")
+    assert link.asked == ["start"]
+
+
+async def test_a_stop_tells_who_is_gone(sandbox: PlainContainer) -> None:
+    running = await sandbox.run(Command(f"trap '' TERM; {FOREVER}"), patience_s=0.3)
+    assert isinstance(running, Running)
+    done = await sandbox.stop(running.run_id)
+    assert isinstance(done, Completed)
+    assert (done.ending, done.stdout.head, done.exit_code, done.survivors) == (Ending.STOPPED, b"begun\n", 137, ())
+    assert await sandbox.observe(running.run_id) == done
+
+
+async def test_nothing_of_a_run_stays_but_what_it_left(sandbox: PlainContainer) -> None:
+    done = await finish(sandbox, "sleep 61 & echo $!", timeout_s=4711)
+    left = int(done.stdout.head)
+    assert done.left_running == (left,)
+    assert await asyncio.to_thread(_processes_with, b"sleep\x004711.000") == []
+    os.kill(left, 9)
+
+
+def _processes_with(words: bytes) -> list[bytes]:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(file.read_bytes())
+    return [line for line in found if words in line]
+
+
+async def test_a_cut_line_is_mended_and_the_command_runs_once(
+    link: HereLink, sandbox: PlainContainer, tmp_path: Path
+) -> None:
+    cuts: list[int] = []
+
+    async def cut(verb: str, process: asyncio.subprocess.Process) -> None:
+        if verb == "start" and not cuts:
+            await eventually(lambda: asyncio.to_thread((tmp_path / "began").exists), bool, "the command")
+            cuts.append(process.pid)
+            raise SandboxConnectionException("cut")
+
+    link.watch = cut
+    script = f"echo x >> {tmp_path}/began; while ! [ -e {tmp_path}/go ]; do sleep 0.05; done; exit 5"
+    async with in_background(sandbox.run(Command(script))) as running:
+        await eventually(lambda: asyncio.sleep(0, link.asked.count("start")), lambda count: count > 1, "a new line")
+        (tmp_path / "go").touch()
+        done = await running
+    assert isinstance(done, Completed)
+    assert (done.exit_code, (tmp_path / "began").read_text()) == (5, "x\n")
+
+
+async def test_what_was_cancelled_before_it_arrived_never_starts(
+    link: HereLink, sandbox: PlainContainer, tmp_path: Path
+) -> None:
+    link.gate = asyncio.Event()
+    command = Command(f"touch {tmp_path}/ran")
+    running = asyncio.ensure_future(sandbox.run(command))
+    await eventually(lambda: asyncio.sleep(0, list(link.asked)), bool, "the request")
+    await cancel(running)
+    await eventually(lambda: asyncio.to_thread(_revoked, tmp_path, command.run_id), bool, "the revocation")
+    link.gate.set()
+    await eventually(lambda: asyncio.sleep(0, set(sandbox._starting)), lambda left: not left, "the start's answer")
+    assert not (tmp_path / "ran").exists()
+    assert isinstance(await sandbox.observe(command.run_id), Missing)
+
+
+async def test_a_cancel_at_any_moment_of_a_start_leaves_nothing_running(sandbox: PlainContainer) -> None:
+    commands = [Command("while :; do sleep 0.0471; done", timeout_s=60) for _ in range(30)]
+    for number, command in enumerate(commands):
+        running = asyncio.ensure_future(sandbox.run(command))
+        await asyncio.sleep(number / 1000)
+        await cancel(running)
+
+    async def going() -> list[Observation]:
+        seen = await asyncio.gather(*(sandbox.observe(command.run_id) for command in commands))
+        return [each for each in seen if isinstance(each, Running)]
+
+    await eventually(going, lambda seen: not seen, "cancelled runs to end")
+    assert await asyncio.to_thread(_processes_with, b"0.0471") == []
+
+
+def _revoked(folder: Path, run_id: str) -> bool:
+    return (folder / "runs" / f"{run_id}.never").exists()
+
+
+async def test_a_run_whose_keeper_was_killed_is_lost_and_can_be_ended(sandbox: PlainContainer, tmp_path: Path) -> None:
+    running = await sandbox.run(Command(FOREVER), patience_s=0.3)
+    group, _, keeper, *_ = (tmp_path / "runs" / running.run_id / "pid").read_text().split()
+    os.kill(int(keeper), 9)
+    seen = await eventually(
+        lambda: sandbox.observe(running.run_id), lambda seen: not isinstance(seen, Running), "the loss"
+    )
+    assert isinstance(seen, Missing)
+    assert (seen.reason, seen.stdout.head) == ("the process that kept it was killed", b"begun\n")
+    stopped = await sandbox.stop(running.run_id)
+    assert isinstance(stopped, Completed)
+    assert stopped.ending is Ending.STOPPED
+    assert await is_dead(sandbox, int(group))
+
+
+async def test_a_pause_is_told_while_a_command_runs(
+    link: HereLink, sandbox: PlainContainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remote_sandbox_mcp.backends.opensandbox.plain.BEAT_S", 0.1)
+    monkeypatch.setattr("remote_sandbox_mcp.backends.opensandbox.shell.LOOK_S", 0.1)
+
+    async def freeze(verb: str, process: asyncio.subprocess.Process) -> None:
+        if verb == "look":
+            link.fate = Paused("it is paused")
+            await asyncio.Event().wait()
+
+    link.watch = freeze
+    command = Command(FOREVER)
+    with pytest.raises(LostContact, match="bare was paused while the command ran") as lost:
+        await sandbox.run(command)
+    assert lost.value.outcome == "unknown"
+    link.fate = link.watch = None
+    assert isinstance(await sandbox.stop(command.run_id), Completed)
+
+
+async def test_variables_reach_the_command_and_not_the_program(link: HereLink, tmp_path: Path) -> None:
+    hard = 'it\'s "x" $HOME\n\\ \udcff'
+    variables = {"PATH": f"/nowhere:{link.environment['PATH']}", "HOME": "/", "IFS": "x", "HARD": hard}
+    sandbox = _opened(link, tmp_path, Environment(env=variables))
+    shown = await said(sandbox, 'env | grep -aE "^(PATH|HOME|RSM_|rs_)" | sort; printf %s "$HARD"')
+    expected = f"HOME=/\nPATH={variables['PATH']}\n{hard}"
+    assert shown == expected.encode("utf-8", "surrogateescape")
+    await sandbox.close()
+
+
+async def test_what_cannot_be_told_is_not_started(sandbox: PlainContainer, link: HereLink, tmp_path: Path) -> None:
+    with pytest.raises(BadArgument, match="NUL"):
+        await sandbox.run(Command("echo \0"))
+    wide = _opened(link, tmp_path, Environment(env={"WIDE": "x" * 200_000}))
+    with pytest.raises(NotStarted, match="the variables are longer than 100000 bytes"):
+        await wide.run(Command("true"))
+    await wide.close()
+
+
+async def test_a_refused_command_leaves_nothing(sandbox: PlainContainer, tmp_path: Path) -> None:
+    with pytest.raises(NotStarted, match="unable to enter /none: No such file or directory"):
+        await sandbox.run(Command("true #" + "x" * 200_000, cwd="/none"))
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+# Files
+
+
+@pytest.mark.parametrize("name", **table(HOSTILE_NAMES))
+async def test_any_name_can_be_used(sandbox: PlainContainer, name: str) -> None:
+    written = await sandbox.write(f"d/{name}", b"one\na needle\n", expected="")
+    path = f"{await sandbox._shell.home()}/d/{name}"
+    found = await sandbox.read(path, Span(line=2, lines=1))
+    assert (found.data, found.version) == (b"a needle\n", written.version)
+    assert [(entry.path, entry.size) for entry in (await sandbox.list("d")).entries] == [(path, 13)]
+    assert (await sandbox.search(Search("d", pattern="need.e"))).matches == (Match(path, 2, "a needle"),)
+
+
+async def test_small_files_take_one_request_each_way(link: HereLink, sandbox: PlainContainer) -> None:
+    await sandbox.write("~/file", b"x" * 60_000)
+    link.asked.clear()
+    await sandbox.write("file", b"x" * 60_000)
+    await sandbox.read("file", Span())
+    await sandbox.list("~")
+    await sandbox.search(Search("~", pattern="x$"))
+    assert link.asked == ["put", "get", "list", "search"]
+
+
+async def test_large_files_come_and_go_whole(sandbox: PlainContainer) -> None:
+    content = bytes(range(256)) * 9000
+    await sandbox.write("large", content)
+    for span in (Span(limit=5 << 20), Span(1000, 2_000_000), Span(-2_000_000, 1_500_000), Span(line=2, lines=9000)):
+        found = await sandbox.read("large", span)
+        expected = content[found.offset :][: span.limit]
+        assert found.data == expected or not "the same bytes"
+        assert (found.size, found.more) == (len(content), found.offset + len(expected) < len(content))
+
+
+async def test_only_one_of_those_who_expect_the_same_version_writes(sandbox: PlainContainer) -> None:
+    first = await sandbox.write("file", b"0")
+    results = await asyncio.gather(
+        *(sandbox.write("file", b"%d" % number, expected=first.version) for number in range(6)),
+        return_exceptions=True,
+    )
+    refused = [result.reason for result in results if isinstance(result, FileProblem)]
+    assert refused == ["stale"] * 5
+    assert len((await sandbox.list("~")).entries) == 1
+
+
+async def test_a_search_goes_on_beyond_one_answer(
+    link: HereLink, sandbox: PlainContainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remote_sandbox_mcp.backends.opensandbox.plain_search.LARGEST_PAGE", 1000)
+    for number in range(5):
+        await sandbox.write(f"d/{number}", b"some text\n" * 30 + b"%d\n" % number)
+    await sandbox.write("d/3", b"text\n" * 1000)
+    link.asked.clear()
+    found = await sandbox.search(Search("d", pattern="^(0|4)$"))
+    assert [(match.path[-1], match.line) for match in found.matches] == [("0", 31), ("4", 31)]
+    assert [problem.path[-1] for problem in found.problems] == ["3"]
+    assert 2 < link.asked.count("search") < 8
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("needle", "needle"),
+        ("^def +main", "def "),
+        (r"^class \w+\[x?yz+", "class "),
+        (r"foo\(bar\)", "foo(bar)"),
+        ("colou?r", "colo"),
+        ("ab*cd", "cd"),
+        ("ab{2}", "a"),
+        ("[abc]def[^]]g", "def"),
+        ("(one)two", ""),
+        ("one|two", ""),
+        (r"\x41bc", ""),
+        (r"a\101", ""),
+        ("", ""),
+    ],
+)
+def test_a_pattern_requires_a_text(pattern: str, expected: str) -> None:
+    assert required(pattern) == expected
+    line = {"colou?r": "color", "ab*cd": "acd", "ab{2}": "abb", r"foo\(bar\)": "foo(bar)"}.get(pattern)
+    assert line is None or (re.search(pattern, line) and expected in line)
