@@ -30,6 +30,23 @@ class WithoutUpgrades(httpx.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
 
+class AgainstUpgrades(httpx.AsyncHTTPTransport):
+    """A proxy on the way that refuses what it does not know."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if "Upgrade" in request.headers:
+            return httpx.Response(400, request=request)
+        return await super().handle_async_request(request)
+
+
+WAYS: dict[str, tuple[type[httpx.AsyncHTTPTransport], bool]] = {
+    "upgraded": (httpx.AsyncHTTPTransport, True),
+    "passed over": (WithoutUpgrades, True),
+    "refused": (AgainstUpgrades, True),
+    "never asked": (httpx.AsyncHTTPTransport, False),
+}
+
+
 @pytest.fixture(scope="module")
 def bridge() -> Iterator[Bridge]:
     with Bridge(KEY, "127.0.0.1") as server:
@@ -38,11 +55,11 @@ def bridge() -> Iterator[Bridge]:
         server.shutdown()
 
 
-@pytest.fixture(params=["upgraded", "stripped", "never"])
+@pytest.fixture(params=list(WAYS.values()), ids=list(WAYS))
 async def line(request: pytest.FixtureRequest, bridge: Bridge) -> AsyncIterator[HttpLine]:
-    transport = WithoutUpgrades() if request.param == "stripped" else httpx.AsyncHTTPTransport()
-    async with httpx.AsyncClient(transport=transport) as client:
-        made = HttpLine(client, address(bridge), {"X-Line-Key": KEY}, may_upgrade=request.param != "never")
+    transport, may_upgrade = request.param
+    async with httpx.AsyncClient(transport=transport()) as client:
+        made = HttpLine(client, address(bridge), {"X-Line-Key": KEY}, may_upgrade=may_upgrade)
         yield made
         made.close()
         await asyncio.gather(*made._tasks, return_exceptions=True)
@@ -99,6 +116,21 @@ async def test_nobody_opens_a_line_without_its_key(bridge: Bridge) -> None:
         line = HttpLine(client, address(bridge), {"X-Line-Key": "another"})
         with pytest.raises(NoOutpost):
             await asyncio.wait_for(line.start(["true"]), 10)
+
+
+@pytest.mark.parametrize("said", [b"../../sandboxes/sb-1/pause\n", b"", b"x" * 100, b"\xff\n", b"-1\n"], ids=repr)
+async def test_a_bridge_cannot_lead_requests_elsewhere(said: bytes) -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return httpx.Response(200, content=said)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        line = HttpLine(client, "http://platform/proxy/1/line", {"X-Line-Key": KEY})
+        with pytest.raises(NoOutpost):
+            await asyncio.wait_for(line.start(["true"]), 10)
+    assert asked == ["/proxy/1/line"]
 
 
 async def test_an_upgraded_line_passes_nothing_through_the_bridge(bridge: Bridge) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LARGEST_PART, ENOUGH_WAITING = 4 << 20, 8 << 20
 # As much as the event loop reads at once.
 PIECE, MOST_UNREAD = 256 << 10, 64
+LONGEST_NUMBER = 20
 UPGRADE = {"Connection": "Upgrade", "Upgrade": PROTOCOL}
 UPGRADED, OPENED = 101, 200
 
@@ -55,18 +56,27 @@ class HttpLine:
         """The one task that holds the answer: it gives it up when it is cancelled."""
         import httpx
 
-        headers = {**self._headers, "X-Line-Argv": json.dumps(list(argv)), **(UPGRADE if self._may_upgrade else {})}
+        headers = {**self._headers, "X-Line-Argv": json.dumps(list(argv))}
         # What a program prints may be a long time coming; that a line is dead is found out by asking over it.
         patience = httpx.Timeout(self._client.timeout.connect, read=None)
         try:
             with contextlib.suppress(*cuts()):
-                async with self._client.stream("POST", self._url, headers=headers, timeout=patience) as answer:
-                    if answer.status_code == UPGRADED:
-                        await self._receive_upgraded(answer)
-                    elif answer.status_code == OPENED:
-                        await self._receive(answer)
+                # A proxy may pass over what it does not know, or refuse it.
+                for further in [UPGRADE, {}] if self._may_upgrade else [{}]:
+                    asking = self._client.stream("POST", self._url, headers=headers | further, timeout=patience)
+                    async with asking as answer:
+                        if await self._receive(answer):
+                            return
         finally:
             self._end()
+
+    async def _receive(self, answer: httpx.Response) -> bool:
+        """All that is said on an open line; False where there is none."""
+        if answer.status_code == UPGRADED:
+            await self._receive_upgraded(answer)
+        elif answer.status_code == OPENED:
+            await self._receive_pieces(answer)
+        return answer.status_code in (UPGRADED, OPENED)
 
     async def _receive_upgraded(self, answer: httpx.Response) -> None:
         stream = answer.extensions["network_stream"]
@@ -74,11 +84,14 @@ class HttpLine:
         while data := await stream.read(PIECE):
             await self._arrived.put(data)
 
-    async def _receive(self, answer: httpx.Response) -> None:
+    async def _receive_pieces(self, answer: httpx.Response) -> None:
         pieces, head = answer.aiter_raw(), b""
-        while b"\n" not in head:
+        while b"\n" not in head and len(head) < LONGEST_NUMBER:
             head += await anext(pieces, b"\n")
         number, _, rest = head.partition(b"\n")
+        if not number.isdigit():
+            # It becomes part of an address, to which the platform's key may be sent: anything else is no container's.
+            return
         self._open(partial(self._post, f"{self._url}/{number.decode()}"))
         if rest:
             await self._arrived.put(rest)
