@@ -173,6 +173,16 @@ def bridge_source() -> str:
     return files(__package__).joinpath("bridge.py").read_text(encoding="utf-8")
 
 
+def lost_with(name: str, fate: ConnectError | None, so_far: Running) -> LostContact | None:
+    """What became of a container says what became of a run in it; None where nothing did."""
+    if isinstance(fate, Gone):
+        return LostContact(f"the command was lost with {name}. {fate}", outcome="lost", so_far=so_far)
+    if isinstance(fate, Paused):
+        words = f"{name} was paused while the command ran; it goes on when {name} is resumed, and can be asked for as"
+        return LostContact(f"{words} {so_far.run_id!r}", outcome="unknown", so_far=so_far)
+    return None
+
+
 class ContainerSandbox(OutpostSandbox):
     """An outpost in a container, which may be paused, killed or expire under it."""
 
@@ -197,17 +207,4 @@ class ContainerSandbox(OutpostSandbox):
         try:
             return await super().run(command, patience_s=patience_s, progress=progress)
         except LostContact as lost:
-            raise self._truth(lost) from None
-
-    def _truth(self, lost: LostContact) -> LostContact:
-        """What became of the container says what became of the run."""
-        name, so_far = self.description.name, lost.so_far
-        if isinstance(self._fate, Gone):
-            words = f"the command was lost with {name}. {self._fate}"
-            return LostContact(words, outcome="lost", so_far=so_far)
-        if isinstance(self._fate, Paused):
-            words = (
-                f"{name} was paused while the command ran; it goes on when {name} is resumed, and can be asked for as"
-            )
-            return LostContact(f"{words} {so_far.run_id!r}", outcome="unknown", so_far=so_far)
-        return lost
+            raise lost_with(self.description.name, self._fate, lost.so_far) or lost from None

@@ -19,7 +19,7 @@ from ...core.port import Stream
 from ...core.progress import Beat, Progress, silent
 from ..deadline import within
 from .link import Gone, Link, Paused
-from .opened import describe
+from .opened import describe, lost_with
 from .plain_files import PlainFiles
 from .plain_search import find_matches
 from .shell import RUNS, Answer, Shell, is_text, start_values, to_bytes
@@ -133,16 +133,10 @@ class PlainContainer:
         return answer.observation(command.run_id, command.keep)
 
     async def _explain(self, command: Command) -> None:
-        """What became of the container says what became of the run. Raises LostContact."""
+        """Raises LostContact where it was lost with its container, or paused with it."""
         fate = await self._link.why_not(self._disposable)
-        name, so_far = self.description.name, Running(command.run_id)
-        if isinstance(fate, Gone):
-            raise LostContact(f"the command was lost with {name}. {fate}", outcome="lost", so_far=so_far)
-        if isinstance(fate, Paused):
-            words = (
-                f"{name} was paused while the command ran; it goes on when {name} is resumed, and can be asked for as"
-            )
-            raise LostContact(f"{words} {command.run_id!r}", outcome="unknown", so_far=so_far)
+        if lost := lost_with(self.description.name, fate, Running(command.run_id)):
+            raise lost
 
     def _truth(self, seen: Observation) -> Completed | Running:
         if isinstance(seen, Missing):
