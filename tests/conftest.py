@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,8 @@ def fleet() -> Iterator[Fleet]:
     """Starts machines on demand; all of them end with the session."""
     with Fleet() as fleet:
         yield fleet
+        # To remove all its users takes longer than the test may that happens to be the last.
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @pytest.fixture(scope="session")

@@ -104,7 +104,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "download_files": {"sandbox_id": "fake", "paths": ["~/notes.txt"]},
     "delete_sandbox": {"sandbox_id": "clean"},
     "run_tests": {"sandbox_id": "fake", "command": "pytest"},
-    "deploy_app": {"sandbox_id": "fake", "command": "serve", "port": 8000},
+    "deploy_app": {"sandbox_id": "fake", "command": "serve", "port": 8000, "timeout": 1},
     "forward_port": {"sandbox_id": "fake", "port": 8000},
     "check_file_transfer_task": {"task_id": "tr-00000000"},
     "cancel_file_transfer_task": {"task_id": "tr-00000000"},

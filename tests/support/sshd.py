@@ -47,6 +47,7 @@ class Fleet:
 
     def __init__(self) -> None:
         self._stack = ExitStack()
+        self._users: list[pwd.struct_passwd] = []
         self._paths: dict[tuple[str, ...], Path] = {}
 
     def __enter__(self) -> Fleet:
@@ -57,6 +58,7 @@ class Fleet:
         self.folder = Path(tempfile.mkdtemp(prefix=Path(_FOLDER_PREFIX).name, dir=Path(_FOLDER_PREFIX).parent))
         self.folder.chmod(0o755)
         self._stack.callback(_as_root, "rm", "-rf", str(self.folder))
+        self._stack.callback(_remove_users, self._users)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,7 +83,7 @@ class Fleet:
         name = name or f"machine-{number}"
         folder = self.folder / f"{number}-{name}"
         user = _add_user(f"rsmcp-{os.getpid()}-{number}", folder / "home", login_shell)
-        self._stack.callback(_remove_user, user)
+        self._users.append(user)
         # A login shell would otherwise be given the system's PATH by /etc/profile.
         _make_home(folder / "home", {".bashrc": bashrc, ".profile": f"export PATH={path}\n" if path else ""})
         login = _make_login(auth, user.pw_name, folder)
@@ -349,21 +351,24 @@ def _add_user(name: str, home: Path, shell: str) -> pwd.struct_passwd:
     with _passwd_lock():
         for leftover in fleet_users():
             if leftover.pw_name == name:
-                _remove_locked(leftover)
+                _empty([leftover])
+                _as_root("userdel", leftover.pw_name)
         _as_root("useradd", *options, name)
     return pwd.getpwnam(name)
 
 
-def _remove_user(user: pwd.struct_passwd) -> None:
-    with _passwd_lock():
-        _remove_locked(user)
+def _remove_users(users: Collection[pwd.struct_passwd]) -> None:
+    """They go last: as long as they are there, no other fleet's user is given their uid."""
+    _empty(users)
+    for user in users:
+        with _passwd_lock():
+            _as_root("userdel", user.pw_name)
 
 
-def _remove_locked(user: pwd.struct_passwd) -> None:
-    """The user goes last: as long as it is there, no other fleet's user is given its uid."""
-    _end(lambda: [process.pid for process in _processes() if _belongs(process, user)])
-    _remove_files_of(user.pw_uid)
-    _as_root("userdel", user.pw_name)
+def _empty(users: Collection[pwd.struct_passwd]) -> None:
+    """End their processes and remove their files, all in one go: at the end of a long session there are many."""
+    _end(lambda: [process.pid for process in _processes() if any(_belongs(process, user) for user in users)])
+    _remove_files_of({user.pw_uid for user in users})
 
 
 def _belongs(process: _Process, user: pwd.struct_passwd) -> bool:
@@ -371,12 +376,12 @@ def _belongs(process: _Process, user: pwd.struct_passwd) -> bool:
     return process.uid == user.pw_uid or (_is_sshd(process) and (listens or _names(process, user.pw_name)))
 
 
-def _remove_files_of(uid: int) -> None:
+def _remove_files_of(uids: Collection[int]) -> None:
     """What tmux and others leave in the folders that everybody shares."""
     for folder in ("/tmp", "/var/tmp", "/dev/shm"):
         for entry in os.scandir(folder):
             with suppress(FileNotFoundError):
-                if entry.stat(follow_symlinks=False).st_uid == uid:
+                if entry.stat(follow_symlinks=False).st_uid in uids:
                     _as_root("rm", "-rf", entry.path)
 
 
@@ -384,8 +389,9 @@ def _sweep() -> None:
     """Remove what earlier runs could not, because they were killed."""
     with _passwd_lock():
         stale = [user for user in fleet_users() if not Path(f"/proc/{user.pw_name.split('-')[1]}").exists()]
+        _empty(stale)
         for user in stale:
-            _remove_locked(user)
+            _as_root("userdel", user.pw_name)
     for folder in {str(Path(user.pw_dir).parents[1]) for user in stale}:
         if folder.startswith(_FOLDER_PREFIX):
             _as_root("rm", "-rf", folder)
