@@ -21,6 +21,7 @@ from .fleet import Fleet
 if TYPE_CHECKING:
     from .core.lane import Lane
     from .store.transfers import Transfer
+    from .sync.archive import Archives
     from .sync.engine import Synchronization
     from .sync.sending import Bridging
     from .sync.service import Routes, Syncs
@@ -56,6 +57,12 @@ class Copies:
         from .sync.service import Syncs
 
         return Syncs(self._fleet.get, here.open_lane, Chunks(paths.state_folder()), self._routes)
+
+    @functools.cached_property
+    def archives(self) -> Archives:
+        from .sync.archive import Archives
+
+        return Archives(self._fleet.get, self.syncs)
 
     @functools.cached_property
     def transfers(self) -> Transfers:
@@ -105,13 +112,22 @@ class Copies:
     async def copy_in(self, local_path: str, path: str, *, name: str) -> Outcome:
         """A file or folder of this machine into a sandbox, as an agent may copy it."""
         order = Order(source=self.place(local_path, sandbox=None), target=self.place(path, sandbox=name))
-        return await self.syncs.run(self.guarded(self._rooted(order)), unheard)
+        return await self._copy(self.guarded(self._rooted(order)))
 
     async def copy_out(self, path: str, local_dir: str, *, name: str) -> tuple[str, Outcome]:
         """A file or folder of a sandbox into a folder of this machine, and where it is there."""
         here = self.place(f"{local_dir.rstrip('/')}/{path.rstrip('/').rpartition('/')[2] or 'files'}", sandbox=None)
         order = Order(source=self.place(path, sandbox=name), target=here)
-        return here.path, await self.syncs.run(self.guarded(self._rooted(order)), unheard)
+        return here.path, await self._copy(self.guarded(self._rooted(order)))
+
+    async def _copy(self, order: Order) -> Outcome:
+        """As a sync or, where the sandbox has no lanes, as an archive."""
+        try:
+            return await self.syncs.run(order, unheard)
+        except Unsupported:
+            if order.source.sandbox and order.target.sandbox:
+                raise
+            return await self.archives.run(order)
 
     def _rooted(self, order: Order) -> Order:
         for place in (order.source, order.target):

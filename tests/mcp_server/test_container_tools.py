@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -105,6 +106,17 @@ async def test_files_go_in_and_come_out_as_bytes_text_and_copies(tools: Caller, 
     copied = await tools.call("download_files", sandbox_id=place, paths=["~/project"], local_dir=str(tmp_path / "out"))
     there = Path(copied["files"][0]["local_path"])
     assert (there / "sub" / "file").read_bytes() == (source / "sub" / "file").read_bytes()
+
+
+async def test_what_a_copy_leaves_out_is_told(tools: Caller, tmp_path: Path) -> None:
+    place = await make(tools)
+    (tmp_path / "project" / "node_modules").mkdir(parents=True)
+    (tmp_path / "project" / "file").write_text("x")
+    os.mkfifo(tmp_path / "project" / "pipe")
+    files = [{"path": "~/project", "local_path": str(tmp_path / "project")}]
+    (put,) = (await tools.call("upload_files", sandbox_id=place, files=files))["files"]
+    assert (put["files"], put["excluded_by_default"]) == (1, ["node_modules"])
+    assert [problem["path"] for problem in put["problems"]] == ["pipe"]
 
 
 @pytest.mark.parametrize(

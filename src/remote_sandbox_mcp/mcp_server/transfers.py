@@ -32,6 +32,13 @@ def outcome_fields(outcome: Outcome, order: Order) -> dict[str, Any]:
     return fields | problem_fields(outcome.problems, outcome.problem_count)
 
 
+def copied_fields(path: str, outcome: Outcome) -> dict[str, Any]:
+    """What a copy of a file or folder came to, and what of it was left out."""
+    fields = {"path": plain_text(path), "size": outcome.bytes, "files": outcome.sent_files + outcome.skipped_files}
+    fields |= lean(excluded_by_default=list(outcome.excluded))
+    return fields | problem_fields(outcome.problems, outcome.problem_count)
+
+
 def problem_fields(problems: tuple[Problem, ...], count: int) -> dict[str, Any]:
     shown = [
         {"path": plain_text(problem.path), "reason": sentence(problem.reason)} for problem in problems[:MOST_SHOWN]

@@ -20,6 +20,7 @@ from ..reporting import Reporting
 from ..results import exec_fields, exec_text, plain_text, reply
 from ..server import SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
+from ..transfers import copied_fields
 from .exec import RUN, beats, patience
 
 MAKE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
@@ -154,8 +155,7 @@ async def put(server: SandboxServer, sandbox: str, file: Upload) -> dict[str, An
     if not path or len(given) != 1:
         raise BadArgument("each of files needs path and exactly one of content (base64), text or local_path")
     if given == ["local_path"]:
-        outcome = await server.app.copies.copy_in(file["local_path"], path, name=sandbox)
-        return {"path": plain_text(path), "size": outcome.bytes, "files": outcome.sent_files + outcome.skipped_files}
+        return copied_fields(path, await server.app.copies.copy_in(file["local_path"], path, name=sandbox))
     data = decoded(file["content"], path) if given == ["content"] else file["text"].encode("utf-8", "surrogateescape")
     written = await server.app.write(path, data, name=sandbox)
     return {"path": plain_text(path), "size": written.size}
@@ -164,8 +164,7 @@ async def put(server: SandboxServer, sandbox: str, file: Upload) -> dict[str, An
 async def take(server: SandboxServer, sandbox: str, path: str, local_dir: str, most: int) -> dict[str, Any]:
     if local_dir:
         place, outcome = await server.app.copies.copy_out(path, local_dir, name=sandbox)
-        count = outcome.sent_files + outcome.skipped_files
-        return {"path": plain_text(path), "size": outcome.bytes, "files": count, "local_path": place}
+        return copied_fields(path, outcome) | {"local_path": place}
     found = await server.app.read(path, Span(limit=most), name=sandbox)
     fields = {"path": plain_text(path), "size": found.size, "content": base64.b64encode(found.data).decode()}
     return fields | ({"truncated": True} if found.more else {})

@@ -1,0 +1,193 @@
+"""Archives on this machine: made of a folder, and unpacked into one as if their makers meant harm."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import stat
+import tarfile
+from dataclasses import dataclass, field
+
+from ..backends.outpost.far.target import NEW
+from ..backends.outpost.far.tree import BadName, Root, checked
+from ..core.errors import FileProblem
+from ..core.files import Problem
+
+BLOCK, PIECE = 512, 1 << 20
+KINDS = {tarfile.FIFOTYPE: "a fifo", tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device"}
+UP = ".."
+# What is said of an entry beforehand: its name and more. No path is this long; to read more could take for ever.
+SAYINGS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, *tarfile.GNU_TYPES[:2])
+LONGEST_SAYING = 8192
+
+
+def pack(folder: str, file: str, folders: str) -> int:
+    """Two archives in the format that every tar reads, with times to the second; how many bytes that makes.
+
+    The second has the folders alone: not every tar knows that what is put into one changes its time.
+    """
+    with _new(file) as contents, _new(folders) as frames:
+        _pack_below(contents, frames, folder, ".")
+    return os.path.getsize(file) + os.path.getsize(folders)
+
+
+def _new(file: str) -> tarfile.TarFile:
+    return tarfile.open(file, "w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape")
+
+
+def _pack_below(contents: tarfile.TarFile, frames: tarfile.TarFile, folder: str, name: str) -> None:
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        # From a dot on, because a name may begin with a dash.
+        inner = f"{name}/{entry.name}"
+        contents.add(entry.path, inner, recursive=False, filter=_writable)
+        if entry.is_dir(follow_symlinks=False):
+            _pack_below(contents, frames, entry.path, inner)
+            frames.add(entry.path, inner, recursive=False, filter=_nobody)
+
+
+def _writable(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.mode |= 0o700 if member.isdir() else 0
+    return _nobody(member)
+
+
+def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Whoever owns it here, there it belongs to whom it is unpacked by."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = math.floor(member.mtime)
+    return member
+
+
+def unpack(file: str, folder: str, most: int) -> list[Problem]:
+    """Into an empty folder of this user's alone; says what was left out. Raises FileProblem."""
+    root = Root(os.fsencode(folder))
+    try:
+        if not _is_whole(file):
+            raise FileProblem("the archive is cut off", "broken")
+        with _old(file) as archive:
+            return _Unpacking(root, most).take_all(archive)
+    except OSError as problem:
+        raise FileProblem(f"the archive cannot be unpacked: {problem.strerror or problem}", "broken") from None
+    except (tarfile.TarError, ArithmeticError, BadName, EOFError, LookupError, RecursionError, ValueError) as problem:
+        raise FileProblem(f"the archive cannot be unpacked: {problem}", "hostile") from None
+    finally:
+        root.close()
+
+
+def _old(file: str) -> tarfile.TarFile:
+    # Several archives may follow each other.
+    return tarfile.open(file, "r:", tarinfo=_Header, ignore_zeros=True, encoding="utf-8", errors="surrogateescape")
+
+
+class _Header(tarfile.TarInfo):
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+        found = super().frombuf(buf, encoding, errors)
+        # A size below zero would lead back, again and again.
+        if found.size < 0 or (found.type in SAYINGS and found.size > LONGEST_SAYING):
+            raise tarfile.ReadError("a header says what none can")
+        return found
+
+
+def _is_whole(file: str) -> bool:
+    """An archive ends with empty blocks; a reader takes one that does not for one that is shorter."""
+    with open(file, "rb") as archive:
+        size = archive.seek(0, os.SEEK_END)
+        archive.seek(max(0, size - BLOCK))
+        return size % BLOCK == 0 and archive.read() == bytes(BLOCK)
+
+
+@dataclass
+class _Unpacking:
+    """On the way down no link is followed, and nothing is written twice."""
+
+    root: Root
+    most: int
+    total: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    folders: dict[bytes, tarfile.TarInfo] = field(default_factory=dict)
+
+    def take_all(self, archive: tarfile.TarFile) -> list[Problem]:
+        while member := archive.next():
+            # They would all be kept.
+            archive.members = []  # type: ignore[attr-defined]
+            self.take(archive, member)
+        # Deeper ones first: what is put into a folder changes its time.
+        for path in sorted(self.folders, key=lambda path: -path.count(b"/")):
+            self.furnish(self.root.folder(path), self.folders[path], 0o500)
+        return self.problems
+
+    def take(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        folder, name = split(member.name)
+        if member.isdir():
+            path = b"/".join(filter(None, (folder, name)))
+            self.root.folder(path, make=True)
+            self.folders |= {path: member} if path else {}
+        elif member.isfile():
+            self.measure(member.size)
+            self.write(archive, member, self.root.folder(folder, make=True), checked(name))
+        elif member.issym() and not leads_out(folder, member.linkname):
+            os.symlink(to_bytes(member.linkname), checked(name), dir_fd=self.root.folder(folder, make=True))
+        elif member.islnk():
+            self.name_again(member, folder, checked(name))
+        else:
+            outside = "a link that leads out of the folder" if member.issym() else KINDS.get(member.type, "no file")
+            self.problems.append(Problem(member.name.removeprefix("./"), f"skipped: it is {outside}"))
+
+    def measure(self, size: int) -> None:
+        self.total += size
+        if self.total > self.most:
+            raise FileProblem(f"the archive holds more than {self.most >> 20} MiB", "too_large")
+
+    def write(self, archive: tarfile.TarFile, member: tarfile.TarInfo, where: int, name: bytes) -> None:
+        content = archive.extractfile(member)
+        with open(os.open(name, NEW, 0o600, dir_fd=where), "wb") as file:
+            if content is not None:
+                shutil.copyfileobj(content, file, PIECE)
+            file.flush()
+            self.furnish(file.fileno(), member, 0o400)
+
+    def name_again(self, member: tarfile.TarInfo, folder: bytes, name: bytes) -> None:
+        """A second name of a file that came before."""
+        first, old = split(member.linkname)
+        source = os.dup(self.root.folder(first))
+        try:
+            found = os.stat(checked(old), dir_fd=source, follow_symlinks=False)
+            if not stat.S_ISREG(found.st_mode):
+                raise BadName(f"{member.linkname!r} is no file")
+            self.measure(found.st_size)
+            where = self.root.folder(folder, make=True)
+            os.link(old, name, src_dir_fd=source, dst_dir_fd=where, follow_symlinks=False)
+        finally:
+            os.close(source)
+
+    def furnish(self, fd: int, member: tarfile.TarInfo, least: int) -> None:
+        """Nothing that would make a program run as another user, and enough for its owner to read it."""
+        moment = int(member.mtime * 10**9)
+        os.chmod(fd, member.mode & 0o777 | least)
+        os.utime(fd, ns=(moment, moment))
+
+
+def split(path: str) -> tuple[bytes, bytes]:
+    """The folder and the name of an entry. Raises BadName where it would be outside."""
+    names = [name for name in to_bytes(path).split(b"/") if name not in (b"", b".")]
+    if path.startswith("/") or b".." in names:
+        raise BadName(f"{path!r} is not a place in the folder")
+    return b"/".join(names[:-1]), b"".join(names[-1:])
+
+
+def leads_out(folder: bytes, target: str) -> bool:
+    """Whether a link in a folder may end outside of the tree, whatever the other links of the tree are.
+
+    >>> leads_out(b"a", "../b"), leads_out(b"a", "../../b"), leads_out(b"a", "b/..")
+    (False, True, True)
+    """
+    names = [name for name in target.split("/") if name not in ("", ".")]
+    climbs = next((at for at, name in enumerate(names) if name != UP), len(names))
+    depth = len(folder.split(b"/")) if folder else 0
+    return target.startswith("/") or climbs > depth or UP in names[climbs:]
+
+
+def to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
