@@ -82,7 +82,8 @@ class HereLink:
             out, err = await process.communicate()
         except BaseException:
             # As an agent does when its client has left.
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
             await process.wait()
             raise
         return SimpleNamespace(
@@ -126,12 +127,12 @@ def link(request: pytest.FixtureRequest, tmp_path: Path) -> HereLink:
 
 @pytest.fixture
 async def sandbox(link: HereLink, tmp_path: Path) -> AsyncIterator[PlainContainer]:
-    sandbox = _opened(link, tmp_path)
+    sandbox = opened(link, tmp_path)
     yield sandbox
     await sandbox.close()
 
 
-def _opened(link: HereLink, folder: Path, environment: Environment | None = None) -> PlainContainer:
+def opened(link: HereLink, folder: Path, environment: Environment | None = None) -> PlainContainer:
     made = Disposable(id="sb-00000000", provider="opensandbox", name="bare")
     sandbox = PlainContainer(cast(Link, link), made, environment or Environment())
     # Not where others of this machine keep their runs.
@@ -168,11 +169,11 @@ async def test_nothing_of_a_run_stays_but_what_it_left(sandbox: PlainContainer) 
     done = await finish(sandbox, "sleep 61 & echo $!", timeout_s=4711)
     left = int(done.stdout.head)
     assert done.left_running == (left,)
-    assert await asyncio.to_thread(_processes_with, b"sleep\x004711.000") == []
+    assert await asyncio.to_thread(processes_with, b"sleep\x004711.000") == []
     os.kill(left, 9)
 
 
-def _processes_with(words: bytes) -> list[bytes]:
+def processes_with(words: bytes) -> list[bytes]:
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -228,7 +229,7 @@ async def test_a_cancel_at_any_moment_of_a_start_leaves_nothing_running(sandbox:
         return [each for each in seen if isinstance(each, Running)]
 
     await eventually(going, lambda seen: not seen, "cancelled runs to end")
-    assert await asyncio.to_thread(_processes_with, b"0.0471") == []
+    assert await asyncio.to_thread(processes_with, b"0.0471") == []
 
 
 def _revoked(folder: Path, run_id: str) -> bool:
@@ -273,7 +274,7 @@ async def test_a_pause_is_told_while_a_command_runs(
 async def test_variables_reach_the_command_and_not_the_program(link: HereLink, tmp_path: Path) -> None:
     hard = 'it\'s "x" $HOME\n\\ \udcff'
     variables = {"PATH": f"/nowhere:{link.environment['PATH']}", "HOME": "/", "IFS": "x", "HARD": hard}
-    sandbox = _opened(link, tmp_path, Environment(env=variables))
+    sandbox = opened(link, tmp_path, Environment(env=variables))
     shown = await said(sandbox, 'env | grep -aE "^(PATH|HOME|RSM_|rs_)" | sort; printf %s "$HARD"')
     expected = f"HOME=/\nPATH={variables['PATH']}\n{hard}"
     assert shown == expected.encode("utf-8", "surrogateescape")
@@ -283,7 +284,7 @@ async def test_variables_reach_the_command_and_not_the_program(link: HereLink, t
 async def test_what_cannot_be_told_is_not_started(sandbox: PlainContainer, link: HereLink, tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match="NUL"):
         await sandbox.run(Command("echo \0"))
-    wide = _opened(link, tmp_path, Environment(env={"WIDE": "x" * 200_000}))
+    wide = opened(link, tmp_path, Environment(env={"WIDE": "x" * 200_000}))
     with pytest.raises(NotStarted, match="the variables are longer than 100000 bytes"):
         await wide.run(Command("true"))
     await wide.close()
@@ -351,6 +352,20 @@ async def test_a_search_goes_on_beyond_one_answer(
     assert [(match.path[-1], match.line) for match in found.matches] == [("0", 31), ("4", 31)]
     assert [problem.path[-1] for problem in found.problems] == ["3"]
     assert 2 < link.asked.count("search") < 8
+
+
+async def test_a_hopeless_pattern_stops_nobody_else(sandbox: PlainContainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remote_sandbox_mcp.backends.opensandbox.patterns.SEARCH_S", 0.5)
+    await sandbox.write("d/file", b"a" * 60 + b"\n")
+    with pytest.raises(BadArgument, match="takes longer than"):
+        await sandbox.search(Search("d", pattern="(a+)+b"))
+
+
+@pytest.mark.parametrize("pattern", ["(?s)NEEDLE", "n(e)edle", "Needle"])
+async def test_a_search_may_pass_over_the_case_of_letters(sandbox: PlainContainer, pattern: str) -> None:
+    await sandbox.write("d/file", b"a nEEdle\n")
+    found = await sandbox.search(Search("d", pattern=pattern, ignore_case=True))
+    assert [match.text for match in found.matches] == ["a nEEdle"]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.disposable import SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.errors import Unsupported
+from remote_sandbox_mcp.core.job import JobLook
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from tests.backends.contract import Contract, Opener
+from tests.backends.contract import Contract, JobContract, Opener
 from tests.support.platform import WITHOUT_PYTHON
 
 # The first of them waits for the platform to come up.
@@ -31,5 +33,8 @@ async def opener(provider: OpenSandboxProvider) -> AsyncIterator[Opener]:
     await provider.delete(made)
 
 
-class TestPlainContainer(Contract):
-    pass
+class TestPlainContainer(Contract, JobContract):
+    async def test_text_reaches_a_job(self, sandbox: Sandbox, session: str) -> None:
+        """The one thing that jobs cannot have here is told."""
+        with pytest.raises(Unsupported, match="that needs tmux and python3, and there is no python3"):
+            await sandbox.jobs.send(JobLook(session=session), text="x")

@@ -50,7 +50,6 @@ from remote_sandbox_mcp.core.errors import (
     Unsupported,
 )
 from remote_sandbox_mcp.core.files import Search, Span
-from remote_sandbox_mcp.core.job import JobOrder
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.core.secret import Secret
 from remote_sandbox_mcp.core.shell import quote
@@ -398,7 +397,7 @@ async def test_files_are_kept_without_python(plain: Sandbox) -> None:
 
 
 async def test_what_needs_python_says_so(plain: Sandbox) -> None:
-    for call in (plain.jobs.start(JobOrder(session="x", script="true")), plain.open_lane(), plain.connect(80)):
+    for call in (plain.open_lane(), plain.connect(80)):
         with pytest.raises(Unsupported, match="no python3 in the container"):
             await call
 

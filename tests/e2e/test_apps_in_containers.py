@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.platform import API_KEY, IMAGE, Platform
+from tests.support.platform import API_KEY, IMAGE, WITHOUT_PYTHON, Platform
 from tests.support.server import Server, serve
 
 from .test_apps import apps, fetch, running, serving
@@ -61,3 +61,27 @@ async def test_an_app_in_a_container_opens_and_is_known_again(
         assert await fetch(forwarded["url"]) == "works\n"
         await server.call("delete_sandbox", sandbox_id=place)
     assert platform.containers() == []
+
+
+async def test_jobs_and_apps_need_no_python_in_the_container(platform: Platform, tmp_path: Path) -> None:
+    # What the test's own agent runs on, which nobody else finds; the app could be anything that listens.
+    command = "exec /opt/aside/python3 -m http.server -d ~/site 8123"
+    async with serving_from(platform, tmp_path, proxied=False) as server:
+        made = await server.call("create_sandbox", image=WITHOUT_PYTHON, keep=True, timeout=600)
+        place = str(made["sandbox_id"])
+        await server.output("mkdir -p site; echo works >site/index.html; ! command -v python3", sandbox_name=place)
+        order = {"sandbox_id": place, "command": command, "port": 8123, "health_path": "/"}
+        app = await server.call("deploy_app", **order)
+        assert (app["status"], await fetch(app["url"])) == ("running", "works\n")
+        assert (await server.call("deploy_app", **order))["task"] == app["task"]
+        job = {"tmux_session": "long", "sandbox_name": place}
+        command = "echo ready; sleep 60"
+        await server.call("exec_bash_background", command=command, session_name="long", sandbox_name=place, watch=False)
+        waited = await server.call("wait_background_task", until_pattern="^ready$", timeout_s=20, **job)
+        assert (waited["running"], waited["log_tail"]) == (True, "ready")
+    async with serving_from(platform, tmp_path, proxied=False) as server:
+        assert sorted(await running(server, place)) == sorted([app["task"], "long"])
+        stopped = await server.call("stop_background_task", **job)
+        assert (stopped["stopped"], stopped["running"]) == (True, False)
+        assert [known["status"] for known in await apps(server, place)] == ["running"]
+        await server.call("delete_sandbox", sandbox_id=place)

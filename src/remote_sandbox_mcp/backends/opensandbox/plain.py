@@ -12,7 +12,6 @@ from ...core.command import RUN_ID, Command, Completed, Environment, Missing, Ob
 from ...core.disposable import Disposable
 from ...core.errors import BadArgument, ConnectError, LostContact, NotStarted, SandboxError, Unreachable, Unsupported
 from ...core.files import FileSlice, Found, Listing, Search, Span, Written
-from ...core.job import NoJobs
 from ...core.lane import Lane
 from ...core.output import last_line
 from ...core.port import Stream
@@ -21,18 +20,17 @@ from ..deadline import within
 from .link import Gone, Link, Paused
 from .opened import describe, lost_with
 from .plain_files import PlainFiles
+from .plain_jobs import PlainJobs
 from .plain_search import find_matches
-from .shell import RUNS, Answer, Shell, is_text, start_values, to_bytes
+from .shell import LONGEST_VALUE, RUNS, Answer, Shell, fits, start_values, to_bytes
 
 BEAT_S, MEND_S, SOON_S = 5.0, 20.0, 0.1
 FORGET_S = 1.0
-# One variable may hold 128 KiB on Linux, also where each byte of it is written as five letters.
-LONGEST_VALUE, LONGEST_CODED = 100_000, 20_000
 NO_PYTHON = "there is no python3 in the container"
 
 
 class PlainContainer:
-    """The answers of an outpost, from a POSIX shell: slower, without jobs, file sync and ports.
+    """The answers of an outpost, from a POSIX shell: slower, without file sync and ports.
 
     A run ends with its process group: who has left that cannot be found.
     """
@@ -44,6 +42,7 @@ class PlainContainer:
         self._environment = environment
         self._shell = Shell(link, disposable)
         self._files = PlainFiles(self._shell, disposable.title)
+        self.jobs = PlainJobs(self._shell, disposable.title, environment)
         self._starting: dict[str, float] = {}
         self._known: set[str] = set()
         self._chores: set[asyncio.Task[Any]] = set()
@@ -51,10 +50,6 @@ class PlainContainer:
     @property
     def is_open(self) -> bool:
         return self._shell.is_open
-
-    @property
-    def jobs(self) -> NoJobs:
-        return NoJobs(f"{self.description.name}: background jobs need python3, and {NO_PYTHON}")
 
     async def open(self) -> None:
         await self._shell.open()
@@ -118,11 +113,11 @@ class PlainContainer:
     async def _order(self, command: Command) -> dict[str, str]:
         """Raises NotStarted for what a container without Python cannot be told."""
         values, script = start_values(command, self._environment), self._environment.source(command.script)
-        if not _fits(values["exports"]) or not _fits(values["words"]):
+        if not fits(values["exports"]) or not fits(values["words"]):
             raise NotStarted(
                 f"{self.description.name}: the variables are longer than {LONGEST_VALUE} bytes, and {NO_PYTHON}"
             )
-        if _fits(script):
+        if fits(script):
             return {**values, "script": script}
         return {**values, "from": await self._shell.upload(f"{command.run_id}.script", to_bytes(script))}
 
@@ -228,11 +223,10 @@ class PlainContainer:
         return await find_matches(self._files, search)
 
     async def open_lane(self) -> Lane:
-        raise Unsupported(f"{self.description.name}: file sync needs python3, and {NO_PYTHON}")
+        raise Unsupported(
+            f"{self.description.name}: file sync needs python3, and {NO_PYTHON}; upload_files and download_files copy "
+            "files and folders there, too"
+        )
 
     async def connect(self, port: int) -> Stream:
         raise Unsupported(f"{self.description.name}: a port can be reached by its endpoint only, because {NO_PYTHON}")
-
-
-def _fits(value: str) -> bool:
-    return len(to_bytes(value)) <= (LONGEST_VALUE if is_text(value) else LONGEST_CODED)

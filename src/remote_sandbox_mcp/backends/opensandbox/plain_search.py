@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from ...core.errors import FileProblem
 from ...core.files import Found, Match, Problem, Search
 from ..outpost.far.files import LONGEST_LINE, MOST_PROBLEMS, glob_test
+from .patterns import search as search_in
 from .plain_files import PlainFiles, complaints, inside
 from .shell import Answer, to_bytes, to_text
 
@@ -22,10 +23,10 @@ _NUMBERED = re.compile(r"\\[^\W_AbBdDsSwWZtnrfva]")
 
 async def find_matches(files: PlainFiles, search: Search) -> Found:
     """Raises SandboxError."""
-    wanted = _compiled(search)
+    _check(search)
     gathered = _Gathered(search, await files.absolute(search.path))
     values = {"glob": (search.glob.rpartition("/")[2] or "*").replace("\\", "\\\\")}
-    if wanted is None:
+    if not search.pattern:
         # Only we know the globs that name folders, too: then all names have to come.
         most = search.limit + 1 if "/" not in search.glob else ALL
         answer = await files.ask("search", gathered.path, most=str(most), **values)
@@ -33,23 +34,22 @@ async def find_matches(files: PlainFiles, search: Search) -> Found:
     else:
         values |= {"literal": required(search.pattern), "case": "i" if search.ignore_case else ""}
         while not gathered.is_complete:
-            await _page(files, gathered, wanted, values)
+            await _page(files, gathered, values)
     return gathered.found()
 
 
-async def _page(files: PlainFiles, gathered: _Gathered, wanted: re.Pattern[bytes], values: dict[str, str]) -> None:
+async def _page(files: PlainFiles, gathered: _Gathered, values: dict[str, str]) -> None:
     token = secrets.token_hex(16)
     asked = {**values, "skip": str(gathered.looked_at), "most": str(LARGEST_PAGE)}
     answer = await files.ask("search", gathered.path, token=token, **asked)
-    gathered.take_lines(answer, token.encode(), wanted)
+    await gathered.take_lines(answer, token.encode())
 
 
-def _compiled(search: Search) -> re.Pattern[bytes] | None:
-    if not search.pattern:
-        return None
+def _check(search: Search) -> None:
+    """Raises FileProblem for a pattern that is none."""
     try:
-        return re.compile(to_bytes(search.pattern), re.IGNORECASE if search.ignore_case else 0)
-    except re.error as problem:
+        re.compile(to_bytes(search.pattern))
+    except (re.error, OverflowError, RecursionError) as problem:
         raise FileProblem(f"the pattern is not a regular expression: {problem}", "pattern") from None
 
 
@@ -91,7 +91,7 @@ class _Gathered:
             if self._is_wanted(name, below):
                 self._matches.append(Match(inside(below, name)))
 
-    def take_lines(self, answer: Answer, token: bytes, wanted: re.Pattern[bytes]) -> None:
+    async def take_lines(self, answer: Answer, token: bytes) -> None:
         below, text = self._note(answer), answer.data("lines")
         for name in _names(answer, "large"):
             if self._is_wanted(name, below):
@@ -107,10 +107,19 @@ class _Gathered:
                 None
             )
         self.looked_at += len(records)
+        found: list[tuple[str, int, bytes]] = []
         for record in records:
             path, _, lines = record.partition(b"\0")
             if self._is_wanted(to_text(path), below):
-                self._matches += _matches(inside(below, to_text(path)), lines, wanted)
+                found += _numbered(inside(below, to_text(path)), lines)
+        for place in await self._fitting([text for _, _, text in found]):
+            path_of, number, text = found[place]
+            self._matches.append(Match(path_of, number, text[:LONGEST_LINE].decode("utf-8", "replace")))
+
+    async def _fitting(self, lines: list[bytes]) -> list[int]:
+        verb = "any_case" if self._search.ignore_case else "all"
+        printed = await search_in(verb, self._search.pattern, b"\n".join(lines)) if lines else b""
+        return [int(place) for place in printed.split()]
 
     def _is_wanted(self, name: str, below: str) -> bool:
         if inside(below, name) == self.path:
@@ -134,9 +143,10 @@ def _names(answer: Answer, word: str) -> Iterator[str]:
         yield to_text(name.replace(b"\1", b"\n"))
 
 
-def _matches(path: str, lines: bytes, wanted: re.Pattern[bytes]) -> Iterator[Match]:
+def _numbered(path: str, lines: bytes) -> Iterator[tuple[str, int, bytes]]:
+    """The lines of a file that may fit."""
     for line in lines.split(b"\n"):
         number, _, text = line.removesuffix(b"\r").partition(b":")
         # A grep that does not skip binary files is not believed about them.
-        if number.isdigit() and b"\0" not in text and wanted.search(text):
-            yield Match(path, int(number), text[:LONGEST_LINE].decode("utf-8", "replace"))
+        if number.isdigit() and b"\0" not in text:
+            yield path, int(number), text

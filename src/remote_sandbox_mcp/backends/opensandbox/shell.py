@@ -21,12 +21,22 @@ if TYPE_CHECKING:
     from opensandbox.models.execd import Execution
 
 RUNS = ("container.sh", "container_runs.sh", "container_keeper.sh")
+JOBS = (
+    *RUNS,
+    "container_job_state.sh",
+    "container_jobs.sh",
+    "container_job_keeper.sh",
+    "container_looks.sh",
+    "container_checkpoint.sh",
+)
 FILES = ("container.sh", "container_files.sh")
 TIMED_OUT = 124
 LINE = """exec sh -c 'eval "$RSM_PROGRAM"'"""
 # How often the platform is asked what became of a container that does not answer, and how many times.
 LOOK_S, LOOKS = 5.0, 12
 LONGEST_S = 10 * 365 * 86400.0
+# One variable may hold 128 KiB on Linux, also where each byte of it is written as five letters.
+LONGEST_VALUE, LONGEST_CODED = 100_000, 20_000
 NO_NUL = "a command or a path cannot hold a NUL character"
 # Not what is read-only in some shell, nor what would change how the program itself splits words.
 _EXPORTED = re.compile(r"(?!(?:IFS|UID|EUID|PPID|BASHOPTS|SHELLOPTS|(?:rs|RSM)_\w*)\Z)[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -170,6 +180,11 @@ def is_text(value: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
+def fits(value: str) -> bool:
+    """Whether one variable can hold it."""
+    return len(to_bytes(value)) <= (LONGEST_VALUE if is_text(value) else LONGEST_CODED)
+
+
 def _pair(line: str) -> tuple[str, str]:
     word, _, value = line.partition(" ")
     return word, value
@@ -211,6 +226,15 @@ class Answer:
             return base64.b64decode(self.text(word))
         except ValueError:
             raise Unreachable(f"a container's answer cannot be understood: {word} is not in base64") from None
+
+    def part(self, name: str) -> Answer:
+        """The words that begin with a name and a dot, without them."""
+        mine = f"{name}."
+        return Answer({word[len(mine) :]: value for word, value in self._printed.items() if word.startswith(mine)})
+
+    def numbers(self, word: str) -> list[float]:
+        """Raises Unreachable."""
+        return [self._seconds(word, place) for place in range(len(self.text(word).split()))]
 
     def number(self, word: str) -> int:
         return int(self._seconds(word))

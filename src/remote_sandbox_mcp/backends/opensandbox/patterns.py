@@ -1,0 +1,47 @@
+"""Patterns of a caller on text of a container: looked for in a process of its own, which can be ended."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import subprocess
+import sys
+from importlib.resources import files
+
+from ...core.errors import BadArgument
+from ..deadline import within
+from .shell import to_bytes
+
+SEARCH_S = 20.0
+
+
+async def search(verb: str, pattern: str, block: bytes) -> bytes:
+    """What search_lines.py answers. Raises BadArgument for a pattern that takes for ever."""
+    wanted = to_bytes(pattern)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-IS",
+        "-c",
+        _program(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    given = b"%s %d\n" % (verb.encode(), len(wanted)) + wanted + block
+    try:
+        printed, _ = await within(process.communicate(given), SEARCH_S)
+    except asyncio.TimeoutError:
+        words = f"takes longer than {SEARCH_S:.0f} s for what is there; make it simpler"
+        raise BadArgument(f"the pattern {pattern[:200]!r} {words}") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise BadArgument(f"the pattern {pattern[:200]!r} cannot be searched for; make it simpler")
+    return printed
+
+
+@functools.cache
+def _program() -> str:
+    return files(__package__).joinpath("search_lines.py").read_text(encoding="utf-8")

@@ -1,0 +1,165 @@
+"""Background jobs of a container without Python: a keeper in its shell, asked by one request each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from ...core.command import Command, Environment, Running
+from ...core.errors import ConnectError, LostContact, Unsupported
+from ...core.job import JOB_ID, JobLook, JobOrder, JobRefused, JobSeen, JobStarted, JobWait, JobWaited
+from .link import Gone, Paused
+from .plain_job_answers import SESSION, look_values, read_jobs
+from .plain_wait import LogSearch
+from .shell import JOBS, LONGEST_VALUE, Answer, Shell, fits, start_values, to_bytes, to_text
+
+MEND_S, SOON_S = 20.0, 0.1
+# One request's share of a wait: a line that is cut is mended before the next.
+WAIT_S = 20.0
+# Between two looks at a log that grows all the time.
+PACE_S = 0.2
+# What fits into one request's environment, whatever is asked.
+MOST_LOOKS = 50
+NO_TYPING = "nothing can be typed into its jobs, because that needs tmux and python3, and there is no python3 in it"
+
+
+class PlainJobs:
+    """The jobs of a container with a POSIX shell. Each ends with its session: who has left that cannot be found."""
+
+    def __init__(self, shell: Shell, name: str, environment: Environment) -> None:
+        self._shell = shell
+        self._name = name
+        self._environment = environment
+
+    async def start(self, order: JobOrder) -> JobStarted:
+        check_order(order, self._name)
+        if not self._shell.is_open:
+            await self._shell.open()
+        values, give_up = await self._describe(order), 0.0
+        while True:
+            try:
+                # The same id never starts twice.
+                answer = await self._shell.ask_once(JOBS, "job_start", **values)
+                return self._started(order, answer)
+            except Gone:
+                raise
+            except ConnectError as problem:
+                give_up = give_up or time.monotonic() + MEND_S
+                # One that is paused may find the request when it is resumed.
+                if time.monotonic() > give_up or isinstance(problem, Paused):
+                    raise self._lost(order, str(problem)) from None
+                await asyncio.sleep(SOON_S)
+
+    async def _describe(self, order: JobOrder) -> dict[str, str]:
+        """Raises JobRefused for what a container without Python cannot be told."""
+        known = self._environment
+        script = known.source(order.script)
+        given = Environment(known.shell, env={**known.env, **order.env})
+        values = start_values(Command(order.script, order.cwd), given)
+        if not fits(values["exports"]) or not fits(values["words"]):
+            words = f"the variables are longer than {LONGEST_VALUE} bytes, and there is no python3 in the container"
+            raise JobRefused(f"{self._name}: {words}", "env")
+        values |= {"id": order.job_id, "session": order.session, "log": order.log_file, "instead": order.instead_of}
+        values["shown"] = order.script[:2000]
+        if fits(script):
+            return {**values, "script": script}
+        return {**values, "from": await self._shell.upload(f"{order.job_id}.script", to_bytes(script))}
+
+    def _started(self, order: JobOrder, answer: Answer) -> JobStarted:
+        if not answer.has("begun"):
+            why = answer.data("why").decode("utf-8", "replace")
+            raise JobRefused(f"{self._name}: {why}", answer.text("reason"))
+        return JobStarted(
+            job_id=order.job_id,
+            session=to_text(answer.data("session")),
+            log_file=to_text(answer.data("log")),
+            cwd=to_text(answer.data("cwd")),
+            via="detached",
+            recovered=answer.text("begun") == "again",
+        )
+
+    def _lost(self, order: JobOrder, why: str) -> LostContact:
+        return LostContact(
+            f"contact with {self._name} was lost while {order.session} was being started ({why}); it may run or not. "
+            f"Ask with check_background_task(tmux_session={order.session!r}) before starting it again",
+            outcome="unknown",
+            so_far=Running(order.job_id),
+        )
+
+    async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
+        seen: list[JobSeen] = []
+        for first in range(0, len(looks), MOST_LOOKS):
+            some = looks[first : first + MOST_LOOKS]
+            seen += read_jobs(await self._shell.ask(JOBS, "job_look", **look_values(some)), some)
+        return seen
+
+    async def wait(self, look: JobLook, wait: JobWait) -> JobWaited:
+        search = LogSearch(wait.pattern, look) if wait.pattern else None
+        until = time.monotonic() + wait.seconds
+        # Who waits for silence may have it already.
+        pause = 0.0 if wait.silence_s > 0 else WAIT_S
+        while True:
+            seen, line = await self._wait_once(look, search, min(pause, until - time.monotonic()))
+            why = why_over(seen, line, wait.silence_s, search)
+            left = until - time.monotonic()
+            if search and search.is_behind and not why and left > -WAIT_S:
+                continue
+            if why or left <= 0:
+                return JobWaited(why or "timeout", seen, line or "")
+            pause = max(1.0, wait.silence_s + 1.0 - seen.silent_s) if wait.silence_s > 0 else WAIT_S
+            if search:
+                await asyncio.sleep(min(PACE_S, left))
+
+    async def _wait_once(self, look: JobLook, search: LogSearch | None, seconds: float) -> tuple[JobSeen, str | None]:
+        """Until something happens, for as long as one request may take."""
+        looks = [look, search.look] if search else [look]
+        values = look_values(looks) | {"ticks": _ticks(min(seconds, WAIT_S))}
+        if search:
+            values |= {"1_cursor": search.cursor, "seen": search.size}
+        seen, *searched = read_jobs(await self._shell.ask(JOBS, "job_wait", **values), looks)
+        return seen, await search.take(searched[0]) if search else None
+
+    async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
+        until = time.monotonic() + grace_s + 12.0
+        values = look_values([look]) | {"grace": _ticks(grace_s), "ticks": _ticks(min(grace_s + 8.0, WAIT_S))}
+        while True:
+            (seen,) = read_jobs(await self._shell.ask(JOBS, "job_stop", **values), [look])
+            if not seen.is_running or time.monotonic() >= until:
+                return seen
+
+    async def list(self, limit: int = 100) -> list[JobSeen]:
+        answer = await self._shell.ask(JOBS, "job_list", most=str(max(0, limit)))
+        return read_jobs(answer, [JobLook(lines=0)] * min(answer.number("jobs"), limit))
+
+    async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
+        raise Unsupported(f"{self._name}: {NO_TYPING}")
+
+
+def check_order(order: JobOrder, name: str) -> None:
+    """Raises JobRefused for what is no name, and what no program can be given."""
+    if not JOB_ID.match(order.job_id):
+        raise JobRefused(f"{name}: {order.job_id!r} is not the name of a job", "id")
+    if order.instead_of and not JOB_ID.match(order.instead_of):
+        raise JobRefused(f"{name}: {order.instead_of!r} is not the name of a job", "missing")
+    if not SESSION.match(order.session):
+        raise JobRefused(f"{name}: {order.session!r} cannot be the name of a session", "session")
+    if "\0" in order.script + order.cwd + order.log_file:
+        raise JobRefused(f"{name}: a command, folder or log with a NUL cannot be used", "text")
+    for variable, value in order.env.items():
+        if not variable or "=" in variable or "\0" in variable + value:
+            words = f"{variable[:100]!r} cannot be the name of a variable, or its value has a NUL"
+            raise JobRefused(f"{name}: {words}", "env")
+
+
+def why_over(seen: JobSeen, line: str | None, silence_s: float, search: LogSearch | None) -> str:
+    if line is not None:
+        return "pattern"
+    if not seen.is_running:
+        return "" if search and search.is_behind else "ended"
+    # The container tells whole seconds only.
+    return "silence" if silence_s > 0 and seen.silent_s >= silence_s + 1.0 else ""
+
+
+def _ticks(seconds: float) -> str:
+    return str(int(max(0.0, seconds) * 100))

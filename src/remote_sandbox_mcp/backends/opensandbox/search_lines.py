@@ -1,0 +1,44 @@
+"""Finds a pattern in lines: a program of its own, so that one that takes for ever can be ended."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+# What is searched of a line that does not end.
+LONGEST_PARTIAL = 1 << 16
+
+
+def search_lines(pattern: bytes, block: bytes) -> tuple[int, bytes | None]:
+    """How many bytes need not be searched again, and the first line that fits; a last line may still grow."""
+    wanted, done = re.compile(pattern), 0
+    whole, newline, partial = block.rpartition(b"\n")
+    for line in whole.split(b"\n") if newline else []:
+        done += len(line) + 1
+        if wanted.search(line):
+            return done, line
+    if partial and wanted.search(partial):
+        return done + len(partial), partial
+    return done + max(0, len(partial) - LONGEST_PARTIAL), None
+
+
+def fitting_lines(pattern: bytes, block: bytes, flags: int) -> list[int]:
+    """The numbers of all lines that fit, from 0 on."""
+    wanted = re.compile(pattern, flags)
+    return [number for number, line in enumerate(block.split(b"\n")) if wanted.search(line)]
+
+
+def main() -> None:
+    """`first`, `all` or `any_case`, and the length of the pattern; the pattern; the lines."""
+    verb, length = sys.stdin.buffer.readline().split()
+    pattern, block = sys.stdin.buffer.read(int(length)), sys.stdin.buffer.read()
+    if verb != b"first":
+        flags = re.IGNORECASE if verb == b"any_case" else 0
+        sys.stdout.buffer.write(b"".join(b"%d\n" % number for number in fitting_lines(pattern, block, flags)))
+        return
+    done, line = search_lines(pattern, block)
+    sys.stdout.buffer.write(b"%d\n" % done + (b"" if line is None else b"=" + line[:1000]))
+
+
+if __name__ == "__main__":
+    main()
