@@ -1,7 +1,8 @@
-"""Deployed apps in containers of a real platform: what a person gets opens in a browser, whatever is in between."""
+"""Apps and jobs in containers of a real platform: they open in a browser, and are looked after, without the server."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.platform import API_KEY, IMAGE, WITHOUT_PYTHON, Platform
-from tests.support.server import Server, serve
+from tests.support.server import Server, serve, until
 
 from .test_apps import apps, fetch, running, serving
+from .test_jobs import end_watchdog
 
 # The engine and its images take their time to start, once.
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(240)]
@@ -85,3 +87,29 @@ async def test_jobs_and_apps_need_no_python_in_the_container(platform: Platform,
         assert (stopped["stopped"], stopped["running"]) == (True, False)
         assert [known["status"] for known in await apps(server, place)] == ["running"]
         await server.call("delete_sandbox", sandbox_id=place)
+
+
+async def test_a_watched_job_is_looked_after_on_a_platform_that_only_the_environment_names(
+    platform: Platform, tmp_path: Path
+) -> None:
+    given = {
+        "OPENSANDBOX_SERVER": platform.url,
+        "OPEN_SANDBOX_API_KEY": API_KEY,
+        "OPENSANDBOX_DEFAULT_IMAGE": IMAGE,
+    }
+    events = tmp_path / "state" / "events"
+    try:
+        async with serve(tmp_path, env=given) as server:
+            place = str((await server.call("create_sandbox", keep=True, timeout=600))["sandbox_id"])
+            command = "until [ -e go ]; do sleep 0.1; done; exit 7"
+            await server.call("exec_bash_background", command=command, sandbox_name=place, interval_s=1)
+            assert not list(events.glob("*.json"))
+            await server.output("touch go", sandbox_name=place)
+        (told,) = await until(lambda: list(events.glob("*.json")), "the watchdog to tell the end", 30)
+        event = json.loads(told.read_text())
+        assert (event["event_type"], event["payload"]["exit_code"]) == ("completed", 7)
+    finally:
+        end_watchdog(tmp_path)
+    async with serve(tmp_path, env=given) as server:
+        await server.call("delete_sandbox", sandbox_id=place)
+    assert platform.containers() == []
