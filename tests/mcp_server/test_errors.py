@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
@@ -70,6 +71,22 @@ async def test_lost_contact_tells_the_outcome_the_handle_and_what_was_printed() 
             "tmux_session": "run-0123456789abcdef",
             "stdout": "half a line",
         }
+
+
+async def test_every_call_is_a_line_in_the_log_without_what_was_asked(
+    tools: Caller, fake: FakeSandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "remote_sandbox_mcp"):
+        await tools.run(f"echo {SECRET}", sandbox_name="fake")
+        fake.fail(FileProblem(f"fake: {SECRET} does not exist"))
+        await tools.fail("read_remote_file", remote_path=SECRET)
+        await tools.fail("exec_bash", command=SECRET, sandbox_name="a\nb\x1b[2J\ud800")
+    said = [re.sub(r"\d+\.\d+", "N", record.getMessage()) for record in caplog.records]
+    assert said == [
+        "exec_bash on fake: done in N s",
+        "read_remote_file: file in N s",
+        "exec_bash on a b\ufffd\ufffd\ufffd: unknown_sandbox in N s",
+    ]
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])

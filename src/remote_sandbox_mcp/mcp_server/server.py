@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from pydantic import Field, ValidationError
 from .. import __version__
 from ..app import App
 from ..core.errors import BadArgument, SandboxError
-from .results import failure
+from .results import failure, sentence
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,24 @@ class SandboxServer(MCPServer[None]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
+        begun, outcome = time.monotonic(), "cancelled"
+        try:
+            answer = await self._answer(name, arguments, context)
+            outcome = outcome_of(answer)
+            return answer
+        finally:
+            log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - begun)
+
+    def _described(self, name: str, arguments: dict[str, Any]) -> str:
+        """A call, without what was asked: commands and files are where people keep secrets."""
+        named = str(arguments.get("sandbox_name") or arguments.get("sandbox_id") or "")
+        where = " ".join(sentence(named[:60]).split())
+        tool = name if name in self._arguments else "a tool that is not there"
+        return f"{tool} on {where}" if where else tool
+
+    async def _answer(
+        self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None
+    ) -> CallToolResult | InputRequiredResult:
         try:
             self._refuse_unknown(name, arguments)
             # Some clients send null for what they leave out.
@@ -86,6 +105,13 @@ class SandboxServer(MCPServer[None]):
                 hint = f"did you mean {near[0]}? " if near else ""
                 takes = ", ".join(known) or "none"
                 raise BadArgument(f"{name} has no argument {argument[:60]!r}; {hint}it takes: {takes}")
+
+
+def outcome_of(answer: CallToolResult | InputRequiredResult) -> str:
+    """In a word, for the log."""
+    failed = isinstance(answer, CallToolResult) and answer.is_error
+    told = getattr(answer, "structured_content", None) or {}
+    return str(told.get("code", "failed")) if failed else "done"
 
 
 def explain(name: str, problem: ToolError) -> SandboxError:
