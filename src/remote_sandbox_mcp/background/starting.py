@@ -94,7 +94,7 @@ def make_order(wanted: Wanted) -> JobOrder:
     for name in ("cwd", "log_file"):
         check.text_argument(name, getattr(wanted, name), required=False)
     job_id = new_job_id()
-    session = wanted.session or f"bg-{time.strftime('%m%d-%H%M%S')}-{job_id[-4:]}"
+    session = wanted.session or f"bg-{time.strftime('%m%d-%H%M%S')}-{job_id[-8:]}"
     return JobOrder(
         job_id=job_id,
         session=session_name(check.text_argument("session_name", session)),
