@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ _PLATFORM_VARIABLES = (*SERVICE_VARIABLES["opensandbox"]["server_url"], *_PLATFO
 
 # By the machine's name: when it was handed over, and its entry as REMOTE_SANDBOX_LIST takes it.
 Handed = dict[str, dict[str, Any]]
+# By the same: what an environment says of a machine, as it stands there and as it was read.
+_Found = dict[str, tuple[Mapping[str, Any], Entry]]
 
 
 @dataclass(frozen=True)
@@ -55,18 +57,14 @@ def hand_over(names: Iterable[str], environ: Mapping[str, str], state_folder: Pa
         kept = _read(state_folder)
         held = _held(kept, state_folder)
         before = _merged(kept, held)
-        entries = {name: _portable(*found, environ) for name, found in here.items()}
-        if PLATFORM in wanted and (variables := _platform(environ)):
-            entries[PLATFORM] = variables
-        fresh = {name: _stamped(before.get(name), entry) for name, entry in entries.items()}
+        fresh = _fresh(before, wanted, here, environ)
         if not fresh and not wanted & before.keys():
             return ""
         secret, plain = _sorted_out(before, wanted, fresh)
         stored = held is not None and _keep_secrets(secret, held, kept, state_folder)
         # One that is locked just now still holds what it was given.
         in_keyring = held is None or (stored and bool(secret))
-        agent = (environ.get(AGENT) if any(_asks_agent(entry) for _, entry in here.values()) else "") or kept.agent
-        after = _Kept(plain if stored else plain | secret, in_keyring, agent)
+        after = _Kept(plain if stored else plain | secret, in_keyring, _agent(here, environ) or kept.agent)
         # The daemon begins anew when the file changes, so it changes when there is something new, and only then.
         if after != kept or (stored and secret != held):
             _write(state_folder, after)
@@ -105,19 +103,17 @@ def withdraw(state_folder: Path) -> None:
         (state_folder / FILE).unlink(missing_ok=True)
 
 
-def _entries(environ: Mapping[str, str]) -> dict[str, tuple[Mapping[str, Any], Entry]]:
+def _entries(environ: Mapping[str, str]) -> _Found:
     """The machines of an environment by their names; of two with one name the first, as everywhere."""
-    found: dict[str, tuple[Mapping[str, Any], Entry]] = {}
+    found: _Found = {}
     for raw in [*listed(environ, _silent), single(environ)]:
         if raw and (entry := read_entry(raw, "", environ, _silent)):
             found.setdefault(entry.name, (raw, entry))
     return found
 
 
-def _with_jumps(
-    names: Iterable[str], known: Mapping[str, tuple[Mapping[str, Any], Entry]]
-) -> dict[str, tuple[Mapping[str, Any], Entry]]:
-    chosen: dict[str, tuple[Mapping[str, Any], Entry]] = {}
+def _with_jumps(names: Iterable[str], known: _Found) -> _Found:
+    chosen: _Found = {}
     waiting = list(names)
     while waiting:
         name = waiting.pop()
@@ -125,6 +121,19 @@ def _with_jumps(
             chosen[name] = known[name]
             waiting += known[name][1].jump or ()
     return chosen
+
+
+def _fresh(before: Handed, wanted: Collection[str], here: _Found, environ: Mapping[str, str]) -> Handed:
+    """What the environment has of what is wanted."""
+    entries = {name: _portable(*found, environ) for name, found in here.items()}
+    if PLATFORM in wanted and (variables := _platform(environ)):
+        entries[PLATFORM] = variables
+    return {name: _stamped(before.get(name), entry) for name, entry in entries.items()}
+
+
+def _agent(here: _Found, environ: Mapping[str, str]) -> str:
+    """Where the agent listens that one of them asks."""
+    return environ.get(AGENT, "") if any(_asks_agent(entry) for _, entry in here.values()) else ""
 
 
 def _stamped(before: Mapping[str, Any] | None, entry: dict[str, Any]) -> dict[str, Any]:

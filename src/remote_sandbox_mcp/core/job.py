@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from .command import RUN_ID
-from .errors import BadArgument, NotStarted, Unsupported
+from .command import RUN_ID, Running
+from .errors import BadArgument, LostContact, NotStarted, Unsupported
 
 JOB_ID = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
 # tmux itself takes no "." and no ":" in a session's name; other marks would have to be quoted by whoever attaches.
@@ -73,6 +73,16 @@ class JobOrder:
     # Not shown: variables are where people keep tokens.
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     instead_of: str = ""
+
+
+def lost_start(name: str, order: JobOrder, why: str) -> LostContact:
+    """What is said where nobody knows whether a job was started."""
+    return LostContact(
+        f"contact with {name} was lost while {order.session} was being started ({why}); it may run or not. "
+        f"Ask with check_background_task(tmux_session={order.session!r}) before starting it again",
+        outcome="unknown",
+        so_far=Running(order.job_id),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,10 +45,15 @@ async def _serve(app: App, early: Early | None) -> NoReturn:
     # Every call in progress is given up, and its command with it: nobody is left to hear of it.
     await asyncio.wait((serving,), timeout=WIND_DOWN_S)
     failed = serving.exception() if serving.done() and not serving.cancelled() else None
+    await leave(app, failed, FAREWELL_S)
+
+
+async def leave(app: App, failed: BaseException | None, farewell_s: float) -> NoReturn:
+    """End this process, with what it has open, and say what made it end."""
     if failed:
         print(f"remote-sandbox-mcp: {failed!r}", file=sys.stderr)
-    farewell_s = LONG_FAREWELL_S if app.has_disposables else FAREWELL_S
-    await asyncio.wait((asyncio.ensure_future(app.close()),), timeout=farewell_s)
+    patience = LONG_FAREWELL_S if app.has_disposables else farewell_s
+    await asyncio.wait((asyncio.ensure_future(app.close()),), timeout=patience)
     sys.stderr.flush()
     # From inside the loop: its own end would wait for every call and every thread that is still at work.
     os._exit(1 if failed else 0)

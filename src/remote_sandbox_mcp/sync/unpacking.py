@@ -9,6 +9,7 @@ import stat
 import tarfile
 from dataclasses import dataclass, field
 
+from ..backends.outpost.far.place import to_bytes
 from ..backends.outpost.far.target import NEW
 from ..backends.outpost.far.tree import BadName, Root, checked
 from ..core.errors import FileProblem
@@ -187,7 +188,3 @@ def leads_out(folder: bytes, target: str) -> bool:
     climbs = next((at for at, name in enumerate(names) if name != UP), len(names))
     depth = len(folder.split(b"/")) if folder else 0
     return target.startswith("/") or climbs > depth or UP in names[climbs:]
-
-
-def to_bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")

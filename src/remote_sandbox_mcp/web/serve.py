@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import errno
 import logging
-import os
 import signal
 import socket
-import sys
 from collections.abc import Generator
 from typing import NoReturn
 
@@ -19,7 +17,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from ..app import App
 from ..core.errors import ConfigError
 from ..mcp_server.server import build
-from ..mcp_server.stdio import LONG_FAREWELL_S
+from ..mcp_server.stdio import leave
 from ..mcp_server.watchdog import revive
 from .gate import Gate
 from .terms import Terms
@@ -75,14 +73,7 @@ async def _serve(app: App, listener: socket.socket, terms: Terms) -> NoReturn:
     reviving = asyncio.ensure_future(revive(app))
     await asyncio.wait((serving, asyncio.ensure_future(stopped.wait())), return_when=asyncio.FIRST_COMPLETED)
     reviving.cancel()
-    failed = await _wind_down(web, serving)
-    if failed:
-        print(f"remote-sandbox-mcp: {failed!r}", file=sys.stderr)
-    farewell_s = LONG_FAREWELL_S if app.has_disposables else FAREWELL_S
-    await asyncio.wait((asyncio.ensure_future(app.close()),), timeout=farewell_s)
-    sys.stderr.flush()
-    # From inside the loop: its own end would wait for every call and every thread that is still at work.
-    os._exit(1 if failed else 0)
+    await leave(app, await _wind_down(web, serving), FAREWELL_S)
 
 
 def _web(gate: Gate) -> Web:

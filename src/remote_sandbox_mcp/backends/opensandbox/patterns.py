@@ -10,7 +10,7 @@ from importlib.resources import files
 
 from ...core.errors import BadArgument
 from ..deadline import within
-from .shell import to_bytes
+from ..outpost.far.place import to_bytes
 
 SEARCH_S = 20.0
 

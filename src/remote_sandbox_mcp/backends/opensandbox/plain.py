@@ -17,12 +17,13 @@ from ...core.output import last_line
 from ...core.port import Stream
 from ...core.progress import Beat, Progress, silent
 from ..deadline import within
+from ..outpost.far.place import to_bytes
 from .link import Gone, Link, Paused
 from .opened import describe, lost_with
 from .plain_files import PlainFiles
 from .plain_jobs import PlainJobs
 from .plain_search import find_matches
-from .shell import LONGEST_VALUE, RUNS, Answer, Shell, fits, start_values, to_bytes
+from .shell import LONGEST_VALUE, RUNS, Answer, Shell, fits, start_values
 
 BEAT_S, MEND_S, SOON_S = 5.0, 20.0, 0.1
 FORGET_S = 1.0

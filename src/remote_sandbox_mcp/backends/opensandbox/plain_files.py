@@ -9,7 +9,8 @@ import secrets
 from ...core.errors import FileProblem
 from ...core.files import Entry, FileSlice, Listing, Problem, Span, Written
 from ..outpost.far.files import MOST_PROBLEMS
-from .shell import FILES, Answer, Shell, is_text, to_bytes, to_text
+from ..outpost.far.place import to_bytes, to_text
+from .shell import FILES, Answer, Shell, is_text
 
 # As much as one variable, and as one answer, should hold.
 LARGEST_PUT, LARGEST_GET = 60_000, 1 << 20

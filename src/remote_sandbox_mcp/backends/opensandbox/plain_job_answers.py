@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from ...core.errors import Unreachable
 from ...core.job import JOB_ID, Checkpoint, JobLook, JobSeen, JobState, JobUsage
-from .shell import Answer, to_text
+from ..outpost.far.place import to_text
+from .shell import Answer
 
 MOST_LOG = 4 << 20
 SESSION = re.compile(r"[\w,][\w@%+=,-]{0,59}\Z")

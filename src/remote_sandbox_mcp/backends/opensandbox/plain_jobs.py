@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from ...core.command import Command, Environment, Running
-from ...core.errors import ConnectError, LostContact, Unsupported
-from ...core.job import JOB_ID, JobLook, JobOrder, JobRefused, JobSeen, JobStarted, JobWait, JobWaited
+from ...core.command import Command, Environment
+from ...core.errors import ConnectError, Unsupported
+from ...core.job import JOB_ID, JobLook, JobOrder, JobRefused, JobSeen, JobStarted, JobWait, JobWaited, lost_start
+from ..outpost.far.place import to_bytes, to_text
 from .link import Gone, Paused
 from .plain_job_answers import SESSION, look_values, read_jobs
 from .plain_wait import LogSearch
-from .shell import JOBS, LONGEST_VALUE, Answer, Shell, fits, start_values, to_bytes, to_text
+from .shell import JOBS, LONGEST_VALUE, Answer, Shell, fits, start_values
 
 MEND_S, SOON_S = 20.0, 0.1
 # One request's share of a wait: a line that is cut is mended before the next.
@@ -48,7 +49,7 @@ class PlainJobs:
                 give_up = give_up or time.monotonic() + MEND_S
                 # One that is paused may find the request when it is resumed.
                 if time.monotonic() > give_up or isinstance(problem, Paused):
-                    raise self._lost(order, str(problem)) from None
+                    raise lost_start(self._name, order, str(problem)) from None
                 await asyncio.sleep(SOON_S)
 
     async def _describe(self, order: JobOrder) -> dict[str, str]:
@@ -77,14 +78,6 @@ class PlainJobs:
             cwd=to_text(answer.data("cwd")),
             via="detached",
             recovered=answer.text("begun") == "again",
-        )
-
-    def _lost(self, order: JobOrder, why: str) -> LostContact:
-        return LostContact(
-            f"contact with {self._name} was lost while {order.session} was being started ({why}); it may run or not. "
-            f"Ask with check_background_task(tmux_session={order.session!r}) before starting it again",
-            outcome="unknown",
-            so_far=Running(order.job_id),
         )
 
     async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from ...core.errors import FileProblem
 from ...core.files import Found, Match, Problem, Search
 from ..outpost.far.files import LONGEST_LINE, MOST_PROBLEMS, glob_test
+from ..outpost.far.place import to_bytes, to_text
 from .patterns import search as search_in
 from .plain_files import PlainFiles, complaints, inside
-from .shell import Answer, to_bytes, to_text
+from .shell import Answer
 
 ALL = 1_000_000_000
 # As much as comes at once; then the next files are asked for.

@@ -6,8 +6,8 @@ import re
 
 from ...core.errors import BadArgument
 from ...core.job import JobLook, JobSeen
+from ..outpost.far.place import to_bytes
 from .patterns import search
-from .shell import to_bytes
 
 BLOCK = 1 << 20
 

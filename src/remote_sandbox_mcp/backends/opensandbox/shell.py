@@ -14,6 +14,7 @@ from ...core.command import Command, Completed, Ending, Environment, Excerpt, Mi
 from ...core.disposable import Disposable
 from ...core.errors import BadArgument, ConnectError, SandboxError, Unreachable, Unsupported
 from ...core.shell import join
+from ..outpost.far.place import to_bytes, to_text
 from .link import Link
 from .problems import told
 
@@ -165,14 +166,6 @@ def _joined(words: Sequence[str]) -> str:
         return join(words)
     except ValueError:
         raise BadArgument(NO_NUL) from None
-
-
-def to_text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
-
-
-def to_bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
 
 
 def is_text(value: str) -> bool:

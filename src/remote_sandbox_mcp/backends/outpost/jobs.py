@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ...core.command import Environment, Running
-from ...core.errors import BadArgument, ConnectError, LostContact, NotStarted, Unreachable, Unsupported
+from ...core.command import Environment
+from ...core.errors import BadArgument, ConnectError, NotStarted, Unreachable, Unsupported
 from ...core.job import (
     Checkpoint,
     JobLook,
@@ -21,6 +21,7 @@ from ...core.job import (
     JobUsage,
     JobWait,
     JobWaited,
+    lost_start,
 )
 from ...core.sandbox import Description
 from ..deadline import within
@@ -62,12 +63,12 @@ class OutpostJobs:
             except Refusal as refusal:
                 # A process of ours that was killed has not said what it did; its id says it when asked again.
                 if refusal.reason == "elsewhere" or (refusal.reason == "killed" and attempt == 2):
-                    raise self._lost(order, str(refusal)) from None
+                    raise lost_start(self._name, order, str(refusal)) from None
                 if refusal.reason != "killed":
                     raise JobRefused(f"{self._name}: {refusal}", refusal.reason) from None
             # The same id never starts twice where the first start can be found again.
             wanted["only_in"] = place
-        raise self._lost(order, "the connection was cut again and again")
+        raise lost_start(self._name, order, "the connection was cut again and again")
 
     def _describe(self, order: JobOrder) -> dict[str, Any]:
         environment = self._environment
@@ -103,17 +104,9 @@ class OutpostJobs:
                 return await within(self._reach(), max(0.1, give_up - time.monotonic()))
             except (ConnectError, TimeoutError, asyncio.TimeoutError) as problem:
                 if time.monotonic() + delay > give_up or not isinstance(problem, Unreachable):
-                    raise self._lost(order, str(problem) or "no answer in time") from None
+                    raise lost_start(self._name, order, str(problem) or "no answer in time") from None
             await asyncio.sleep(delay)
             delay = min(delay * 2, 2.0)
-
-    def _lost(self, order: JobOrder, why: str) -> LostContact:
-        return LostContact(
-            f"contact with {self._name} was lost while {order.session} was being started ({why}); it may run or not. "
-            f"Ask with check_background_task(tmux_session={order.session!r}) before starting it again",
-            outcome="unknown",
-            so_far=Running(order.job_id),
-        )
 
     async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
         if not looks:
