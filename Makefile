@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TOOLS := $(VENV)/.tools
 
-.PHONY: run setup test check bench chaos pin clean
+.PHONY: run setup tools test check bench chaos pin clean
 
 run: setup ## A short guided tour on the local sandbox
 	@scripts/system-packages bubblewrap
@@ -12,21 +13,26 @@ run: setup ## A short guided tour on the local sandbox
 
 setup: $(READY) ## Build .venv with the remote-sandbox-mcp command
 
-$(READY): requirements.txt pyproject.toml
-	@scripts/system-packages python3-venv
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+$(READY): requirements.txt pyproject.toml scripts/environment
+	@echo "setting up $(VENV) with what the program needs: once, half a minute or less" >&2
+	@scripts/environment $(PYTHON) $(VENV) requirements.txt
 	@touch $@
 
-test: setup ## All tests, on real parts
+tools: $(TOOLS) ## Add what tests and checks need to .venv
+
+$(TOOLS): requirements.txt requirements-dev.txt pyproject.toml scripts/environment
+	@echo "setting up $(VENV) with what the program and its tests need: once, a minute or two" >&2
+	@scripts/environment $(PYTHON) $(VENV) requirements.txt requirements-dev.txt
+	@touch $(READY) $@
+
+test: tools ## All tests, on real parts; what cannot run here is left out, and told at the end
 	@scripts/system-packages openssh-server openssh-client tmux rsync bubblewrap busybox fish tcsh zsh dash shellcheck \
 		systemd docker.io docker-registry debootstrap iproute2
 	@$(BIN)/python -m tests.support.engine
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup || { echo "once more, and with nothing beside it: what failed" >&2; \
 		$(BIN)/python -m pytest -n 1 --dist loadgroup --last-failed --last-failed-no-failures none; }
 
-check: setup ## Format, lint, types, import contract, shell scripts, tests
+check: tools ## Format, lint, types, import contract, shell scripts, tests
 	@scripts/system-packages shellcheck
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -35,19 +41,16 @@ check: setup ## Format, lint, types, import contract, shell scripts, tests
 	git ls-files -z '*.sh' scripts .ci | xargs -0 shellcheck
 	@$(MAKE) --no-print-directory test
 
-bench: setup ## Speed against OpenSSH and the published peer, as ratios
+bench: tools ## Speed against OpenSSH and the published peer, as ratios
 	@scripts/system-packages openssh-server openssh-client bubblewrap rsync gcc libc6-dev docker.io debootstrap iproute2
 	@$(BIN)/python -m bench $(ARGS)
 
-chaos: setup ## 200 random schedules of faults against jobs, servers and watchdogs; needs root
+chaos: tools ## 200 random schedules of faults against jobs, servers and watchdogs; needs root
 	@scripts/system-packages openssh-server openssh-client tmux
 	@$(BIN)/python -m chaos $(ARGS)
 
-pin: setup ## Write requirements.txt anew
-	@$(BIN)/pip install --quiet pip-tools
-	@$(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-trusted-host \
-		--no-emit-find-links --no-header --no-annotate --strip-extras --allow-unsafe --extra dev \
-		--build-deps-for editable --output-file requirements.txt pyproject.toml
+pin: tools ## Resolve requirements.txt and requirements-dev.txt anew
+	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/pin --upgrade
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,17 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
     """Mark every coroutine test for anyio's plugin, which looks for the mark right after this."""
     if collector.istestfunction(obj, name) and inspect.iscoroutinefunction(obj):
         pytest.mark.anyio(obj)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What could not run on this machine, so that a green run is not taken for a whole one."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if not skipped:
+        return
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
+    terminalreporter.section(f"left out on this machine: {len(skipped)} tests")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:6}  {reason}")
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.core.job import JobLook, JobOrder, Jobs, JobSeen, JobStarted, JobState, JobWait
 from tests.backends.contract.basics import eventually
 from tests.support.pipe import PipeMachine, as_user, pipe_machine
+from tests.support.root import run_as_root
 from tests.support.sshd import Sshd
 
 FOREVER = "echo begun; while :; do sleep 0.1; done"
@@ -34,12 +35,8 @@ async def jobs_on(user: Sshd) -> AsyncIterator[tuple[PipeMachine, OutpostSandbox
 
 def clean(user: Sshd) -> None:
     user.reset()
-    as_root("find", str(user.home), "-mindepth", "1", "-not", "-path", f"{user.home}/.ssh*", "-delete")
-    as_root("rm", "-rf", f"/tmp/remote-sandbox-{user.uid}", f"/tmp/tmux-{user.uid}")
-
-
-def as_root(*argv: str) -> None:
-    subprocess.run([*([] if os.geteuid() == 0 else ["sudo", "-n"]), *argv], check=True)
+    run_as_root("find", str(user.home), "-mindepth", "1", "-not", "-path", f"{user.home}/.ssh*", "-delete")
+    run_as_root("rm", "-rf", f"/tmp/remote-sandbox-{user.uid}", f"/tmp/tmux-{user.uid}")
 
 
 def shell(user: Sshd, script: str) -> str:

@@ -25,7 +25,6 @@ from remote_sandbox_mcp.core.job import JobLook, JobRefused, Jobs, JobState, Job
 from tests.backends.contract.basics import eventually, in_background
 from tests.backends.jobs import (
     FOREVER,
-    as_root,
     begin,
     clean,
     folder_of,
@@ -41,6 +40,7 @@ from tests.backends.jobs import (
     shell,
 )
 from tests.support.line import Line
+from tests.support.root import run_as_root
 from tests.support.sshd import Fleet, Sshd, wait_until
 
 
@@ -284,11 +284,11 @@ async def test_a_log_that_is_put_aside_is_made_anew(both: Jobs, user: Sshd) -> N
 def small_disk(user: Sshd) -> Iterator[Path]:
     """The home's state folder on a disk of its own that is soon full."""
     folder = user.home / ".local"
-    as_root("mkdir", "-p", str(folder))
-    as_root("mount", "-t", "tmpfs", "-o", f"size=256k,uid={user.uid},mode=700", "tmpfs", str(folder))
+    run_as_root("mkdir", "-p", str(folder))
+    run_as_root("mount", "-t", "tmpfs", "-o", f"size=256k,uid={user.uid},mode=700", "tmpfs", str(folder))
     yield folder
     user.reset()
-    as_root("umount", str(folder))
+    run_as_root("umount", str(folder))
 
 
 async def test_a_full_disk_loses_no_exit_status(both: Jobs, user: Sshd, small_disk: Path) -> None:
@@ -425,7 +425,7 @@ async def test_a_start_is_not_repeated_on_another_machine(user: Sshd, line: Line
     line.freeze()
     async with in_background(remote.jobs.start(order("echo >> count"))) as starting:
         await asyncio.wait((starting,), timeout=0.1)
-        as_root("sh", "-c", f"printf another > /tmp/remote-sandbox-{user.uid}/mark")
+        run_as_root("sh", "-c", f"printf another > /tmp/remote-sandbox-{user.uid}/mark")
         line.cut()
         line.thaw()
         with pytest.raises(LostContact, match="another machine"):

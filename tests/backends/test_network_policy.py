@@ -20,8 +20,8 @@ from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.core.disposable import Disposable, Rules, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import BadArgument, SandboxError, Unsupported
 from tests.backends.contract import finish
-from tests.support.engine import as_root
 from tests.support.platform import AS_ROOT, IMAGE, Platform, free_port
+from tests.support.root import as_root
 
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
 CONTROL = Path(__file__).parents[1] / "support" / "egress" / "egress.py"

@@ -48,6 +48,7 @@ from tests.backends.contract.basics import (
 )
 from tests.support.line import Line
 from tests.support.pipe import PipeMachine, as_user, pipe_machine, pythons
+from tests.support.root import run_as_root
 from tests.support.sshd import Fleet, Sshd, wait_until
 
 PROGRAMS = ShellPrograms()
@@ -70,7 +71,7 @@ async def machine(user: Sshd) -> AsyncIterator[PipeMachine]:
 def clean(user: Sshd) -> None:
     """As it was before: nothing runs, nothing lies about."""
     user.reset()
-    as_root("find", str(user.home), "-mindepth", "1", "-not", "-path", f"{user.home}/.ssh*", "-delete")
+    run_as_root("find", str(user.home), "-mindepth", "1", "-not", "-path", f"{user.home}/.ssh*", "-delete")
 
 
 @pytest.fixture
@@ -78,10 +79,6 @@ async def sandbox(machine: PipeMachine) -> AsyncIterator[OutpostSandbox]:
     sandbox = machine.sandbox()
     yield sandbox
     await sandbox.close()
-
-
-def as_root(*argv: str) -> None:
-    subprocess.run([*([] if os.geteuid() == 0 else ["sudo", "-n"]), *argv], check=True)
 
 
 def in_shell(machine: PipeMachine, script: str) -> str:
@@ -401,9 +398,9 @@ async def test_runs_are_closed_to_others(machine: PipeMachine, sandbox: OutpostS
 @pytest.fixture
 def vacant(machine: PipeMachine) -> Iterator[Path]:
     """The usual place for runs, with nothing there."""
-    as_root("rm", "-rf", str(machine.base))
+    run_as_root("rm", "-rf", str(machine.base))
     yield machine.base
-    as_root("rm", "-rf", str(machine.base))
+    run_as_root("rm", "-rf", str(machine.base))
 
 
 SQUATS = {
@@ -421,7 +418,7 @@ async def test_a_squatted_folder_is_not_used(
 ) -> None:
     home = machine.sshd.home
     in_shell(machine, "mkdir -p -m 700 elsewhere")
-    as_root("sh", "-c", squat.format(home=home, base=vacant, uid=machine.sshd.uid))
+    run_as_root("sh", "-c", squat.format(home=home, base=vacant, uid=machine.sshd.uid))
     done = await finish(sandbox, "echo x")
     assert done.stdout.file == f"{home}/.cache/remote-sandbox/{done.run_id}/out"
     assert await sandbox.observe(done.run_id) == done
@@ -451,7 +448,7 @@ async def test_old_runs_are_pruned_and_running_ones_kept(machine: PipeMachine, s
     running = await begin(sandbox, PROGRAMS.waits_for("/no/such/file"))
     aged = time.time() - 2 * DAY_S
     for run_id in (old.run_id, running.run_id):
-        as_root("touch", "-d", f"@{aged:.0f}", str(machine.folder(run_id)))
+        run_as_root("touch", "-d", f"@{aged:.0f}", str(machine.folder(run_id)))
     other = machine.sandbox()
     await other.open()
     wait_until(lambda: not machine.folder(old.run_id).exists(), what="the old run to go")
@@ -462,7 +459,7 @@ async def test_old_runs_are_pruned_and_running_ones_kept(machine: PipeMachine, s
 
 async def test_the_oldest_runs_are_pruned_when_there_is_too_much(machine: PipeMachine, sandbox: OutpostSandbox) -> None:
     large, small = await finish(sandbox, "echo large"), await finish(sandbox, "echo small")
-    as_root("touch", "-d", f"@{time.time() - 60:.0f}", str(machine.folder(large.run_id)))
+    run_as_root("touch", "-d", f"@{time.time() - 60:.0f}", str(machine.folder(large.run_id)))
     os.truncate(machine.folder(large.run_id) / "out", 2 << 30)
     other = machine.sandbox()
     await other.open()
@@ -654,7 +651,7 @@ async def test_a_start_is_not_repeated_on_a_machine_that_may_have_lost_it(
     line.freeze()
     async with in_background(remote.run(Command("echo >> started"))) as running:
         await asyncio.wait((running,), timeout=0.1)
-        as_root("sh", "-c", f"printf another > /tmp/remote-sandbox-{user.uid}/mark")
+        run_as_root("sh", "-c", f"printf another > /tmp/remote-sandbox-{user.uid}/mark")
         line.cut()
         line.thaw()
         with pytest.raises(LostContact) as lost:

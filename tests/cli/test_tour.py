@@ -54,9 +54,16 @@ def test_the_users_configuration_is_neither_used_nor_touched(tmp_path: Path) -> 
     assert sorted(Path.home().rglob("*")) == before
 
 
-def test_without_bubblewrap_it_says_why_and_goes(tmp_path: Path) -> None:
+def test_without_bubblewrap_it_says_why_and_shows_the_rest(tmp_path: Path) -> None:
     done = tour(PATH=str(tmp_path))
-    assert done.returncode == 0
-    assert "cannot run here" in done.stdout
-    assert "needs bubblewrap, which is not installed" in done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    for said in (
+        "cannot run here",
+        "needs bubblewrap, which is not installed",
+        "1. What your agent can do",
+        "exec_bash  ",
+        "2. Without a place to run",
+        "All as it should be, in ",
+    ):
+        assert said in done.stdout
     assert done.stderr == ""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import platformdirs
 
+from tests.support.root import WHY_NOT, as_root, can_be_root
 from tests.support.sshd import wait_until
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -204,10 +205,6 @@ def made_image(kind: str) -> Path:
     return file
 
 
-def as_root() -> tuple[str, ...]:
-    return () if os.geteuid() == 0 else ("sudo", "-n")
-
-
 @contextmanager
 def _one_at_a_time(file: Path) -> Iterator[None]:
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -227,5 +224,8 @@ def _run(*words: str) -> None:
 
 if __name__ == "__main__":
     # Before the tests, which have little time each.
-    for wanted in ("systemd", "sandbox"):
-        made_image(wanted)
+    if can_be_root():
+        for wanted in ("systemd", "sandbox"):
+            made_image(wanted)
+    else:
+        print(f"no images of containers are made: that {WHY_NOT}")

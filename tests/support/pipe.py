@@ -17,6 +17,7 @@ from remote_sandbox_mcp.backends.outpost.client import OutpostClient
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.sandbox import Capabilities, Description
+from tests.support.root import as_root
 from tests.support.sshd import Sshd, wait_until
 
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -118,13 +119,12 @@ async def pipe_machine(sshd: Sshd) -> AsyncIterator[PipeMachine]:
 
 def as_user(sshd: Sshd, argv: Sequence[str]) -> list[str]:
     """Run a program as a machine's user, with a clean environment."""
-    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
     ids = [f"--reuid={sshd.uid}", f"--regid={pwd.getpwuid(sshd.uid).pw_gid}", "--clear-groups"]
     # A Python may be installed in another user's home: it may be read there, and nothing may be written.
     reading = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
     privileges = reading if any(word.startswith("/root/") for word in argv) else []
     environment = ["env", "-i", f"HOME={sshd.home}", f"PATH={SYSTEM_PATH}", f"USER={sshd.user}"]
-    return [*sudo, "setpriv", *ids, *privileges, *environment, *argv]
+    return as_root("setpriv", *ids, *privileges, *environment, *argv)
 
 
 def pythons() -> list[str]:

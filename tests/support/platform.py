@@ -17,7 +17,8 @@ from pathlib import Path
 
 from remote_sandbox_mcp.core import disposable
 from remote_sandbox_mcp.core.secret import Secret
-from tests.support.engine import START_S, Engine, as_root, made_image
+from tests.support.engine import START_S, Engine, made_image
+from tests.support.root import as_root
 from tests.support.sshd import wait_until
 
 IMAGE, WITHOUT_PYTHON, AS_ROOT, EXECD = "sandbox:test", "sandbox:without-python", "sandbox:as-root", "execd:test"

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import bcrypt
 
-from tests.support.engine import Engine, as_root
+from tests.support.engine import Engine
 from tests.support.platform import free_port
+from tests.support.root import as_root
 from tests.support.sshd import wait_until
 
 USER, PASSWORD = "fetcher", "only-for-the-registry"

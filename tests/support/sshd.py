@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from remote_sandbox_mcp.core.machine import Hop, Login, Machine
 from remote_sandbox_mcp.core.secret import Secret
+from tests.support.root import as_root
 
 Auth = Literal["key", "password", "encrypted_key", "certificate"]
 
@@ -207,7 +208,7 @@ class Sshd:
 
     def start(self) -> None:
         """Listen, on the same port and with the same key as before."""
-        argv = [*_sudo(), SSHD, "-D", "-e", "-f", str(self._config_file)]
+        argv = as_root(SSHD, "-D", "-e", "-f", str(self._config_file))
         with self._log_file.open("ab") as log:
             before = log.tell()
             self._process = subprocess.Popen(
@@ -517,7 +518,7 @@ def _signal(pids: Collection[int], number: signal.Signals) -> None:
                 os.kill(pid, number)
     elif pids:
         # One that has ended meanwhile makes kill fail, and is none the worse for it.
-        subprocess.run([*_sudo(), "kill", f"-{number.value}", *map(str, pids)], check=False, capture_output=True)
+        subprocess.run(as_root("kill", f"-{number.value}", *map(str, pids)), check=False, capture_output=True)
 
 
 def _run(*argv: str, text: str = "") -> None:
@@ -527,11 +528,7 @@ def _run(*argv: str, text: str = "") -> None:
 
 
 def _as_root(*argv: str, text: str = "") -> None:
-    _run(*_sudo(), *argv, text=text)
-
-
-def _sudo() -> tuple[str, ...]:
-    return () if os.geteuid() == 0 else ("sudo", "-n")
+    _run(*as_root(*argv), text=text)
 
 
 @cache

@@ -26,14 +26,23 @@ Chapter = Callable[[], Awaitable[bool]]
 
 
 class Tour:
-    """The chapters; each makes calls, shows them, and says whether all went as told."""
+    """The chapters; each makes calls, shows them, and says whether all went as told.
 
-    def __init__(self, client: Any, page: Page) -> None:
+    `is_walled` says whether the embedded sandbox can run here; without it, the chapters that need it are left out.
+    """
+
+    def __init__(self, client: Any, page: Page, is_walled: bool) -> None:
         self._client = client
         self._page = page
+        self._is_walled = is_walled
 
     @property
     def chapters(self) -> dict[str, Chapter]:
+        if not self._is_walled:
+            return {
+                "What your agent can do": self.tools,
+                "Without a place to run, a call is answered with what to do": self.nowhere,
+            }
         return {
             "Which sandboxes are there?": self.look,
             "Run a command": self.run,
@@ -48,6 +57,17 @@ class Tour:
     async def look(self) -> bool:
         answer = await self.call("list_sandboxes")
         return bool(answer["sandboxes"][0]["connection_alive"])
+
+    async def nowhere(self) -> bool:
+        answer = await self.call("exec_bash", command="hostname")
+        return "bubblewrap" in answer.get("error", "")
+
+    async def tools(self) -> bool:
+        listed = (await self._client.list_tools()).tools
+        for tool in listed:
+            first, _, _ = (tool.description or "").partition(". ")
+            self._page.rows([(" ", styled((tool.name, "cyan"), (f"  {first}", "dim")))])
+        return bool(listed)
 
     async def run(self) -> bool:
         answer = await self.call("exec_bash", command="whoami; pwd; uname -sr")
@@ -139,19 +159,19 @@ async def guide(page: Page) -> int:
     """The whole tour; 1 where a chapter did not go as told."""
     from ..backends import local
 
-    if reason := await local.why_not():
-        page.print("The tour needs the embedded sandbox, which cannot run here:", f"  {reason}", "", *_go_on())
-        return 0
     page.print(
         styled(("A tour of remote-sandbox-mcp", "bold")), "The real server, called over MCP as your agent would."
     )
+    reason = await local.why_not()
+    if reason:
+        page.print("The embedded sandbox cannot run here, so this is a part of the tour only:", f"  {reason}")
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="remote-sandbox-tour-") as folder:
-        bad = await _visit(page, Path(folder))
+        bad = await _visit(page, Path(folder), is_walled=not reason)
     return _sum_up(page, bad, time.monotonic() - begun)
 
 
-async def _visit(page: Page, folder: Path) -> list[str]:
+async def _visit(page: Page, folder: Path, is_walled: bool) -> list[str]:
     """The titles of the chapters that did not go as told."""
     from mcp import Client, StdioServerParameters
 
@@ -163,7 +183,7 @@ async def _visit(page: Page, folder: Path) -> list[str]:
     server = StdioServerParameters(command=sys.executable, args=arguments, env=environment)
     bad = []
     async with Client(server, read_timeout_seconds=ANSWER_S) as client:
-        for number, (title, chapter) in enumerate(Tour(client, page).chapters.items(), 1):
+        for number, (title, chapter) in enumerate(Tour(client, page, is_walled).chapters.items(), 1):
             page.heading(f"{number}. {title}")
             if not await chapter():
                 bad.append(title)

@@ -1,0 +1,32 @@
+"""What only root may do: as it is for root, with sudo for others; a test is left out where neither can be had."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import cache
+
+import pytest
+
+WHY_NOT = "needs root, or sudo without a password"
+
+
+@cache
+def can_be_root() -> bool:
+    if os.geteuid() == 0:
+        return True
+    try:
+        return subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def as_root(*argv: str) -> list[str]:
+    """The command line that runs these words as root. Ends the test as skipped where nobody here can be root."""
+    if not can_be_root():
+        pytest.skip(WHY_NOT)
+    return [*argv] if os.geteuid() == 0 else ["sudo", "-n", *argv]
+
+
+def run_as_root(*argv: str) -> None:
+    subprocess.run(as_root(*argv), check=True)
