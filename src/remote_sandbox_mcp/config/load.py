@@ -14,7 +14,7 @@ from ..core.command import Environment
 from ..core.machine import LocalPlace, Machine
 from ..core.permission import HOOK_NAME, Hook, Notify, read_address
 from . import paths, readers
-from .json_file import Written, is_json, read_json
+from .json_file import NAME, Written, is_json, own_json, read_json
 from .machines import Builder
 from .problems import Fault, Tell, plain, quoted
 from .registries import read_registries
@@ -50,7 +50,8 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     document = found or {}
     for key in (key for key in document if key not in TOP_KEYS):
         tell_unknown(key, TOP_KEYS, file, tell)
-    in_json = read_json(given_json, path, tell)
+    own = own_json(given_json, path)
+    in_json = read_json(own, tell) if own else _of_project(environ, tell)
     settings, sources = _settings(document, file, in_json, environ, tell)
     in_environ = _unique(_environ_entries(environ, tell), tell)
     in_file = _unique(_file_entries(document, file, environ, tell), tell)
@@ -69,6 +70,15 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
         # What another process has to be told in order to read the same.
         file=str(given_json) if given_json and in_json else "" if found is None else file,
     )
+
+
+def _of_project(environ: Mapping[str, str], tell: Tell) -> Written | None:
+    """What the config.json of the current folder may set, if there is one."""
+    if not os.path.isfile(NAME):
+        return None
+    from .project_file import read_project
+
+    return read_project(environ, tell)
 
 
 def _read_file(path: Path, wanted: bool, tell: Tell) -> dict[str, Any] | None:

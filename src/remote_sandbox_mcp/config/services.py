@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.disposable import Platform, Rules
-from ..core.permission import is_loopback
 from ..core.secret import Secret
 from ..core.serving import Http, Logging
 from . import own_platform, readers
@@ -98,34 +96,12 @@ def _section(
         found = checked(written.document, name, known, written.file, tell)
         if name == "logging" and "file" in found:
             found["file"] = written.resolve(found["file"])
-        if written.foreign:
-            _withhold(found, written, tell)
         if "api_key" in found and (why := doubt(written.document[name]["api_key"], environ)):
             tell(f"{written.file} [{name}]: api_key is kept elsewhere, and {why}.")
         values |= found
         sources |= dict.fromkeys(found, written.file)
     said, origins = take_variables(SERVICE_VARIABLES[name], known, environ, tell)
     return values | said, sources | origins
-
-
-def _withhold(found: dict[str, Any], written: Written, tell: Tell) -> None:
-    """A project may be anybody's: its file must not send code and keys away, nor have our log written anywhere."""
-    from urllib.parse import urlsplit
-
-    url = found.get("server_url", "")
-    if url and not is_loopback(urlsplit(url).hostname or ""):
-        del found["server_url"]
-        tell(
-            f"{written.file}: server_url is passed over: it is not on this machine, and the file came with the current "
-            "folder; if it is meant, set OPENSANDBOX_SERVER, or server_url under [opensandbox] in config.toml."
-        )
-    folder = os.path.realpath(os.path.dirname(written.file))
-    if "file" in found and not os.path.realpath(found["file"]).startswith(f"{folder.rstrip('/')}/"):
-        del found["file"]
-        tell(
-            f"{written.file}: file under logging is passed over: it is outside of the current folder; if it is meant, "
-            "set it under [logging] in config.toml."
-        )
 
 
 def _exposed(values: Mapping[str, Mapping[str, Any]], sources: Mapping[str, str]) -> Iterator[str]:
