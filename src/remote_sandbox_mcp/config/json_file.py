@@ -38,9 +38,9 @@ def own_json(given: Path | None, config_file: Path) -> Path | None:
     return given or (beside if os.path.lexists(os.path.expanduser(beside)) else None)
 
 
-def read_json(path: Path, tell: Tell) -> Written | None:
-    """The operator's own file; None, which is told, where it cannot be used."""
-    document = _read(path, tell)
+def read_json(path: Path, tell: Tell, blame: Tell) -> Written | None:
+    """The operator's own file; None, for which the file is blamed, where it cannot be used at all."""
+    document = _read(path, blame)
     return None if document is None else _reviewed(Written(str(path), document), tell)
 
 

@@ -54,7 +54,8 @@ def read_services(files: Sequence[Written], environ: Mapping[str, str], tell: Te
     for name, readable in known.items():
         values[name], origins = _section(name, readable, files, environ, tell)
         sources |= {f"{name}.{key}": where for key, where in origins.items()}
-    platform, found = _platform(values["opensandbox"], environ)
+    lost = "" if values["opensandbox"].get("server_url") else _unusable_server(files, environ)
+    platform, found = (Platform(), {}) if lost else _platform(values["opensandbox"], environ)
     provider = values["disposable"].get("provider", "")
     if provider == "opensandbox" and not platform.server_url:
         tell(
@@ -63,7 +64,9 @@ def read_services(files: Sequence[Written], environ: Mapping[str, str], tell: Te
         )
     return Services(
         platform=platform,
-        rules=Rules(provider=provider, **_renamed(values["opensandbox"])),
+        rules=Rules(
+            provider=provider, refusal=lost if provider != "embedded" else "", **_renamed(values["opensandbox"])
+        ),
         http=Http(**values["http"]),
         logging=Logging(**values["logging"]),
         sources=sources | found,
@@ -80,6 +83,16 @@ def _platform(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Pl
     if own is None:
         return named, {}
     return own, dict.fromkeys(("opensandbox.server_url", "opensandbox.api_key"), own_platform.SOURCE)
+
+
+def _unusable_server(files: Sequence[Written], environ: Mapping[str, str]) -> str:
+    """What to do about an address that is written somewhere, where none can be used; "" where none is written."""
+    places = [name for name in SERVICE_VARIABLES["opensandbox"]["server_url"] if environ.get(name, "").strip()]
+    for written in files:
+        section = written.document.get("opensandbox")
+        if isinstance(section, Mapping) and section.get("server_url"):
+            places.append(f"{written.file} [opensandbox] server_url")
+    return f"correct the address in {places[0]}, or take it out." if places else ""
 
 
 def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
