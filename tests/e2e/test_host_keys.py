@@ -161,6 +161,19 @@ async def test_a_revoked_key_is_refused(machine: Sshd, tmp_path: Path) -> None:
         await refused(server)
 
 
+async def test_a_machine_that_an_authority_vouches_for_is_not_known_by_a_plain_key(
+    machine: Sshd, tmp_path: Path
+) -> None:
+    file = user_file(tmp_path)
+    authority = f"@cert-authority {line_of(machine, new_key(tmp_path / 'authority', 'ed25519'))}\n"
+    file.write_text(authority)
+    async with serve(tmp_path, entry(machine)) as server:
+        assert "is known by a certificate authority, but shows a plain key" in await refused(server)
+        assert not server.known_hosts.exists()
+        file.write_text(f"{authority}{line_of(machine)}\n")
+        assert await server.output("echo hi") == "hi\n"
+
+
 async def test_a_broken_line_in_known_hosts_hides_no_other(machine: Sshd, fleet: Fleet, tmp_path: Path) -> None:
     other = fleet.machine("another")
     user_file(tmp_path).write_text(f"garbage\n{line_of(machine, other.host_key)}\n|1|x|y ssh-rsa z\n")

@@ -158,14 +158,15 @@ class _Judge:
             with keys.deciding():
                 # Another connection may have met the machine since, so what is known now decides.
                 known = keys.known(name, addr, port)
-                self.verdict = "" if key in known else self._doubt(key, known, port)
+                is_certified = not known and keys.has_authority(name, addr, port)
+                self.verdict = "" if key in known else self._doubt(key, known, port, is_certified)
                 if not known and not self.verdict:
                     keys.remember(name, port, key)
         except OSError as problem:
             self.verdict = f"the host key cannot be remembered in {keys.own}: {problem.strerror or problem}"
         return not self.verdict
 
-    def _doubt(self, key: asyncssh.SSHKey, known: list[asyncssh.SSHKey], port: int) -> str:
+    def _doubt(self, key: asyncssh.SSHKey, known: list[asyncssh.SSHKey], port: int, is_certified: bool) -> str:
         """Why a key is refused, with what to run if it is right after all; "" for one that may be accepted."""
         machine, shown = self._gate.machine, key.get_fingerprint()
         types = sorted({key_type(other) for other in known})
@@ -178,6 +179,11 @@ class _Judge:
             return (
                 f"the machine is known by its {' and '.join(types)} key, but shows only an {key_type(key)} key, which "
                 f"is not known ({shown}). If that is expected, run: remote-sandbox-mcp hosts forget {machine.name}"
+            )
+        if is_certified:
+            return (
+                f"the machine is known by a certificate authority, but shows a plain key ({shown}). "
+                f"If that is expected, add the key: ssh-keyscan -p {port} {self._hop.host} >> ~/.ssh/known_hosts"
             )
         if machine.strict_host_keys:
             return (

@@ -34,6 +34,10 @@ class HostKeys:
         """The keys known for exactly this port (a key of port 22 says nothing of another)."""
         return self.lookup(host, addr, port)[0]  # type: ignore[return-value]
 
+    def has_authority(self, host: str, addr: str, port: int) -> bool:
+        """Whether the machine is known by an authority, and so has to show a certificate of it."""
+        return bool(self.lookup(host, addr, port)[1])
+
     def lookup(self, host: str, addr: str, port: int | None) -> tuple[list[object], ...]:
         """asyncssh's question: which host keys, authorities and revoked keys are known for this machine?"""
         known = self._read()
