@@ -26,7 +26,7 @@ def add_arguments(subparsers: Any) -> None:
         "doctor",
         help="check each machine step by step",
         description="Checks each machine from its name to the PATH that commands see there, all machines at once. "
-        "Ends with 0 if all is well, with 1 if a step failed.",
+        "Ends with 0 if all is well, with 1 if a step failed or no machine that is configured can be used.",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these sandboxes (default: all)")
     parser.add_argument("--json", action="store_true", help="for programs")
