@@ -261,7 +261,7 @@ def compose(configuration: Configuration) -> App:
     if configuration.local is not None:
         members.append(local_member(configuration.local))
     return App(
-        Fleet(members, configuration.default),
+        Fleet(members, configuration.default, configuration.refusal),
         problems=configuration.problems,
         patience_s=configuration.settings.patience_s,
         settings=configuration.settings,

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from .core.errors import UnknownSandbox
+from .core.errors import ConfigError, UnknownSandbox
 from .core.sandbox import Description, Sandbox
 
 
@@ -48,11 +48,13 @@ class Member:
 class Fleet:
     """All sandboxes of a configuration, those that come and go, and the one that is meant when none is named."""
 
-    def __init__(self, members: Iterable[Member], default: str = "") -> None:
+    def __init__(self, members: Iterable[Member], default: str = "", refusal: str = "") -> None:
         self._members = {member.name: member for member in members}
         # Further names of members.
         self._aliases: dict[str, str] = {}
-        self._default = default if default in self._members else next(iter(self._members), "")
+        # Why none is meant when none is named, where one was configured that cannot be used.
+        self.refusal = refusal
+        self._default = default if default in self._members or refusal else next(iter(self._members), "")
         self._active = self._default
         self._notice = ""
         # Asked for a name that nobody has: it may add a member, or say in UnknownSandbox what became of one.
@@ -89,13 +91,15 @@ class Fleet:
         return member
 
     def member(self, name: str = "") -> Member:
-        """The named member, or the active one. Raises UnknownSandbox with the names that exist."""
+        """The named member, or the active one. Raises UnknownSandbox with the names that exist, ConfigError."""
         wanted = name or self._active
         if self._notice and not name:
             notice, self._notice = self._notice, ""
             raise UnknownSandbox(
                 f"{notice}; {wanted or 'no sandbox'} is active now: repeat this only if it may run there"
             )
+        if not wanted and self.refusal:
+            raise ConfigError(self.refusal)
         if not wanted:
             raise UnknownSandbox(
                 "no sandbox is configured; set REMOTE_HOST or REMOTE_SANDBOX_LIST, or write a config.toml "

@@ -232,11 +232,11 @@ def test_problems_of_the_configuration_are_shown(cli: Cli, tmp_path: Path) -> No
     config = tmp_path / "config.toml"
     config.write_text('[local]\nenabled = false\n[machines.gpu1]\nprot = 22\nhost = ""\n')
     page = cli("--config", str(config), "doctor", REMOTE_SANDBOX_LIST="")
-    assert page.code == 0
+    assert page.code == 1
     assert f"config file   {config}" in page.stdout
     assert "!  " in page.stdout
     assert "gpu1" in page.stdout
-    assert "No SSH machine is configured." in page.stdout
+    assert "No machine that is configured can be used" in page.stdout
     assert "The local sandbox is switched off" in page.stdout
     assert cli("--config", str(config), "doctor", "--json", REMOTE_SANDBOX_LIST="").json["problems"]
 

@@ -25,9 +25,15 @@ def test_the_home_folder_may_be_abbreviated(clean_environment: Path) -> None:
     assert paths.state_folder({"REMOTE_SANDBOX_MCP_HOME": "~/state"}) == clean_environment / "state"
 
 
-def test_a_relative_folder_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_folder_is_never_one_that_a_project_brings_along(
+    tmp_path: Path, clean_environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert paths.state_folder({"REMOTE_SANDBOX_MCP_HOME": "here"}) == tmp_path / "here"
+    assert paths.state_folder({"REMOTE_SANDBOX_MCP_HOME": "here"}) == clean_environment / "here"
+    monkeypatch.setenv("XDG_CONFIG_HOME", ".config")
+    monkeypatch.setenv("XDG_STATE_HOME", "state")
+    assert paths.config_file().is_relative_to(clean_environment)
+    assert paths.state_path({}).is_relative_to(clean_environment)
 
 
 @pytest.mark.parametrize("environ", [{}, {"REMOTE_SANDBOX_MCP_HOME": ""}], ids=["not set", "empty"])

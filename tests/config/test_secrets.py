@@ -90,6 +90,13 @@ def test_a_command_gives_the_first_line_it_prints() -> None:
     assert secret.source == f"command:{sys.executable}"
 
 
+def test_a_command_does_not_run_in_the_current_folder(
+    tmp_path: Path, clean_environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert resolve_secret("command:pwd").reveal() == str(clean_environment)
+
+
 def test_a_command_is_not_shell_source(tmp_path: Path) -> None:
     assert resolve_secret(f"command:echo $HOME; touch {tmp_path}/x").reveal() == f"$HOME; touch {tmp_path}/x"
     assert not (tmp_path / "x").exists()
@@ -108,6 +115,7 @@ def test_the_keyring_is_asked_for_a_service_and_a_user(ring: Keyring) -> None:
         pytest.param("command:/nowhere/op read", "command:/nowhere/op", id="no program"),
         pytest.param(f"command:'{HIDDEN}", "check its quotes", id="quotes"),
         pytest.param("command:", "command:", id="no words"),
+        pytest.param("command:bin/secret", "by its whole path", id="program of the current folder"),
         pytest.param("command:true", "printed nothing", id="silent command"),
         pytest.param(f"command:sh -c 'echo {HIDDEN}; exit 3'", "status 3", id="failing command"),
         pytest.param("keyring:my/service/nobody", "keyring set my/service nobody", id="not in the keyring"),
@@ -163,6 +171,7 @@ def test_a_command_that_does_not_end_is_ended_with_all_it_started(
         pytest.param("file:/nowhere", "cannot be found", id="no file"),
         pytest.param("command:op read x", "", id="command"),
         pytest.param("command:op 'read", "quotes", id="quotes"),
+        pytest.param("command:./op read", "by its whole path", id="program of the current folder"),
         pytest.param("keyring:service/user", "", id="keyring"),
         pytest.param("keyring:service", "keyring:SERVICE/USER", id="keyring without a user"),
     ],

@@ -67,15 +67,6 @@ def put(folder: Path, document: object = SEED) -> Path:
     return path
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder."""
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
 def test_everything_may_be_said_in_config_toml(tmp_path: Path, clean_environment: Path) -> None:
     configuration = read(tmp_path, FULL, KEY="k")
     assert configuration.problems == ()
@@ -103,19 +94,19 @@ def test_nothing_said_is_no_platform_and_the_published_defaults() -> None:
     assert (Rules().default_timeout_s, Rules().max_concurrent, Rules().cleanup_after_minutes) == (600, 5, 30)
 
 
-@pytest.mark.parametrize("where", ["given", "beside", "here"])
-def test_the_published_config_json_is_found(tmp_path: Path, project: Path, where: str) -> None:
-    path = put(project if where == "here" else tmp_path)
+@pytest.mark.parametrize("where", ["given", "beside"])
+def test_the_published_config_json_is_found(tmp_path: Path, where: str) -> None:
+    path = put(tmp_path)
     if where == "beside":
         (tmp_path / "config.toml").touch()
-    configuration = load({"given": path, "beside": tmp_path / "config.toml", "here": None}[where], {})
+    configuration = load({"given": path, "beside": tmp_path / "config.toml"}[where], {})
     assert configuration.problems == ()
     said = configuration.settings
     assert said.platform == Platform(server_url="http://localhost:8080")
     assert said.rules == Rules(default_image="nvda-vision:latest", max_concurrent=4, cleanup_after_minutes=31)
     assert said.logging == Logging(level="INFO", file=str(path.parent / "mcp-server.log"), max_size_mb=10)
     assert configuration.sources["opensandbox.server_url"] == str(path)
-    assert configuration.file == {"given": str(path), "beside": str(tmp_path / "config.toml"), "here": ""}[where]
+    assert configuration.file == {"given": str(path), "beside": str(tmp_path / "config.toml")}[where]
 
 
 def test_the_environment_beats_config_toml_and_that_beats_config_json(tmp_path: Path) -> None:
@@ -224,34 +215,6 @@ def test_a_mistake_in_config_json_is_told(tmp_path: Path, text: str, told: str) 
 
 def test_one_that_was_given_and_is_not_there_is_told(tmp_path: Path) -> None:
     assert "is not there" in the_problem(load(tmp_path / "other.json", {}))
-
-
-@pytest.mark.parametrize("text", ["{", '{"name": "web-app"}', "[]", '{"opensandbox": []}', "\0"])
-def test_a_projects_own_config_json_is_no_business_of_ours(project: Path, text: str) -> None:
-    put(project, text)
-    configuration = load(environ={})
-    assert (configuration.problems, configuration.settings) == ((), Settings())
-
-
-def test_a_project_does_not_send_code_to_another_machine(project: Path) -> None:
-    put(project, {"opensandbox": {"server_url": "http://evil.example.com", "default_image": "x"}})
-    configuration = load(environ={"OPEN_SANDBOX_API_KEY": HIDDEN})
-    assert "server_url is passed over: it is not on this machine" in the_problem(configuration)
-    assert (configuration.settings.platform.server_url, configuration.settings.rules.default_image) == ("", "x")
-
-
-@pytest.mark.parametrize("file", ["/etc/cron.d/x", "~/.bashrc", "../x", "link"])
-def test_a_project_does_not_have_our_log_written_elsewhere(project: Path, file: str) -> None:
-    (project / "link").symlink_to("/etc/x")
-    put(project, {"opensandbox": {}, "logging": {"file": file, "level": "DEBUG"}})
-    configuration = load(environ={})
-    assert "outside of the current folder" in the_problem(configuration)
-    assert configuration.settings.logging == Logging(level="DEBUG")
-
-
-def test_a_current_folder_that_is_gone_is_no_trouble(project: Path) -> None:
-    project.rmdir()
-    assert load(environ={}).problems == ()
 
 
 @pytest.fixture

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
 import subprocess
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,30 @@ def changing(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[Sshd]:
     machine = fleet.machine("changing")
     yield machine
     machine.stop()
+
+
+@pytest.fixture
+def with_two_keys(fleet: Fleet) -> Iterator[Sshd]:
+    """A machine with an RSA host key beside its Ed25519 one."""
+    machine = fleet.machine("two-keys")
+    machine.stop()
+    new_key(machine.folder / "host_key_rsa", "rsa")
+    with (machine.folder / "sshd_config").open("a") as config:
+        config.write(f"HostKey {machine.folder}/host_key_rsa\n")
+    machine.start()
+    yield machine
+    machine.stop()
+
+
+def new_key(file: Path, kind: str) -> str:
+    """A key pair; gives its public half as known_hosts has it."""
+    words = ["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(file)]
+    subprocess.run([*words, *(["-b", "2048"] if kind == "rsa" else [])], check=True, capture_output=True)
+    return public(file)
+
+
+def public(file: Path) -> str:
+    return " ".join(Path(f"{file}.pub").read_text().split()[:2])
 
 
 def line_of(machine: Sshd, key: str = "") -> str:
@@ -135,6 +161,19 @@ async def test_a_revoked_key_is_refused(machine: Sshd, tmp_path: Path) -> None:
         await refused(server)
 
 
+async def test_a_machine_that_an_authority_vouches_for_is_not_known_by_a_plain_key(
+    machine: Sshd, tmp_path: Path
+) -> None:
+    file = user_file(tmp_path)
+    authority = f"@cert-authority {line_of(machine, new_key(tmp_path / 'authority', 'ed25519'))}\n"
+    file.write_text(authority)
+    async with serve(tmp_path, entry(machine)) as server:
+        assert "is known by a certificate authority, but shows a plain key" in await refused(server)
+        assert not server.known_hosts.exists()
+        file.write_text(f"{authority}{line_of(machine)}\n")
+        assert await server.output("echo hi") == "hi\n"
+
+
 async def test_a_broken_line_in_known_hosts_hides_no_other(machine: Sshd, fleet: Fleet, tmp_path: Path) -> None:
     other = fleet.machine("another")
     user_file(tmp_path).write_text(f"garbage\n{line_of(machine, other.host_key)}\n|1|x|y ssh-rsa z\n")
@@ -163,3 +202,101 @@ async def test_jump_hosts_are_checked_too(machine: Sshd, changing: Sshd, tmp_pat
         assert "the host key has changed" in told
         forget(tmp_path, told.rpartition(" ")[2], *entries)
         assert await server.output("echo hi") == "hi\n"
+
+
+# Many at once, on a fresh state folder
+
+
+def twelve(machine: Sshd, **how: str) -> tuple[Entry, ...]:
+    """One machine under twelve names, and by two names of its address."""
+    hosts = ["127.0.0.1", "localhost"] * 6
+    return tuple(entry(machine, name=f"name-{number}", host=host, **how) for number, host in enumerate(hosts))
+
+
+async def troubles(server: Server) -> list[str]:
+    """What those say that cannot be opened, of all machines at once."""
+    listed = (await server.call("list_sandboxes"))["sandboxes"]
+    return [sandbox["connection_error"] for sandbox in listed if not sandbox["connection_alive"]]
+
+
+async def test_several_names_of_one_address_may_be_opened_for_the_first_time_at_once(
+    machine: Sshd, tmp_path: Path
+) -> None:
+    async with serve(tmp_path, *twelve(machine)) as server:
+        assert await troubles(server) == []
+        lines = server.known_hosts.read_text().splitlines()
+        # By its name only where the address was not known yet, and never twice.
+        assert set(lines) <= {line_of(machine), line_of(machine).replace("127.0.0.1", "localhost")}
+        assert len(lines) == len(set(lines))
+
+
+async def test_machines_behind_one_jump_host_may_be_opened_for_the_first_time_at_once(
+    machine: Sshd, fleet: Fleet, tmp_path: Path
+) -> None:
+    bastion = fleet.machine("bastion", max_sessions=40)
+    async with serve(tmp_path, *twelve(machine, jump="bastion"), entry(bastion)) as server:
+        assert await troubles(server) == []
+        assert server.known_hosts.read_text().count(line_of(bastion)) == 1
+
+
+async def test_several_processes_may_meet_a_machine_for_the_first_time_at_once(
+    machine: Sshd, changing: Sshd, tmp_path: Path
+) -> None:
+    shared = {"REMOTE_SANDBOX_MCP_HOME": str(tmp_path / "state")}
+    async with AsyncExitStack() as stack:
+        servers = []
+        for number in range(4):
+            home = tmp_path / f"home-{number}"
+            home.mkdir()
+            entries = (entry(changing), *twelve(machine)[:4])
+            servers.append(await stack.enter_async_context(serve(home, *entries, env=shared)))
+            # Whatever takes its time in the first connection is done before they begin.
+            await servers[-1].run("true", sandbox_name=changing.name)
+        assert await asyncio.gather(*map(troubles, servers)) == [[]] * 4
+    lines = (tmp_path / "state" / "known_hosts").read_text().splitlines()
+    assert len(lines) == len(set(lines))
+    assert line_of(changing) in lines
+
+
+async def test_a_changed_key_is_still_refused_to_all_who_come_at_once(changing: Sshd, tmp_path: Path) -> None:
+    async with serve(tmp_path, entry(changing)) as server:
+        await server.run("true")
+    known = server.known_hosts.read_text()
+    changing.change_host_key()
+    async with serve(tmp_path, *(entry(changing, name=f"name-{number}") for number in range(6))) as server:
+        told = await troubles(server)
+        assert len(told) == 6
+        assert all("the host key has changed" in trouble for trouble in told)
+        assert server.known_hosts.read_text() == known
+
+
+# Types of keys
+
+
+async def test_a_machine_that_has_no_key_of_the_known_type_is_told_as_such(machine: Sshd, tmp_path: Path) -> None:
+    known = line_of(machine, new_key(tmp_path / "rsa", "rsa"))
+    user_file(tmp_path).write_text(f"{known}\n")
+    async with serve(tmp_path, entry(machine)) as server:
+        told = await refused(server)
+        assert "is known by its ssh-rsa key, but shows only an ssh-ed25519 key, which is not known" in told
+        assert told.endswith(f"run: remote-sandbox-mcp hosts forget {machine.name}")
+        assert not server.known_hosts.exists()
+        listed = (await server.call("list_sandboxes"))["sandboxes"][0]
+        assert "shows only an ssh-ed25519 key" in listed["connection_error"]
+        assert "ssh-keygen -R" in forget(tmp_path, machine.name, entry(machine))
+
+
+@pytest.mark.parametrize("kind", ["host_key", "host_key_rsa"])
+async def test_the_key_of_the_known_type_is_asked_for(with_two_keys: Sshd, tmp_path: Path, kind: str) -> None:
+    known = line_of(with_two_keys, public(with_two_keys.folder / kind))
+    user_file(tmp_path).write_text(f"{known}\n")
+    async with serve(tmp_path, entry(with_two_keys, strict_host_keys=True)) as server:
+        assert await server.output("echo hi") == "hi\n"
+
+
+async def test_a_changed_key_of_the_known_type_is_refused_though_another_type_is_offered(
+    with_two_keys: Sshd, tmp_path: Path
+) -> None:
+    user_file(tmp_path).write_text(f"{line_of(with_two_keys, new_key(tmp_path / 'rsa', 'rsa'))}\n")
+    async with serve(tmp_path, entry(with_two_keys)) as server:
+        assert "the host key has changed" in await refused(server)

@@ -194,10 +194,11 @@ async def serve(
     local: bool = False,
     env: dict[str, str] | None = None,
     config: str = "",
+    cwd: Path | None = None,
 ) -> AsyncIterator[Server]:
     """Start the installed command and connect; a stack trace in its log fails the test."""
     words = ["-c", _TELL_PID, "sh", str(home / "pid"), *arguments(home, local=local, config=config)]
-    parameters = StdioServerParameters(command="/bin/sh", args=words, env=environment(home, entries, env))
+    parameters = StdioServerParameters(command="/bin/sh", args=words, env=environment(home, entries, env), cwd=cwd)
     with (home / "stderr").open("a") as errlog:
         # Closed by hand, so that a failed assertion comes through without the groups that the SDK wraps around it.
         stack = AsyncExitStack()

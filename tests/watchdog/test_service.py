@@ -6,7 +6,6 @@ import os
 import plistlib
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 from remote_sandbox_mcp.core.errors import ConfigError, SandboxError
 from remote_sandbox_mcp.tasks.locks import Holder
+from remote_sandbox_mcp.tasks.process import module_words
 from remote_sandbox_mcp.watchdog import launchd, systemd
 from remote_sandbox_mcp.watchdog.kinds import Facts, Service, which
 from remote_sandbox_mcp.watchdog.program import Program, fixed, is_passing, make_program, needed
@@ -45,7 +45,7 @@ def test_the_program_is_ours_with_its_paths_made_absolute(monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     program = make_program(tmp_path, Path("my.toml"), {"REMOTE_SANDBOX_MCP_HOME": "x"})
     assert program.words == (
-        *(sys.executable, "-m", "remote_sandbox_mcp"),
+        *module_words("remote_sandbox_mcp"),
         *("--config", str(tmp_path / "my.toml"), "watchdog", "run"),
     )
     assert program.home == str(tmp_path)

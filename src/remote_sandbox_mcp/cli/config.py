@@ -1,8 +1,9 @@
-"""`config`: what is configured and where it came from, with every secret hidden."""
+"""`config`: what is configured and where it came from, with every secret hidden; accepting a project's file."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,18 +11,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .render import Page
 
+NAME = "config.json"
+
 
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
-        "config", help="what is configured, and where", description="Shows what is configured and where it came from."
+        "config",
+        help="what is configured, and where",
+        description="Shows what is configured and where it came from, and accepts what a project sets.",
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     show = actions.add_parser("show", help="everything that is configured; secrets are hidden")
     show.add_argument("--json", action="store_true", help="for programs")
     actions.add_parser("path", help="the configuration file's path, whether or not it is there")
+    allow = actions.add_parser("allow", help="accept the config.json of a project, as it is now")
+    deny = actions.add_parser("deny", help="do not accept it any more")
+    for action in (allow, deny):
+        action.add_argument("file", nargs="?", default=NAME, metavar="PATH", help=f"default: {NAME} in this folder")
 
 
 async def run(options: argparse.Namespace) -> int:
+    if options.action in ("allow", "deny"):
+        return _decide(options.file, is_allowed=options.action == "allow")
+    return _show(options)
+
+
+def _show(options: argparse.Namespace) -> int:
     from ..config import paths
     from ..config.load import load
     from ..config.show import show
@@ -36,6 +51,29 @@ async def run(options: argparse.Namespace) -> int:
         print_json(shown)
     else:
         _print(Page(), shown, path)
+    return 0
+
+
+def _decide(path: str, *, is_allowed: bool) -> int:
+    """Accept a project's file, or take that back. Raises ConfigError."""
+    from ..config import paths, project_file
+    from .verb import complain, say
+
+    path = os.path.join(path, NAME) if os.path.isdir(path) else path
+    if not is_allowed:
+        known = project_file.withdraw(path, paths.state_folder())
+        say(f"{path} is not accepted any more." if known else f"{path} was not accepted.")
+        return 0
+    project = project_file.find_project(path)
+    if project is None:
+        raise project_file.refusal(path)
+    passed_over: list[str] = []
+    settings = project.settings(passed_over.append)
+    project_file.accept(project, paths.state_folder())
+    say(f"Accepted as it is now: {project.path}", *(f"  {key} = {_text(value)}" for key, value in settings.items()))
+    if not settings:
+        say("  (it sets nothing)")
+    complain(*passed_over)
     return 0
 
 

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 NOTHING = "No SSH machine is configured. Set REMOTE_HOST or REMOTE_SANDBOX_LIST, or write the config file named above."
 
+UNUSABLE = "No machine that is configured can be used, so nothing runs unless its sandbox is named."
+
 
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "doctor",
         help="check each machine step by step",
         description="Checks each machine from its name to the PATH that commands see there, all machines at once. "
-        "Ends with 0 if all is well, with 1 if a step failed.",
+        "Ends with 0 if all is well, with 1 if a step failed or no machine that is configured can be used.",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these sandboxes (default: all)")
     parser.add_argument("--json", action="store_true", help="for programs")
@@ -43,7 +45,7 @@ class Practice:
 async def run(options: argparse.Namespace) -> int:
     practice = _begin(options)
     checkups = await (_report_json(practice) if options.json else _report(practice, bool(options.names)))
-    return 1 if any(checkup.failed for checkup in checkups) else 0
+    return 1 if any(checkup.failed for checkup in checkups) or practice.configuration.refusal else 0
 
 
 def _begin(options: argparse.Namespace) -> Practice:
@@ -75,7 +77,7 @@ async def _report_json(practice: Practice) -> list[Checkup]:
     checkups = [await task for _, task in practice.work]
     print_json(
         {
-            "ok": not any(checkup.failed for checkup in checkups),
+            "ok": not (any(checkup.failed for checkup in checkups) or practice.configuration.refusal),
             "config_file": str(practice.config_file),
             "config_file_read": bool(practice.configuration.file),
             "state_folder": str(practice.state_folder),
@@ -102,7 +104,7 @@ async def _report(practice: Practice, chosen: bool) -> list[Checkup]:
     page.rows([("config file", file), ("state folder", str(practice.state_folder))], indent=0)
     page.problems(configuration.problems)
     if not configuration.machines:
-        page.print(styled((NOTHING, "yellow")))
+        page.print(styled((UNUSABLE, "red bold") if configuration.refusal else (NOTHING, "yellow")))
     if configuration.local is None and not chosen:
         page.print("The local sandbox is switched off in the configuration.")
     checkups = []
@@ -112,7 +114,7 @@ async def _report(practice: Practice, chosen: bool) -> list[Checkup]:
                 status.update(_waiting(practice.work[place:]))
             checkups.append(await task)
             _show(page, checkups[-1])
-    _sum_up(page, checkups)
+    _sum_up(page, checkups, is_refused=bool(configuration.refusal))
     return checkups
 
 
@@ -140,12 +142,12 @@ def _row(page: Page, step: Step) -> tuple[Text | str, ...]:
     return page.mark(step.mark.value), step.name, said
 
 
-def _sum_up(page: Page, checkups: Sequence[Checkup]) -> None:
+def _sum_up(page: Page, checkups: Sequence[Checkup], *, is_refused: bool) -> None:
     from .render import styled
 
     bad = [checkup.name for checkup in checkups if checkup.failed]
     warned = any(step.mark.value == "warning" for checkup in checkups for step in checkup.steps)
     if bad:
         page.print("", styled((f"Not usable: {', '.join(bad)}.", "red bold")))
-    elif checkups:
+    elif checkups and not is_refused:
         page.print("", styled((f"All is well{', apart from the warnings' if warned else ''}.", "green bold")))

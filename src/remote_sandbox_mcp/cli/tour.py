@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.shell import quote
+from ..tasks.process import module_words
 from .render import Page, command_path, styled
 
 CONFIG = "[server]\npatience_s = 2\n"
@@ -179,8 +180,8 @@ async def _visit(page: Page, folder: Path, is_walled: bool) -> list[str]:
     config.write_text(CONFIG)
     # Nothing of the user is read or written: not the configuration, not the state, not the environment.
     environment = {"REMOTE_SANDBOX_MCP_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder)}
-    arguments = ["-m", "remote_sandbox_mcp.server", "--config", str(config)]
-    server = StdioServerParameters(command=sys.executable, args=arguments, env=environment)
+    python, *words = module_words("remote_sandbox_mcp.server")
+    server = StdioServerParameters(command=python, args=[*words, "--config", str(config)], env=environment)
     bad = []
     async with Client(server, read_timeout_seconds=ANSWER_S) as client:
         for number, (title, chapter) in enumerate(Tour(client, page, is_walled).chapters.items(), 1):

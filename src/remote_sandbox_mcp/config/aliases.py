@@ -108,7 +108,8 @@ class _Meaning:
         return (*files, *SYSTEM_KNOWN_HOSTS) if setting else ()
 
     def _path(self, text: str) -> str:
-        return os.path.expanduser(self._text(text))
+        """A relative path starts in the home folder: in the current one a project could bring the file along."""
+        return os.path.join(os.path.expanduser("~"), os.path.expanduser(self._text(text)))
 
     def _text(self, text: str) -> str:
         from .ssh_config import expand

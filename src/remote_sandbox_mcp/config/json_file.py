@@ -1,4 +1,4 @@
-"""config.json, as servers for OpenSandbox have it: given by name, beside config.toml, or in the current folder."""
+"""The operator's own config.json, as servers for OpenSandbox have it: given by name, or beside config.toml."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ LARGEST = 1 << 20
 
 @dataclass(frozen=True)
 class Written:
-    """A configuration file that was read. A `foreign` one came with the project in the current folder."""
+    """A configuration file that was read."""
 
     file: str
     document: Mapping[str, Any] = field(repr=False)
-    foreign: bool = False
 
     def resolve(self, path: str) -> str:
         """A path of the file, whole: relative ones start in its folder."""
@@ -33,17 +32,16 @@ def is_json(path: Path | None) -> bool:
     return path is not None and path.suffix.lower() == ".json"
 
 
-def read_json(given: Path | None, config_file: Path, tell: Tell) -> Written | None:
-    """The file that was given; else the one beside config.toml; else that of the current folder, if it is for us."""
+def own_json(given: Path | None, config_file: Path) -> Path | None:
+    """The file that was given, else the one beside config.toml, if it is there."""
     beside = config_file.with_name(NAME)
-    if given or os.path.lexists(os.path.expanduser(beside)):
-        document = _read(given or beside, tell)
-        return None if document is None else _reviewed(Written(str(given or beside), document), tell)
-    # Any project may have a file of this name: it is ours only if it looks like it, and not worth a word otherwise.
-    document = _read(Path(NAME), _silent) if os.path.isfile(NAME) else None
-    if document is None or not isinstance(document.get("opensandbox"), dict):
-        return None
-    return _reviewed(Written(os.path.abspath(NAME), document, foreign=True), tell)
+    return given or (beside if os.path.lexists(os.path.expanduser(beside)) else None)
+
+
+def read_json(path: Path, tell: Tell, blame: Tell) -> Written | None:
+    """The operator's own file; None, for which the file is blamed, where it cannot be used at all."""
+    document = _read(path, blame)
+    return None if document is None else _reviewed(Written(str(path), document), tell)
 
 
 def _reviewed(found: Written, tell: Tell) -> Written:
@@ -72,7 +70,3 @@ def _read(path: Path, tell: Tell) -> dict[str, Any] | None:
             return document
         tell(f"{path} is passed over: it must be a JSON object, so put {{ and }} around it.")
     return None
-
-
-def _silent(_: str) -> None:
-    """It is somebody else's file."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from ..core.command import Environment
 from ..core.machine import LocalPlace, Machine
 from ..core.permission import HOOK_NAME, Hook, Notify, read_address
 from . import paths, readers
-from .json_file import Written, is_json, read_json
+from .json_file import NAME, Written, is_json, own_json, read_json
 from .machines import Builder
 from .problems import Fault, Tell, plain, quoted
 from .registries import read_registries
@@ -36,39 +36,74 @@ from .services import read_services
 from .tables import checked, read_table, table, take_variables, tell_unknown
 
 LIST = "REMOTE_SANDBOX_LIST"
+# How much of what is wrong is told at once to whoever asks for a sandbox.
+MOST_FAULTS, MOST_SHOWN = 3, 250
 SINGLE_KEYS = ("host", "port", "user", "password", "key_file", "key_passphrase")
 
 
 def load(config_path: Path | None = None, environ: Mapping[str, str] = os.environ) -> Configuration:
     """Read everything that is configured. Never fails: what cannot be used is told in `problems`."""
     problems: list[str] = []
+    # Those of them for which machines, or a whole file, are missing.
+    faults: list[str] = []
     tell = problems.append
+
+    def blame(problem: str) -> None:
+        tell(problem)
+        faults.append(problem)
+
     given_json = config_path if is_json(config_path) else None
     path = paths.config_file() if given_json or config_path is None else config_path
     file = str(path)
-    found = _read_file(path, path is config_path, tell)
+    found = _read_file(path, path is config_path, blame)
     document = found or {}
     for key in (key for key in document if key not in TOP_KEYS):
         tell_unknown(key, TOP_KEYS, file, tell)
-    in_json = read_json(given_json, path, tell)
+    own = own_json(given_json, path)
+    in_json = read_json(own, tell, blame) if own else _of_project(environ, tell)
+    unread = tuple(faults)
     settings, sources = _settings(document, file, in_json, environ, tell)
-    in_environ = _unique(_environ_entries(environ, tell), tell)
-    in_file = _unique(_file_entries(document, file, environ, tell), tell)
+    if unread and not settings.platform.server_url:
+        settings = replace(settings, rules=replace(settings.rules, refusal=" ".join(unread)))
+    in_environ = _unique(_environ_entries(environ, blame), tell)
+    in_file = _unique(_file_entries(document, file, environ, blame), tell)
     _tell_exposed(path, in_file.values(), settings, tell)
     entries = {**in_environ, **{name: entry for name, entry in in_file.items() if name not in in_environ}}
-    machines = Builder(entries.values(), settings, environ, tell).machines()
+    machines = Builder(entries.values(), settings, environ, blame).machines()
     local = _local(document, file, machines, tell)
     names = [machine.name for machine in machines] + ([local.name] if local else [])
+    default = _default(document, file, names, tell if machines else blame)
+    refusal = "" if machines else _refusal(faults, local)
     return Configuration(
         machines=machines,
         local=local,
-        default=_default(document, file, names, tell),
+        default="" if refusal else default,
+        refusal=refusal,
         settings=settings,
         problems=tuple(problems),
         sources=sources | {f"machines.{machine.name}": entries[machine.name].where for machine in machines},
         # What another process has to be told in order to read the same.
         file=str(given_json) if given_json and in_json else "" if found is None else file,
     )
+
+
+def _refusal(faults: Sequence[str], local: LocalPlace | None) -> str:
+    """Why no sandbox is meant where none is named, although one was configured to be; "" where none was."""
+    if not faults:
+        return ""
+    told = " ".join(plain(fault, MOST_SHOWN) for fault in faults[:MOST_FAULTS])
+    more = f" (and {len(faults) - MOST_FAULTS} more: remote-sandbox-mcp doctor)" if len(faults) > MOST_FAULTS else ""
+    otherwise = f", or name the sandbox {local.name!r} if it is to run there" if local else ""
+    return f"nothing was done: no machine that is configured can be used. {told}{more} Correct that{otherwise}"
+
+
+def _of_project(environ: Mapping[str, str], tell: Tell) -> Written | None:
+    """What the config.json of the current folder may set, if there is one."""
+    if not os.path.isfile(NAME):
+        return None
+    from .project_file import read_project
+
+    return read_project(environ, tell)
 
 
 def _read_file(path: Path, wanted: bool, tell: Tell) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ def config_file() -> Path:
     """The user's configuration file, whether or not it exists."""
     import platformdirs
 
-    return Path(platformdirs.user_config_dir(APP, appauthor=False)) / "config.toml"
+    return _from_home(platformdirs.user_config_dir(APP, appauthor=False)) / "config.toml"
 
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -55,7 +55,12 @@ def known_hosts_file(environ: Mapping[str, str] = os.environ) -> Path:
 def state_path(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the state folder is, whether or not it exists."""
     if given := environ.get(HOME):
-        return Path(os.path.abspath(os.path.expanduser(given)))
+        return _from_home(given)
     import platformdirs
 
-    return Path(platformdirs.user_state_dir(APP, appauthor=False))
+    return _from_home(platformdirs.user_state_dir(APP, appauthor=False))
+
+
+def _from_home(path: str) -> Path:
+    """A folder that a variable names. A relative one is not in the current folder: a project could bring it along."""
+    return Path(os.path.abspath(os.path.join(os.path.expanduser("~"), os.path.expanduser(path))))

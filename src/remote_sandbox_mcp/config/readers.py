@@ -25,6 +25,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _AUTHORITY = re.compile(r"(?:[\w-]+(?:\.[\w-]+)*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?", re.ASCII)
 _ORIGIN = re.compile(rf"https?://{_AUTHORITY.pattern}", re.ASCII)
 _SERVER = re.compile(rf"https?://{_AUTHORITY.pattern}(?:/[\w.~/-]*)?", re.ASCII)
+_IMAGE = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
 _YES, _NO = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
 
@@ -193,6 +194,14 @@ def registry(value: object) -> str:
     given = text(value)
     if not _AUTHORITY.fullmatch(given):
         raise Fault('must be a host as images name it, with or without a port, as in "registry.example.org:5000"')
+    return given
+
+
+def image_name(value: object) -> str:
+    """An image by its name alone: what begins with /, ~ or . is a folder of this computer."""
+    given = text(value)
+    if given and not _IMAGE.fullmatch(given):
+        raise Fault('must be the name of an image, as in "python:3.12", and no folder')
     return given
 
 

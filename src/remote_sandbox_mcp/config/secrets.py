@@ -89,10 +89,9 @@ def readable_by_others(path: str) -> bool:
 
 
 def _from_command(reference: Reference) -> str:
-    words = _words(reference.rest)
-    if not words:
-        raise ConfigError(f"unable to get a secret from {reference.place}: {_doubt_command(reference)}.")
-    line = _output(words, reference.place).partition("\n")[0].rstrip("\r")
+    if why := _doubt_command(reference):
+        raise ConfigError(f"unable to get a secret from {reference.place}: {why}.")
+    line = _output(_words(reference.rest), reference.place).partition("\n")[0].rstrip("\r")
     if not line:
         raise ConfigError(
             f"unable to get a secret from {reference.place}: it printed nothing; run it by hand to see why."
@@ -101,7 +100,12 @@ def _from_command(reference: Reference) -> str:
 
 
 def _doubt_command(reference: Reference) -> str:
-    return "" if _words(reference.rest) else "its words cannot be told apart: check its quotes"
+    words = _words(reference.rest)
+    if not words:
+        return "its words cannot be told apart: check its quotes"
+    # A relative path would be looked for in whatever project the server is started in.
+    is_relative = "/" in words[0] and not os.path.isabs(words[0])
+    return "its program must be named by its whole path, or by a name that is in PATH" if is_relative else ""
 
 
 def _words(line: str) -> list[str]:
@@ -120,8 +124,13 @@ def _output(words: list[str], place: str) -> str:
     failed = f"unable to get a secret from {place}:"
     nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
-        # Our own standard input and output may carry the MCP protocol: the command must touch neither.
-        process = subprocess.Popen(words, stdin=nothing, stdout=pipe, stderr=nothing, start_new_session=True)
+        # Our own standard input and output may carry the MCP protocol: the command must touch neither. And many
+        # programs take settings from the current folder, which is a project's.
+        home = os.path.expanduser("~")
+        process = subprocess.Popen(
+            words, stdin=nothing, stdout=pipe, stderr=nothing, start_new_session=True,
+            cwd=home if os.path.isdir(home) else "/",
+        )  # fmt: skip
     except (OSError, ValueError):
         raise ConfigError(f"{failed} the program cannot be started; check that it is installed.") from None
     with process:

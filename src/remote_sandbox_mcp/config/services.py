@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.disposable import Platform, Rules
-from ..core.permission import is_loopback
 from ..core.secret import Secret
 from ..core.serving import Http, Logging
 from . import own_platform, readers
@@ -56,7 +54,8 @@ def read_services(files: Sequence[Written], environ: Mapping[str, str], tell: Te
     for name, readable in known.items():
         values[name], origins = _section(name, readable, files, environ, tell)
         sources |= {f"{name}.{key}": where for key, where in origins.items()}
-    platform, found = _platform(values["opensandbox"], environ)
+    lost = "" if values["opensandbox"].get("server_url") else _unusable_server(files, environ)
+    platform, found = (Platform(), {}) if lost else _platform(values["opensandbox"], environ)
     provider = values["disposable"].get("provider", "")
     if provider == "opensandbox" and not platform.server_url:
         tell(
@@ -65,7 +64,9 @@ def read_services(files: Sequence[Written], environ: Mapping[str, str], tell: Te
         )
     return Services(
         platform=platform,
-        rules=Rules(provider=provider, **_renamed(values["opensandbox"])),
+        rules=Rules(
+            provider=provider, refusal=lost if provider != "embedded" else "", **_renamed(values["opensandbox"])
+        ),
         http=Http(**values["http"]),
         logging=Logging(**values["logging"]),
         sources=sources | found,
@@ -84,6 +85,16 @@ def _platform(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Pl
     return own, dict.fromkeys(("opensandbox.server_url", "opensandbox.api_key"), own_platform.SOURCE)
 
 
+def _unusable_server(files: Sequence[Written], environ: Mapping[str, str]) -> str:
+    """What to do about an address that is written somewhere, where none can be used; "" where none is written."""
+    places = [name for name in SERVICE_VARIABLES["opensandbox"]["server_url"] if environ.get(name, "").strip()]
+    for written in files:
+        section = written.document.get("opensandbox")
+        if isinstance(section, Mapping) and section.get("server_url"):
+            places.append(f"{written.file} [opensandbox] server_url")
+    return f"correct the address in {places[0]}, or take it out." if places else ""
+
+
 def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {_RULES[key]: value for key, value in values.items() if key in _RULES}
 
@@ -98,34 +109,12 @@ def _section(
         found = checked(written.document, name, known, written.file, tell)
         if name == "logging" and "file" in found:
             found["file"] = written.resolve(found["file"])
-        if written.foreign:
-            _withhold(found, written, tell)
         if "api_key" in found and (why := doubt(written.document[name]["api_key"], environ)):
             tell(f"{written.file} [{name}]: api_key is kept elsewhere, and {why}.")
         values |= found
         sources |= dict.fromkeys(found, written.file)
     said, origins = take_variables(SERVICE_VARIABLES[name], known, environ, tell)
     return values | said, sources | origins
-
-
-def _withhold(found: dict[str, Any], written: Written, tell: Tell) -> None:
-    """A project may be anybody's: its file must not send code and keys away, nor have our log written anywhere."""
-    from urllib.parse import urlsplit
-
-    url = found.get("server_url", "")
-    if url and not is_loopback(urlsplit(url).hostname or ""):
-        del found["server_url"]
-        tell(
-            f"{written.file}: server_url is passed over: it is not on this machine, and the file came with the current "
-            "folder; if it is meant, set OPENSANDBOX_SERVER, or server_url under [opensandbox] in config.toml."
-        )
-    folder = os.path.realpath(os.path.dirname(written.file))
-    if "file" in found and not os.path.realpath(found["file"]).startswith(f"{folder.rstrip('/')}/"):
-        del found["file"]
-        tell(
-            f"{written.file}: file under logging is passed over: it is outside of the current folder; if it is meant, "
-            "set it under [logging] in config.toml."
-        )
 
 
 def _exposed(values: Mapping[str, Mapping[str, Any]], sources: Mapping[str, str]) -> Iterator[str]:

@@ -121,6 +121,8 @@ class Rules:
     cleanup_after_minutes: float = 30.0
     # How many of which image are kept ready.
     pool: Mapping[str, int] = field(default_factory=dict)
+    # Why none is made unless its provider is named: a platform was configured, or may have been, that is not known.
+    refusal: str = ""
 
 
 class NeedsHeaders(Unsupported):

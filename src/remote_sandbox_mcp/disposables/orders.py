@@ -50,6 +50,8 @@ def provider_for(wanted: str, rules: Rules, kinds: Collection[str]) -> str:
     """Who makes it: as ordered, as configured, or the platform where there is one."""
     if wanted and wanted not in kinds:
         raise BadArgument(f"there is no provider {wanted[:40]!r} here; there are: {', '.join(kinds)}")
+    if rules.refusal and not wanted:
+        raise ConfigError(f"no sandbox is made, for its platform is not known: {rules.refusal}")
     if rules.provider and rules.provider not in kinds and not wanted:
         raise ConfigError(
             f"the provider {rules.provider!r} is configured for disposable sandboxes, but cannot be used here; there "

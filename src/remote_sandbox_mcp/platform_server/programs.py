@@ -83,7 +83,7 @@ def matching_images(words: tuple[str, ...], environ: Mapping[str, str], limit_s:
         example = Path(folder) / "example.toml"
         try:
             subprocess.run(
-                [*words, "init-config", str(example), "--example", "docker"], env=dict(environ),
+                [*words, "init-config", str(example), "--example", "docker"], env=dict(environ), cwd=folder,
                 stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=True,
             )  # fmt: skip
             named = _parse(example.read_text(encoding="utf-8"))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
 from .locks import Lock
+from .process import module_words
 from .records import Records
 
-WORKER = (sys.executable, "-m", "remote_sandbox_mcp.cli.worker")
+WORKER = module_words("remote_sandbox_mcp.cli.worker")
 
 
 class Guardian:

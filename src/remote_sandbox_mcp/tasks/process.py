@@ -1,11 +1,22 @@
-"""What a guardian needs while it waits: its signature and the words it listens for. Imports next to nothing."""
+"""Processes of ours: how they are started, and what a guardian needs while it waits. Imports next to nothing."""
 
 from __future__ import annotations
 
 import os
+import sys
 
 # What is said to a guardian on its standard input; the end of that means the same as TAKE_OVER.
 TAKE_OVER, LEAVE = b"t", b"q"
+
+# Before Python 3.11 there is no -P, which leaves the current folder out of where modules are looked for.
+_WITHOUT_P = "import sys; del sys.path[0]; import runpy; runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
+
+
+def module_words(module: str) -> tuple[str, ...]:
+    """The words that start a module of ours; no file of the folder that it is started in can take its place."""
+    if sys.version_info >= (3, 11):
+        return (sys.executable, "-P", "-m", module)
+    return (sys.executable, "-c", _WITHOUT_P.format(module))
 
 
 def started(pid: int) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..config.paths import HOME
+from ..tasks.process import module_words
 
 # Whatever else is set may be a secret, or of a session that will be gone.
 LOGIN = ("HOME", "PATH", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
@@ -37,7 +37,7 @@ class Program:
 def make_program(state: Path, config: Path | None, environ: Mapping[str, str] = os.environ) -> Program:
     """The program as this process would start it; paths are made absolute, for it is started elsewhere."""
     given = ("--config", os.path.abspath(os.path.expanduser(config))) if config else ()
-    words = (sys.executable, "-m", "remote_sandbox_mcp", *given, "watchdog", "run")
+    words = (*module_words("remote_sandbox_mcp"), *given, "watchdog", "run")
     return Program(state, words, str(state) if environ.get(HOME) else "", environ)
 
 

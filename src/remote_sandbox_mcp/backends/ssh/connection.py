@@ -24,6 +24,15 @@ CIPHERS = (
     "aes192-ctr",
     "aes256-ctr",
 )
+# Asked for after those of the keys that are known for a machine: one that has another key alone can then be told so.
+HOST_KEY_ALGORITHMS = (
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "rsa-sha2-512",
+    "rsa-sha2-256",
+)
 WITHOUT_CBC = ("aes128-gcm", "aes256-gcm", "chacha20-poly1305", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 BITE = 64 << 10
 KEEPALIVE_S = 15
@@ -108,6 +117,7 @@ class Gate:
                 client_factory=lambda: judge.client(asyncssh),
                 known_hosts=self.host_keys.lookup,
                 host_key_alias=hop.host_key_name or None,
+                server_host_key_algs=f"+{','.join(HOST_KEY_ALGORITHMS)}",
                 encryption_algs=CIPHERS,
                 compression_algs=None,
                 keepalive_interval=KEEPALIVE_S,
@@ -142,21 +152,50 @@ class _Judge:
         return Client()
 
     def accepts(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-        keys, machine = self._gate.host_keys, self._gate.machine
-        name = self._hop.host_key_name or self._hop.host
-        if keys.known(name, addr, port):
-            self.verdict = (
-                f"the host key has changed since it was first seen (now {key.get_fingerprint()}). "
+        """Whether to go on with a key that was not known when the connection began; a new one is remembered."""
+        keys, name = self._gate.host_keys, self._hop.host_key_name or self._hop.host
+        try:
+            with keys.deciding():
+                # Another connection may have met the machine since, so what is known now decides.
+                known = keys.known(name, addr, port)
+                is_certified = not known and keys.has_authority(name, addr, port)
+                self.verdict = "" if key in known else self._doubt(key, known, port, is_certified)
+                if not known and not self.verdict:
+                    keys.remember(name, port, key)
+        except OSError as problem:
+            self.verdict = f"the host key cannot be remembered in {keys.own}: {problem.strerror or problem}"
+        return not self.verdict
+
+    def _doubt(self, key: asyncssh.SSHKey, known: list[asyncssh.SSHKey], port: int, is_certified: bool) -> str:
+        """Why a key is refused, with what to run if it is right after all; "" for one that may be accepted."""
+        machine, shown = self._gate.machine, key.get_fingerprint()
+        types = sorted({key_type(other) for other in known})
+        if key_type(key) in types:
+            return (
+                f"the host key has changed since it was first seen (now {shown}). "
                 f"If that is expected, run: remote-sandbox-mcp hosts forget {machine.name}"
             )
-        elif machine.strict_host_keys:
-            self.verdict = (
-                f"the host key {key.get_fingerprint()} is not known and strict_host_keys is on. "
+        if known:
+            return (
+                f"the machine is known by its {' and '.join(types)} key, but shows only an {key_type(key)} key, which "
+                f"is not known ({shown}). If that is expected, run: remote-sandbox-mcp hosts forget {machine.name}"
+            )
+        if is_certified:
+            return (
+                f"the machine is known by a certificate authority, but shows a plain key ({shown}). "
+                f"If that is expected, add the key: ssh-keyscan -p {port} {self._hop.host} >> ~/.ssh/known_hosts"
+            )
+        if machine.strict_host_keys:
+            return (
+                f"the host key {shown} is not known and strict_host_keys is on. "
                 f"If it is right, add it: ssh-keyscan -p {port} {self._hop.host} >> ~/.ssh/known_hosts"
             )
-        else:
-            keys.remember(name, port, key)
-        return not self.verdict
+        return ""
+
+
+def key_type(key: asyncssh.SSHKey) -> str:
+    """The type of a host key as known_hosts names it."""
+    return key.get_algorithm()
 
 
 def leave_out_decoys(connection: asyncssh.SSHClientConnection) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +14,8 @@ if TYPE_CHECKING:
     import asyncssh
 
 USUAL_FILES = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+# A decision takes milliseconds; only a process that was stopped in the middle of one holds the lock for longer.
+LOCK_S, LOCK_STEP_S = 3.0, 0.005
 
 
 def entry_name(host: str, port: int) -> str:
@@ -29,6 +34,10 @@ class HostKeys:
         """The keys known for exactly this port (a key of port 22 says nothing of another)."""
         return self.lookup(host, addr, port)[0]  # type: ignore[return-value]
 
+    def has_authority(self, host: str, addr: str, port: int) -> bool:
+        """Whether the machine is known by an authority, and so has to show a certificate of it."""
+        return bool(self.lookup(host, addr, port)[1])
+
     def lookup(self, host: str, addr: str, port: int | None) -> tuple[list[object], ...]:
         """asyncssh's question: which host keys, authorities and revoked keys are known for this machine?"""
         known = self._read()
@@ -36,18 +45,40 @@ class HostKeys:
         found = [known.match(name, "", None) for name in names]
         return tuple([item for part in parts for item in part] for parts in zip(*found, strict=True))
 
-    def remember(self, host: str, port: int, key: asyncssh.SSHKey) -> None:
-        """Append one line at once, so that several processes may do it at the same time."""
+    @contextlib.contextmanager
+    def deciding(self) -> Iterator[None]:
+        """One decision at a time on what our own file holds, among all connections of all processes.
+
+        Of two connections that see a new machine at the same moment, the second finds what the first has remembered.
+        Raises OSError where the lock cannot be had.
+        """
         self.own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(self.own.with_name(f"{self.own.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            _take(fd)
+            yield
+        finally:
+            os.close(fd)
+
+    def remember(self, host: str, port: int, key: asyncssh.SSHKey) -> None:
+        """Append a line; the caller is `deciding`."""
         line = f"{entry_name(host, port)} {key.export_public_key('openssh').decode().strip()}\n"
-        fd = os.open(self.own, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-        with open(fd, "w") as file:
-            file.write(line)
+        fd = os.open(self.own, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
+        with open(fd, "rb+") as file:
+            end = file.seek(0, os.SEEK_END)
+            # A line that somebody wrote by hand, or that a full disk cut off, may lack its end.
+            if end and os.pread(fd, 1, end - 1) != b"\n":
+                line = f"\n{line}"
+            file.write(line.encode())
 
     def forget(self, host: str, port: int) -> int:
         """Drop what we remembered of a machine; the number of keys dropped. The user's own files are not touched."""
         if not self.own.exists():
             return 0
+        with self.deciding():
+            return self._drop(host, port)
+
+    def _drop(self, host: str, port: int) -> int:
         lines = self.own.read_text().splitlines(keepends=True)
         kept = [line for line in lines if line.split(" ", 1)[0] != entry_name(host, port)]
         fresh = self.own.with_suffix(f".{os.getpid()}")
@@ -63,6 +94,18 @@ class HostKeys:
 
     def _read(self) -> asyncssh.SSHKnownHosts:
         return _parse("\n".join(_text(path) for path in (*self._others, str(self.own))))
+
+
+def _take(fd: int) -> None:
+    """The lock of an open file, within a time limit: whoever waits here answers nobody else meanwhile."""
+    deadline = time.monotonic() + LOCK_S
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise TimeoutError(None, f"another process has held its lock for {LOCK_S:g} s") from None
+            time.sleep(LOCK_STEP_S)
 
 
 def _text(path: str) -> str:

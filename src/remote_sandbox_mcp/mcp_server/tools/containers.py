@@ -77,7 +77,7 @@ def create(server: SandboxServer) -> Any:
             # A folder of the user's machine is shown inside.
             server.app.copies.check_roots(image)
         made = await server.app.disposables.create(order)
-        if not server.app.fleet.active:
+        if not (server.app.fleet.active or server.app.fleet.refusal):
             # Where nothing else is configured, it is the one that is meant.
             server.app.fleet.select(made.id)
         await tell_change(ctx)

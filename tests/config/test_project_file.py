@@ -1,0 +1,193 @@
+"""A config.json that came with a project: little of it counts, and nothing before it is accepted."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote_sandbox_mcp.config import paths
+from remote_sandbox_mcp.config.load import load
+from remote_sandbox_mcp.config.project_file import ACCEPTED, PROJECT_READERS, accept, find_project, withdraw
+from remote_sandbox_mcp.config.schema import Configuration, Settings
+from remote_sandbox_mcp.config.show import show
+from remote_sandbox_mcp.core.disposable import Platform, Rules
+from remote_sandbox_mcp.core.serving import Logging
+from tests.config.reading import HIDDEN, the_problem
+from tests.config.test_services import SEED, put
+
+HARMLESS = {"default_image": "python:3.12", "default_timeout": 60, "max_concurrent_sandboxes": 2}
+EVERYTHING: dict[str, Any] = {
+    "opensandbox": {
+        **HARMLESS,
+        "server_url": "http://127.0.0.1:9",
+        "api_key": f"env:{HIDDEN}",
+        "use_server_proxy": True,
+        "pool": {"x": 1},
+    },
+    "logging": {"file": "x.log", "level": "DEBUG"},
+    "registries": {"registry.example.org": {"user": "u", "password": "command:id"}},
+    "http": {"host": "0.0.0.0"},
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def state() -> Path:
+    return paths.state_folder({})
+
+
+def accepted_now() -> None:
+    found = find_project()
+    assert found
+    accept(found, state())
+
+
+def sets_nothing(configuration: Configuration) -> bool:
+    return configuration.settings == Settings()
+
+
+@pytest.mark.parametrize("document", [SEED, EVERYTHING], ids=["published", "hostile"])
+def test_it_counts_for_nothing_until_it_is_accepted(project: Path, document: object) -> None:
+    path = put(project, document)
+    configuration = load(environ={})
+    told = the_problem(configuration)
+    assert told.startswith(f"{path} came with the current folder and counts for nothing until the user accepts it")
+    assert told.endswith(f"run remote-sandbox-mcp config allow {path}.")
+    assert sets_nothing(configuration)
+
+
+def test_once_accepted_it_sets_the_few_keys_that_a_project_may(project: Path) -> None:
+    put(project, {"opensandbox": HARMLESS | {"auto_cleanup": False, "cleanup_after_minutes": 3}})
+    accepted_now()
+    configuration = load(environ={})
+    assert configuration.problems == ()
+    assert configuration.settings.rules == Rules(
+        default_image="python:3.12", default_timeout_s=60, max_concurrent=2, auto_cleanup=False, cleanup_after_minutes=3
+    )
+    assert configuration.sources["opensandbox.default_image"] == str(project / "config.json")
+    assert configuration.file == ""
+
+
+def test_once_accepted_it_still_names_no_server_key_log_or_registry(project: Path) -> None:
+    put(project, EVERYTHING)
+    accepted_now()
+    configuration = load(environ={HIDDEN: "as the variable has it"})
+    told = the_problem(configuration)
+    assert "server_url, api_key, use_server_proxy, pool, logging, registries, http passed over" in told
+    assert "give the file with --config, or put the rest into config.toml; a server_url may stand in " in told
+    assert configuration.settings == Settings(
+        rules=Rules(default_image="python:3.12", default_timeout_s=60, max_concurrent=2)
+    )
+    assert "as the variable has it" not in json.dumps(show(configuration))
+
+
+def test_the_published_file_works_but_for_its_server_and_its_log(project: Path) -> None:
+    put(project)
+    accepted_now()
+    configuration = load(environ={"OPENSANDBOX_SERVER": "http://localhost:8080"})
+    assert "server_url, logging passed over" in the_problem(configuration)
+    said = configuration.settings
+    assert said.rules == Rules(default_image="nvda-vision:latest", max_concurrent=4, cleanup_after_minutes=31)
+    assert (said.platform, said.logging) == (Platform(server_url="http://localhost:8080"), Logging())
+
+
+def test_any_change_of_its_content_asks_again(project: Path) -> None:
+    path = put(project, {"opensandbox": HARMLESS})
+    accepted_now()
+    path.write_text(path.read_text() + " ")
+    configuration = load(environ={})
+    assert "has changed since it was accepted and counts for nothing" in the_problem(configuration)
+    assert sets_nothing(configuration)
+
+
+def test_the_same_content_at_another_path_asks_again(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(project, {"opensandbox": HARMLESS})
+    accepted_now()
+    (tmp_path / "clone").mkdir()
+    put(tmp_path / "clone", {"opensandbox": HARMLESS})
+    monkeypatch.chdir(tmp_path / "clone")
+    assert sets_nothing(load(environ={}))
+
+
+def test_an_acceptance_can_be_taken_back(project: Path) -> None:
+    put(project, {"opensandbox": HARMLESS})
+    accepted_now()
+    assert withdraw("config.json", state())
+    assert sets_nothing(load(environ={}))
+    assert not withdraw("config.json", state())
+
+
+def test_acceptances_are_the_owners_alone(project: Path) -> None:
+    put(project, {"opensandbox": HARMLESS})
+    accepted_now()
+    file = state() / ACCEPTED
+    assert file.stat().st_mode & 0o777 == 0o600
+    # Whoever else could have written it, or a clone that brings one along.
+    file.chmod(0o644)
+    assert sets_nothing(load(environ={}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        pytest.param("default_image", "/", "the name of an image", id="a folder as image"),
+        pytest.param("default_image", "~/.ssh", "the name of an image", id="the home folder as image"),
+        pytest.param("default_image", "./rootfs", "the name of an image", id="its own folder as image"),
+        pytest.param("max_concurrent_sandboxes", 6, "must not be above 5", id="more than there may be"),
+        pytest.param("max_concurrent_sandboxes", "1000", "must not be above 5", id="more, as text"),
+        pytest.param("default_timeout", 0, "seconds above 0", id="no time"),
+    ],
+)
+def test_a_value_beyond_what_a_project_may_set_is_passed_over(project: Path, key: str, value: Any, told: str) -> None:
+    put(project, {"opensandbox": {key: value}})
+    accepted_now()
+    configuration = load(environ={})
+    assert told in the_problem(configuration)
+    assert sets_nothing(configuration)
+
+
+def test_no_key_of_a_project_is_for_something_that_runs_reads_or_connects() -> None:
+    assert set(PROJECT_READERS) == {
+        "default_image", "default_timeout", "max_concurrent_sandboxes", "auto_cleanup", "cleanup_after_minutes",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["{", '{"name": "web-app"}', "[]", '{"opensandbox": []}', "\0", "[" * 100_000])
+def test_a_projects_own_config_json_is_no_business_of_ours(project: Path, text: str) -> None:
+    put(project, text)
+    configuration = load(environ={})
+    assert configuration.problems == ()
+    assert sets_nothing(configuration)
+
+
+def test_a_pipe_of_that_name_keeps_nobody_waiting(project: Path) -> None:
+    os.mkfifo(project / "config.json")
+    assert load(environ={}).problems == ()
+
+
+def test_a_name_of_a_folder_is_no_part_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "x; touch pwned\n#"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    put(folder, {"opensandbox": {}})
+    assert f"config allow '{tmp_path}/x; touch pwned\N{REPLACEMENT CHARACTER}#/config.json'" in the_problem(
+        load(environ={})
+    )
+
+
+def test_a_current_folder_that_is_gone_is_no_trouble(project: Path) -> None:
+    project.rmdir()
+    assert load(environ={}).problems == ()
