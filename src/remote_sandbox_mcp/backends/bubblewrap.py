@@ -54,7 +54,7 @@ ETC = (
     "terminfo",
     "timezone",
 )
-ETC_WITH_NETWORK = ("hosts", "resolv.conf")
+ETC_WITH_NETWORK = ("hosts",)
 
 # The switches that forbid user namespaces, and how to allow them.
 SWITCHES = (
@@ -186,7 +186,7 @@ def _read(path: Path) -> str:
 
 
 def namespaces(footing: Footing, seccomp_file: int, *, network: bool) -> list[str]:
-    """The beginning of every command line: nothing is shared but, if asked for, the network."""
+    """The beginning of every command line: nothing is shared but, with `network`, the one that it is started in."""
     return [
         footing.program,
         *footing.flags,

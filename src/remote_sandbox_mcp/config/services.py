@@ -65,7 +65,12 @@ def read_services(files: Sequence[Written], environ: Mapping[str, str], tell: Te
         )
     return Services(
         platform=platform,
-        rules=Rules(provider=provider, **_renamed(values["opensandbox"])),
+        rules=Rules(
+            provider=provider,
+            shares_host_network=values["disposable"].get("network", False),
+            private_ranges=values["disposable"].get("private_ranges", ()),
+            **_renamed(values["opensandbox"]),
+        ),
         http=Http(**values["http"]),
         logging=Logging(**values["logging"]),
         sources=sources | found,

@@ -121,6 +121,10 @@ class Rules:
     cleanup_after_minutes: float = 30.0
     # How many of which image are kept ready.
     pool: Mapping[str, int] = field(default_factory=dict)
+    # Of an embedded sandbox with network=true: whether it is this machine's own.
+    shares_host_network: bool = False
+    # Addresses of the user's own networks that an embedded sandbox with a network may reach.
+    private_ranges: tuple[str, ...] = ()
 
 
 class NeedsHeaders(Unsupported):
