@@ -92,9 +92,10 @@ async def test_only_a_network_that_was_asked_for_is_there(tmp_path: Path) -> Non
     async with made(tmp_path) as (_, _, sandbox):
         assert await say(sandbox, "grep -c : /proc/net/dev") == "1"
     async with made(tmp_path, SandboxOrder(network=True)) as (_, disposable, sandbox):
-        assert await say(sandbox, "readlink /proc/self/ns/net") == os.readlink("/proc/self/ns/net")
+        assert await say(sandbox, "readlink /proc/self/ns/net") != os.readlink("/proc/self/ns/net")
+        assert await say(sandbox, "grep -c : /proc/net/dev") == "2"
         assert disposable.network
-        assert "loopback" in disposable.notes[0]
+        assert "private networks" in disposable.notes[0]
 
 
 NOTES = {
@@ -112,7 +113,8 @@ async def test_what_cannot_be_had_is_told(order: SandboxOrder, words: tuple[str,
 
 REFUSED = {
     "a gpu": (SandboxOrder(limits=Limits(gpus=1)), Unsupported, "no GPU"),
-    "some hosts": (SandboxOrder(network=True, hosts=("pypi.org",)), Unsupported, "cannot be narrowed to hosts"),
+    "loopback as a host": (SandboxOrder(network=True, hosts=("127.0.0.1",)), BadArgument, "private_ranges"),
+    "a private network": (SandboxOrder(network=True, hosts=("8.0.0.0/6",)), BadArgument, "8.0.0.0/6 is in a private"),
     "a folder of the host": (SandboxOrder(volumes=(Volume("/", "/host"),)), Unsupported, "upload"),
     "no variable": (SandboxOrder(env={"A=B": "x"}), BadArgument, "variable"),
     "a value with NUL": (SandboxOrder(env={"A": "x\x00"}), BadArgument, "NUL"),

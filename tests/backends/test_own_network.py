@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.xdist_group("own-network"),
 ]
 
-OF_THE_USER = ["127.0.0.1", "::1", OWN, OWN_TOO, OWN_6, *PRIVATE, PRIVATE_6, "10.0.2.2"]
+OF_THE_USER = ["127.0.0.1", "::1", OWN, OWN_TOO, OWN_6, *PRIVATE, PRIVATE_6, "10.0.2.2", "10.0.2.3"]
 # From a device on purpose: the kernel then asks no route, and would take every address for a neighbour's.
 PAST_THE_ROUTES = [["tcp", address, 80, "tap0"] for address in (OWN, PRIVATE[0])]
 EVERYTHING = [
@@ -115,7 +115,10 @@ REQUESTS = {
     "the same through a tunnel": ("--proxytunnel http://outside.example.org/", "reached"),
     "the same by SOCKS": ("--proxy socks5h://127.0.0.1:3128 http://outside.example.org/", "reached"),
     "a port of its own": ("http://outside.example.org:8443/", "reached"),
-    "a port that is not listed": ("http://outside.example.org:22/", "port 22 of outside.example.org is not in the list"),
+    "a port that is not listed": (
+        "http://outside.example.org:22/",
+        "port 22 of outside.example.org is not in the list",
+    ),
     "a name that is not listed": ("http://example.net/", "example.net is not in the list of hosts"),
     "its address": (f"http://{OUTSIDE}/", f"{OUTSIDE} is not in the list"),
     "a tunnel to its address": (f"--proxytunnel http://{OUTSIDE}/", "403"),

@@ -1,4 +1,4 @@
-"""Two computers that exist for a test alone: this one with its loopback, and another with outside and private addresses.
+"""Two computers for a test alone: this one with its loopback, and another with outside and private addresses.
 
 Each is a network namespace. Whatever a test does there, the machine that runs it is not touched.
 """

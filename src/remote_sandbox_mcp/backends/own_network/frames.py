@@ -30,6 +30,7 @@ MOST_KNOWN = 4096
 MOST_SAID = 1 << 16
 ARP, VERSION_4, NO_OPTIONS = b"\x08\x06", b"\x08\x00", 0x45
 ICMP, TCP, UDP = 1, 6, 17
+MORE_OR_LATER, NAMES_PORT = 0x3FFF, b"\x00\x35"
 PASS, DROP, REFUSE = "pass", "drop", "refuse"
 OPTIONS = ("--target-type=bess", "--disable-host-loopback", "--enable-seccomp", f"--mtu={MTU}")
 
@@ -52,7 +53,7 @@ class Filter:
             return DROP
         target = frame[30:34]
         if target == self._nameserver:
-            return PASS if frame[23] != ICMP else DROP
+            return PASS if _is_question(frame) else DROP
         return PASS if self.may_reach(target) else REFUSE
 
     def may_reach(self, target: bytes) -> bool:
@@ -74,6 +75,12 @@ class Filter:
             return not is_private(address) and self._routes.leads_away(target)
         except OSError:
             return False
+
+
+def _is_question(frame: bytes) -> bool:
+    """For names, and in one piece, so that its port can be seen."""
+    is_whole = not int.from_bytes(frame[20:22], "big") & MORE_OR_LATER
+    return is_whole and frame[23] in (TCP, UDP) and frame[36:38] == NAMES_PORT
 
 
 def refusal(frame: bytes) -> bytes:

@@ -106,6 +106,9 @@ class Routes:
         self._asking = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         self._asking.settimeout(2.0)
 
+    def close(self) -> None:
+        self._asking.close()
+
     def leads_away(self, packed: bytes) -> bool:
         """Whether it is on another machine: not our own, not many at once, and there is a way there."""
         family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6

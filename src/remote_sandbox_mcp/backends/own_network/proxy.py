@@ -131,6 +131,9 @@ class Proxy:
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
         try:
+            if self._open > MOST_CONNECTIONS:
+                writer.write(page(503, f"this sandbox has {MOST_CONNECTIONS} connections already; close some first"))
+                return
             await self._serve(reader, writer)
         except (OSError, EOFError, asyncio.TimeoutError):
             # Whoever asked has gone, or never said what it wants.
@@ -145,7 +148,6 @@ class Proxy:
             await self._serve_socks(reader, writer)
             return
         try:
-            self._refuse_too_many()
             head = first + await within(_read_head(reader), HEAD_S)
             there, ahead, answer = await self._begin(head)
         except Turned as turned:
@@ -159,6 +161,8 @@ class Proxy:
     async def _begin(self, head: bytes) -> tuple[Streams, bytes, bytes]:
         """The connection that a request asks for, what is sent ahead on it, and what is answered."""
         line, _, fields = head.partition(b"\r\n")
+        if b"\n" in fields.replace(b"\r\n", b"") or b"\n" in line:
+            raise Turned(400, "a line of the request's head does not end as HTTP wants it")
         method, target, version = _words(line)
         if method == "CONNECT":
             host, port = split_port(target)
@@ -182,17 +186,12 @@ class Proxy:
             return
         host, port = await within(_read_socks_target(reader, kind), HEAD_S)
         try:
-            self._refuse_too_many()
             there = await self._guard.connect(host, port)
         except Turned as turned:
             writer.write(_socks_answer(SOCKS_NOT_ALLOWED if turned.status == 403 else SOCKS_UNREACHABLE))
             return
         writer.write(_socks_answer(0))
         await carry_both_ways((reader, writer), there)
-
-    def _refuse_too_many(self) -> None:
-        if self._open > MOST_CONNECTIONS:
-            raise Turned(503, f"this sandbox has {MOST_CONNECTIONS} connections already; close some first")
 
 
 async def _read_head(reader: asyncio.StreamReader) -> bytes:
