@@ -98,6 +98,21 @@ async def test_only_a_network_that_was_asked_for_is_there(tmp_path: Path) -> Non
         assert "private networks" in disposable.notes[0]
 
 
+async def test_a_kept_sandbox_is_narrowed_to_its_hosts_by_the_next_server_too(tmp_path: Path) -> None:
+    order = SandboxOrder(network=True, hosts=("pypi.org",), keep=True)
+    async with provided(tmp_path) as provider:
+        disposable = await provider.create(new_disposable_id(), order)
+        assert "only pypi.org" in disposable.notes[0]
+    async with provided(tmp_path) as provider:
+        sandbox = await provider.open(disposable)
+        assert await say(sandbox, "grep -c : /proc/net/dev; echo $https_proxy") == "1\nhttp://127.0.0.1:3128"
+        stream = await sandbox.connect(3128)
+        stream.write(b"CONNECT example.net:443 HTTP/1.1\r\n\r\n")
+        assert b"403 example.net is not in the list" in await stream.read()
+        stream.close()
+        await provider.delete(disposable)
+
+
 NOTES = {
     "nothing unusual": (SandboxOrder(), ()),
     "entrypoint": (SandboxOrder(entrypoint=("nginx",)), ("entrypoint",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,8 +92,12 @@ def test_a_server_that_is_killed_leaves_no_process(
     with world.serve(folder, {**told, "waits": True}, ordinary=ordinary) as server:
         assert server.stdout
         assert server.stdout.readline() == b"open\n"
-        assert len(world.processes_at_home()) > 1
+        carriers = [pid for pid in world.processes_at_home() if int(pid) != server.pid]
+        cards, harmless = [has_card(pid) for pid in carriers], [is_harmless(pid) for pid in carriers]
         server.kill()
+    # Nobody but the one that checks every frame has the card.
+    assert sum(cards) == (0 if told else 1)
+    assert harmless == ([True] if told else [True, True])
     world.until_home_is_quiet()
 
 
@@ -104,6 +109,16 @@ def test_where_no_card_can_be_made_it_is_refused_with_what_to_do(folder: Path) -
         bare.close()
     assert "--device /dev/net/tun" in said
     assert 'network=["pypi.org"' in said
+
+
+def has_card(pid: str) -> bool:
+    return any(os.readlink(link) == "/dev/net/tun" for link in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def is_harmless(pid: str) -> bool:
+    """Not root, and cannot become it."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return "Uid:\t0" not in status and "NoNewPrivs:\t1" in status
 
 
 # Lists of hosts

@@ -71,6 +71,8 @@ def carry(settings: dict[str, Any], far: socket.socket, parent: int) -> NoReturn
         kernel.forgo_new_rights()
         _, descriptors, _, _ = socket.recv_fds(line, 16, 1)
         if descriptors:
+            # Python leaves it open to programs that are started, whatever flag it is given (3.10, 3.11).
+            os.set_inheritable(descriptors[0], False)
             serve(descriptors[0], settings, line, parent)
     except OSError as problem:
         with contextlib.suppress(OSError):

@@ -14,7 +14,6 @@ import struct
 import tempfile
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ...core.network import Range, is_private, ranges
@@ -53,7 +52,7 @@ class Filter:
             return DROP
         target = frame[30:34]
         if target == self._nameserver:
-            return PASS if _is_question(frame) else DROP
+            return PASS if _is_question(frame) else REFUSE
         return PASS if self.may_reach(target) else REFUSE
 
     def may_reach(self, target: bytes) -> bool:
@@ -227,9 +226,3 @@ class Pump:
                     return False
                 os.write(self._card, frame)
         return True
-
-
-def find_slirp() -> str:
-    """The program, or nothing."""
-    found = shutil.which("slirp4netns")
-    return str(Path(found).resolve()) if found else ""

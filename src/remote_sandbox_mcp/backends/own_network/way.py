@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from ...core.network import Network, Reach
-from ..bubblewrap import STEP_DOWN_TO, SYSTEM_PATH, Footing
+from ..bubblewrap import STEP_DOWN_TO, SYSTEM_PATH, Footing, forbidding_switch
 from .enter import NAMESERVER, PROXY_PORT
-from .frames import find_slirp
 
 TRIAL_S = 10.0
 # Not the user that commands are: what carries their network is not theirs.
@@ -24,13 +24,18 @@ START = (
 )
 RESOLVER = f"nameserver {NAMESERVER}\n"
 PROXY = f"http://127.0.0.1:{PROXY_PORT}"
+SHARE = 'the operator can set network = "host" in config.toml, which shares the network of this computer'
 OTHERWISE = (
-    'name the hosts that it needs (network=["pypi.org", "files.pythonhosted.org"]), which takes no program; or the '
-    'operator sets network = "host" in config.toml, which shares the network of this computer'
+    f'name the hosts that it needs (network=["pypi.org", "files.pythonhosted.org"]), which takes no program; {SHARE}'
 )
 
 # Only what works is remembered: a reason why not may have been dealt with a minute later.
 _works: set[tuple[Reach, int]] = set()
+
+
+def find_slirp() -> str:
+    """The program, or nothing."""
+    return shutil.which("slirp4netns") or ""
 
 
 def is_own(network: Network) -> bool:
@@ -69,7 +74,8 @@ async def why_not(network: Network, footing: Footing) -> str:
             f"`sudo apt install slirp4netns` (Debian, Ubuntu) or `sudo dnf install slirp4netns`; or {OTHERWISE}"
         )
     if complaint := await asyncio.to_thread(_try_out, network, footing):
-        return f"a sandbox on this machine cannot have a network of its own here ({complaint}): {_cure(complaint)}"
+        cure = _cure(network, complaint)
+        return f"a sandbox on this machine cannot have a network of its own here ({complaint}): {cure}"
     _works.add((network.reach, os.geteuid()))
     return ""
 
@@ -91,7 +97,9 @@ def _try_out(network: Network, footing: Footing) -> str:
     return (said or f"it ended with {outcome.returncode}") if outcome.returncode else ""
 
 
-def _cure(complaint: str) -> str:
+def _cure(network: Network, complaint: str) -> str:
     if "/dev/net/tun" in complaint:
         return f"let this user open /dev/net/tun (in a container: `docker run --device /dev/net/tun`); or {OTHERWISE}"
-    return OTHERWISE
+    if cure := forbidding_switch():
+        return f"run `sudo {cure}`; or {SHARE}"
+    return OTHERWISE if network.reach is Reach.OUTSIDE else SHARE
