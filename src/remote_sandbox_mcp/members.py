@@ -73,7 +73,7 @@ def providers_of(settings: Settings) -> Mapping[str, Callable[[], Provider]]:
     def embedded() -> Provider:
         from .backends.embedded.provider import EmbeddedProvider
 
-        return EmbeddedProvider(paths.state_folder())
+        return EmbeddedProvider(paths.state_folder(), rules=settings.rules)
 
     def opensandbox() -> Provider:
         from .backends.opensandbox.provider import OpenSandboxProvider

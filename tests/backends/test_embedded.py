@@ -92,9 +92,25 @@ async def test_only_a_network_that_was_asked_for_is_there(tmp_path: Path) -> Non
     async with made(tmp_path) as (_, _, sandbox):
         assert await say(sandbox, "grep -c : /proc/net/dev") == "1"
     async with made(tmp_path, SandboxOrder(network=True)) as (_, disposable, sandbox):
-        assert await say(sandbox, "readlink /proc/self/ns/net") == os.readlink("/proc/self/ns/net")
+        assert await say(sandbox, "readlink /proc/self/ns/net") != os.readlink("/proc/self/ns/net")
+        assert await say(sandbox, "grep -c : /proc/net/dev") == "2"
         assert disposable.network
-        assert "loopback" in disposable.notes[0]
+        assert "private networks" in disposable.notes[0]
+
+
+async def test_a_kept_sandbox_is_narrowed_to_its_hosts_by_the_next_server_too(tmp_path: Path) -> None:
+    order = SandboxOrder(network=True, hosts=("pypi.org",), keep=True)
+    async with provided(tmp_path) as provider:
+        disposable = await provider.create(new_disposable_id(), order)
+        assert "only pypi.org" in disposable.notes[0]
+    async with provided(tmp_path) as provider:
+        sandbox = await provider.open(disposable)
+        assert await say(sandbox, "grep -c : /proc/net/dev; echo $https_proxy") == "1\nhttp://127.0.0.1:3128"
+        stream = await sandbox.connect(3128)
+        stream.write(b"CONNECT example.net:443 HTTP/1.1\r\n\r\n")
+        assert b"403 example.net is not in the list" in await stream.read()
+        stream.close()
+        await provider.delete(disposable)
 
 
 NOTES = {
@@ -112,7 +128,8 @@ async def test_what_cannot_be_had_is_told(order: SandboxOrder, words: tuple[str,
 
 REFUSED = {
     "a gpu": (SandboxOrder(limits=Limits(gpus=1)), Unsupported, "no GPU"),
-    "some hosts": (SandboxOrder(network=True, hosts=("pypi.org",)), Unsupported, "cannot be narrowed to hosts"),
+    "loopback as a host": (SandboxOrder(network=True, hosts=("127.0.0.1",)), BadArgument, "private_ranges"),
+    "a private network": (SandboxOrder(network=True, hosts=("8.0.0.0/6",)), BadArgument, "8.0.0.0/6 is in a private"),
     "a folder of the host": (SandboxOrder(volumes=(Volume("/", "/host"),)), Unsupported, "upload"),
     "no variable": (SandboxOrder(env={"A=B": "x"}), BadArgument, "variable"),
     "a value with NUL": (SandboxOrder(env={"A": "x\x00"}), BadArgument, "NUL"),

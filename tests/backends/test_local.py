@@ -21,12 +21,15 @@ import pytest
 
 from remote_sandbox_mcp.backends import bubblewrap, local, seccomp, walls
 from remote_sandbox_mcp.backends.bubblewrap import Footing
+from remote_sandbox_mcp.backends.embedded import processes
 from remote_sandbox_mcp.backends.local import describe, open_local
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
+from remote_sandbox_mcp.backends.own_network import way
 from remote_sandbox_mcp.core.command import Command, Completed, Ending, Environment, Missing, Running
-from remote_sandbox_mcp.core.errors import ConfigError, FileProblem, LostContact
+from remote_sandbox_mcp.core.errors import ConfigError, FileProblem, LostContact, Unsupported
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.machine import LocalPlace
+from remote_sandbox_mcp.core.network import Network, Reach
 from remote_sandbox_mcp.core.sandbox import Capabilities
 
 BWRAP = shutil.which("bwrap") or ""
@@ -103,6 +106,10 @@ def _read(file: Path) -> bytes:
         return file.read_bytes()
     except OSError:
         return b""
+
+
+def _arguments(pid: int) -> list[str]:
+    return _read(Path(f"/proc/{pid}/cmdline")).decode().split("\0")
 
 
 def wait_until_gone(mark: str) -> None:
@@ -288,15 +295,43 @@ def listener() -> Iterator[socket.socket]:
         yield server
 
 
-@pytest.mark.parametrize("network", [False, True], ids=["no-network", "network"])
-async def test_the_hosts_loopback_is_reached_with_network_only(
-    footing: Footing, listener: socket.socket, network: bool, tmp_path: Path
+NETWORKS = [Network(), Network(Reach.OUTSIDE), Network(Reach.HOSTS, ("pypi.org",)), Network(Reach.HOST)]
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.reach.value)
+async def test_the_hosts_loopback_is_reached_with_its_own_network_only(
+    footing: Footing, listener: socket.socket, network: Network, tmp_path: Path
 ) -> None:
-    port = listener.getsockname()[1]
-    async with opened(tmp_path, LocalPlace(network=network)) as sandbox:
-        seen = await run(sandbox, f"exec 3<>/dev/tcp/127.0.0.1/{port}")
-        assert (seen.exit_code == 0) == network
-        assert sandbox.description.capabilities.network == network
+    port, abstract = listener.getsockname()[1], f"rsmcp-{os.getpid()}"
+    code = f'import socket; socket.socket(socket.AF_UNIX).connect("\\0{abstract}")'
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"\0{abstract}")
+        server.listen()
+        async with opened(tmp_path, LocalPlace(network=network)) as sandbox:
+            seen = [await run(sandbox, script) for script in (f"exec 3<>/dev/tcp/127.0.0.1/{port}", python(code))]
+            assert sandbox.description.capabilities.network == bool(network)
+    is_shared = network.reach is Reach.HOST
+    assert [one.exit_code == 0 for one in seen] == [is_shared, is_shared]
+
+
+@needs_bwrap
+async def test_without_slirp4netns_a_network_is_refused_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(way, "find_slirp", str)
+    monkeypatch.setattr(way, "_works", set())
+    with pytest.raises(Unsupported, match="sudo apt install slirp4netns"):
+        await open_local(LocalPlace(network=Network(Reach.OUTSIDE)), tmp_path)
+
+
+@needs_bwrap
+async def test_files_are_moved_without_a_network(tmp_path: Path) -> None:
+    async with opened(tmp_path, LocalPlace(network=Network(Reach.HOST))) as sandbox:
+        lane = await sandbox.open_lane()
+        home = tmp_path / "local" / "local" / "home"
+        shares = ["--unshare-net" not in _arguments(pid) for pid in processes.bubblewraps(home)]
+        assert sorted(set(shares)) == [False, True]
+        await lane.close()
 
 
 async def test_abstract_sockets_of_the_host_are_out_of_reach(walled: OutpostSandbox) -> None:
@@ -318,8 +353,10 @@ async def test_its_own_loopback_works(walled: OutpostSandbox) -> None:
 
 @needs_bwrap
 async def test_names_are_resolved_as_on_the_host_with_network(tmp_path: Path) -> None:
-    async with opened(tmp_path, LocalPlace(network=True)) as sandbox:
+    async with opened(tmp_path, LocalPlace(network=Network(Reach.HOST))) as sandbox:
         assert await say(sandbox, "cat /etc/hosts") == HOSTS
+    async with opened(tmp_path, LocalPlace(network=Network(Reach.OUTSIDE))) as sandbox:
+        assert await say(sandbox, "grep -v localhost /etc/hosts; cat /etc/resolv.conf") == "nameserver 10.0.2.3"
 
 
 # Running
@@ -466,7 +503,7 @@ async def test_without_a_system_python_ours_is_lent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, network: bool
 ) -> None:
     monkeypatch.setattr(bubblewrap, "SYSTEM_PYTHON", tmp_path / "python3")
-    async with opened(tmp_path, LocalPlace(network=network)) as sandbox:
+    async with opened(tmp_path, LocalPlace(network=Network(Reach.OUTSIDE if network else Reach.NOTHING))) as sandbox:
         assert sandbox.hello["python"] == ".".join(map(str, sys.version_info[:3]))
         assert (await run(sandbox, "touch /opt/python/probe || touch /opt/python/lib/probe")).exit_code
         assert await say(sandbox, "echo $LD_LIBRARY_PATH") == ""
@@ -489,4 +526,4 @@ def test_it_is_described_before_it_is_opened() -> None:
     description = describe(LocalPlace("box"))
     assert (description.name, description.kind) == ("box", "local")
     assert description.capabilities == Capabilities(survives_disconnect=False, kills_trees=True, network=False)
-    assert describe(LocalPlace(network=True)).capabilities.network
+    assert describe(LocalPlace(network=Network(Reach.HOSTS, ("pypi.org",)))).capabilities.network

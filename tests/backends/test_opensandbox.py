@@ -479,6 +479,11 @@ def test_the_network_is_closed_unless_asked_for(fields: dict[str, Any], allowed:
     assert made is None if allowed is None else (made.default_action, len(made.egress)) == ("deny", len(allowed))
 
 
+def test_a_port_is_refused_because_no_rule_of_a_platform_has_one() -> None:
+    with pytest.raises(Unsupported, match=r"write pypi\.org alone"):
+        request_of("sb-12345678", SandboxOrder(network=True, hosts=("pypi.org:443",)), RULES, "mine")
+
+
 def test_the_sdk_is_imported_when_it_is_first_needed(platform: Platform) -> None:
     script = (
         "import sys; from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider as P;"

@@ -7,6 +7,7 @@ import pytest
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.core.machine import LocalPlace, Machine
+from remote_sandbox_mcp.core.network import Network, Reach
 from tests.config.reading import HIDDEN, A, machines, read, ways
 
 
@@ -162,9 +163,56 @@ def test_the_embedded_sandbox_can_be_shaped(tmp_path: Path) -> None:
     text = '[local]\nname = "here"\nnetwork = true\nshell = ["sh", "-c"]\ninit = "set -u"\nenv = { A = "1" }\n'
     local = read(tmp_path, text).local
     assert local is not None
-    assert (local.name, local.network) == ("here", True)
+    assert (local.name, local.network.reach) == ("here", Reach.OUTSIDE)
     assert (local.environment.shell, local.environment.init) == (("sh", "-c"), ("set -u",))
     assert local.environment.env == {"A": "1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "network"),
+    [
+        ("", Network()),
+        ("network = false", Network()),
+        ("network = []", Network()),
+        ("network = true", Network(Reach.OUTSIDE)),
+        ('network = "host"', Network(Reach.HOST)),
+        ('network = ["pypi.org", "*.example.org:443"]', Network(Reach.HOSTS, ("pypi.org", "*.example.org:443"))),
+        (
+            'network = true\nprivate_ranges = ["10.1.2.3", "192.168.5.0/24"]',
+            Network(Reach.OUTSIDE, (), ("10.1.2.3", "192.168.5.0/24")),
+        ),
+    ],
+)
+def test_the_network_of_the_embedded_sandbox_is_the_operators_choice(
+    tmp_path: Path, text: str, network: Network
+) -> None:
+    configuration = read(tmp_path, f"[local]\n{text}\n")
+    assert configuration.problems == ()
+    assert configuration.local == LocalPlace(network=network)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[local]\nnetwork = "some"',
+        '[local]\nnetwork = ["https://pypi.org"]',
+        '[local]\nprivate_ranges = ["10.0.0.1/8"]',
+        '[disposable]\nnetwork = "all"',
+        "[disposable]\nnetwork = true",
+        '[disposable]\nprivate_ranges = ["home"]',
+    ],
+)
+def test_a_network_that_makes_no_sense_is_told_and_stays_closed(tmp_path: Path, text: str) -> None:
+    configuration = read(tmp_path, f"{text}\n")
+    assert len(configuration.problems) == 1
+    assert configuration.local == LocalPlace()
+    assert not configuration.settings.rules.shares_host_network
+
+
+def test_disposable_sandboxes_share_the_hosts_network_only_where_the_operator_says_so(tmp_path: Path) -> None:
+    rules = read(tmp_path, '[disposable]\nnetwork = "host"\nprivate_ranges = "10.0.0.0/8"\n').settings.rules
+    assert (rules.shares_host_network, rules.private_ranges) == (True, ("10.0.0.0/8",))
+    assert not read(tmp_path, '[disposable]\nnetwork = "own"\n').settings.rules.shares_host_network
 
 
 def test_the_embedded_sandbox_can_be_turned_off(tmp_path: Path) -> None:

@@ -102,6 +102,8 @@ def test_everything_is_shown_but_secrets(tmp_path: Path) -> None:
             "opensandbox.cleanup_after_minutes": {"value": 30.0, "source": "default"},
             "opensandbox.pool": {"value": {}, "source": "default"},
             "disposable.provider": {"value": "opensandbox", "source": "default"},
+            "disposable.network": {"value": "own", "source": "default"},
+            "disposable.private_ranges": {"value": [], "source": "default"},
             "http.api_key": {"value": "hidden (from env:PW)", "source": str(path)},
             "http.host": {"value": "127.0.0.1", "source": "default"},
             "http.port": {"value": 3000, "source": "default"},

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address, ip_network
+
 import pytest
 
-from remote_sandbox_mcp.core.network import is_target
+from remote_sandbox_mcp.core.network import is_private, is_private_range, is_target, ranges, read_rule
 
 
 @pytest.mark.parametrize(
@@ -20,6 +22,10 @@ from remote_sandbox_mcp.core.network import is_target
         "10.0.0.0/8",
         "::1",
         "2001:db8::/32",
+        "pypi.org:443",
+        "*.pypi.org:8443",
+        "192.0.2.1:80",
+        "[2001:db8::1]:443",
     ],
 )
 def test_names_addresses_and_ranges_can_be_in_a_rule(text: str) -> None:
@@ -38,7 +44,10 @@ def test_names_addresses_and_ranges_can_be_in_a_rule(text: str) -> None:
         pytest.param("py*i.org", id="star inside"),
         pytest.param("https://pypi.org", id="address of a page"),
         pytest.param("pypi.org/simple", id="path"),
-        pytest.param("pypi.org:443", id="port"),
+        pytest.param("pypi.org:0", id="no port"),
+        pytest.param("pypi.org:65536", id="port too high"),
+        pytest.param("10.0.0.0/8:80", id="range with a port"),
+        pytest.param("[pypi.org]:443", id="name in brackets"),
         pytest.param("user@pypi.org", id="user"),
         pytest.param("pypi..org", id="empty part"),
         pytest.param("pypi.org.", id="dot at the end"),
@@ -54,3 +63,86 @@ def test_names_addresses_and_ranges_can_be_in_a_rule(text: str) -> None:
 )
 def test_what_no_rule_can_match_is_refused(text: str) -> None:
     assert not is_target(text)
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "port", "allowed"),
+    [
+        ("pypi.org", "pypi.org", 443, True),
+        ("pypi.org", "pypi.org", 80, True),
+        ("pypi.org", "pypi.org", 22, False),
+        ("PyPI.org", "pypi.org", 443, True),
+        ("pypi.org", "evil-pypi.org", 443, False),
+        ("pypi.org", "sub.pypi.org", 443, False),
+        ("pypi.org:8443", "pypi.org", 8443, True),
+        ("pypi.org:8443", "pypi.org", 443, False),
+        ("*.pypi.org", "files.pypi.org", 443, True),
+        ("*.pypi.org", "a.b.pypi.org", 443, True),
+        ("*.pypi.org", "pypi.org", 443, False),
+        ("*.pypi.org", ".pypi.org", 443, False),
+        ("*.pypi.org", "evilpypi.org", 443, False),
+        ("192.0.2.1", "192.0.2.1", 443, False),
+    ],
+)
+def test_a_rule_allows_its_own_names_and_ports(rule: str, name: str, port: int, allowed: bool) -> None:
+    read = read_rule(rule)
+    assert read
+    assert read.allows_name(name, port) == allowed
+
+
+@pytest.mark.parametrize(
+    ("rule", "address", "port", "allowed"),
+    [
+        ("192.0.2.0/24", "192.0.2.7", 443, True),
+        ("192.0.2.0/24", "192.0.3.7", 443, False),
+        ("192.0.2.7:22", "192.0.2.7", 22, True),
+        ("192.0.2.7:22", "192.0.2.7", 80, False),
+        ("192.0.2.0/24", "::ffff:192.0.2.7", 443, False),
+        ("[2001:db8::1]:443", "2001:db8::1", 443, True),
+        ("pypi.org", "192.0.2.7", 443, False),
+    ],
+)
+def test_a_rule_allows_its_own_addresses(rule: str, address: str, port: int, allowed: bool) -> None:
+    read = read_rule(rule)
+    assert read
+    assert read.allows_address(ip_address(address), port) == allowed
+
+
+PRIVATE = (
+    *("10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.1.1", "169.254.169.254", "100.100.100.200", "127.0.0.1"),
+    *("0.0.0.0", "224.0.0.251", "255.255.255.255", "168.63.129.16", "192.0.0.192", "::", "::1", "fe80::1", "fc00::1"),
+    *("fd00:ec2::254", "ff02::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::", "2001:0:1::", "fec0::1"),
+)
+PUBLIC = ("1.1.1.1", "172.32.0.1", "198.18.0.1", "203.0.113.1", "2606:4700::1111", "64:ff9b::101:101", "::ffff:1.1.1.1")
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_addresses_of_the_users_networks_are_private(address: str) -> None:
+    assert is_private(ip_address(address))
+    assert not is_private(ip_address(address), [ip_network(address)])
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_addresses_of_others_are_not(address: str) -> None:
+    assert not is_private(ip_address(address))
+
+
+@pytest.mark.parametrize(
+    ("text", "excepted", "private"),
+    [
+        ("203.0.113.0/24", (), False),
+        ("8.0.0.0/6", (), True),
+        ("0.0.0.0/0", (), True),
+        ("10.1.0.0/16", (), True),
+        ("10.1.0.0/16", ("10.0.0.0/8",), False),
+        ("10.0.0.0/8", ("10.1.0.0/16",), True),
+        ("2001:db8::/32", ("10.0.0.0/8",), False),
+        ("::/0", (), True),
+        ("fd00::/8", (), True),
+        ("2002::/16", (), True),
+    ],
+)
+def test_a_range_is_private_as_soon_as_one_of_its_addresses_is(
+    text: str, excepted: tuple[str, ...], private: bool
+) -> None:
+    assert is_private_range(ip_network(text), ranges(excepted)) == private

@@ -245,9 +245,11 @@ async def test_volumes_are_written_as_source_and_target(tools: Caller) -> None:
 
 
 @pytest.mark.parametrize(
-    ("network", "has_network"), [(None, False), (False, False), ([], False), (True, True)], ids=str
+    ("network", "has_network"),
+    [(None, False), (False, False), ([], False), (True, True), (["pypi.org"], True)],
+    ids=str,
 )
-async def test_an_embedded_sandbox_has_all_of_the_network_or_none(
+async def test_an_embedded_sandbox_has_the_network_that_was_asked_for(
     tools: Caller, network: bool | list[str] | None, has_network: bool
 ) -> None:
     given = {} if network is None else {"network": network}
@@ -258,11 +260,13 @@ async def test_an_embedded_sandbox_has_all_of_the_network_or_none(
 @pytest.mark.parametrize(
     ("network", "says", "code"),
     [
-        (["pypi.org"], "cannot be narrowed to hosts: say true or false", "unsupported"),
+        (["192.168.1.1"], "192.168.1.1 is in a private network", "bad_argument"),
         (["https://pypi.org/"], "'https://pypi.org/' is no host; write a name", "bad_argument"),
         ("pypi.org", "network", "bad_argument"),
+        # Only the operator can say so.
+        ("host", "network", "bad_argument"),
     ],
-    ids=["hosts", "no host", "no list"],
+    ids=["private", "no host", "no list", "the host's own"],
 )
 async def test_a_network_that_cannot_be_had_is_refused_and_nothing_is_made(
     tools: Caller, network: object, says: str, code: str

@@ -54,7 +54,7 @@ ETC = (
     "terminfo",
     "timezone",
 )
-ETC_WITH_NETWORK = ("hosts", "resolv.conf")
+ETC_WITH_NETWORK = ("hosts",)
 
 # The switches that forbid user namespaces, and how to allow them.
 SWITCHES = (
@@ -167,15 +167,17 @@ def try_out(footing: Footing) -> str:
 
 def explain(complaint: str) -> str:
     """Why bubblewrap failed, and the command that changes it."""
-    for switch, forbidding, cure in SWITCHES:
-        if _read(switch) == forbidding:
-            return (
-                f"the local sandbox needs user namespaces, which this system forbids: run `sudo {cure}` ({complaint})"
-            )
+    if cure := forbidding_switch():
+        return f"the local sandbox needs user namespaces, which this system forbids: run `sudo {cure}` ({complaint})"
     return (
         f"the local sandbox cannot be walled in here, because bubblewrap may not make namespaces ({complaint}): "
         f"in a container, start it with `docker run {DOCKER_FLAGS}`"
     )
+
+
+def forbidding_switch() -> str:
+    """The command that allows user namespaces where this system forbids them; else nothing."""
+    return next((cure for switch, forbidding, cure in SWITCHES if _read(switch) == forbidding), "")
 
 
 def _read(path: Path) -> str:
@@ -186,7 +188,7 @@ def _read(path: Path) -> str:
 
 
 def namespaces(footing: Footing, seccomp_file: int, *, network: bool) -> list[str]:
-    """The beginning of every command line: nothing is shared but, if asked for, the network."""
+    """The beginning of every command line: nothing is shared but, with `network`, the one that it is started in."""
     return [
         footing.program,
         *footing.flags,

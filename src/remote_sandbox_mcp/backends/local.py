@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from ..core.errors import ConnectError, Unreachable, Unsupported
 from ..core.machine import LocalPlace
+from ..core.network import NO_NETWORK
 from ..core.port import Stream
 from ..core.sandbox import Capabilities, Description
 from . import bubblewrap
@@ -20,6 +21,7 @@ from .outpost.client import NoOutpost, OutpostClient
 from .outpost.doorway import Doorway
 from .outpost.lane import OutpostLane
 from .outpost.sandbox import OutpostSandbox
+from .own_network import way
 from .walls import USER, Bounds, Folders, Start, hostname
 
 __all__ = ["Bounds", "Doors", "Folders", "describe", "open_lane", "open_local", "open_outpost", "why_not"]
@@ -32,7 +34,7 @@ OPEN_S = 15.0
 def describe(place: LocalPlace) -> Description:
     """What is known of the place before it is opened."""
     return Description(
-        place.name, "local", user=USER, capabilities=Capabilities(kills_trees=True, network=place.network)
+        place.name, "local", user=USER, capabilities=Capabilities(kills_trees=True, network=bool(place.network))
     )
 
 
@@ -100,14 +102,15 @@ class WalledLine:
 
 
 async def open_lane(place: LocalPlace, folders: Folders, bounds: Bounds | None = None) -> OutpostLane:
-    """Another bubblewrap with the same walls, and a lane in it."""
+    """Another bubblewrap with the same walls, and a lane in it, which needs no network to move files."""
 
     async def greet(line: pipe.PipeLine, token: str) -> OutpostLane:
         lane = OutpostLane(line, place.name)
         await lane.greet(token)
         return lane
 
-    return await _open(place, folders, program.LANE, greet, bounds or Bounds())
+    offline = replace(place, network=NO_NETWORK)
+    return await _open(offline, folders, program.LANE, greet, bounds or Bounds())
 
 
 async def _open(
@@ -121,6 +124,8 @@ async def _open(
     footing = await bubblewrap.find_footing()
     if isinstance(footing, str):
         raise Unsupported(footing)
+    if reason := await way.why_not(place.network, footing):
+        raise Unsupported(reason)
     try:
         folders.prepare(footing, hostname(place.name))
         start = Start(place, folders, footing, pieces, bounds, door)

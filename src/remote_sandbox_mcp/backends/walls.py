@@ -16,10 +16,12 @@ from typing import TypeVar
 
 from ..core.errors import ConfigError
 from ..core.machine import LocalPlace
+from ..core.network import Reach
 from . import bubblewrap, images, outpost, seccomp
 from .bubblewrap import Footing
 from .outpost import pipe, program
 from .outpost.doorway import Doorway
+from .own_network import way
 
 T = TypeVar("T")
 
@@ -59,8 +61,9 @@ class Start:
     async def greeted(self, greet: Callable[[pipe.PipeLine, str], Awaitable[T]]) -> T:
         token, doors = secrets.token_hex(16), (self.door.far,) if self.door else ()
         with seccomp.filter_file(self.footing.abi) as file:
-            arguments = [*self.joining(), *self.walls(file), *self.program(token, doors)]
-            line = await pipe.start(arguments, ENVIRONMENT, (file, *doors))
+            arguments = [*self.joining(), *self.networked(), *self.walls(file), *self.program(token, doors)]
+            environment = {**ENVIRONMENT, **way.variables(self.place.network)}
+            line = await pipe.start(arguments, environment, (file, *doors))
         if self.door:
             self.door.leave_inside()
         try:
@@ -73,10 +76,14 @@ class Start:
     def joining(self) -> list[str]:
         return ["/bin/sh", "-c", JOIN, "sh", *self.bounds.joins, "--"] if self.bounds.joins else []
 
+    def networked(self) -> list[str]:
+        """After the control group, so that what carries the network counts as the sandbox's own."""
+        return way.prefix(self.place.network, self.footing)
+
     def walls(self, seccomp_file: int) -> list[str]:
         folders = self.folders
         return [
-            *bubblewrap.namespaces(self.footing, seccomp_file, network=self.place.network),
+            *bubblewrap.namespaces(self.footing, seccomp_file, network=bool(self.place.network)),
             *("--hostname", hostname(self.place.name)),
             *(self.image() if self.place.image else self.system()),
             *bubblewrap.kernel_folders(self.footing, self.bounds.shm_mb),
@@ -90,21 +97,28 @@ class Start:
         return [
             *bubblewrap.system_folders(),
             *self.folders.settings(),
-            *bubblewrap.settings(network=self.place.network),
+            *bubblewrap.settings(network=self.place.network.reach is Reach.HOST),
+            *self.resolver(),
             *bubblewrap.find_python()[1],
             *("--dir", "/var", "--symlink", "../tmp", "/var/tmp"),
         ]
 
     def image(self) -> list[str]:
         root = Path(self.place.image)
-        names = ("--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf") if self.place.network else ()
         is_lent = images.find_python(root) == images.LENT_PYTHON
         return [
             *images.folders(root, SYNTHETIC, self.folders.tmp),
             *self.folders.settings(),
-            *names,
+            *self.resolver(),
             *(images.lent(self.folders.lend_python()) if is_lent else ()),
         ]
+
+    def resolver(self) -> tuple[str, ...]:
+        """Who resolves names: nobody where a proxy does."""
+        if self.place.network.reach is Reach.OUTSIDE:
+            return ("--ro-bind", str(self.folders.root / "etc" / "resolv.conf"), "/etc/resolv.conf")
+        shared = self.place.network.reach is Reach.HOST
+        return ("--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf") if shared else ()
 
     def program(self, token: str, doors: tuple[int, ...]) -> list[str]:
         image = self.place.image
@@ -172,7 +186,7 @@ class Folders:
         if footing.step_down:
             for folder in (self.home, self.tmp):
                 os.chown(folder, footing.user, footing.user)
-        for name, text in synthetic(footing.user, hostname).items():
+        for name, text in {**synthetic(footing.user, hostname), "resolv.conf": way.RESOLVER}.items():
             file = self.root / "etc" / name
             # Another server may be using it at this moment.
             if not file.exists() or file.read_text() != text:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.command import Environment
 from ..core.machine import LocalPlace, Machine
+from ..core.network import NO_NETWORK
 from ..core.permission import HOOK_NAME, Hook, Notify, read_address
 from . import paths, readers
 from .json_file import NAME, Written, is_json, own_json, read_json
@@ -283,7 +284,8 @@ def _local(document: Mapping[str, Any], file: str, machines: Iterable[Machine], 
     if not values.pop("enabled", True):
         return None
     environment = Environment(values.get("shell", ()), values.get("init", ()), values.get("env", {}))
-    local = LocalPlace(values.get("name") or "local", values.get("network", False), environment)
+    network = replace(values.get("network", NO_NETWORK), private_ranges=values.get("private_ranges", ()))
+    local = LocalPlace(values.get("name") or "local", network, environment)
     if any(machine.name == local.name for machine in machines):
         tell(
             f"The embedded sandbox is left out: a machine is named {quoted(local.name)} as well; "

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..core.network import MOST_HOSTS, Network, Reach, is_target
+from ..core.network import ranges as read_ranges
 from ..core.permission import FORMATS
 from ..core.secret import Secret
 from .problems import CONTROLS, Fault
@@ -210,6 +212,38 @@ def pool(value: object) -> dict[str, int]:
     if not isinstance(value, Mapping):
         raise Fault('must be a table of images and numbers, as in { "python:3.12" = 2 }')
     return {text(image): count(number) for image, number in value.items()}
+
+
+def network(value: object) -> Network:
+    """Of the embedded sandbox: on, off, this computer's own, or the only hosts that it may reach."""
+    if isinstance(value, (list, tuple)):
+        return Network(Reach.HOSTS, _hosts(value)) if value else Network()
+    if isinstance(value, str) and value.strip().lower() == "host":
+        return Network(Reach.HOST)
+    try:
+        return Network(Reach.OUTSIDE if flag(value) else Reach.NOTHING)
+    except Fault:
+        raise Fault('must be true, false, "host", or a list of hosts, as in ["pypi.org"]') from None
+
+
+def _hosts(value: object) -> tuple[str, ...]:
+    hosts = texts(value)
+    if len(hosts) > MOST_HOSTS or not all(map(is_target, hosts)):
+        raise Fault(f'must name at most {MOST_HOSTS} hosts, as in ["pypi.org", "*.example.org:443", "192.0.2.0/24"]')
+    return hosts
+
+
+def host_network(value: object) -> bool:
+    """Whether embedded sandboxes with a network share that of this computer."""
+    return _one_of(text(value).lower(), ("own", "host")) == "host"
+
+
+def ranges(value: object) -> tuple[str, ...]:
+    """Addresses, or ranges of them as CIDR."""
+    given = texts(value)
+    if len(read_ranges(given)) != len(given):
+        raise Fault('must be addresses or ranges of them, as in ["10.1.2.3", "192.168.5.0/24"]')
+    return given
 
 
 def provider(value: object) -> str:

@@ -43,7 +43,8 @@ SERVER_VARIABLES = {
 LOCAL_READERS: dict[str, Reader] = {
     "enabled": readers.flag,
     "name": readers.name,
-    "network": readers.flag,
+    "network": readers.network,
+    "private_ranges": readers.ranges,
     "shell": readers.words,
     "init": readers.lines,
     "env": readers.variables,
@@ -68,7 +69,11 @@ OPENSANDBOX_READERS: dict[str, Reader] = {
     "pool": readers.pool,
 }
 REGISTRY_READERS: dict[str, Reader] = {"user": readers.text}
-DISPOSABLE_READERS: dict[str, Reader] = {"provider": readers.provider}
+DISPOSABLE_READERS: dict[str, Reader] = {
+    "provider": readers.provider,
+    "network": readers.host_network,
+    "private_ranges": readers.ranges,
+}
 HTTP_READERS: dict[str, Reader] = {
     "host": readers.host,
     "port": readers.port,

@@ -65,7 +65,11 @@ def read_services(files: Sequence[Written], environ: Mapping[str, str], tell: Te
     return Services(
         platform=platform,
         rules=Rules(
-            provider=provider, refusal=lost if provider != "embedded" else "", **_renamed(values["opensandbox"])
+            provider=provider,
+            refusal=lost if provider != "embedded" else "",
+            shares_host_network=values["disposable"].get("network", False),
+            private_ranges=values["disposable"].get("private_ranges", ()),
+            **_renamed(values["opensandbox"]),
         ),
         http=Http(**values["http"]),
         logging=Logging(**values["logging"]),

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..core.command import Environment
 from ..core.machine import Hop, LocalPlace, Login, Machine
+from ..core.network import Network, Reach
 from ..core.permission import Notify, read_address
 from ..core.secret import Secret
 from .schema import SERVER_READERS, Configuration, Settings
@@ -69,7 +70,15 @@ def _login(login: Login) -> dict[str, Any]:
 
 
 def _local(local: LocalPlace) -> dict[str, Any]:
-    return _filled(name=local.name, network=local.network, **_environment(local.environment))
+    shown = {"private_ranges": list(local.network.private_ranges), **_environment(local.environment)}
+    return _filled(name=local.name, network=_network(local.network), **shown)
+
+
+def _network(network: Network) -> bool | str | list[str]:
+    """As it is written."""
+    if network.reach is Reach.HOSTS:
+        return list(network.hosts)
+    return "host" if network.reach is Reach.HOST else bool(network)
 
 
 def _notify(notify: Notify) -> dict[str, Any]:
@@ -101,6 +110,8 @@ def _services(settings: Settings) -> dict[str, Any]:
         "opensandbox.cleanup_after_minutes": rules.cleanup_after_minutes,
         "opensandbox.pool": dict(rules.pool),
         "disposable.provider": rules.provider or ("opensandbox" if platform.server_url else "embedded"),
+        "disposable.network": "host" if rules.shares_host_network else "own",
+        "disposable.private_ranges": list(rules.private_ranges),
         "http.api_key": _hidden(http.api_key) or None,
         "http.host": http.host,
         "http.port": http.port,

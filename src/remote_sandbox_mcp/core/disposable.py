@@ -123,6 +123,10 @@ class Rules:
     pool: Mapping[str, int] = field(default_factory=dict)
     # Why none is made unless its provider is named: a platform was configured, or may have been, that is not known.
     refusal: str = ""
+    # Of an embedded sandbox with network=true: whether it is this machine's own.
+    shares_host_network: bool = False
+    # Addresses of the user's own networks that an embedded sandbox with a network may reach.
+    private_ranges: tuple[str, ...] = ()
 
 
 class NeedsHeaders(Unsupported):

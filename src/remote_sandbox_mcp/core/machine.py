@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .command import Environment
+from .network import NO_NETWORK, Network
 from .secret import Secret
 
 
@@ -66,6 +67,6 @@ class LocalPlace:
     """
 
     name: str = "local"
-    network: bool = False
+    network: Network = NO_NETWORK
     environment: Environment = field(default_factory=Environment)
     image: str = ""

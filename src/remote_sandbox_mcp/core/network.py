@@ -1,29 +1,157 @@
-"""Which hosts a sandbox's network may be narrowed to."""
+"""What a sandbox's network reaches: nothing, all but the user's own networks, named hosts alone, or the host's own."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Range = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MOST_HOSTS = 100
+# Of an entry that names no port.
+USUAL_PORTS = (80, 443)
 _LABEL = r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)"
 _NAME = re.compile(rf"(?=.{{1,255}}\Z)(?:\*\.)?{_LABEL}(?:\.{_LABEL})*")
+_WITH_PORT = re.compile(r"(?P<name>[^:\[\]/]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[1-9][0-9]{0,4})")
+
+# What is the user's own, or of the machine's provider. 198.18.0.0/15 is not here: proxies that tunnel all traffic give
+# every name an address in it, so that without it nothing could be reached behind them.
+PRIVATE_4 = tuple(
+    ipaddress.IPv4Network(text)
+    for text in (
+        "0.0.0.0/8",
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "127.0.0.0/8",
+        # Azure's service for the machine's own keys and settings.
+        "168.63.129.16/32",
+        "169.254.0.0/16",
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.168.0.0/16",
+        "224.0.0.0/4",
+        "240.0.0.0/4",
+    )
+)
+GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
+TEREDO = ipaddress.IPv6Network("2001::/32")
+# Carries an IPv4 address in its last 32 bits, to which a gateway of the network translates it.
+NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+class Reach(str, Enum):
+    """How far a network goes."""
+
+    NOTHING = "nothing"
+    OUTSIDE = "outside"
+    HOSTS = "hosts"
+    # The host's own network, with its loopback and its abstract sockets: only the operator can say so.
+    HOST = "host"
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network of a sandbox on this machine. `private_ranges` are those that the operator lets it reach as well."""
+
+    reach: Reach = Reach.NOTHING
+    hosts: tuple[str, ...] = ()
+    private_ranges: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.reach is not Reach.NOTHING
+
+
+NO_NETWORK = Network()
+
+
+@dataclass(frozen=True)
+class HostRule:
+    """One entry of a list of hosts: a name, `*.name` for all below it, or a range of addresses; port 0: the usual."""
+
+    name: str = ""
+    range: Range | None = None
+    port: int = 0
+
+    def allows_name(self, name: str, port: int) -> bool:
+        if not self.name or not self._allows_port(port):
+            return False
+        is_below = self.name.startswith("*.") and name.endswith(self.name[1:]) and len(name) >= len(self.name)
+        return is_below or name == self.name
+
+    def allows_address(self, address: Address, port: int) -> bool:
+        # Of two versions one is never in the other's range.
+        return self.range is not None and address in self.range and self._allows_port(port)
+
+    def _allows_port(self, port: int) -> bool:
+        return port == self.port if self.port else port in USUAL_PORTS
+
+
+def read_rule(text: str) -> HostRule | None:
+    """pypi.org, *.pypi.org, 192.0.2.0/24, 2001:db8::1, each also with a port: pypi.org:443, [2001:db8::1]:443."""
+    found = _WITH_PORT.fullmatch(text)
+    # Digits alone before a colon may be the beginning of an address of version 6.
+    port = int(found["port"]) if found and not _as_range(text) else 0
+    name = found["name"].strip("[]") if found and port else text
+    if port > 65535:
+        return None
+    if (addresses := _as_range(name)) is not None:
+        return HostRule(range=addresses, port=port)
+    is_name = bool(_NAME.fullmatch(name)) and not _looks_like_numbers(name)
+    return HostRule(name=name.lower(), port=port) if is_name else None
 
 
 def is_target(text: str) -> bool:
-    """Whether an egress rule can have it: a name, *.name for all below it, an address, or a range of them as CIDR."""
-    return _is_range(text) or (bool(_NAME.fullmatch(text)) and not _looks_like_numbers(text))
+    """Whether a list of hosts can have it."""
+    return read_rule(text) is not None
 
 
-def _is_range(text: str) -> bool:
-    try:
-        ipaddress.ip_network(text)
-    except ValueError:
-        return False
+def _as_range(text: str) -> Range | None:
     # A zone is this machine's own.
-    return "%" not in text
+    if "%" in text:
+        return None
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        return None
 
 
 def _looks_like_numbers(text: str) -> bool:
     """An address with a slip of the pen would never match anything as a name."""
     return text.rpartition(".")[2].isdigit()
+
+
+def ranges(texts: Iterable[str]) -> tuple[Range, ...]:
+    return tuple(found for text in texts if (found := _as_range(text)))
+
+
+def is_private(address: Address, excepted: Iterable[Range] = ()) -> bool:
+    """Whether it is of the user's own networks, this machine, or its provider; `excepted` are allowed nevertheless."""
+    if any(address in allowed for allowed in excepted):
+        return False
+    inner = _carried(address)
+    if isinstance(inner, ipaddress.IPv4Address):
+        return any(inner in private for private in PRIVATE_4)
+    return inner not in GLOBAL_6 or inner in TEREDO
+
+
+def _carried(address: Address) -> Address:
+    """The address of version 4 to which one of version 6 leads, if it does."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address in NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
+
+
+def is_private_range(addresses: Range, excepted: Iterable[Range] = ()) -> bool:
+    """Whether any of its addresses is private and not excepted."""
+    allowed = (known for known in excepted if known.version == addresses.version)
+    if any(int(known[0]) <= int(addresses[0]) and int(addresses[-1]) <= int(known[-1]) for known in allowed):
+        return False
+    if isinstance(addresses, ipaddress.IPv4Network):
+        return any(addresses.overlaps(private) for private in PRIVATE_4)
+    return not addresses.subnet_of(GLOBAL_6) or is_private(addresses[0])

@@ -96,7 +96,8 @@ def _check_hosts(hosts: Collection[str]) -> None:
     for host in hosts:
         if not is_target(host):
             raise BadArgument(
-                f"network: {host[:80]!r} is no host; write a name, *.name, an address, or a range such as 10.0.0.0/8"
+                f"network: {host[:80]!r} is no host; write a name, *.name, an address, or a range such as 10.0.0.0/8, "
+                "with a port if need be (example.org:8443)"
             )
 
 

@@ -22,6 +22,7 @@ from ..core.checkup import INSIDE_STEPS, MACHINE_STEPS, Checkup, Findings, Mark,
 from ..core.command import Command, Environment
 from ..core.errors import ConnectError, SandboxError, Unreachable
 from ..core.machine import Hop, LocalPlace, Machine
+from ..core.network import Reach
 from ..core.output import harmless, last_line
 from ..core.sandbox import Sandbox
 from ..core.shell import join
@@ -30,6 +31,12 @@ from .measure import measure
 if TYPE_CHECKING:
     import asyncssh
 
+NETWORKS = {
+    Reach.NOTHING: "no network",
+    Reach.OUTSIDE: "with a network of its own",
+    Reach.HOSTS: "with a list of hosts",
+    Reach.HOST: "with the network of this computer",
+}
 LOCAL_STEPS = ("walls", *INSIDE_STEPS)
 INSIDE_S = 15.0
 LONGEST_BANNER_LINES = 50
@@ -74,7 +81,7 @@ async def _walls_step(place: LocalPlace) -> Step:
 
     if reason := await local.why_not():
         return checkup.warning("walls", f"not offered: {reason}")
-    return checkup.ok("walls", "bubblewrap; " + ("with the network" if place.network else "no network"))
+    return checkup.ok("walls", f"bubblewrap; {NETWORKS[place.network.reach]}")
 
 
 class Visit:

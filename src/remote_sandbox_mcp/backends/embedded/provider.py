@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...core.command import Environment
-from ...core.disposable import Disposable, SandboxOrder
+from ...core.disposable import Disposable, Rules, SandboxOrder
 from ...core.errors import BadArgument, ConnectError, SandboxError, Unsupported
+from ...core.network import Network, Reach, is_private_range, ranges, read_rule
 from .. import bubblewrap, images
 from ..bubblewrap import Footing
+from ..own_network import way
 from . import cgroups, disk, leftovers, limits
 from .sandbox import EmbeddedSandbox
 from .shelf import Record, Shelf
@@ -22,14 +24,16 @@ from .tenant import Tenant
 
 KIND = "embedded"
 USUAL = Environment()
+NO_RULES = Rules()
 
 
 class EmbeddedProvider:
     """Sandboxes in folders of the state folder; their processes end with this server, or before."""
 
-    def __init__(self, state_folder: Path, environment: Environment = USUAL) -> None:
+    def __init__(self, state_folder: Path, environment: Environment = USUAL, rules: Rules = NO_RULES) -> None:
         self._shelf = Shelf(state_folder.absolute() / "disposable")
         self._environment = environment
+        self._rules = rules
         self._tenants: dict[str, Tenant] = {}
         self._bases: list[cgroups.Base] | None = None
         self._sweeping: asyncio.Task[None] | None = None
@@ -40,9 +44,13 @@ class EmbeddedProvider:
 
     async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:
         check(order)
+        self._check_hosts(order.hosts)
         footing = await bubblewrap.find_footing()
         if isinstance(footing, str):
             raise Unsupported(footing)
+        network = self._network(bool(order.network), order.hosts)
+        if reason := await way.why_not(network, footing):
+            raise Unsupported(reason)
         image = str(images.check(order.image, self._private())) if order.image else ""
         await self._swept()
         try:
@@ -62,12 +70,33 @@ class EmbeddedProvider:
             leftovers.take_down(self._shelf, disposable_id)
             raise
 
+    def _network(self, is_wanted: bool, hosts: tuple[str, ...]) -> Network:
+        """Hosts narrow it whatever is configured; the host's own network is the operator's word alone."""
+        if hosts:
+            return Network(Reach.HOSTS, hosts, self._rules.private_ranges)
+        if not is_wanted:
+            return Network()
+        reach = Reach.HOST if self._rules.shares_host_network else Reach.OUTSIDE
+        return Network(reach, private_ranges=self._rules.private_ranges)
+
+    def _check_hosts(self, hosts: tuple[str, ...]) -> None:
+        """Raises BadArgument for addresses that the proxy would refuse anyway."""
+        excepted = ranges(self._rules.private_ranges)
+        for host in hosts:
+            rule = read_rule(host)
+            if rule and rule.range and is_private_range(rule.range, excepted):
+                raise BadArgument(
+                    f"network: {host} is in a private network or of this computer, where an embedded sandbox may not "
+                    "go; its operator can allow it with private_ranges under [disposable] in config.toml"
+                )
+
     def _private(self) -> tuple[Path, ...]:
         """What no image may hold: an image is named by whoever asks for a sandbox."""
         return Path(os.path.expanduser("~")), self._shelf.root.parent
 
     def _prepare(self, disposable_id: str, order: SandboxOrder, image: str, footing: Footing, lock: int) -> Tenant:
         box, asked, now = self._shelf.box(disposable_id), order.limits, time.time()
+        network = self._network(bool(order.network), order.hosts)
         box.mkdir(mode=0o700)
         is_disk_real = bool(asked.disk_mb) and self._mount(disposable_id, asked.disk_mb, footing)
         made = Disposable(
@@ -80,10 +109,10 @@ class EmbeddedProvider:
             expires=now + order.timeout_s if order.timeout_s else 0.0,
             keep=order.keep,
             limits=asked,
-            network=bool(order.network),
-            notes=tuple(notes(order)),
+            network=bool(network),
+            notes=(*network_notes(network), *notes(order)),
         )
-        record = Record(made, order.env if order.keep else {})
+        record = Record(made, order.env if order.keep else {}, hosts=order.hosts)
         return self._move_in(record, order.env, footing, lock, is_disk_real=is_disk_real)
 
     def _move_in(
@@ -98,7 +127,8 @@ class EmbeddedProvider:
         held = limits.hold(asked, group, shares_user=bool(footing.step_down), is_disk_real=is_disk_real)
         record = replace(record, made=replace(made, limits=held.limits))
         self._shelf.write(record)
-        tenant = Tenant(self._shelf, record, held.bounds, env, self._environment, lock)
+        network = self._network(made.network, record.hosts)
+        tenant = Tenant(self._shelf, record, held.bounds, env, self._environment, network, lock)
         self._tenants[made.id] = tenant
         tenant.begin(self._expire)
         return tenant
@@ -267,10 +297,6 @@ def check(order: SandboxOrder) -> None:
     check_time(order.timeout_s)
     if order.volumes:
         raise Unsupported("an embedded sandbox sees no folder of this machine; upload the files that it needs")
-    if order.hosts:
-        raise Unsupported(
-            "the network of an embedded sandbox cannot be narrowed to hosts: say true or false, or use a platform"
-        )
     for name, value in order.env.items():
         if not name or "=" in name or "\0" in name + value:
             raise BadArgument(f"{name[:60]!r} cannot be the name of a variable, or its value holds a NUL character")
@@ -281,11 +307,23 @@ def check_time(timeout_s: float) -> None:
         raise BadArgument(f"timeout is {timeout_s:g}, but must be a number of seconds, or 0 for no end")
 
 
+def network_notes(network: Network) -> tuple[str, ...]:
+    """What is reached, and what refuses the rest."""
+    if network.reach is Reach.HOST:
+        return ("network: it reaches what listens on this machine's own loopback, and its abstract sockets, too",)
+    if network.reach is Reach.OUTSIDE:
+        return ("network: its own; this computer and private networks (10.0.0.0/8, 192.168.0.0/16, ...) are refused",)
+    if network.reach is Reach.HOSTS:
+        return (
+            f"network: only {', '.join(network.hosts)}, ports 80 and 443 where none is named, held by a proxy that "
+            "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY name; programs that use none of them reach nothing",
+        )
+    return ()
+
+
 def notes(order: SandboxOrder) -> list[str]:
     """What its maker should know, and would not expect."""
     told = []
-    if order.network:
-        told.append("network: it reaches what listens on this machine's own loopback, and its abstract sockets, too")
     if order.image:
         told.append("image: read-only; its home and /tmp are its own")
     if order.entrypoint:

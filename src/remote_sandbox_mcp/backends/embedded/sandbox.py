@@ -127,5 +127,5 @@ class EmbeddedSandbox(OutpostSandbox):
 
 
 def describe(place: LocalPlace) -> Description:
-    capabilities = Capabilities(kills_trees=True, network=place.network)
+    capabilities = Capabilities(kills_trees=True, network=bool(place.network))
     return Description(place.name, "embedded", user=USER, capabilities=capabilities)

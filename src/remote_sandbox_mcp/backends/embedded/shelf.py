@@ -24,9 +24,13 @@ class Record:
     made: Disposable
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     groups: tuple[str, ...] = ()
+    # What its network is narrowed to, if it is.
+    hosts: tuple[str, ...] = ()
 
     def as_json(self) -> str:
-        return json.dumps({"made": asdict(self.made), "env": dict(self.env), "groups": self.groups})
+        return json.dumps(
+            {"made": asdict(self.made), "env": dict(self.env), "groups": self.groups, "hosts": self.hosts}
+        )
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ def read_record(folder: Path) -> Record | None:
         made = read["made"]
         limits = Limits(**{**made["limits"], "told": tuple(made["limits"]["told"])})
         disposable = Disposable(**{**made, "limits": limits, "notes": tuple(made["notes"])})
-        return Record(disposable, read["env"], tuple(read["groups"]))
+        return Record(disposable, read["env"], tuple(read["groups"]), tuple(read.get("hosts", ())))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

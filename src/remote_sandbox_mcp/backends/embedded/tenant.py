@@ -13,6 +13,7 @@ from ...core.command import Environment
 from ...core.disposable import Disposable
 from ...core.errors import SandboxError
 from ...core.machine import LocalPlace
+from ...core.network import Network
 from ..walls import Bounds, Folders
 from . import cgroups, disk, limits, processes
 from .sandbox import EmbeddedSandbox
@@ -28,7 +29,14 @@ class Tenant:
     """Holds the lock of its folder from beginning to end."""
 
     def __init__(
-        self, shelf: Shelf, record: Record, bounds: Bounds, env: Mapping[str, str], usual: Environment, lock: int
+        self,
+        shelf: Shelf,
+        record: Record,
+        bounds: Bounds,
+        env: Mapping[str, str],
+        usual: Environment,
+        network: Network,
+        lock: int,
     ) -> None:
         self.record = record
         self._shelf = shelf
@@ -42,7 +50,7 @@ class Tenant:
         self._timer: asyncio.Task[None] | None = None
         made = record.made
         environment = replace(usual, env={**usual.env, **env})
-        place = LocalPlace(made.title, made.network, environment, made.image)
+        place = LocalPlace(made.title, network, environment, made.image)
         self.sandbox = EmbeddedSandbox(place, self._folders, bounds, self._closed, self._full, self._release)
         if not limits.has_real_disk(made.limits):
             self._later(self._watch_disk())

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...core.disposable import DISPOSABLE_ID, Limits, Rules, SandboxOrder
+from ...core.errors import Unsupported
+from ...core.network import read_rule
 
 # Labels obey Kubernetes' rules wherever the platform runs.
 PREFIX = "remote-sandbox-mcp"
@@ -64,6 +66,10 @@ class Request:
 
 
 def request_of(disposable_id: str, order: SandboxOrder, rules: Rules, mark: str) -> Request:
+    """Raises Unsupported for hosts with a port: an egress rule has none."""
+    for host in order.hosts:
+        if (rule := read_rule(host)) and rule.port:
+            raise Unsupported(f"network: a platform's rules know no ports; write {host.rpartition(':')[0]} alone")
     image = order.image or rules.default_image
     limits, resource, told = _resources(order.limits)
     life_s, notes = _life(order.timeout_s)

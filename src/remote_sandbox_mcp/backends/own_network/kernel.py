@@ -1,0 +1,134 @@
+"""What is asked of Linux for a network namespace: to make it, a card and a listener in it, and where an address is."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+from pathlib import Path
+
+NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000
+SET_DUMPABLE, SET_DEATH_SIGNAL, NO_NEW_RIGHTS = 4, 1, 38
+TUNSETIFF, TAP, WITHOUT_HEADER = 0x400454CA, 0x0002, 0x1000
+SIOCADDRT, SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK, SIOCSIFMTU = (
+    *(0x890B, 0x8913, 0x8914),
+    *(0x8916, 0x891C, 0x8922),
+)
+UP, ROUTE_UP, ROUTE_BY_GATEWAY = 0x1, 0x1, 0x2
+TUN = "/dev/net/tun"
+
+GET_ROUTE, REQUEST, DESTINATION, NEW_ROUTE, UNICAST = 26, 1, 1, 24, 1
+HEADER, ROUTE, ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BBBBBBBBI"), struct.Struct("=HH")
+
+
+def _libc_call(name: str, *arguments: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def leave_network() -> None:
+    """Into a new network namespace, with a user namespace around it where that takes one.
+
+    Who was root may make one as it is. Anyone else is the same user in the user namespace as before, and has no rights
+    in it any more after the next program is started.
+    """
+    if os.geteuid() == 0:
+        with contextlib.suppress(PermissionError):
+            _libc_call("unshare", NEW_NETWORK)
+            return
+    own_users(os.geteuid(), os.getegid(), NEW_NETWORK)
+
+
+def own_users(user: int, group: int, further: int = 0) -> None:
+    """Into a new user namespace, in which we are `user` and nobody else is anybody."""
+    mine, ours = os.geteuid(), os.getegid()
+    # Who has just become another user may not write his own files in /proc.
+    _libc_call("prctl", SET_DUMPABLE, 1, 0, 0, 0)
+    _libc_call("unshare", NEW_USER | further)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {mine} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {ours} 1")
+
+
+def become(user: int) -> None:
+    """Another user for good."""
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
+def forgo_new_rights() -> None:
+    """No program that is started from here on can have more rights than we have."""
+    _libc_call("prctl", NO_NEW_RIGHTS, 1, 0, 0, 0)
+
+
+def die_with_parent(signal_number: int) -> None:
+    _libc_call("prctl", SET_DEATH_SIGNAL, signal_number, 0, 0, 0)
+
+
+def bring_up(interface: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        request = struct.pack("16sH14x", interface.encode(), 0)
+        flags = struct.unpack_from("16sH", fcntl.ioctl(asking, SIOCGIFFLAGS, request))[1]
+        fcntl.ioctl(asking, SIOCSIFFLAGS, struct.pack("16sH14x", interface.encode(), flags | UP))
+
+
+def make_card(interface: str, address: str, mask: str, gateway: str, mtu: int) -> int:
+    """A network card in this namespace, whose frames go through the descriptor; all goes to the gateway."""
+    card = os.open(TUN, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    fcntl.ioctl(card, TUNSETIFF, struct.pack("16sH14x", interface.encode(), TAP | WITHOUT_HEADER))
+    with contextlib.suppress(OSError):
+        Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6").write_text("1")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for request, text in ((SIOCSIFADDR, address), (SIOCSIFNETMASK, mask)):
+            fcntl.ioctl(asking, request, struct.pack("16s16s", interface.encode(), _socket_address(text)))
+        fcntl.ioctl(asking, SIOCSIFMTU, struct.pack("16si12x", interface.encode(), mtu))
+        bring_up(interface)
+        anywhere, flags = _socket_address("0.0.0.0"), ROUTE_UP | ROUTE_BY_GATEWAY
+        route = struct.pack("L16s16s16sH110x", 0, anywhere, _socket_address(gateway), anywhere, flags)
+        fcntl.ioctl(asking, SIOCADDRT, route)
+    return card
+
+
+def _socket_address(text: str) -> bytes:
+    return struct.pack("=HH4s8x", socket.AF_INET, 0, socket.inet_aton(text))
+
+
+class Routes:
+    """Where an address is, as the network namespace knows it in which this was made."""
+
+    def __init__(self) -> None:
+        self._asking = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+        self._asking.settimeout(2.0)
+
+    def close(self) -> None:
+        self._asking.close()
+
+    def leads_away(self, packed: bytes) -> bool:
+        """Whether it is on another machine: not our own, not many at once, and there is a way there."""
+        family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
+        wanted = ATTRIBUTE.pack(ATTRIBUTE.size + len(packed), DESTINATION) + packed
+        body = ROUTE.pack(family, len(packed) * 8, 0, 0, 0, 0, 0, 0, 0) + wanted
+        self._asking.send(HEADER.pack(HEADER.size + len(body), GET_ROUTE, REQUEST, 0, 0) + body)
+        answer = self._asking.recv(1 << 16)
+        if HEADER.unpack_from(answer)[1] != NEW_ROUTE:
+            return False
+        return bool(ROUTE.unpack_from(answer, HEADER.size)[7] == UNICAST)
+
+
+def end_of(process: int) -> int | None:
+    """A descriptor that becomes readable when the process ends; None on kernels that have none (before 5.3)."""
+    try:
+        return os.pidfd_open(process)
+    except OSError:
+        return None
+
+
+def lives(parent: int) -> bool:
+    """Whether the process that has started us is still there."""
+    return os.getppid() == parent
