@@ -35,7 +35,7 @@ class Tenant:
         self._lock = lock
         self._group = cgroups.known(record.groups)
         runs = shelf.runs(record.made.id)
-        self._folders = Folders(shelf.box(record.made.id), runs if runs.exists() else None)
+        self._folders = Folders(shelf.box(record.made.id), shelf.root.parent, runs if runs.exists() else None)
         self._used_mb = 0
         self._is_paused = False
         self._tasks: set[asyncio.Task[None]] = set()
