@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.command import Environment
+from ..core.disposable import Limits
 from ..core.machine import LocalPlace, Machine
 from ..core.permission import HOOK_NAME, Hook, Notify, read_address
 from . import paths, readers
@@ -248,7 +249,14 @@ def _local(document: Mapping[str, Any], file: str, machines: Iterable[Machine], 
     if not values.pop("enabled", True):
         return None
     environment = Environment(values.get("shell", ()), values.get("init", ()), values.get("env", {}))
-    local = LocalPlace(values.get("name") or "local", values.get("network", False), environment)
+    held = Limits(**{name: values[name] for name in ("cpu", "memory_mb", "processes", "disk_mb") if name in values})
+    local = LocalPlace(
+        values.get("name") or "local",
+        values.get("network", False),
+        environment,
+        limits=held,
+        shm_mb=values.get("shm_mb", 0),
+    )
     if any(machine.name == local.name for machine in machines):
         tell(
             f"The embedded sandbox is left out: a machine is named {quoted(local.name)} as well; "

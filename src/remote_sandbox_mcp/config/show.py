@@ -69,7 +69,9 @@ def _login(login: Login) -> dict[str, Any]:
 
 
 def _local(local: LocalPlace) -> dict[str, Any]:
-    return _filled(name=local.name, network=local.network, **_environment(local.environment))
+    limits = {name: getattr(local.limits, name) for name in ("cpu", "memory_mb", "processes", "disk_mb")}
+    set_ones = {name: value for name, value in {**limits, "shm_mb": local.shm_mb}.items() if value}
+    return _filled(name=local.name, network=local.network, **_environment(local.environment), **set_ones)
 
 
 def _notify(notify: Notify) -> dict[str, Any]:
