@@ -31,6 +31,8 @@ __all__ = ["LocalSandbox", "describe", "open_local", "why_not"]
 
 CLAIM_S = 5.0
 REMOVE_S = 1.0
+# Over its limit by so much, nothing more is run in it: each command that was ended may have left something.
+MUCH = Usage(2048, 100_000)
 
 
 def describe(place: LocalPlace) -> Description:
@@ -101,13 +103,15 @@ class LocalSandbox(EmbeddedSandbox):
         self._watching = [asyncio.ensure_future(self._disk.look()), asyncio.ensure_future(self._disk.run())]
 
     def _too_much(self) -> str:
+        return self._over_limit("remove something with a short command, or ")
+
+    def _over_limit(self, advice: str = "") -> str:
         used = self._disk.over if self._disk else None
         if not used:
             return ""
         return (
-            f"{self._place.name} holds {limits.too_much(used, self.limits)}: remove something with a short command, or "
-            f"let its owner remove something from {self._folders.root} or set a larger disk_mb under [local] in "
-            "config.toml"
+            f"{self._place.name} holds {limits.too_much(used, self.limits)}: {advice}let its owner remove something "
+            f"from {self._folders.root} or set a larger disk_mb under [local] in config.toml"
         )
 
     async def _look_again(self) -> None:
@@ -116,10 +120,9 @@ class LocalSandbox(EmbeddedSandbox):
             await self._disk.look()
 
     def _refuse_more(self) -> None:
-        most = limits.most_on_disk(self.limits)
-        beyond = Usage(most.megabytes * 5 // 4, most.files * 5 // 4)
-        if self._disk and self._disk.over and self._disk.over.exceeds(beyond):
-            raise ConnectError(self._too_much())
+        most = limits.most_on_disk(self.limits).plus(MUCH)
+        if self._disk and self._disk.over and self._disk.over.exceeds(most):
+            raise ConnectError(self._over_limit())
 
     async def run(
         self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
