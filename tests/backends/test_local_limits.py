@@ -157,7 +157,7 @@ async def test_a_filler_is_ended_long_before_it_is_done(no_steady_looks: None, t
 
 
 async def test_what_is_too_much_can_be_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(local, "MUCH", Usage(40, 1000))
+    monkeypatch.setattr(local, "MUCH", Usage(16, 1000))
     async with limited(tmp_path, disk_mb=100) as sandbox:
         await run(sandbox, "echo mine > ~/kept")
         with pytest.raises(LostContact, match="remove something with a short command"):
@@ -179,6 +179,15 @@ async def test_many_empty_files_are_a_full_disk_too(
     async with limited(tmp_path, disk_mb=20) as sandbox:
         with pytest.raises(LostContact, match="files in its home and /tmp, more than the 2000 that it may"):
             await run(sandbox, CRUMBS)
+
+
+async def test_what_brings_files_into_it_is_ended_too(tmp_path: Path) -> None:
+    async with limited(tmp_path, disk_mb=100) as sandbox:
+        lane = await sandbox.open_lane()
+        with pytest.raises(LostContact, match="more than the 100 MB"):
+            await run(sandbox, FILLER)
+        assert not lane.is_alive
+        await sandbox.close()
 
 
 async def test_what_it_held_before_ends_nothing(tmp_path: Path) -> None:

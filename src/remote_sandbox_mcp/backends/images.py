@@ -26,7 +26,8 @@ PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "/bin/python3")
 OURS = {"proc", "dev", "sys", "tmp", "home", "etc", "run", "var", LENT.strip("/")}
 LOADERS = ("/lib64/ld-linux-*.so.*", "/lib/ld-linux-*.so.*", "/usr/lib/*/ld-linux-*.so.*")
 MOST_LINKS = 40
-FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
+# Other systems than Linux have no O_PATH, and no sandboxes of this kind; they only read this file.
+FOLDER = getattr(os, "O_PATH", 0) | os.O_DIRECTORY | os.O_NOFOLLOW
 OTHERS_WRITE, GROUP_WRITES = stat.S_IWOTH, stat.S_IWGRP
 
 

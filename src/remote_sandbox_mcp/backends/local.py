@@ -98,7 +98,7 @@ class LocalSandbox(EmbeddedSandbox):
         held = limits.hold(self._place.limits, self._group, shares_user=shares_user, is_disk_real=False, shm_mb=shm_mb)
         self._bounds, self.limits = held.bounds, held.limits
         most = limits.most_on_disk(held.limits)
-        self._disk = DiskWatch(root, most, lambda: self.is_open, super().close, is_new=False)
+        self._disk = DiskWatch(root, most, lambda: self.is_in_use, self.end_all, is_new=False)
         # What it holds already is measured while it is being opened.
         self._watching = [asyncio.ensure_future(self._disk.look()), asyncio.ensure_future(self._disk.run())]
 

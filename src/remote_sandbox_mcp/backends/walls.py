@@ -132,7 +132,7 @@ class Start:
         # Nothing of the image runs before the host's Python has given up all rights and compared what was bound.
         inside = [image.python, "-IS", "-c", self.loader(image.python, doors, is_second=True), token]
         enter = f"check_entries(eval(read({len(compared(image))})));{self.first(images.ROOM)}"
-        leave = f"os.execve({image.python!r},{inside!r},{ENVIRONMENT!r})"
+        leave = f"os.environ['PATH']={bubblewrap.SYSTEM_PATH!r};os.execv({image.python!r},{inside!r})"
         return [python, "-IS", "-c", f"import io,os,sys;{READ}exec(read({len(first_process())}));{enter}{leave}"]
 
     def loader(self, python: str, doors: tuple[int, ...], *, is_second: bool = False) -> str:

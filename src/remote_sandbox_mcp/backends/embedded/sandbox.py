@@ -122,8 +122,17 @@ class EmbeddedSandbox(OutpostSandbox):
         return lane
 
     @property
+    def is_in_use(self) -> bool:
+        return self.is_open or self.is_moving_files
+
+    @property
     def is_moving_files(self) -> bool:
         return self._lanes_to_come > 0 or any(lane.is_alive for lane in self._lanes)
+
+    async def end_all(self) -> None:
+        """End what runs in it, and what brings files into it."""
+        await asyncio.gather(*(lane.close() for lane in list(self._lanes)), return_exceptions=True)
+        await EmbeddedSandbox.close(self)
 
     async def settle(self) -> None:
         """On return nothing is being opened."""

@@ -42,13 +42,13 @@ class Tenant:
         place = LocalPlace(made.title, made.network, environment, made.image)
         self.sandbox = EmbeddedSandbox(place, self._folders, bounds, self._closed, self._full, self._release)
         self._disk = DiskWatch(
-            self._folders.root, limits.most_on_disk(made.limits), self._is_active, self.sandbox.close, is_new=True
+            self._folders.root, limits.most_on_disk(made.limits), self._is_active, self.sandbox.end_all, is_new=True
         )
         if not limits.has_real_disk(made.limits):
             self._later(self._disk.run())
 
     def _is_active(self) -> bool:
-        return self.sandbox.is_open and not self._is_paused
+        return self.sandbox.is_in_use and not self._is_paused
 
     def _closed(self) -> str:
         if self._is_over():
