@@ -107,6 +107,16 @@ class App:
         """Whether any were asked for: only then does it take a moment to leave."""
         return "disposables" in self.__dict__
 
+    async def restart(self, name: str) -> bool:
+        """End all that runs in a configured sandbox whose processes end with its line; False for any other one."""
+        if name not in self.fleet.names or await self.disposables.find(name):
+            return False
+        sandbox = self.fleet.member(name).sandbox
+        if sandbox is None or sandbox.description.capabilities.survives_disconnect:
+            return False
+        await sandbox.close()
+        return True
+
     async def close(self) -> None:
         """Transfers that run go on in processes of their own, and jobs on their machines; all else ends."""
         if "workshop" in self.__dict__:

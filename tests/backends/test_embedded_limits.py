@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from remote_sandbox_mcp.backends.embedded import cgroups, disk, limits
 from remote_sandbox_mcp.backends.embedded.cgroups import Base, Group
 from remote_sandbox_mcp.core.command import Command
 from remote_sandbox_mcp.core.disposable import Limits, SandboxOrder, new_disposable_id
-from remote_sandbox_mcp.core.errors import ConnectError, SandboxError
+from remote_sandbox_mcp.core.errors import ConnectError, LostContact
 from remote_sandbox_mcp.core.files import Span
 from tests.backends.disposables import as_ordinary_user, groups_of, made, mounts_below, provided, run, say
 
@@ -61,10 +62,11 @@ async def test_limits_that_were_asked_for_are_told(means: str, tmp_path: Path) -
             assert await say(sandbox, "ulimit -v; ulimit -u") == f"{256 << 10}\n400"
 
 
+USUAL = {resource.RLIMIT_CORE, resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE}
 RLIMITS = {
-    "nothing asked": (Limits(), {resource.RLIMIT_CORE, resource.RLIMIT_NPROC}),
-    "memory": (Limits(memory_mb=64), {resource.RLIMIT_CORE, resource.RLIMIT_NPROC, resource.RLIMIT_AS}),
-    "disk": (Limits(disk_mb=64), {resource.RLIMIT_CORE, resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE}),
+    "nothing asked": (Limits(), USUAL),
+    "memory": (Limits(memory_mb=64), {*USUAL, resource.RLIMIT_AS}),
+    "disk": (Limits(disk_mb=64), USUAL),
 }
 
 
@@ -78,6 +80,13 @@ def test_without_control_groups_rlimits_hold(asked: Limits, numbers: set[int]) -
 def test_a_user_who_is_shared_is_told() -> None:
     held = limits.hold(Limits(), Group(), shares_user=True, is_disk_real=False)
     assert "over all sandboxes" in held.limits.told[1]
+
+
+def test_an_older_kernel_leaves_room_for_what_the_user_runs_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits.platform, "release", lambda: "5.10.0-30-amd64")
+    held = limits.hold(Limits(processes=40), Group(), shares_user=False, is_disk_real=False)
+    assert held.bounds.rlimits[resource.RLIMIT_NPROC] > 40
+    assert "counts all of a user's" in held.limits.told[1]
 
 
 # What would hurt the host ends inside
@@ -140,13 +149,40 @@ async def test_a_disk_filler_is_ended_where_it_can_only_be_watched(
     async with made(tmp_path, SandboxOrder(limits=Limits(disk_mb=8))) as (_, _, sandbox):
         assert (await run(sandbox, "exec head -c 40000000 /dev/zero > ~/file")).signal == "SIGXFSZ"
         await run(sandbox, "rm ~/file; echo result > ~/result")
-        with pytest.raises(SandboxError):
+        with pytest.raises(LostContact, match=r"more than the 8 MB that it may.*All that ran in it was ended"):
             await run(sandbox, FILLER)
         with pytest.raises(ConnectError, match="more than the 8 MB"):
             await sandbox.run(Command("true"))
         with pytest.raises(ConnectError, match="more than the 8 MB"):
             await sandbox.write("more", b"x")
         assert (await sandbox.read("result", Span())).data == b"result\n"
+
+
+async def test_many_empty_files_are_too_much_where_they_can_only_be_watched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(disk, "LEAST_FILES", 2000)
+    monkeypatch.setattr(disk, "FILES_PER_MB_ON_DISK", 0)
+    async with made(tmp_path) as (_, disposable, sandbox):
+        assert "2000 files" in disposable.limits.told[-1]
+        with pytest.raises(LostContact, match="more than the 2000 that it may"):
+            await run(sandbox, "seq -f /tmp/file%.0f 5000 | xargs touch; sleep 30")
+
+
+async def test_one_file_cannot_pass_the_usual_limit(tmp_path: Path) -> None:
+    async with made(tmp_path) as (_, _, sandbox):
+        assert await say(sandbox, "ulimit -f") == str(limits.DISK_MB << 10)
+        assert b"not supported" in (await run(sandbox, "fallocate -l 14G ~/file")).stderr.head
+        assert (await run(sandbox, "truncate -s 14G ~/file")).exit_code
+        assert await say(sandbox, "du -sk ~/file | cut -f1") == "0"
+
+
+async def test_where_no_process_can_be_started_it_says_what_to_do(tmp_path: Path) -> None:
+    crowd = "for n in $(seq 200); do setsid sleep 60 > /dev/null 2>&1 & done; sleep 60"
+    async with made(tmp_path, SandboxOrder(limits=Limits(processes=40))) as (_, _, sandbox):
+        await sandbox.run(Command(crowd), patience_s=1.0)
+        said = await asyncio.gather(*(sandbox.list(".") for _ in range(20)), return_exceptions=True)
+        assert "delete it with delete_sandbox and create another" in " ".join(map(str, said))
 
 
 def test_an_ordinary_user_has_limits_too() -> None:
@@ -220,7 +256,7 @@ def test_limits_of_the_second_version_are_written_as_it_takes_them(tmp_path: Pat
         "cpu.max": "150000 100000",
     }
     assert held.bounds.joins == (str(tmp_path / "cgroup.procs"),)
-    assert set(held.bounds.rlimits) == {resource.RLIMIT_CORE}
+    assert set(held.bounds.rlimits) == {resource.RLIMIT_CORE, resource.RLIMIT_FSIZE}
     assert group.freeze()
     assert (tmp_path / "cgroup.freeze").read_text() == "1"
     group.thaw()

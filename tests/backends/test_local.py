@@ -145,6 +145,8 @@ SIGHTS = {
     "a terminal when asked for": ("script -qc 'test -t 1 && echo yes' /dev/null", "yes"),
     "no rights": ("grep -E 'CapPrm|CapEff' /proc/self/status | cut -f2 | sort -u", "0000000000000000"),
     "no way to gain rights": ("grep NoNewPrivs /proc/self/status | cut -f2", "1"),
+    "a /proc that can only be read": ("grep -c ' /proc ro,' /proc/self/mountinfo", "1"),
+    "its own output by its names": ("echo a > /dev/stdout; echo b > /proc/self/fd/1; echo c > /dev/fd/1", "a\nb\nc"),
     "a filter on system calls": ("grep Seccomp: /proc/self/status | cut -f2", "2"),
     "writable places": (
         "for place in ~ /tmp /var/tmp /dev/shm; do echo x > $place/probe && rm $place/probe && echo yes; done",

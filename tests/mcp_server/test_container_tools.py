@@ -54,6 +54,16 @@ async def test_a_sandbox_is_made_used_and_thrown_away(tools: Caller) -> None:
     assert "deleted" in problem["error"]
 
 
+async def test_deleting_the_local_sandbox_ends_what_runs_in_it_and_leaves_its_files(local_tools: Caller) -> None:
+    await local_tools.output("echo kept > ~/file; setsid sleep 54321 > /dev/null 2>&1 &")
+    assert "sleep 54321" in await local_tools.output("ps ax -o args")
+    gone = await local_tools.call("delete_sandbox", sandbox_id="local")
+    assert gone == {"sandbox_id": "local", "status": "restarted"}
+    seen = await local_tools.output("ps ax -o args; cat ~/file")
+    assert "kept" in seen
+    assert "sleep 54321" not in seen
+
+
 async def test_sandboxes_do_not_see_each_other(tools: Caller) -> None:
     first, second = await make(tools), await make(tools)
     await tools.output("echo secret >~/mine; echo secret >/tmp/mine", sandbox_name=first)

@@ -75,15 +75,13 @@ DOCKER_FLAGS = (
 class Footing:
     """How bubblewrap can be used here.
 
-    `step_down` is the user that the first process must turn into, or 0; with `owns_proc` it stays the host's root,
-    without root's rights.
+    `step_down` is the user that the first process must turn into, or 0.
     """
 
     program: str
     abi: seccomp.Abi
     flags: tuple[str, ...]
     step_down: int = 0
-    owns_proc: bool = False
 
     @property
     def user(self) -> int:
@@ -132,7 +130,7 @@ def footings(program: str, abi: seccomp.Abi, is_root: bool) -> Iterator[Footing]
         kept = (word for right in ("SETUID", "SETGID", "SETPCAP") for word in ("--cap-add", f"CAP_{right}"))
         yield Footing(program, abi, ("--cap-drop", "ALL", *kept), STEP_DOWN_TO)
     user = ("--unshare-user", "--uid", str(INSIDE), "--gid", str(INSIDE))
-    yield Footing(program, abi, (*user, "--cap-drop", "ALL"), owns_proc=is_root)
+    yield Footing(program, abi, (*user, "--cap-drop", "ALL"))
 
 
 def _try_all(program: str, abi: seccomp.Abi) -> Footing | str:
@@ -147,7 +145,7 @@ def _try_all(program: str, abi: seccomp.Abi) -> Footing | str:
 def try_out(footing: Footing) -> str:
     """Build the walls around `true`; the complaint, if any."""
     with seccomp.filter_file(footing.abi) as file:
-        arguments = [*namespaces(footing, file, network=False), *system_folders(), *kernel_folders(footing), "true"]
+        arguments = [*namespaces(footing, file, network=False), *system_folders(), *kernel_folders(), "true"]
         try:
             outcome = subprocess.run(
                 arguments,
@@ -211,14 +209,12 @@ def system_folders() -> Iterator[str]:
             yield from ("--ro-bind", str(folder), str(folder))
 
 
-def kernel_folders(footing: Footing, shm_mb: int = 0) -> Iterator[str]:
+def kernel_folders(shm_mb: int = 0, room: str = "") -> Iterator[str]:
     """/proc and /dev; without a size, what lies in /dev/shm may take half of the host's memory."""
-    yield from ("--proc", "/proc")
-    if footing.owns_proc:
-        # The settings in /proc/sys ask who owns them, not for rights: one of them names a program to run as root.
-        yield from ("--remount-ro", "/proc")
+    # The settings in /proc/sys ask who owns them, not for rights: one of them names a program to run as root.
+    yield from ("--proc", f"{room}/proc", "--remount-ro", f"{room}/proc")
     size = ("--size", str(shm_mb << 20)) if shm_mb else ()
-    yield from ("--dev", "/dev", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
+    yield from ("--dev", f"{room}/dev", *size, "--tmpfs", f"{room}/dev/shm", "--remount-ro", f"{room}/dev")
 
 
 def settings(*, network: bool) -> Iterator[str]:

@@ -1,34 +1,38 @@
-"""The embedded sandbox: an outpost behind bubblewrap's walls, with a home and a /tmp that stay."""
+"""The local sandbox: one behind bubblewrap's walls that stays, with limits like those of disposable ones."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+import fcntl
+import hashlib
+import os
+import time
 from pathlib import Path
-from typing import TypeVar
 
-from ..core.errors import ConnectError, Unreachable, Unsupported
+from ..core.command import Command, Completed, Running
+from ..core.disposable import Limits
+from ..core.errors import ConnectError, Unsupported
+from ..core.files import Written
+from ..core.lane import Lane
 from ..core.machine import LocalPlace
-from ..core.network import NO_NETWORK
-from ..core.port import Stream
+from ..core.progress import Progress, silent
 from ..core.sandbox import Capabilities, Description
 from . import bubblewrap
 from .bubblewrap import why_not
-from .deadline import within
-from .outpost import pipe, program
-from .outpost.client import NoOutpost, OutpostClient
-from .outpost.doorway import Doorway
-from .outpost.lane import OutpostLane
-from .outpost.sandbox import OutpostSandbox
-from .own_network import way
-from .walls import USER, Bounds, Folders, Start, hostname
+from .embedded import cgroups, limits
+from .embedded.disk import Usage
+from .embedded.disk_watch import DiskWatch
+from .embedded.sandbox import EmbeddedSandbox
+from .embedded.shelf import claim
+from .outpost.client import OutpostClient
+from .walls import USER, Bounds, Folders
 
-__all__ = ["Bounds", "Doors", "Folders", "describe", "open_lane", "open_local", "open_outpost", "why_not"]
+__all__ = ["LocalSandbox", "describe", "open_local", "why_not"]
 
-T = TypeVar("T")
-
-OPEN_S = 15.0
+CLAIM_S = 5.0
+REMOVE_S = 1.0
+# Over its limit by so much, nothing more is run in it: each command that was ended may have left something.
+MUCH = Usage(2048, 100_000)
 
 
 def describe(place: LocalPlace) -> Description:
@@ -38,16 +42,9 @@ def describe(place: LocalPlace) -> Description:
     )
 
 
-async def open_local(place: LocalPlace, state_folder: Path) -> OutpostSandbox:
+async def open_local(place: LocalPlace, state_folder: Path) -> LocalSandbox:
     """Open it behind its walls, or not at all. Raises Unsupported, ConnectError."""
-    folders = Folders.of(place, state_folder)
-    sandbox = OutpostSandbox(
-        describe(place),
-        place.environment,
-        lambda: open_outpost(place, folders),
-        lambda _: open_lane(place, folders),
-        Doors(place.name),
-    )
+    sandbox = LocalSandbox(place, Folders.of(place, state_folder))
     try:
         await sandbox.open()
     except BaseException:
@@ -56,81 +53,122 @@ async def open_local(place: LocalPlace, state_folder: Path) -> OutpostSandbox:
     return sandbox
 
 
-async def open_outpost(
-    place: LocalPlace, folders: Folders, bounds: Bounds | None = None, client_kind: type[OutpostClient] = OutpostClient
-) -> OutpostClient:
-    """One bubblewrap, one outpost, in time."""
-    door = Doorway()
+class LocalSandbox(EmbeddedSandbox):
+    """Its home and /tmp stay when it is closed. All servers that have it open share one control group and its limits.
 
-    async def greet(line: pipe.PipeLine, token: str) -> OutpostClient:
-        client = client_kind(WalledLine(line, door))
-        await client.greet(token)
-        return client
+    Over its disk's limit, commands may run that remove something; much over it, none.
+    """
 
-    try:
-        return await _open(place, folders, program.OUTPOST, greet, bounds or Bounds(), door)
-    except BaseException:
-        door.close()
-        raise
+    crowded = (
+        "it has as many processes as it may: wait until some have ended, or end all of them with delete_sandbox, which "
+        "leaves its files; `processes` under [local] in config.toml allows more"
+    )
 
+    def __init__(self, place: LocalPlace, folders: Folders) -> None:
+        super().__init__(place, folders, Bounds(), lambda: "", self._too_much, lambda: None, describe(place))
+        self._place = place
+        self._folders = folders
+        self._group = cgroups.Group()
+        self._lock: int | None = None
+        self._moving_in = asyncio.Lock()
+        self._watching: list[asyncio.Task[object]] = []
+        self._disk: DiskWatch | None = None
+        self.limits = Limits()
 
-@dataclass(frozen=True)
-class Doors:
-    """The ways to ports inside, which no other bubblewrap would see: each has a network of its own."""
+    async def _reach(self) -> OutpostClient:
+        async with self._moving_in:
+            if self._lock is None:
+                await self._move_in()
+        return await super()._reach()
 
-    name: str
+    async def _move_in(self) -> None:
+        """Put its limits in force, and have its disk watched."""
+        limits.check(self._place.limits)
+        footing = await bubblewrap.find_footing()
+        if isinstance(footing, str):
+            raise Unsupported(footing)
+        root = self._folders.root
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = await asyncio.to_thread(claim_patiently, root)
+            self._group = cgroups.make(cgroups.plan(cgroups.find_bases(), group_name(root)))
+        except OSError as problem:
+            raise ConnectError(f"unable to open {self._place.name}: {root}: {problem.strerror}") from None
+        shares_user, shm_mb = bool(footing.step_down), self._place.shm_mb
+        held = limits.hold(self._place.limits, self._group, shares_user=shares_user, is_disk_real=False, shm_mb=shm_mb)
+        self._bounds, self.limits = held.bounds, held.limits
+        most = limits.most_on_disk(held.limits)
+        self._disk = DiskWatch(root, most, lambda: self.is_in_use, self.end_all, is_new=False)
+        # What it holds already is measured while it is being opened.
+        self._watching = [asyncio.ensure_future(self._disk.look()), asyncio.ensure_future(self._disk.run())]
 
-    async def connect(self, client: OutpostClient, port: int) -> Stream:
-        assert isinstance(client.line, WalledLine)
-        return await client.line.door.connect(client, port, self.name)
+    def _too_much(self) -> str:
+        return self._over_limit("remove something with a short command, or ")
+
+    def _over_limit(self, advice: str = "") -> str:
+        used = self._disk.over if self._disk else None
+        if not used:
+            return ""
+        return (
+            f"{self._place.name} holds {limits.too_much(used, self.limits)}: {advice}let its owner remove something "
+            f"from {self._folders.root} or set a larger disk_mb under [local] in config.toml"
+        )
+
+    async def _look_again(self) -> None:
+        """Something may have been removed since, even from outside."""
+        if self._disk and self._disk.over:
+            await self._disk.look()
+
+    def _refuse_more(self) -> None:
+        most = limits.most_on_disk(self.limits).plus(MUCH)
+        if self._disk and self._disk.over and self._disk.over.exceeds(most):
+            raise ConnectError(self._over_limit())
+
+    async def run(
+        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
+    ) -> Completed | Running:
+        await self._look_again()
+        return await super().run(command, patience_s=patience_s, progress=progress)
+
+    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+        await self._look_again()
+        return await super().write(path, data, expected=expected)
+
+    async def open_lane(self) -> Lane:
+        await self._look_again()
+        return await super().open_lane()
 
     async def close(self) -> None:
-        """They end with their lines."""
+        """All of its processes end, unless another server has it open too; then those of this one do."""
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+        await super().close()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            await asyncio.to_thread(leave, lock, self._group)
 
 
-class WalledLine:
-    """A line through the walls, and the door beside it for what is no frame."""
-
-    def __init__(self, line: pipe.PipeLine, door: Doorway) -> None:
-        self._line = line
-        self.door = door
-        self.write, self.read = line.write, line.read
-
-    def close(self) -> None:
-        self._line.close()
-        self.door.close()
+def group_name(root: Path) -> str:
+    return f"local-{hashlib.sha256(os.fsencode(root)).hexdigest()[:12]}"
 
 
-async def open_lane(place: LocalPlace, folders: Folders, bounds: Bounds | None = None) -> OutpostLane:
-    """Another bubblewrap with the same walls, and a lane in it, which needs no network to move files."""
-
-    async def greet(line: pipe.PipeLine, token: str) -> OutpostLane:
-        lane = OutpostLane(line, place.name)
-        await lane.greet(token)
-        return lane
-
-    offline = replace(place, network=NO_NETWORK)
-    return await _open(offline, folders, program.LANE, greet, bounds or Bounds())
+def claim_patiently(root: Path) -> int:
+    """In use by us too. Another server that is leaving it at this moment has it for itself until it has left."""
+    until = time.monotonic() + CLAIM_S
+    while (lock := claim(root)) is None:
+        if time.monotonic() > until:
+            raise TimeoutError(0, "another server does not let go of it")
+        time.sleep(0.01)
+    return lock
 
 
-async def _open(
-    place: LocalPlace,
-    folders: Folders,
-    pieces: tuple[str, ...],
-    greet: Callable[[pipe.PipeLine, str], Awaitable[T]],
-    bounds: Bounds,
-    door: Doorway | None = None,
-) -> T:
-    footing = await bubblewrap.find_footing()
-    if isinstance(footing, str):
-        raise Unsupported(footing)
-    if reason := await way.why_not(place.network, footing):
-        raise Unsupported(reason)
+def leave(lock: int, group: cgroups.Group) -> None:
+    """Remove the control group where nobody else has it in use."""
     try:
-        folders.prepare(footing, hostname(place.name))
-        start = Start(place, folders, footing, pieces, bounds, door)
-        return await within(start.greeted(greet), OPEN_S)
-    except (asyncio.TimeoutError, TimeoutError):
-        raise Unreachable(f"unable to open {place.name}: no answer from behind its walls in {OPEN_S:.0f} s") from None
-    except (OSError, NoOutpost) as problem:
-        raise ConnectError(f"unable to open {place.name}: {problem}") from None
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        group.remove(REMOVE_S)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(lock)

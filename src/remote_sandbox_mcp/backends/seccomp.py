@@ -14,6 +14,8 @@ LOAD, EQUAL, ABOVE, ANY_BIT, RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
 NUMBER_AT, ABI_AT, FIRST_ARGUMENT_AT, SECOND_ARGUMENT_AT = 0, 4, 16, 24
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000
 NEW_USER_NAMESPACE = 0x10000000
+# The two modes of fallocate that give room back instead of taking it.
+PUNCH_HOLE, COLLAPSE_RANGE = 0x02, 0x08
 # Types into a terminal, or copies from its screen, as its user would.
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 # Up to netlink they belong to the network namespace; beyond it vsock reaches the hypervisor, bluetooth the radio.
@@ -36,6 +38,7 @@ class Abi:
     bpf: int
     perf_event_open: int
     userfaultfd: int
+    fallocate: int
     io_uring_setup: int = 425
     clone3: int = 435
 
@@ -43,13 +46,13 @@ class Abi:
 # Architectures that are younger than the table of numbers that they share.
 GENERIC = {
     **{"socket": 198, "clone": 220, "unshare": 97, "add_key": 217, "request_key": 218, "keyctl": 219},
-    **{"ioctl": 29, "bpf": 280, "perf_event_open": 241, "userfaultfd": 282},
+    **{"ioctl": 29, "bpf": 280, "perf_event_open": 241, "userfaultfd": 282, "fallocate": 47},
 }
 ABIS = {
     "x86_64": Abi(
         0xC000003E,
         **{"socket": 41, "clone": 56, "unshare": 272, "add_key": 248, "request_key": 249, "keyctl": 250},
-        **{"ioctl": 16, "bpf": 321, "perf_event_open": 298, "userfaultfd": 323},
+        **{"ioctl": 16, "bpf": 321, "perf_event_open": 298, "userfaultfd": 323, "fallocate": 285},
     ),
     "aarch64": Abi(0xC00000B7, **GENERIC),
     "riscv64": Abi(0xC00000F3, **GENERIC),
@@ -71,6 +74,12 @@ def refuse_if(number: int, test: int, value: int, error: int, at: int = FIRST_AR
     return step(EQUAL, number, 0, 4) + step(LOAD, at) + verdict
 
 
+def refuse_without(number: int, bits: int, error: int, at: int) -> bytes:
+    """Refuse a call whose argument has none of the bits."""
+    verdict = step(ANY_BIT, bits, 1, 0) + step(RETURN, REFUSE | error) + step(LOAD, NUMBER_AT)
+    return step(EQUAL, number, 0, 4) + step(LOAD, at) + verdict
+
+
 def assemble(abi: Abi) -> bytes:
     foreign = step(LOAD, ABI_AT) + step(EQUAL, abi.audit, 1, 0) + step(RETURN, REFUSE | errno.ENOSYS)
     # x32 shares its ABI word with x86_64 and differs in the number.
@@ -88,7 +97,10 @@ def assemble(abi: Abi) -> bytes:
         refuse_if(number, ANY_BIT, NEW_USER_NAMESPACE, errno.EPERM) for number in (abi.clone, abi.unshare)
     )
     sockets = refuse_if(abi.socket, ABOVE, LAST_FAMILY, errno.EAFNOSUPPORT)
-    return foreign + x32 + refused + unreadable + nested + terminals + sockets + step(RETURN, ALLOW)
+    # It takes the whole disk in an instant, before anybody can notice. Not all file systems know it, so programs that
+    # call it go on without, or write.
+    room = refuse_without(abi.fallocate, PUNCH_HOLE | COLLAPSE_RANGE, errno.EOPNOTSUPP, SECOND_ARGUMENT_AT)
+    return foreign + x32 + refused + unreadable + nested + terminals + sockets + room + step(RETURN, ALLOW)
 
 
 def abi_here() -> Abi | None:

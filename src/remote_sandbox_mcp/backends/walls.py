@@ -7,7 +7,8 @@ import marshal
 import os
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.util import MAGIC_NUMBER
@@ -19,6 +20,7 @@ from ..core.machine import LocalPlace
 from ..core.network import Reach
 from . import bubblewrap, images, outpost, seccomp
 from .bubblewrap import Footing
+from .images import Image
 from .outpost import pipe, program
 from .outpost.doorway import Doorway
 from .own_network import way
@@ -47,6 +49,9 @@ class Bounds:
 JOIN = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 1; shift; done; shift; exec "$@"'
 
 
+READ = "read=io.BufferedReader(io.FileIO(0,closefd=False),1).read;"
+
+
 @dataclass(frozen=True)
 class Start:
     """One bubblewrap about to be started, and what shall run behind its walls."""
@@ -60,35 +65,48 @@ class Start:
 
     async def greeted(self, greet: Callable[[pipe.PipeLine, str], Awaitable[T]]) -> T:
         token, doors = secrets.token_hex(16), (self.door.far,) if self.door else ()
-        with seccomp.filter_file(self.footing.abi) as file:
-            arguments = [*self.joining(), *self.networked(), *self.walls(file), *self.program(token, doors)]
+        with seccomp.filter_file(self.footing.abi) as file, self.image() as image:
+            arguments = [*self.before_walls(), *self.walls(file, image), *self.program(token, doors, image)]
             environment = {**ENVIRONMENT, **way.variables(self.place.network)}
             line = await pipe.start(arguments, environment, (file, *doors))
-        if self.door:
-            self.door.leave_inside()
-        try:
-            line.write(first_process() + compiled(self.pieces) + program.packed(self.pieces))
-            return await greet(line, token)
-        except BaseException:
-            line.close()
-            raise
+            if self.door:
+                self.door.leave_inside()
+            try:
+                line.write(first_process() + compared(image) if image else b"")
+                line.write(first_process() + compiled(self.pieces) + program.packed(self.pieces))
+                return await greet(line, token)
+            except BaseException:
+                line.close()
+                raise
 
     def joining(self) -> list[str]:
         return ["/bin/sh", "-c", JOIN, "sh", *self.bounds.joins, "--"] if self.bounds.joins else []
 
-    def networked(self) -> list[str]:
+    def before_walls(self) -> list[str]:
         """After the control group, so that what carries the network counts as the sandbox's own."""
-        return way.prefix(self.place.network, self.footing)
+        return [*self.joining(), *way.prefix(self.place.network, self.footing)]
 
-    def walls(self, seccomp_file: int) -> list[str]:
-        folders = self.folders
+    @contextmanager
+    def image(self) -> Iterator[Image | None]:
+        """Held open until the first process has compared what was bound with it."""
+        if not self.place.image:
+            yield None
+            return
+        with images.opened(self.place.image, self.folders.state, SYNTHETIC) as image:
+            yield image
+
+    def walls(self, seccomp_file: int, image: Image | None) -> list[str]:
+        folders, room = self.folders, images.ROOM if image else ""
+        runs = f"{room}/tmp/remote-sandbox-{self.footing.user}"
         return [
             *bubblewrap.namespaces(self.footing, seccomp_file, network=bool(self.place.network)),
+            *(images.RIGHTS_TO_ENTER if image else ()),
             *("--hostname", hostname(self.place.name)),
-            *(self.image() if self.place.image else self.system()),
-            *bubblewrap.kernel_folders(self.footing, self.bounds.shm_mb),
-            *("--dir", "/home", "--bind", str(folders.home), HOME, "--bind", str(folders.tmp), "/tmp"),
-            *(("--bind", str(folders.runs), f"/tmp/remote-sandbox-{self.footing.user}") if folders.runs else ()),
+            *(self.room(image) if image else self.system()),
+            *bubblewrap.kernel_folders(self.bounds.shm_mb, room),
+            *("--dir", f"{room}/home", "--bind", str(folders.home), f"{room}{HOME}"),
+            *("--bind", str(folders.tmp), f"{room}/tmp"),
+            *(("--bind", str(folders.runs), runs) if folders.runs else ()),
             *("--remount-ro", "/", "--"),
         ]
 
@@ -103,44 +121,57 @@ class Start:
             *("--dir", "/var", "--symlink", "../tmp", "/var/tmp"),
         ]
 
-    def image(self) -> list[str]:
-        root = Path(self.place.image)
-        is_lent = images.find_python(root) == images.LENT_PYTHON
+    def room(self, image: Image) -> list[str]:
+        """The image's system, and the host's Python beside it, which enters it."""
         return [
-            *images.folders(root, SYNTHETIC, self.folders.tmp),
-            *self.folders.settings(),
-            *self.resolver(),
-            *(images.lent(self.folders.lend_python()) if is_lent else ()),
+            *bubblewrap.system_folders(),
+            *bubblewrap.find_python()[1],
+            *image.walls(self.folders.tmp),
+            *self.folders.settings(images.ROOM),
+            *self.resolver(images.ROOM),
+            *(images.lent(self.folders.lend_python()) if image.is_python_lent else ()),
         ]
 
-    def resolver(self) -> tuple[str, ...]:
+    def resolver(self, room: str = "") -> tuple[str, ...]:
         """Who resolves names: nobody where a proxy does."""
         if self.place.network.reach is Reach.OUTSIDE:
-            return ("--ro-bind", str(self.folders.root / "etc" / "resolv.conf"), "/etc/resolv.conf")
+            return ("--ro-bind", str(self.folders.root / "etc" / "resolv.conf"), f"{room}/etc/resolv.conf")
         shared = self.place.network.reach is Reach.HOST
-        return ("--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf") if shared else ()
+        return ("--ro-bind-try", "/etc/resolv.conf", f"{room}/etc/resolv.conf") if shared else ()
 
-    def program(self, token: str, doors: tuple[int, ...]) -> list[str]:
-        image = self.place.image
-        python = images.find_python(Path(image)) if image else bubblewrap.find_python()[0]
-        return [python, "-IS", "-c", self.loader(python, doors), token]
+    def program(self, token: str, doors: tuple[int, ...], image: Image | None) -> list[str]:
+        python = bubblewrap.find_python()[0]
+        if image is None:
+            return [python, "-IS", "-c", self.loader(python, doors), token]
+        # Nothing of the image runs before the host's Python has given up all rights and compared what was bound.
+        inside = [image.python, "-IS", "-c", self.loader(image.python, doors, is_second=True), token]
+        enter = f"check_entries(eval(read({len(compared(image))})));{self.first(images.ROOM)}"
+        leave = f"os.environ['PATH']={bubblewrap.SYSTEM_PATH!r};os.execv({image.python!r},{inside!r})"
+        return [python, "-IS", "-c", f"import io,os,sys;{READ}exec(read({len(first_process())}));{enter}{leave}"]
 
-    def loader(self, python: str, doors: tuple[int, ...]) -> str:
+    def loader(self, python: str, doors: tuple[int, ...], *, is_second: bool = False) -> str:
         """Python that takes the first process and then the outpost from its input: all can see a command line."""
         # No command may have a door: what comes through it is taken for the outpost's own.
         shut = "".join(f"os.set_inheritable({door},False);" for door in doors)
         # A Python that was lent knows itself by a name under which nothing can start it.
-        known = f"import io,os,sys;sys.executable={python!r};{shut}"
+        known = f"import io,os,sys;sys.executable={python!r};{shut}{READ}"
         sizes = len(first_process()), len(compiled(self.pieces)), len(program.packed(self.pieces))
-        read = "read=io.BufferedReader(io.FileIO(0,closefd=False),1).read;"
-        first = f"exec(read({sizes[0]}));stand_first({self.footing.step_down},{dict(self.bounds.rlimits)!r});"
-        return f"{known}{read}{first}run_outpost(read({sizes[1]}),read({sizes[2]}),{MAGIC_NUMBER!r},globals())"
+        first = f"exec(read({sizes[0]}));{'' if is_second else self.first()}keep_to_itself();"
+        return f"{known}{first}run_outpost(read({sizes[1]}),read({sizes[2]}),{MAGIC_NUMBER!r},globals())"
+
+    def first(self, room: str = "") -> str:
+        return f"stand_first({self.footing.step_down},{dict(self.bounds.rlimits)!r},{room!r});"
 
 
 @functools.cache
 def compiled(pieces: tuple[str, ...]) -> bytes:
     """For a Python of the same kind as ours, which needs as long to compile it as for all else of its start."""
     return marshal.dumps(compile(program.source(pieces), "outpost", "exec"))
+
+
+def compared(image: Image) -> bytes:
+    """What must have been bound, for the first process; it may be too long for a command line."""
+    return repr(image.identities).encode()
 
 
 @functools.cache
@@ -156,18 +187,19 @@ def hostname(name: str) -> str:
 class Folders:
     """What stays of a local sandbox, closed to other users by its outermost folder.
 
-    `runs` is a place for the outpost's own records where the disk of commands has a size: what they do when it is full
-    can be told only from there.
+    `state` is the state folder that it lies in, where no image may be. `runs` is a place for the outpost's own records
+    where the disk of commands has a size: what they do when it is full can be told only from there.
     """
 
     root: Path
+    state: Path
     runs: Path | None = None
 
     @classmethod
     def of(cls, place: LocalPlace, state_folder: Path) -> Folders:
         if not re.fullmatch(r"\w[\w.@ -]*", place.name):
             raise ConfigError(f"the local sandbox's name {place.name!r} cannot be the name of a folder; use letters")
-        return cls(state_folder.absolute() / "local" / place.name)
+        return cls(state_folder.absolute() / "local" / place.name, state_folder)
 
     @property
     def home(self) -> Path:
@@ -202,10 +234,10 @@ class Folders:
             script.chmod(0o755)
         return script
 
-    def settings(self) -> list[str]:
+    def settings(self, room: str = "") -> list[str]:
         etc = self.root / "etc"
-        bound = (word for name in SYNTHETIC for word in ("--ro-bind", str(etc / name), f"/etc/{name}"))
-        return ["--dir", "/etc", *bound]
+        bound = (word for name in SYNTHETIC for word in ("--ro-bind", str(etc / name), f"{room}/etc/{name}"))
+        return ["--dir", f"{room}/etc", *bound]
 
 
 SYNTHETIC = ("passwd", "group", "hostname", "hosts", "nsswitch.conf")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.command import Environment
+from ..core.disposable import Limits
 from ..core.machine import LocalPlace, Machine
 from ..core.network import NO_NETWORK
 from ..core.permission import HOOK_NAME, Hook, Notify, read_address
@@ -285,7 +286,14 @@ def _local(document: Mapping[str, Any], file: str, machines: Iterable[Machine], 
         return None
     environment = Environment(values.get("shell", ()), values.get("init", ()), values.get("env", {}))
     network = replace(values.get("network", NO_NETWORK), private_ranges=values.get("private_ranges", ()))
-    local = LocalPlace(values.get("name") or "local", network, environment)
+    held = Limits(**{name: values[name] for name in ("cpu", "memory_mb", "processes", "disk_mb") if name in values})
+    local = LocalPlace(
+        values.get("name") or "local",
+        network,
+        environment,
+        limits=held,
+        shm_mb=values.get("shm_mb", 0),
+    )
     if any(machine.name == local.name for machine in machines):
         tell(
             f"The embedded sandbox is left out: a machine is named {quoted(local.name)} as well; "

@@ -48,6 +48,11 @@ LOCAL_READERS: dict[str, Reader] = {
     "shell": readers.words,
     "init": readers.lines,
     "env": readers.variables,
+    "cpu": readers.amount,
+    "memory_mb": readers.some,
+    "processes": readers.some,
+    "disk_mb": readers.some,
+    "shm_mb": readers.some,
 }
 NOTIFY_READERS: dict[str, Reader] = {
     "desktop": readers.flag,

@@ -70,7 +70,9 @@ def _login(login: Login) -> dict[str, Any]:
 
 
 def _local(local: LocalPlace) -> dict[str, Any]:
-    shown = {"private_ranges": list(local.network.private_ranges), **_environment(local.environment)}
+    limits = {name: getattr(local.limits, name) for name in ("cpu", "memory_mb", "processes", "disk_mb")}
+    set_ones = {name: value for name, value in {**limits, "shm_mb": local.shm_mb}.items() if value}
+    shown = {"private_ranges": list(local.network.private_ranges), **_environment(local.environment), **set_ones}
     return _filled(name=local.name, network=_network(local.network), **shown)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .command import Environment
+from .disposable import Limits
 from .network import NO_NETWORK, Network
 from .secret import Secret
 
@@ -63,10 +64,13 @@ class Machine:
 class LocalPlace:
     """The embedded sandbox on this machine: bubblewrap around a private home.
 
-    `image` is a folder with a root file system, or empty for the host's own; both are read-only.
+    `image` is a folder with a root file system, or empty for the host's own; both are read-only. `shm_mb` is the size
+    of /dev/shm, and 0 the usual one.
     """
 
     name: str = "local"
     network: Network = NO_NETWORK
     environment: Environment = field(default_factory=Environment)
     image: str = ""
+    limits: Limits = field(default_factory=Limits)
+    shm_mb: int = 0

@@ -159,6 +159,12 @@ class Group:
         for folder in self.folders:
             _remove(folder, until)
 
+    def remove(self, seconds: float) -> None:
+        """Remove it once nothing is in it any more; what is in it after that time stays, and so does the group."""
+        until = time.monotonic() + seconds
+        for folder in self.folders:
+            _remove(folder, until)
+
     def _kill(self) -> bool:
         """Whether there was anybody left."""
         members = self.members()

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..bubblewrap import SYSTEM_PATH
@@ -15,6 +16,9 @@ NO_SETUID, NO_DEVICES = 2, 4
 DETACH = 2
 # A file needs a page; those who make many small ones reach this first.
 FILES_PER_MB = 512
+# A disk has a table entry for 16 KB, as a rule; few projects have smaller files on average, but many are small.
+FILES_PER_MB_ON_DISK = 64
+LEAST_FILES = 20_000
 
 
 def mount_sized(folder: Path, megabytes: int, owner: int = 0) -> bool:
@@ -35,11 +39,44 @@ def unmount(folder: Path) -> None:
         ctypes.CDLL(None).umount2(os.fsencode(folder), DETACH)
 
 
-def measure(folder: Path) -> int:
-    """The megabytes that the files below take; `du` follows no link, and no tree is too deep for it."""
-    told = subprocess.run(["du", "-skx", str(folder)], capture_output=True, env={"PATH": SYSTEM_PATH}, check=False)
+@dataclass(frozen=True)
+class Usage:
+    """What files take of a disk: room, and entries in its tables, of which it has a fixed number as well."""
+
+    megabytes: int
+    files: int
+
+    def exceeds(self, most: Usage) -> bool:
+        return self.megabytes > most.megabytes or self.files > most.files
+
+    def plus(self, more: Usage) -> Usage:
+        return Usage(self.megabytes + more.megabytes, self.files + more.files)
+
+
+def most_files(megabytes: int) -> int:
+    """How many files may share so much room on the host's disk, which has a table entry for about as many."""
+    return max(LEAST_FILES, megabytes * FILES_PER_MB_ON_DISK)
+
+
+def measure(folder: Path) -> Usage:
+    """What the files below take; `du` follows no link, and no tree is too deep for it."""
+    return Usage(_du("-skx", folder) >> 10, _du("-sx", folder, "--inodes"))
+
+
+def _du(flags: str, folder: Path, *more: str) -> int:
+    words = ["du", flags, *more, str(folder)]
+    told = subprocess.run(words, capture_output=True, env={"PATH": SYSTEM_PATH}, check=False)
     size = told.stdout.split(b"\t")[0]
-    return int(size) >> 10 if size.isdigit() else 0
+    return int(size) if size.isdigit() else 0
+
+
+def room_left(folder: Path) -> Usage:
+    """What the file system there can still take, from anybody; nothing where it cannot be asked."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return Usage(0, 0)
+    return Usage((found.f_bfree * found.f_frsize) >> 20, found.f_ffree)
 
 
 def remove_tree(folder: Path) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import resource
 from dataclasses import dataclass, replace
 
 from ...core.disposable import Limits
 from ...core.errors import BadArgument, Unsupported
 from ..walls import Bounds
-from . import cgroups
+from . import cgroups, disk, processes
 from .cgroups import Group
+from .disk import Usage
 
 PROCESSES = 512
 MEMORY_MB = 4096
@@ -50,7 +53,19 @@ def has_real_disk(limits: Limits) -> bool:
     return any(IN_MEMORY in line for line in limits.told)
 
 
-def hold(asked: Limits, group: Group, *, shares_user: bool, is_disk_real: bool) -> Held:
+def most_on_disk(limits: Limits) -> Usage:
+    return Usage(limits.disk_mb, disk.most_files(limits.disk_mb))
+
+
+def too_much(used: Usage, limits: Limits) -> str:
+    """What a sandbox holds that is over its limit, and the limit."""
+    most = most_on_disk(limits)
+    if used.megabytes > most.megabytes:
+        return f"{used.megabytes} MB in its home and /tmp, more than the {most.megabytes} MB that it may"
+    return f"{used.files} files in its home and /tmp, more than the {most.files} that it may"
+
+
+def hold(asked: Limits, group: Group, *, shares_user: bool, is_disk_real: bool, shm_mb: int = 0) -> Held:
     """Put the limits in force, by a control group where there is one.
 
     `shares_user`: other sandboxes run as the same user of the host, who is what an rlimit counts processes of.
@@ -63,10 +78,10 @@ def hold(asked: Limits, group: Group, *, shares_user: bool, is_disk_real: bool) 
         memory,
         _processes(wanted.processes, group, rlimits, shares_user=shares_user),
         *_cpu(asked.cpu, group),
-        _disk(asked.disk_mb, rlimits, is_real=is_disk_real),
+        _disk(wanted, rlimits, is_real=is_disk_real),
     )
     # What lies there counts as memory, and ending processes does not free it.
-    shm_mb = min(SHM_MB, memory_mb // 4 or SHM_MB)
+    shm_mb = shm_mb or min(SHM_MB, memory_mb // 4 or SHM_MB)
     return Held(replace(wanted, memory_mb=memory_mb, told=told), Bounds(rlimits, group.joins, shm_mb))
 
 
@@ -88,6 +103,9 @@ def _processes(wanted: int, group: Group, rlimits: dict[int, int], *, shares_use
         return f"processes: {wanted}, held by a control group"
     rlimits[resource.RLIMIT_NPROC] = wanted
     counted = "counted over all sandboxes of this server" if shares_user else "counted in its user namespace"
+    if not shares_user and not processes.are_counted_by_namespace(platform.release()):
+        rlimits[resource.RLIMIT_NPROC] += processes.threads_of(os.geteuid())
+        counted = "counted with those that its user had already, because this kernel counts all of a user's"
     return f"processes: {wanted}, held by an rlimit and {counted}"
 
 
@@ -99,15 +117,16 @@ def _cpu(asked: float, group: Group) -> tuple[str, ...]:
     return ("cpu: not limited, because this server may not make control groups for cpu",)
 
 
-def _disk(asked_mb: int, rlimits: dict[int, int], *, is_real: bool) -> str:
+def _disk(wanted: Limits, rlimits: dict[int, int], *, is_real: bool) -> str:
     if is_real:
         return (
-            f"disk: {asked_mb} MB for its home and /tmp together, held by {IN_MEMORY}, which counts as its "
+            f"disk: {wanted.disk_mb} MB for its home and /tmp together, held by {IN_MEMORY}, which counts as its "
             "memory and does not survive a restart of this machine"
         )
-    if asked_mb:
-        rlimits[resource.RLIMIT_FSIZE] = asked_mb << 20
+    # One file alone cannot pass it; many are noticed as soon as the host's disk has lost as much.
+    rlimits[resource.RLIMIT_FSIZE] = wanted.disk_mb << 20
+    most = most_on_disk(wanted)
     return (
-        f"disk: {asked_mb or DISK_MB} MB for its home and /tmp together, watched: once over, its processes are ended "
-        "and commands refused"
+        f"disk: {most.megabytes} MB and {most.files} files for its home and /tmp together, watched: once over, its "
+        "processes are ended and commands refused"
     )

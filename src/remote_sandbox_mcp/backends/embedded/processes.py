@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Iterable
@@ -45,6 +46,23 @@ def family(roots: Iterable[int]) -> set[int]:
             found.add(pid)
             pending += children.get(pid, [])
     return found
+
+
+def are_counted_by_namespace(kernel: str) -> bool:
+    """Whether an rlimit counts the processes of one user namespace, or all that its user has: since Linux 5.14."""
+    version = re.match(r"(\d+)\.(\d+)", kernel)
+    return version is not None and (int(version[1]), int(version[2])) >= (5, 14)
+
+
+def threads_of(user: int) -> int:
+    return sum(_threads(name, user) for name in filter(str.isdigit, os.listdir("/proc")))
+
+
+def _threads(pid: str, user: int) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) if os.stat(f"/proc/{pid}").st_uid == user else 0
+    except OSError:
+        return 0
 
 
 def stop(home: Path) -> None:

@@ -51,7 +51,7 @@ class EmbeddedProvider:
         network = self._network(bool(order.network), order.hosts)
         if reason := await way.why_not(network, footing):
             raise Unsupported(reason)
-        image = str(images.check(order.image, self._private())) if order.image else ""
+        image = str(images.check(order.image, self._shelf.root.parent)) if order.image else ""
         await self._swept()
         try:
             tenant = self._make(disposable_id, order, image, footing)
@@ -89,10 +89,6 @@ class EmbeddedProvider:
                     f"network: {host} is in a private network or of this computer, where an embedded sandbox may not "
                     "go; its operator can allow it with private_ranges under [disposable] in config.toml"
                 )
-
-    def _private(self) -> tuple[Path, ...]:
-        """What no image may hold: an image is named by whoever asks for a sandbox."""
-        return Path(os.path.expanduser("~")), self._shelf.root.parent
 
     def _prepare(self, disposable_id: str, order: SandboxOrder, image: str, footing: Footing, lock: int) -> Tenant:
         box, asked, now = self._shelf.box(disposable_id), order.limits, time.time()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import time
 from collections.abc import Callable
 from weakref import WeakSet
 
 from ...core.command import Command, Completed, Running
-from ...core.errors import ConnectError
+from ...core.errors import ConnectError, LostContact
 from ...core.files import Written
 from ...core.lane import Lane
 from ...core.machine import LocalPlace
 from ...core.progress import Progress, silent
 from ...core.sandbox import Capabilities, Description
-from .. import local
+from .. import walled
 from ..outpost.client import OutpostClient
 from ..outpost.lane import OutpostLane
 from ..outpost.sandbox import OutpostSandbox
@@ -38,12 +40,21 @@ class StillClient(OutpostClient):
             self._tasks.append(asyncio.create_task(self._watch()))
 
 
+CROWDED = (
+    "it has as many processes as it may: wait until some have ended, stop its jobs with stop_background_task, or "
+    "delete it with delete_sandbox and create another"
+)
+
+
 class EmbeddedSandbox(OutpostSandbox):
     """Refuses, in one sentence, what its state forbids.
 
     `closed` says why it cannot be reached now, `full` why nothing more may be done in it; empty where there is no
-    reason. `release` lets what is frozen go on: nothing frozen can be ended.
+    reason. `release` lets what is frozen go on: nothing frozen can be ended. `crowded` says what helps when it has as
+    many processes as it may.
     """
+
+    crowded = CROWDED
 
     def __init__(
         self,
@@ -53,19 +64,21 @@ class EmbeddedSandbox(OutpostSandbox):
         closed: Callable[[], str],
         full: Callable[[], str],
         release: Callable[[], None],
+        description: Description | None = None,
     ) -> None:
         async def start() -> OutpostClient:
             if reason := closed():
                 raise ConnectError(reason)
-            return await local.open_outpost(place, folders, bounds, StillClient)
+            return await walled.open_outpost(place, folders, self._bounds, StillClient)
 
         super().__init__(
-            describe(place),
+            description or describe(place),
             place.environment,
             start,
-            lambda _: local.open_lane(place, folders, bounds),
-            local.Doors(place.name),
+            lambda _: walled.open_lane(place, folders, self._bounds),
+            walled.Doors(place.name),
         )
+        self._bounds = bounds
         self._closed = closed
         self._full = full
         self._release = release
@@ -81,7 +94,12 @@ class EmbeddedSandbox(OutpostSandbox):
         self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
     ) -> Completed | Running:
         self._refuse_more()
-        return await super().run(command, patience_s=patience_s, progress=progress)
+        try:
+            return await super().run(command, patience_s=patience_s, progress=progress)
+        except LostContact as lost:
+            if reason := self._full():
+                raise LostContact(f"{reason}. All that ran in it was ended", **vars(lost)) from None
+            raise
 
     async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
         self._refuse_more()
@@ -92,6 +110,11 @@ class EmbeddedSandbox(OutpostSandbox):
         self._lanes_to_come += 1
         try:
             lane = await super().open_lane()
+        except ConnectError as problem:
+            # Another bubblewrap is needed for it, which says so itself.
+            if os.strerror(errno.EAGAIN) in str(problem):
+                raise ConnectError(f"{problem}; {self.crowded}") from None
+            raise
         finally:
             self._lanes_to_come -= 1
         assert isinstance(lane, OutpostLane)
@@ -99,8 +122,17 @@ class EmbeddedSandbox(OutpostSandbox):
         return lane
 
     @property
+    def is_in_use(self) -> bool:
+        return self.is_open or self.is_moving_files
+
+    @property
     def is_moving_files(self) -> bool:
         return self._lanes_to_come > 0 or any(lane.is_alive for lane in self._lanes)
+
+    async def end_all(self) -> None:
+        """End what runs in it, and what brings files into it."""
+        await asyncio.gather(*(lane.close() for lane in list(self._lanes)), return_exceptions=True)
+        await EmbeddedSandbox.close(self)
 
     async def settle(self) -> None:
         """On return nothing is being opened."""

@@ -15,13 +15,11 @@ from ...core.errors import SandboxError
 from ...core.machine import LocalPlace
 from ...core.network import Network
 from ..walls import Bounds, Folders
-from . import cgroups, disk, limits, processes
+from . import cgroups, limits, processes
+from .disk_watch import DiskWatch
 from .sandbox import EmbeddedSandbox
 from .shelf import Record, Shelf, is_alone
 
-LOOK_S = 1.0
-# Of the time between two looks at its disk.
-SHARE_OF_LOOKING = 0.05
 LONGEST_NAP_S = 3600.0
 
 
@@ -43,8 +41,7 @@ class Tenant:
         self._lock = lock
         self._group = cgroups.known(record.groups)
         runs = shelf.runs(record.made.id)
-        self._folders = Folders(shelf.box(record.made.id), runs if runs.exists() else None)
-        self._used_mb = 0
+        self._folders = Folders(shelf.box(record.made.id), shelf.root.parent, runs if runs.exists() else None)
         self._is_paused = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Task[None] | None = None
@@ -52,8 +49,14 @@ class Tenant:
         environment = replace(usual, env={**usual.env, **env})
         place = LocalPlace(made.title, network, environment, made.image)
         self.sandbox = EmbeddedSandbox(place, self._folders, bounds, self._closed, self._full, self._release)
+        self._disk = DiskWatch(
+            self._folders.root, limits.most_on_disk(made.limits), self._is_active, self.sandbox.end_all, is_new=True
+        )
         if not limits.has_real_disk(made.limits):
-            self._later(self._watch_disk())
+            self._later(self._disk.run())
+
+    def _is_active(self) -> bool:
+        return self.sandbox.is_in_use and not self._is_paused
 
     def _closed(self) -> str:
         if self._is_over():
@@ -70,12 +73,12 @@ class Tenant:
         return 0 < self.record.made.expires <= time.time()
 
     def _full(self) -> str:
-        made = self.record.made
-        if not self._used_mb:
+        made, used = self.record.made, self._disk.over
+        if not used:
             return ""
         return (
-            f"{made.title} holds {self._used_mb} MB in its home and /tmp, more than the {made.limits.disk_mb} MB that "
-            "it may: take what you need out of it, delete it, and create another with a larger disk_mb"
+            f"{made.title} holds {limits.too_much(used, made.limits)}: take what you need out of it, delete it, and "
+            "create another with a larger disk_mb"
         )
 
     def warm(self) -> None:
@@ -102,19 +105,6 @@ class Tenant:
             await asyncio.sleep(min(left, LONGEST_NAP_S))
         self._timer = None
         await expire(self.record.made)
-
-    async def _watch_disk(self) -> None:
-        took = 0.0
-        while True:
-            await asyncio.sleep(max(LOOK_S, took / SHARE_OF_LOOKING))
-            if not self.sandbox.is_open or self._is_paused:
-                continue
-            begun = time.monotonic()
-            used_mb = await asyncio.to_thread(disk.measure, self._folders.root)
-            took = time.monotonic() - begun
-            if used_mb > self.record.made.limits.disk_mb:
-                self._used_mb = used_mb
-                await self.sandbox.close()
 
     def is_alone(self) -> bool:
         """Whether no other server has it in use."""

@@ -38,14 +38,19 @@ Answer = tuple[Exchange, dict[str, Any]]
 
 
 class OutpostJobs:
-    """The jobs of a machine with an outpost."""
+    """The jobs of a machine with an outpost; `explained` is what is said of a request that the machine refuses."""
 
     def __init__(
-        self, description: Description, environment: Environment, reach: Callable[[], Awaitable[OutpostClient]]
+        self,
+        description: Description,
+        environment: Environment,
+        reach: Callable[[], Awaitable[OutpostClient]],
+        explained: Callable[[Refusal], str],
     ) -> None:
         self._description = description
         self._environment = environment
         self._reach = reach
+        self._explained = explained
         self._taught: OutpostClient | None = None
 
     async def start(self, order: JobOrder) -> JobStarted:
@@ -65,7 +70,7 @@ class OutpostJobs:
                 if refusal.reason == "elsewhere" or (refusal.reason == "killed" and attempt == 2):
                     raise lost_start(self._name, order, str(refusal)) from None
                 if refusal.reason != "killed":
-                    raise JobRefused(f"{self._name}: {refusal}", refusal.reason) from None
+                    raise JobRefused(self._explained(refusal), refusal.reason) from None
             # The same id never starts twice where the first start can be found again.
             wanted["only_in"] = place
         raise lost_start(self._name, order, "the connection was cut again and again")
@@ -160,7 +165,7 @@ class OutpostJobs:
             return await self._ask_on(client, verb, b"", order)
         except Refusal as refusal:
             kinds = {"unsupported": Unsupported, "pattern": BadArgument, "key": BadArgument, "state": NotStarted}
-            raise kinds.get(refusal.reason, Unreachable)(f"{self._name}: {refusal}") from None
+            raise kinds.get(refusal.reason, Unreachable)(self._explained(refusal)) from None
 
     async def _ask_on(self, client: OutpostClient, verb: str, raw: bytes, order: dict[str, Any]) -> Answer:
         """The verbs go ahead of the first request on a line, and are not waited for."""

@@ -37,7 +37,12 @@ class Ports(Protocol):
 
 
 class OutpostSandbox:
-    """Everything that an outpost offers, over a line that may be cut at any moment."""
+    """Everything that an outpost offers, over a line that may be cut at any moment.
+
+    `crowded` says what helps where no process can be started there, if anything is known to help.
+    """
+
+    crowded = ""
 
     def __init__(
         self,
@@ -55,7 +60,7 @@ class OutpostSandbox:
         self._client: OutpostClient | None = None
         self._opening: asyncio.Task[OutpostClient] | None = None
         self._chores: set[asyncio.Task[None]] = set()
-        self._jobs = OutpostJobs(description, environment, self._reach)
+        self._jobs = OutpostJobs(description, environment, self._reach, self._explained)
 
     @property
     def is_open(self) -> bool:
@@ -142,7 +147,7 @@ class OutpostSandbox:
             if refusal.reason == "killed":
                 # The process that kept it is gone: its folder tells whether it had begun, and what it had printed.
                 return not_missing(await self.observe(command.run_id, keep=command.keep))
-            raise NotStarted(f"{self.description.name}: {refusal}") from None
+            raise NotStarted(self._explained(refusal)) from None
 
     def _order(self, command: Command) -> dict[str, Any]:
         script = self._environment.source(command.script)
@@ -160,7 +165,8 @@ class OutpostSandbox:
 
     async def _handed_over(self, watch: _Watch, exchange: Exchange) -> Completed | Running:
         """What there is when the caller's patience ends: asked for once more, because the end of it says most."""
-        with contextlib.suppress(ConnectError, asyncio.TimeoutError, TimeoutError):
+        # Where no process can be started to look, what has come so far is still there, and the run's handle.
+        with contextlib.suppress(ConnectError, FileProblem, asyncio.TimeoutError, TimeoutError):
             command = watch.command
             seen = await within(self.observe(command.run_id, keep=command.keep), LAST_LOOK_S)
             if not isinstance(seen, Missing):
@@ -247,7 +253,11 @@ class OutpostSandbox:
         try:
             return await answer
         except Refusal as refusal:
-            raise FileProblem(f"{self.description.name}: {refusal}", refusal.reason) from None
+            raise FileProblem(self._explained(refusal), refusal.reason) from None
+
+    def _explained(self, refusal: Refusal) -> str:
+        advice = f"; {self.crowded}" if self.crowded and refusal.reason == "fork" else ""
+        return f"{self.description.name}: {refusal}{advice}"
 
 
 class _Watch:

@@ -141,6 +141,9 @@ def download(server: SandboxServer) -> Any:
 def delete(server: SandboxServer) -> Any:
     async def delete_sandbox(sandbox_id: str, ctx: Context[None, Any]) -> Annotated[CallToolResult, DisposableShape]:
         """End a disposable sandbox and all that runs in it, and remove its files."""
+        if await server.app.restart(sandbox_id):
+            text = f"{sandbox_id} is configured, so it stays, with its files; all that ran in it was ended"
+            return reply({"sandbox_id": sandbox_id, "status": "restarted"}, text)
         gone = await server.app.disposables.delete(sandbox_id)
         await server.app.workshop.forget(gone.id)
         await tell_change(ctx)

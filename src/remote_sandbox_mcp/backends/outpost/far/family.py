@@ -9,6 +9,8 @@ MYPY = False
 if MYPY:
     from typing import Any
 
+NO_PROCESS = "the machine cannot start another process: %s"
+
 
 def find_prctl() -> "Any":
     """Loaded once in the outpost, because loading it costs more than starting a run."""

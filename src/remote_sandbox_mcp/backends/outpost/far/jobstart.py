@@ -10,6 +10,7 @@ import stat
 import time
 import zlib
 
+from .family import NO_PROCESS
 from .files import Refused
 from .joblife import await_begun, bring_to_life, comes_to_life, describe_begun
 from .jobplace import JOB_NAME, SESSION_NAME, find_job, make_job_folder, newest_of, node_name, note_session
@@ -115,6 +116,8 @@ def first_start(order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
             forget_job(folder)
         if isinstance(problem, Refused):
             raise
+        if problem.errno == errno.EAGAIN:
+            raise Refused("fork", NO_PROCESS % problem.strerror)
         raise Refused("folder", "unable to make the job: %s" % problem.strerror)
 
 

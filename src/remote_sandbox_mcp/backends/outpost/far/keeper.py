@@ -1,11 +1,12 @@
 """A keeper per run: it owns the command, collects its output, ends it, and outlives the line."""
 
+import errno
 import os
 import select
 import signal
 import time
 
-from .family import PRCTL, become_subreaper, descendants, read_status, start_process, strike
+from .family import NO_PROCESS, PRCTL, become_subreaper, descendants, read_status, start_process, strike
 from .feed import Feed, clear, hear_signals
 from .look import look
 from .output import Listener, Stream, widen_pipe
@@ -150,6 +151,8 @@ class Keeper:
     def explain(self, problem: OSError) -> None:
         if problem.filename == "cwd":
             self.fail("cwd", "unable to enter %s: %s" % (self.order["cwd"] or "~", problem.strerror))
+        elif problem.errno == errno.EAGAIN:
+            self.fail("fork", NO_PROCESS % problem.strerror)
         else:
             shell = " ".join(self.order["shell"]) or "bash"
             self.fail("shell", "unable to start %s: %s" % (shell, problem.strerror))

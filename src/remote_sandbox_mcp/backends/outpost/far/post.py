@@ -8,6 +8,7 @@ import sys
 import time
 import zlib
 
+from .family import NO_PROCESS
 from .feed import Feed
 from .keeper import keep
 from .look import look
@@ -26,6 +27,16 @@ SIGN_S = 1.0
 MOST_FORGOTTEN = 200
 MOST_IDLE = 8
 PRUNE_EVERY = 50
+
+
+def fork_or_close(*pipes: int) -> int:
+    """A fork; where there can be none, its pipes would stay open for ever, and they are few."""
+    try:
+        return os.fork()
+    except OSError:
+        for end in pipes:
+            os.close(end)
+        raise
 
 
 class Child:
@@ -141,7 +152,7 @@ class Post:
             try:
                 self.hand_over(request, run_id, head) if verb == "run" else self.spawn(verb, order, raw, request)
             except OSError as problem:
-                self.fail(request, "fork", "the machine cannot start another process: %s" % problem.strerror)
+                self.fail(request, "fork", NO_PROCESS % problem.strerror)
         else:
             self.fail(request, "unknown", "the verb %r is not known here" % verb)
 
@@ -160,7 +171,7 @@ class Post:
     def spawn(self, verb: str, order: "dict[str, Any]", raw: bytes, request: int) -> None:
         """Start the worker that answers one request."""
         ours, theirs = os.pipe()
-        pid = os.fork()
+        pid = fork_or_close(ours, theirs)
         if not pid:
             try:
                 self.leave_the_line()
@@ -186,7 +197,7 @@ class Post:
         """Fork a keeper. It serves many runs, because a fork takes as long as all else of a run's start."""
         orders, feed = os.pipe()
         ours, theirs = os.pipe()
-        pid = os.fork()
+        pid = fork_or_close(orders, feed, ours, theirs)
         if not pid:
             try:
                 self.leave_the_line()

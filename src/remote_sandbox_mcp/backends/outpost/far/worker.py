@@ -31,6 +31,7 @@ def answer(work: "Any", order: "dict[str, Any]", raw: bytes, request: int, liste
         listener.send(json_frame(FAIL, request, problem))
     except (OSError, ValueError) as trouble:
         reason = errno.errorcode.get(getattr(trouble, "errno", 0) or 0, "EINVAL")
+        reason = "fork" if reason == "EAGAIN" else reason
         message = getattr(trouble, "strerror", "") or str(trouble)
         about = order.get("path", order["verb"])
         listener.send(json_frame(FAIL, request, {"reason": reason, "message": "%s: %s" % (about, message)}))
