@@ -25,7 +25,7 @@ USUAL = Environment()
 
 
 class EmbeddedProvider:
-    """Sandboxes in folders of the state folder; their processes end with this server, or before."""
+    """Sandboxes in folders of the state folder, which outlive this server; their processes end with it, or before."""
 
     def __init__(self, state_folder: Path, environment: Environment = USUAL) -> None:
         self._shelf = Shelf(state_folder.absolute() / "disposable")
@@ -78,12 +78,11 @@ class EmbeddedProvider:
             image=image,
             created=now,
             expires=now + order.timeout_s if order.timeout_s else 0.0,
-            keep=order.keep,
             limits=asked,
             network=bool(order.network),
             notes=tuple(notes(order)),
         )
-        record = Record(made, order.env if order.keep else {})
+        record = Record(made, order.env)
         return self._move_in(record, order.env, footing, lock, is_disk_real=is_disk_real)
 
     def _move_in(
@@ -234,11 +233,8 @@ class EmbeddedProvider:
         await asyncio.gather(*(self._let_go(tenant) for tenant in tenants), return_exceptions=True)
 
     async def _let_go(self, tenant: Tenant) -> None:
-        """What another server uses too is left to that one, kept or not."""
+        """Its files stay; what runs in it ends, unless another server uses it too."""
         made, is_alone = tenant.record.made, tenant.is_alone()
-        if is_alone and not made.keep:
-            await self.delete(made)
-            return
         self._tenants.pop(made.id, None)
         await tenant.leave()
         if is_alone:
