@@ -45,7 +45,11 @@ async def made(
 ) -> AsyncIterator[tuple[EmbeddedProvider, Disposable, EmbeddedSandbox]]:
     async with provided(state_folder) as provider:
         disposable = await provider.create(new_disposable_id(), order or SandboxOrder())
-        yield provider, disposable, await provider.open(disposable)
+        try:
+            yield provider, disposable, await provider.open(disposable)
+        finally:
+            # It would outlive its server.
+            await provider.delete(disposable)
 
 
 async def run(sandbox: EmbeddedSandbox, script: str, timeout_s: float = 20.0) -> Completed:

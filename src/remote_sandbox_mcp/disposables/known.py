@@ -15,7 +15,7 @@ from ..core.errors import ConfigError, SandboxError, UnknownSandbox
 from ..fleet import Fleet, Member
 from ..store.disposables import CREATING, Owner
 from ..tasks import process
-from .fate import Fate, farewell, fate
+from .fate import Fate, farewell, fate, is_visible
 from .life import Life, Surroundings
 from .tended import Tended
 
@@ -154,7 +154,7 @@ class Known:
         """Make members of those that can be used here; what is to become of each."""
         fates = self.fates(all_kept := tuple(all_kept))
         for kept in all_kept:
-            usable = fates[kept.id] in (Fate.MINE, Fate.SHARED, Fate.INHERIT)
+            usable = fates[kept.id] in (Fate.MINE, Fate.SHARED, Fate.INHERIT) and is_visible(kept, self.configuration)
             if usable and not kept.pool and kept.disposable.status != CREATING:
                 self.admit(kept)
         return fates
