@@ -24,7 +24,7 @@ INTERPRETERS = frozenset({"node", "python", "python3"})
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh", "fish"})
 MOST_LAUNCHERS = 8
 # Takes over processes whose parent has gone, so it is nobody's client.
-REAPERS = frozenset({"init", "systemd", "launchd"})
+REAPERS = frozenset({"init", "systemd", "launchd", "tini", "dumb-init", "docker-init", "catatonit"})
 
 
 class Selection:

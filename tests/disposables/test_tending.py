@@ -310,6 +310,7 @@ async def test_one_of_another_configuration_is_not_there(house: House, build: Bu
     stranger = build(configuration="b", embedded=house.provider)
     assert await stranger.disposables.list() == []
     assert await stranger.disposables.find("web") is None
+    assert not await stranger.disposables.is_over(made.id)
     for asked in ("delete", "get", "pause", "resume"):
         with pytest.raises(UnknownSandbox, match="was never made"):
             await getattr(stranger.disposables, asked)(made.id)

@@ -116,6 +116,11 @@ class Disposables:
         kept = await asyncio.to_thread(find) if self._rows.exists() else None
         return kept.disposable if kept and not kept.ended else None
 
+    async def is_over(self, disposable_id: str) -> bool:
+        """Whether it has ended, under whichever configuration it was made."""
+        kept = await asyncio.to_thread(self._rows.get, disposable_id) if self._rows.exists() else None
+        return kept is None or bool(kept.ended)
+
     async def get(self, name: str) -> Disposable:
         """As its provider knows it now."""
         return await self._service.get(name)

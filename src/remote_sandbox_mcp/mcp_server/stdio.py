@@ -21,7 +21,7 @@ from .server import SandboxServer, build
 from .watchdog import revive
 
 FAREWELL_S = 0.1
-# Disposable sandboxes are ended before we go.
+# What is kept ready is ended before we go, and lines into disposable sandboxes are closed.
 LONG_FAREWELL_S = 1.5
 WIND_DOWN_S = 0.15
 LONGEST_LINE = 256 << 20
