@@ -92,7 +92,7 @@ async def test_a_command_that_cannot_start_says_why(tools: Caller, fake: FakeSan
         raise NotStarted("fake: unable to enter /nope: No such file or directory")
 
     fake.answers = refuse
-    problem = await tools.fail("exec_bash", command="ls", cwd="/nope")
+    problem = await tools.fail("exec_bash", sandbox_name="fake", command="ls", cwd="/nope")
     assert problem == {"error": "fake: unable to enter /nope: No such file or directory", "code": "not_started"}
 
 
