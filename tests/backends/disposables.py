@@ -130,6 +130,7 @@ async def main():
     made = await provider.create(new_disposable_id(), SandboxOrder(limits=limits, image=order.get("image", "")))
     sandbox = await provider.open(made)
     seen = [await tried(sandbox, script, order.get("timeout_s", 20)) for script in order["scripts"]]
+    await provider.delete(made)
     await provider.close()
     left = [path.name for path in (Path(sys.argv[1]) / "disposable").iterdir()]
     print(json.dumps({"seen": seen, "told": made.limits.told, "left": left}))
