@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .background import Background
+from .config.identity import identity_of
 from .config.schema import Configuration, Settings
 from .copies import Copies, no_routes, routes_between
 from .core import check
-from .core.command import Command, Completed, Missing, Running
+from .core.command import RUN_ID, Command, Completed, Missing, Running
 from .core.errors import BadArgument, ConnectError, FileProblem, SandboxError, Unsupported
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
 from .core.journal import Entry, Journal
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .workshop import Workshop
 
 REMEMBERED_VERSIONS = 1000
+REMEMBERED_RUNS = 1000
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,11 @@ class App:
         settings: Settings | None = None,
         config_file: Path | None = None,
         routes: Routes = no_routes,
+        identity: str = "",
     ) -> None:
+        """`identity` tells the configuration from others; without one, all disposable sandboxes are seen."""
         self.fleet = fleet
+        self.identity = identity
         self.problems = problems
         self.patience_s = patience_s
         self.settings = settings or Settings()
@@ -82,6 +87,7 @@ class App:
         self.background = Background(fleet, self.settings, config_file)
         self.journal = Journal()
         self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._runs: OrderedDict[str, str] = OrderedDict()
         fleet.find = self._find_disposable
 
     @functools.cached_property
@@ -89,7 +95,14 @@ class App:
         from .disposables import Disposables
 
         providers = providers_of(self.settings)
-        return Disposables(self.fleet, self.settings.rules, providers, disposable_rows, mark=disposable_mark)
+        return Disposables(
+            self.fleet,
+            self.settings.rules,
+            providers,
+            disposable_rows,
+            mark=disposable_mark,
+            configuration=self.identity,
+        )
 
     @functools.cached_property
     def workshop(self) -> Workshop:
@@ -129,24 +142,25 @@ class App:
 
     # Sandboxes
 
-    async def survey(self, *, resources: bool = False) -> list[View]:
-        """Every sandbox at once; one that does not answer delays nobody."""
+    async def survey(self, *, resources: bool = False, active: str | None = None) -> list[View]:
+        """Every sandbox at once; one that does not answer delays nobody. `active` is by default the configured one."""
         members = await self.fleet.offered()
-        return list(await asyncio.gather(*(self.view(member, resources=resources) for member in members)))
+        views = (self.view(member, resources=resources, active=active) for member in members)
+        return list(await asyncio.gather(*views))
 
-    async def view(self, member: Member, *, resources: bool = False) -> View:
-        active = member.name == self.fleet.active
+    async def view(self, member: Member, *, resources: bool = False, active: str | None = None) -> View:
+        is_active = member.name == (self.fleet.default if active is None else active)
         try:
             sandbox = await member.open()
             if not resources:
                 await sandbox.open()
-                return View(member.name, sandbox.description, active, True)
+                return View(member.name, sandbox.description, is_active, True)
             # That it can be measured shows that it answers: one round trip instead of two.
-            return View(member.name, sandbox.description, active, True, usage=await measure(sandbox))
+            return View(member.name, sandbox.description, is_active, True, usage=await measure(sandbox))
         except (ConnectError, Unsupported) as problem:
-            return View(member.name, member.describe(), active, False, str(problem))
+            return View(member.name, member.describe(), is_active, False, str(problem))
         except SandboxError as problem:
-            return View(member.name, member.describe(), active, True, usage_trouble=str(problem))
+            return View(member.name, member.describe(), is_active, True, usage_trouble=str(problem))
 
     # Commands
 
@@ -165,6 +179,8 @@ class App:
         seen = await sandbox.run(command, patience_s=patience_s, progress=progress)
         report = make_report(seen, limit)
         self.journal.note(member.name, entry_of(script, report))
+        if isinstance(seen, Running):
+            self._remember_run(seen.run_id, member.name)
         if isinstance(seen, Completed) and not (report.stdout.omitted or report.stderr.omitted):
             sandbox.forget(seen.run_id)
         return report
@@ -178,6 +194,17 @@ class App:
         """End a run's whole tree."""
         sandbox = await self.fleet.get(name)
         return make_report(await sandbox.stop(check.run_handle(handle), keep=2 * limit + 8), limit)
+
+    async def whereabouts(self, session: str, watch_id: int = 0) -> str:
+        """The sandbox of a job, or of a run that outlasted its caller; nothing where that is not known here."""
+        if RUN_ID.match(session):
+            return self._runs.get(session, "")
+        return await self.background.whereabouts(session, watch_id)
+
+    def _remember_run(self, handle: str, name: str) -> None:
+        self._runs[handle] = name
+        if len(self._runs) > REMEMBERED_RUNS:
+            self._runs.popitem(last=False)
 
     # Files
 
@@ -265,8 +292,11 @@ def _mismatch(path: str, count: int) -> str:
     return f"old_text occurs {count} times in {path}; add surrounding lines until it is unique, or set replace_all"
 
 
-def compose(configuration: Configuration) -> App:
-    """Put the parts together: nothing is opened, and no library is loaded that the first call does not need."""
+def compose(configuration: Configuration, *, for_all: bool = False) -> App:
+    """Put the parts together: nothing is opened, and no library is loaded that the first call does not need.
+
+    `for_all`: for work that was begun under any configuration of the user, as that of the watchdog.
+    """
     members = [machine_member(machine) for machine in configuration.machines]
     if configuration.local is not None:
         members.append(local_member(configuration.local))
@@ -277,4 +307,5 @@ def compose(configuration: Configuration) -> App:
         settings=configuration.settings,
         config_file=Path(configuration.file) if configuration.file else None,
         routes=routes_between(configuration.machines),
+        identity="" if for_all else identity_of(configuration),
     )

@@ -73,12 +73,16 @@ class Copies:
     def place(self, path: str, *, sandbox: str | None) -> Place:
         """Where a path is: `gpu1:/data` names its sandbox; others are on `sandbox`, or here if that is None."""
         check.text_argument("path", path)
-        name, colon, rest = path.partition(":")
-        if colon and name in self._fleet.names:
-            return Place(name, rest)
+        if name := self.sandbox_in(path):
+            return Place(self._fleet.member(name).name, path[len(name) + 1 :])
         if sandbox is not None:
             return Place(self._fleet.member(sandbox).name, path)
         return Place("", os.path.abspath(os.path.expanduser(path)) + ("/" if path.endswith("/") else ""))
+
+    def sandbox_in(self, path: str) -> str:
+        """The sandbox that a path names, as gpu1:/data does. Raises UnknownSandbox for one that is over."""
+        name, colon, _ = path.partition(":")
+        return name if colon and self._fleet.knows(name) else ""
 
     def rules(self, excludes: Sequence[str], exclude_file: str = "") -> tuple[str, ...]:
         """The lines of a file of this machine, then the given ones: the last that fits decides. Raises BadArgument."""
@@ -111,14 +115,18 @@ class Copies:
 
     async def copy_in(self, local_path: str, path: str, *, name: str) -> Outcome:
         """A file or folder of this machine into a sandbox, as an agent may copy it."""
-        order = Order(source=self.place(local_path, sandbox=None), target=self.place(path, sandbox=name))
+        order = Order(source=self.place(local_path, sandbox=None), target=self._inside(path, name))
         return await self._copy(self.guarded(self._rooted(order)))
 
     async def copy_out(self, path: str, local_dir: str, *, name: str) -> tuple[str, Outcome]:
         """A file or folder of a sandbox into a folder of this machine, and where it is there."""
         here = self.place(f"{local_dir.rstrip('/')}/{path.rstrip('/').rpartition('/')[2] or 'files'}", sandbox=None)
-        order = Order(source=self.place(path, sandbox=name), target=here)
+        order = Order(source=self._inside(path, name), target=here)
         return here.path, await self._copy(self.guarded(self._rooted(order)))
+
+    def _inside(self, path: str, sandbox: str) -> Place:
+        """A path of that sandbox and no other, whatever it looks like."""
+        return Place(self._fleet.member(sandbox).name, check.text_argument("path", path))
 
     async def _copy(self, order: Order) -> Outcome:
         """As a sync or, where the sandbox has no lanes, as an archive."""

@@ -46,7 +46,7 @@ class Member:
 
 
 class Fleet:
-    """All sandboxes of a configuration, those that come and go, and the one that is meant when none is named."""
+    """All sandboxes of a configuration, and those that come and go."""
 
     def __init__(self, members: Iterable[Member], default: str = "", refusal: str = "") -> None:
         self._members = {member.name: member for member in members}
@@ -54,9 +54,8 @@ class Fleet:
         self._aliases: dict[str, str] = {}
         # Why none is meant when none is named, where one was configured that cannot be used.
         self.refusal = refusal
-        self._default = default if default in self._members or refusal else next(iter(self._members), "")
-        self._active = self._default
-        self._notice = ""
+        # Meant where none is named and the client has selected none; empty where nothing is configured.
+        self.default = default if default in self._members or refusal else next(iter(self._members), "")
         # Asked for a name that nobody has: it may add a member, or say in UnknownSandbox what became of one.
         self.find: Callable[[str], Member | None] = lambda name: None
 
@@ -64,40 +63,29 @@ class Fleet:
     def names(self) -> Collection[str]:
         return {**self._members, **self._aliases}.keys()
 
-    @property
-    def active(self) -> str:
-        return self._active
-
-    def select(self, name: str) -> None:
-        self._active, self._notice = self.member(name).name, ""
-
     def add(self, member: Member, alias: str = "") -> None:
         """From now on it is known by its name and, if given, by another."""
         self._members[member.name] = member
         if alias and alias not in self._members:
             self._aliases[alias] = member.name
 
-    def remove(self, name: str, notice: str = "") -> Member | None:
-        """It is known no more, and if it was the active one the default is. It is not closed.
-
-        A notice is told, once, to whoever next means the active one without naming it: what was to run in a sandbox
-        must not run on a machine unawares.
-        """
+    def remove(self, name: str) -> Member | None:
+        """It is known no more. It is not closed."""
         member = self._members.pop(self._aliases.get(name, name), None)
         if member is not None:
             self._aliases = {alias: known for alias, known in self._aliases.items() if known != member.name}
-            if self._active == member.name:
-                self._active, self._notice = self._default, notice
         return member
 
+    def knows(self, name: str) -> bool:
+        """Whether that is the name of a sandbox. Raises UnknownSandbox for one that is over."""
+        return bool(name) and self._known(name) is not None
+
+    def _known(self, name: str) -> Member | None:
+        return self._members.get(self._aliases.get(name, name)) or self.find(name)
+
     def member(self, name: str = "") -> Member:
-        """The named member, or the active one. Raises UnknownSandbox with the names that exist, ConfigError."""
-        wanted = name or self._active
-        if self._notice and not name:
-            notice, self._notice = self._notice, ""
-            raise UnknownSandbox(
-                f"{notice}; {wanted or 'no sandbox'} is active now: repeat this only if it may run there"
-            )
+        """The named member, or the default. Raises UnknownSandbox with the names that exist, ConfigError."""
+        wanted = name or self.default
         if not wanted and self.refusal:
             raise ConfigError(self.refusal)
         if not wanted:
@@ -105,7 +93,7 @@ class Fleet:
                 "no sandbox is configured; set REMOTE_HOST or REMOTE_SANDBOX_LIST, or write a config.toml "
                 "(remote-sandbox-mcp doctor shows where)"
             )
-        found = self._members.get(self._aliases.get(wanted, wanted)) or self.find(wanted)
+        found = self._known(wanted)
         if found is None:
             near = difflib.get_close_matches(wanted, self.names, 1)
             hint = f"did you mean {near[0]}? " if near else ""

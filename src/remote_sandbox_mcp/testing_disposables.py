@@ -66,7 +66,6 @@ class FakeProvider:
             image=order.image,
             created=now,
             expires=now + order.timeout_s if order.timeout_s else 0.0,
-            keep=order.keep,
             limits=order.limits,
             network=bool(order.network),
         )

@@ -143,7 +143,7 @@ class Workshop:
 
     async def _let_go(self, record: JobRecord) -> None:
         """What was deployed in a sandbox that is over is over; others may only be out of use here."""
-        if DISPOSABLE_ID.match(record.sandbox) and await self._disposables.find(record.sandbox) is None:
+        if DISPOSABLE_ID.match(record.sandbox) and await self._disposables.is_over(record.sandbox):
             await self._note_end(record.job_id, JobSeen(state=JobState.GONE))
 
     async def _note_end(self, job_id: str, seen: JobSeen) -> None:

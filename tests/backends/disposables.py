@@ -45,7 +45,11 @@ async def made(
 ) -> AsyncIterator[tuple[EmbeddedProvider, Disposable, EmbeddedSandbox]]:
     async with provided(state_folder) as provider:
         disposable = await provider.create(new_disposable_id(), order or SandboxOrder())
-        yield provider, disposable, await provider.open(disposable)
+        try:
+            yield provider, disposable, await provider.open(disposable)
+        finally:
+            # It would outlive its server.
+            await provider.delete(disposable)
 
 
 async def run(sandbox: EmbeddedSandbox, script: str, timeout_s: float = 20.0) -> Completed:
@@ -126,6 +130,7 @@ async def main():
     made = await provider.create(new_disposable_id(), SandboxOrder(limits=limits, image=order.get("image", "")))
     sandbox = await provider.open(made)
     seen = [await tried(sandbox, script, order.get("timeout_s", 20)) for script in order["scripts"]]
+    await provider.delete(made)
     await provider.close()
     left = [path.name for path in (Path(sys.argv[1]) / "disposable").iterdir()]
     print(json.dumps({"seen": seen, "told": made.limits.told, "left": left}))

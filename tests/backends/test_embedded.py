@@ -80,11 +80,11 @@ async def test_one_is_closed_to_others_and_to_other_users(tmp_path: Path) -> Non
         assert stat.S_IMODE((folder / "record.json").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("keep", [False, True], ids=["not-kept", "kept"])
-async def test_variables_are_written_down_only_where_they_are_needed_again(keep: bool, tmp_path: Path) -> None:
-    async with made(tmp_path, SandboxOrder(env={"TOKEN": "hush-hush"}, keep=keep)) as (_, disposable, _):
+async def test_variables_are_written_down_for_the_owner_alone(tmp_path: Path) -> None:
+    async with made(tmp_path, SandboxOrder(env={"TOKEN": "hush-hush"})) as (_, disposable, _):
         file = tmp_path / "disposable" / disposable.id / "record.json"
-        assert ("hush" in file.read_text()) == keep
+        assert "hush" in file.read_text()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert "hush" not in repr(disposable)
 
 
@@ -398,10 +398,10 @@ async def test_one_that_another_server_paused_is_left_to_it(tmp_path: Path) -> N
         assert await say(sandbox, "echo awake") == "awake"
 
 
-# Kept, or ended with its server
+# After the end of its server
 
 
-async def test_one_that_two_servers_use_ends_with_the_last(tmp_path: Path) -> None:
+async def test_one_that_two_servers_use_goes_on_when_one_of_them_ends(tmp_path: Path) -> None:
     async with made(tmp_path) as (_, disposable, sandbox):
         async with provided(tmp_path) as other:
             one, two = await asyncio.gather(other.open(disposable), other.open(disposable))
@@ -409,25 +409,23 @@ async def test_one_that_two_servers_use_ends_with_the_last(tmp_path: Path) -> No
             assert await say(one, "echo x > ~/file") == ""
         assert await say(sandbox, "cat ~/file") == "x"
         assert not nothing_left(tmp_path)
-    assert nothing_left(tmp_path)
 
 
-@pytest.mark.parametrize("keep", [False, True], ids=["not-kept", "kept"])
-async def test_it_outlives_its_server_only_if_asked(keep: bool, tmp_path: Path) -> None:
+async def test_its_files_outlive_its_server_and_its_processes_do_not(tmp_path: Path) -> None:
     mark = marked_sleep()
-    async with made(tmp_path, SandboxOrder(keep=keep, env={"A": "b"})) as (_, disposable, sandbox):
+    async with provided(tmp_path) as first:
+        disposable = await first.create(new_disposable_id(), SandboxOrder(env={"A": "b"}))
+        sandbox = await first.open(disposable)
         await run(sandbox, "echo mine > ~/file")
         await sandbox.run(Command(mark), patience_s=0.2)
     assert not host_processes(mark)
     assert not groups_of(disposable.id)
-    assert nothing_left(tmp_path) != keep
     async with provided(tmp_path) as provider:
-        assert [known.id for known in await provider.list()] == [disposable.id] * keep
-        if keep:
-            assert await say(await provider.open(disposable), "cat ~/file; echo $A") == "mine\nb"
-            assert (await provider.look(disposable)).limits.told == disposable.limits.told
-            await provider.delete(disposable)
-            assert nothing_left(tmp_path)
+        assert [known.id for known in await provider.list()] == [disposable.id]
+        assert await say(await provider.open(disposable), "cat ~/file; echo $A") == "mine\nb"
+        assert (await provider.look(disposable)).limits.told == disposable.limits.told
+        await provider.delete(disposable)
+        assert nothing_left(tmp_path)
 
 
 CRASHING = """
@@ -439,8 +437,8 @@ from remote_sandbox_mcp.core.disposable import Limits, SandboxOrder, new_disposa
 
 async def main():
     provider = EmbeddedProvider(Path(sys.argv[1]))
-    for name, keep, timeout_s, disk_mb in (("lost", False, 0, 8), ("kept", True, 0, 0), ("old", True, 4, 0)):
-        order = SandboxOrder(name=name, keep=keep, timeout_s=timeout_s, limits=Limits(disk_mb=disk_mb))
+    for name, timeout_s, disk_mb in (("sized", 4, 8), ("kept", 0, 0), ("old", 4, 0)):
+        order = SandboxOrder(name=name, timeout_s=timeout_s, limits=Limits(disk_mb=disk_mb))
         made = await provider.create(new_disposable_id(), order)
         sandbox = await provider.open(made)
         await sandbox.run(Command(f"echo {name} > ~/name"))
@@ -453,7 +451,7 @@ asyncio.run(main())
 """
 
 
-async def test_what_a_killed_server_left_is_found_and_ended(tmp_path: Path) -> None:
+async def test_what_a_killed_server_left_is_found_and_ended_with_its_time(tmp_path: Path) -> None:
     mark = marked_sleep()
     with server_process(CRASHING, str(tmp_path), mark) as server:
         assert server.stdout

@@ -20,7 +20,6 @@ import pytest
 from remote_sandbox_mcp.backends.opensandbox import problems
 from remote_sandbox_mcp.backends.opensandbox.link import policy
 from remote_sandbox_mcp.backends.opensandbox.order import (
-    KEEP,
     LABEL,
     MARK,
     label_name,
@@ -77,7 +76,6 @@ async def one(provider: OpenSandboxProvider) -> AsyncIterator[Disposable]:
     order = {
         "name": "eins & zwei",
         "env": {"GREETING": "hello"},
-        "keep": True,
         "limits": Limits(cpu=0.5, memory_mb=256),
     }
     async with made(provider, **order) as found:
@@ -197,7 +195,7 @@ async def test_without_an_image_nothing_is_made(platform: Platform) -> None:
 async def test_ours_are_known_again_after_a_restart(platform: Platform, one: Disposable) -> None:
     again = OpenSandboxProvider(platform.settings(), RULES, "tests")
     (found,) = [each for each in await again.list() if each.id == one.id]
-    assert (found.key, found.name, found.image, found.keep, found.network) == (one.key, one.name, IMAGE, True, True)
+    assert (found.key, found.name, found.image, found.network) == (one.key, one.name, IMAGE, True)
     assert abs(found.expires - one.expires) < 3
     sandbox = await again.open(found)
     assert await said(sandbox, "echo $GREETING") == b"hello\n"
@@ -462,9 +460,9 @@ def test_any_mark_is_a_label_of_its_own() -> None:
 
 
 def test_our_labels_win_over_those_of_an_order() -> None:
-    order = SandboxOrder(metadata={MARK: "stolen", "team": "a"}, keep=True)
+    order = SandboxOrder(metadata={MARK: "stolen", "team": "a"})
     labels = request_of("sb-12345678", order, RULES, "mine").labels
-    assert (labels[MARK], labels["team"], labels[KEEP]) == ("mine", "a", "yes")
+    assert (labels[MARK], labels["team"]) == ("mine", "a")
 
 
 @pytest.mark.parametrize(

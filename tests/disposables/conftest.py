@@ -24,8 +24,8 @@ async def build(tmp_path: Path, clock: Clock) -> AsyncIterator[Build]:
     """Makes houses on one folder, as several servers of one user are."""
     houses: list[House] = []
 
-    def make(rules: Rules | None = None, **providers: Provider) -> House:
-        houses.append(House(tmp_path, rules or Rules(), clock, dict(providers)))
+    def make(rules: Rules | None = None, configuration: str = "", **providers: Provider) -> House:
+        houses.append(House(tmp_path, rules or Rules(), clock, dict(providers), configuration))
         return houses[-1]
 
     yield make

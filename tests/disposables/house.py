@@ -47,6 +47,7 @@ class House:
     rules: Rules = field(default_factory=Rules)
     clock: Callable[[], float] = field(default_factory=Clock)
     providers: dict[str, Provider] = field(default_factory=dict)
+    configuration: str = ""
 
     def __post_init__(self) -> None:
         self.fleet = Fleet([a_machine()])
@@ -55,7 +56,13 @@ class House:
             self.providers = {"embedded": FakeProvider("embedded", ANSWERS, clock=self.clock)}
         makers = {kind: (lambda provider=provider: provider) for kind, provider in self.providers.items()}
         self.disposables = Disposables(
-            self.fleet, self.rules, makers, lambda: self.rows, mark=lambda: mark_in(self.folder), clock=self.clock
+            self.fleet,
+            self.rules,
+            makers,
+            lambda: self.rows,
+            mark=lambda: mark_in(self.folder),
+            clock=self.clock,
+            configuration=self.configuration,
         )
         self.changes = 0
         self.disposables.on_change(self._count)

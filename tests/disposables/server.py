@@ -13,6 +13,7 @@ from remote_sandbox_mcp.backends.embedded.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.command import Command, Completed
 from remote_sandbox_mcp.core.disposable import Provider, Rules, SandboxOrder
 from remote_sandbox_mcp.core.errors import SandboxError
+from remote_sandbox_mcp.core.job import JobOrder
 
 from .folder import FolderProvider
 from .house import House
@@ -43,8 +44,8 @@ async def obey(house: House, verb: str, *words: str) -> object:
         return await create(house, int(words[0]))
     if verb == "create_named":
         return (await house.disposables.create(SandboxOrder(name=words[0]))).id
-    if verb == "create_kept":
-        return (await house.disposables.create(SandboxOrder(name=words[0], keep=True))).id
+    if verb == "create_for":
+        return (await house.disposables.create(SandboxOrder(timeout_s=float(words[0])))).id
     if verb == "run":
         return await run(house, words[0])
     if verb == "delete":
@@ -53,6 +54,9 @@ async def obey(house: House, verb: str, *words: str) -> object:
         return sorted(it.id for it in await house.disposables.list())
     if verb == "deleted":
         return [deleted for provider in house.providers.values() for deleted in getattr(provider, "deleted", ())]
+    if verb == "start":
+        order = JobOrder(session="work", script=words[1])
+        return (await (await house.fleet.get(words[0])).jobs.start(order)).job_id
     if verb == "write":
         return (await (await house.fleet.get(words[0])).write(words[1], words[2].encode())).size
     await house.disposables.tick()
@@ -66,11 +70,13 @@ async def main() -> None:
     parser.add_argument("--slow", type=float, default=0.0)
     parser.add_argument("--kind", default="opensandbox")
     parser.add_argument("--real", action="store_true")
+    parser.add_argument("--configuration", default="")
     options = parser.parse_args()
     provider: Provider = FolderProvider(options.folder, options.kind, options.slow)
     if options.real:
         provider = EmbeddedProvider(options.folder)
-    house = House(options.folder, Rules(max_concurrent=options.most), time.time, {options.kind: provider})
+    rules = Rules(max_concurrent=options.most)
+    house = House(options.folder, rules, time.time, {options.kind: provider}, options.configuration)
     while line := await asyncio.to_thread(sys.stdin.readline):
         verb, *words = json.loads(line)
         try:

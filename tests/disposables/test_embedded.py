@@ -15,7 +15,7 @@ from remote_sandbox_mcp.core.command import Command, Completed
 from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder
 from remote_sandbox_mcp.core.errors import UnknownSandbox
 from remote_sandbox_mcp.core.files import Span
-from remote_sandbox_mcp.core.job import JobLook, JobOrder
+from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobState
 
 from .house import House, until
 from .test_processes import servers
@@ -63,13 +63,13 @@ async def test_one_is_made_used_and_thrown_away(make: Maker, tmp_path: Path) -> 
     assert folders(tmp_path) == set()
 
 
-async def test_ten_at_once_leave_nothing(make: Maker, tmp_path: Path) -> None:
+async def test_ten_at_once_leave_nothing_when_they_are_deleted(make: Maker, tmp_path: Path) -> None:
     house = make(Rules(max_concurrent=10))
     made = [await house.disposables.create(SandboxOrder()) for _ in range(10)]
     assert await output(house, made[9].id, "echo here") == "here\n"
-    await house.close()
+    for it in made:
+        await house.disposables.delete(it.id)
     assert (folders(tmp_path), house.rows.living()) == (set(), ())
-    house.rows.database.close()
 
 
 async def test_a_command_outlasts_the_time_of_its_sandbox(make: Maker) -> None:
@@ -110,18 +110,29 @@ async def test_one_whose_processes_are_killed_is_there_again_at_the_next_call(ma
     assert await output(house, made.id, "cat a") == "kept\n"
 
 
-async def test_after_a_crash_what_was_kept_is_there_and_the_rest_is_gone(make: Maker, tmp_path: Path) -> None:
+async def test_after_a_crash_files_are_there_and_a_job_is_told_as_interrupted(make: Maker, tmp_path: Path) -> None:
     with servers(tmp_path, 1, "--kind", "embedded", "--real") as (doomed,):
-        doomed.ask("create", 2)
-        kept = str(doomed.ask("create_kept", "web"))
+        made = str(doomed.ask("create_named", "web"))
         assert doomed.ask("write", "web", "a", "mine") == 4
+        job_id = str(doomed.ask("start", "web", "sleep 600"))
         doomed.kill()
     house = make()
     await house.disposables.adopt()
-    assert set(house.fleet.names) == {"gpu1", kept, "web"}
+    assert set(house.fleet.names) == {"gpu1", made, "web"}
     assert await output(house, "web", "cat a") == "mine"
-    await until(lambda: folders(tmp_path) == {kept})
-    await until(lambda: [row.id for row in house.rows.living()] == [kept])
+    (seen,) = await (await house.fleet.get("web")).jobs.look([JobLook(job_id=job_id)])
+    assert (seen.state, seen.exit_code) == (JobState.GONE, None)
+    assert folders(tmp_path) == {made}
+
+
+async def test_two_servers_use_the_same_sandbox_at_once(make: Maker) -> None:
+    first, second = make(), make()
+    await first.disposables.create(SandboxOrder(name="web"))
+    await output(first, "web", "echo ours > a")
+    assert await output(second, "web", "cat a") == "ours\n"
+    await first.close()
+    assert await output(second, "web", "cat a") == "ours\n"
+    first.rows.database.close()
 
 
 async def test_ready_ones_are_handed_out_under_their_new_names(make: Maker, tmp_path: Path) -> None:
@@ -140,5 +151,5 @@ async def test_ready_ones_are_handed_out_under_their_new_names(make: Maker, tmp_
     assert [it.id for it in await house.disposables.list()] == [made.id]
     await until(lambda: len(ready()) == 2)
     await house.close()
-    assert folders(tmp_path) == set()
+    assert folders(tmp_path) == {made.id}
     house.rows.database.close()

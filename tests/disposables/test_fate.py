@@ -7,16 +7,34 @@ from dataclasses import replace
 import pytest
 
 from remote_sandbox_mcp.core.disposable import Disposable, Rules
-from remote_sandbox_mcp.disposables.fate import Fate, fate, is_about_to_expire, is_nearly_over, is_unused, pause_for
+from remote_sandbox_mcp.disposables.fate import (
+    Fate,
+    fate,
+    is_about_to_expire,
+    is_nearly_over,
+    is_unused,
+    is_visible,
+    pause_for,
+)
 from remote_sandbox_mcp.store.disposables import Kept, Owner
 
 ME, LIVING, DEAD = Owner(1, "a"), Owner(2, "b"), Owner(3, "c")
 NOW = 10_000.0
 
 
-def a_row(owner: Owner = ME, *, pool: str = "", idle: float = 0.0, timeout_s: float = 600.0, **fields: object) -> Kept:
+def a_row(
+    owner: Owner = ME,
+    *,
+    pool: str = "",
+    idle: float = 0.0,
+    timeout_s: float = 600.0,
+    configuration: str = "",
+    **fields: object,
+) -> Kept:
     it = replace(Disposable(id="sb-00000001", provider="opensandbox"), **fields)  # type: ignore[arg-type]
-    return Kept(disposable=it, owner=owner, pool=pool, idle_since=NOW - idle, timeout_s=timeout_s)
+    return Kept(
+        disposable=it, owner=owner, pool=pool, idle_since=NOW - idle, timeout_s=timeout_s, configuration=configuration
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,18 +52,26 @@ def a_row(owner: Owner = ME, *, pool: str = "", idle: float = 0.0, timeout_s: fl
         pytest.param(a_row(LIVING, pool="x"), Fate.THEIRS, id="another's ready one"),
         pytest.param(a_row(LIVING, status="creating"), Fate.THEIRS, id="another is making it"),
         pytest.param(a_row(LIVING, status="ending"), Fate.THEIRS, id="another is ending it"),
-        pytest.param(a_row(LIVING, provider="embedded"), Fate.THEIRS, id="a child of another"),
-        pytest.param(a_row(LIVING, provider="embedded", keep=True), Fate.SHARED, id="another keeps it"),
-        pytest.param(a_row(DEAD), Fate.SWEEP, id="an orphan"),
-        pytest.param(a_row(DEAD, keep=True), Fate.INHERIT, id="kept by one that died"),
-        pytest.param(a_row(DEAD, keep=True, status="paused"), Fate.INHERIT, id="kept and paused"),
-        pytest.param(a_row(DEAD, keep=True, expires=NOW - 3), Fate.SWEEP, id="kept until it expired"),
-        pytest.param(a_row(DEAD, keep=True, status="creating"), Fate.SWEEP, id="never made, or not known"),
+        pytest.param(a_row(LIVING, provider="embedded"), Fate.SHARED, id="another's on this machine"),
+        pytest.param(a_row(LIVING, configuration="other"), Fate.THEIRS, id="of another configuration"),
+        pytest.param(a_row(DEAD), Fate.INHERIT, id="left by one that died"),
+        pytest.param(a_row(DEAD, status="paused"), Fate.INHERIT, id="left and paused"),
+        pytest.param(a_row(DEAD, expires=NOW - 3), Fate.SWEEP, id="left until it expired"),
+        pytest.param(a_row(DEAD, configuration="other"), Fate.THEIRS, id="left, of another configuration"),
+        pytest.param(a_row(DEAD, configuration="other", expires=NOW - 3), Fate.SWEEP, id="of another one, expired"),
+        pytest.param(a_row(DEAD, status="creating"), Fate.SWEEP, id="never made, or not known"),
         pytest.param(a_row(DEAD, pool="x"), Fate.SWEEP, id="ready for nobody"),
     ],
 )
 def test_fates(kept: Kept, expected: Fate) -> None:
-    assert fate(kept, ME, frozenset({ME, LIVING}), NOW) is expected
+    assert fate(kept, ME, frozenset({ME, LIVING}), NOW, "this") is expected
+
+
+def test_what_belongs_to_no_configuration_is_seen_by_all_and_the_watchdog_sees_all() -> None:
+    assert is_visible(a_row(), "this")
+    assert is_visible(a_row(configuration="this"), "this")
+    assert not is_visible(a_row(configuration="other"), "this")
+    assert is_visible(a_row(configuration="other"), "")
 
 
 @pytest.mark.parametrize(

@@ -41,33 +41,10 @@ async def test_members_are_offered_once_whatever_they_are_called() -> None:
     assert [member.name for member in await fleet.offered()] == ["gpu1", "sb-1"]
 
 
-def test_when_the_active_one_goes_the_default_is_active_again() -> None:
+def test_none_named_means_the_default_and_nothing_else() -> None:
     fleet = Fleet([a_machine(), a_machine("gpu2")], "gpu2")
     fleet.add(a_machine("sb-1"), "web")
-    fleet.select("web")
-    assert fleet.active == "sb-1"
-    fleet.remove("web")
-    assert (fleet.active, fleet.member().name) == ("gpu2", "gpu2")
-
-
-def test_who_means_the_active_one_is_told_once_that_it_is_another_now() -> None:
-    fleet = Fleet([a_machine()])
-    fleet.add(a_machine("sb-1"))
-    fleet.select("sb-1")
-    fleet.remove("sb-1", "the sandbox sb-1 has expired")
-    assert fleet.member("gpu1").name == "gpu1"
-    with pytest.raises(UnknownSandbox, match="sb-1 has expired; gpu1 is active now: repeat this only if it may run"):
-        fleet.member()
-    assert fleet.member().name == "gpu1"
-
-
-def test_a_choice_made_meanwhile_needs_no_warning() -> None:
-    fleet = Fleet([a_machine()])
-    fleet.add(a_machine("sb-1"))
-    fleet.select("sb-1")
-    fleet.remove("sb-1", "it has expired")
-    fleet.select("gpu1")
-    assert fleet.member().name == "gpu1"
+    assert fleet.member().name == "gpu2"
 
 
 def test_a_name_that_nobody_has_is_asked_for() -> None:

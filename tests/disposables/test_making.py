@@ -149,7 +149,7 @@ async def test_the_platform_is_asked_where_there_is_one(build: Build) -> None:
 
 async def test_one_whose_provider_is_not_configured_any_more_is_told(build: Build) -> None:
     house = build(opensandbox=FakeProvider("opensandbox"))
-    await house.disposables.create(replace(ORDER, keep=True))
+    await house.disposables.create(ORDER)
     later = build(embedded=FakeProvider("embedded"))
     (listed,) = await later.disposables.list()
     assert "'opensandbox' is not configured here" in listed.notes[0]
@@ -237,7 +237,7 @@ async def test_ready_ones_that_cannot_be_made_are_not_tried_all_the_time(build: 
 
 
 async def test_who_only_looks_makes_none_ready(build: Build) -> None:
-    await build().disposables.create(replace(ORDER, keep=True))
+    await build().disposables.create(ORDER)
     house = build(POOL)
     await house.disposables.list()
     await house.disposables.tick()

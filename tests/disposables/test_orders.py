@@ -109,7 +109,6 @@ def test_a_configured_provider_that_is_not_there_is_the_operators_to_mend() -> N
         pytest.param(SandboxOrder(network=True, provider="embedded"), False, id="network of the embedded one"),
         pytest.param(SandboxOrder(network=True, hosts=("pypi.org",)), False, id="hosts"),
         pytest.param(SandboxOrder(limits=Limits(cpu=1)), False, id="limits"),
-        pytest.param(SandboxOrder(keep=True), False, id="keep"),
         pytest.param(SandboxOrder(timeout_s=0), False, id="no end"),
     ],
 )

@@ -13,9 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.core.disposable import SandboxOrder
-from remote_sandbox_mcp.core.errors import UnknownSandbox
-
 from .folder import FolderProvider
 from .house import House, until
 
@@ -65,7 +62,7 @@ def sandboxes(folder: Path) -> set[str]:
     return {path.stem for path in (folder / "made").glob("*.json")}
 
 
-def test_servers_at_once_never_exceed_the_limit_and_leave_nothing(tmp_path: Path) -> None:
+def test_servers_at_once_never_exceed_the_limit(tmp_path: Path) -> None:
     with servers(tmp_path, 3, "--most", "6") as started:
         for server in started:
             server.say("create", 8)
@@ -73,7 +70,6 @@ def test_servers_at_once_never_exceed_the_limit_and_leave_nothing(tmp_path: Path
         assert sum(len(ids) for ids in made if isinstance(ids, list)) == len(sandboxes(tmp_path)) == 6
         listed = [server.ask("list") for server in started]
         assert listed[0] == listed[1] == listed[2]
-    assert sandboxes(tmp_path) == set()
 
 
 def test_a_name_is_given_to_one_of_many_who_want_it(tmp_path: Path) -> None:
@@ -93,21 +89,21 @@ def test_one_that_another_server_has_made_is_used_and_deleted_here(tmp_path: Pat
         assert "the sandbox web was deleted at" in str(maker.ask("run", str(made)))
 
 
-async def test_what_a_killed_server_left_is_swept_by_the_next(tmp_path: Path) -> None:
+async def test_what_a_killed_server_left_is_found_by_the_next_by_name_and_id(tmp_path: Path) -> None:
     with servers(tmp_path, 2) as (doomed, neighbour):
-        assert isinstance(doomed.ask("create", 2), list)
+        (left,) = doomed.ask("create", 1)  # type: ignore[misc]
         (theirs,) = neighbour.ask("create", 1)  # type: ignore[misc]
-        kept = doomed.ask("create_kept", "web")
+        named = doomed.ask("create_named", "web")
         doomed.kill()
         house = House(tmp_path, clock=time.time, providers={"opensandbox": FolderProvider(tmp_path)})
         await house.disposables.adopt()
-        await until(lambda: sandboxes(tmp_path) == {theirs, kept})
-        assert {theirs, kept, "web"} <= set(house.fleet.names)
-        await until(lambda: house.row(str(kept)).owner == house.disposables._service.known.me)
+        assert {left, theirs, named, "web"} <= set(house.fleet.names)
+        await until(lambda: house.row(str(named)).owner == house.disposables._service.known.me)
         assert house.row(str(theirs)).owner.pid == neighbour.process.pid
+        assert sandboxes(tmp_path) == {left, theirs, named}
         await house.disposables.delete("web")
         await house.close()
-        assert sandboxes(tmp_path) == {theirs}
+        assert sandboxes(tmp_path) == {left, theirs}
 
 
 def test_one_that_is_killed_while_it_makes_some_leaves_nothing_for_long(tmp_path: Path) -> None:
@@ -128,28 +124,29 @@ def test_one_that_is_killed_while_it_makes_some_leaves_nothing_for_long(tmp_path
         assert sandboxes(tmp_path) == set()
 
 
-def test_many_heirs_sweep_an_orphan_once(tmp_path: Path) -> None:
+def test_many_heirs_sweep_an_expired_one_once(tmp_path: Path) -> None:
     with servers(tmp_path, 1) as (doomed,):
-        doomed.ask("create", 4)
+        expired = [doomed.ask("create_for", 1) for _ in range(4)]
         doomed.kill()
+    over = time.time() + 4
     with servers(tmp_path, 3) as heirs:
+        while time.time() < over:
+            time.sleep(0.05)
         for heir in heirs:
             heir.say("tick")
         assert [heir.hear() for heir in heirs] == ["ok"] * 3
         deleted = [heir.ask("deleted") for heir in heirs]
-        assert sum(len(ids) for ids in deleted if isinstance(ids, list)) == 4
+        assert sum(len(ids) for ids in deleted if isinstance(ids, list)) == len(expired)
         assert sandboxes(tmp_path) == set()
 
 
-async def test_a_child_of_another_server_is_told_as_that(tmp_path: Path) -> None:
-    with servers(tmp_path, 1, "--kind", "embedded") as (owner,):
-        made = str(owner.ask("create_named", "web"))
-        house = House(tmp_path, clock=time.time, providers={"embedded": FolderProvider(tmp_path, "embedded")})
-        with pytest.raises(UnknownSandbox, match=rf"is running in another server \(process {owner.process.pid}\)"):
-            house.fleet.member("web")
-        assert [it.id for it in await house.disposables.list()] == [made]
-        await house.disposables.create(SandboxOrder())
-        await house.close()
+def test_one_of_another_configuration_is_neither_seen_nor_deleted(tmp_path: Path) -> None:
+    with servers(tmp_path, 1, "--configuration", "a") as (maker,), servers(tmp_path, 1, "--configuration", "b") as (b,):
+        made = str(maker.ask("create_named", "web"))
+        assert b.ask("list") == []
+        for name in (made, "web"):
+            assert "was never made" in str(b.ask("delete", name))
+            assert "no sandbox is named" in str(b.ask("run", name))
         assert sandboxes(tmp_path) == {made}
 
 
@@ -157,7 +154,8 @@ async def test_a_child_of_another_server_is_told_as_that(tmp_path: Path) -> None
 def test_adopting_nothing_costs_less_than_two_milliseconds(tmp_path: Path, state: str) -> None:
     if state == "used and empty":
         with servers(tmp_path, 1) as (server,):
-            server.ask("create", 2)
+            for made in server.ask("create", 2):  # type: ignore[attr-defined]
+                server.ask("delete", made)
     command = [sys.executable, "-m", "tests.disposables.adopting", str(tmp_path)]
     said = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(3)]
     told = [json.loads(each.stdout) for each in said]

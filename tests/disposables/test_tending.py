@@ -10,7 +10,7 @@ import pytest
 
 from remote_sandbox_mcp.core.command import Command
 from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder
-from remote_sandbox_mcp.core.errors import UnknownSandbox, Unreachable
+from remote_sandbox_mcp.core.errors import SandboxError, UnknownSandbox, Unreachable
 from remote_sandbox_mcp.core.job import JobOrder, NoJobs
 from remote_sandbox_mcp.disposables import tending
 from remote_sandbox_mcp.store.disposables import Owner
@@ -26,15 +26,12 @@ ORDER = SandboxOrder(name="web", timeout_s=0)
 async def test_what_nobody_uses_is_deleted(build: Build) -> None:
     house = build(IDLE)
     made = await house.disposables.create(ORDER)
-    house.fleet.select("web")
     house.pass_time(590)
     await house.disposables.tick()
     assert made.id in house.provider.made
     house.pass_time(11)
     await house.disposables.tick()
     assert house.provider.deleted == [made.id]
-    with pytest.raises(UnknownSandbox, match=r"web was cleaned up for want of use at .*; gpu1 is active now"):
-        house.fleet.member()
     with pytest.raises(UnknownSandbox, match=r"web was cleaned up for want of use at .*; make a new one"):
         house.fleet.member("web")
 
@@ -210,32 +207,25 @@ async def test_changes_by_others_are_told(house: House, build: Build) -> None:
 # From one server to the next
 
 
-async def test_at_the_end_only_what_is_to_be_kept_stays(house: House) -> None:
-    kept = await house.disposables.create(replace(ORDER, keep=True))
-    gone = await house.disposables.create(SandboxOrder())
+async def test_at_the_end_of_a_server_all_of_them_stay(house: House, build: Build) -> None:
+    made = await house.disposables.create(ORDER)
+    house.pass_time(40)
     await (await house.fleet.get("web")).run(Command("true"))
     await house.close()
-    assert list(house.provider.made) == [kept.id]
-    assert house.row(gone.id).why == "ended with the server that made it"
+    assert list(house.provider.made) == [made.id]
+    assert house.row(made.id).idle_since == 1_000_040.0
     assert house.provider.is_closed
     house.rows.database.close()
 
 
-async def test_the_end_takes_a_second_at_most_and_the_rest_is_swept_by_the_next(house: House, build: Build) -> None:
-    made = await house.disposables.create(SandboxOrder())
+async def test_the_end_of_a_server_takes_a_second_at_most(build: Build) -> None:
+    house = build(Rules(pool={"/python": 1}))
+    await house.disposables.adopt()
+    await until(lambda: house.provider.made)
     house.provider.delay_s = 30.0
     begin = asyncio.get_running_loop().time()
     await house.disposables.close()
     assert asyncio.get_running_loop().time() - begin < 1.5
-    house.provider.delay_s = 0.0
-    later = build(embedded=house.provider)
-    later.belongs_to(Owner(0, "later"))
-    later.disposables._service.known.fates([house.row(made.id)])
-    await later.disposables.adopt()
-    dead = replace(house.row(made.id), owner=Owner(99_999_999, "dead"))
-    house.rows.claim(house.row(made.id), dead.owner, "ending")
-    await later.disposables.tick()
-    assert (house.provider.made, later.rows.living()) == ({}, ())
 
 
 async def crashed(house: House, order: SandboxOrder) -> str:
@@ -247,8 +237,9 @@ async def crashed(house: House, order: SandboxOrder) -> str:
     return made.id
 
 
-async def test_what_a_crashed_server_left_is_swept(house: House, build: Build) -> None:
-    made = await crashed(house, SandboxOrder())
+async def test_what_a_crashed_server_left_ends_with_its_time(house: House, build: Build) -> None:
+    made = await crashed(house, SandboxOrder(timeout_s=100))
+    house.pass_time(103)
     later = build(embedded=house.provider)
     await later.disposables.adopt()
     await until(lambda: house.provider.deleted == [made])
@@ -256,8 +247,8 @@ async def test_what_a_crashed_server_left_is_swept(house: House, build: Build) -
     assert list(later.fleet.names) == ["gpu1"]
 
 
-async def test_what_was_kept_is_known_again_and_inherited_without_opening(house: House, build: Build) -> None:
-    made = await crashed(house, replace(ORDER, keep=True))
+async def test_what_is_left_is_known_again_and_inherited_without_opening(house: House, build: Build) -> None:
+    made = await crashed(house, ORDER)
     before = list(house.provider.asked)
     later = build(embedded=house.provider)
     await later.disposables.adopt()
@@ -268,7 +259,7 @@ async def test_what_was_kept_is_known_again_and_inherited_without_opening(house:
 
 
 async def test_a_row_without_a_sandbox_is_struck_out(house: House, build: Build) -> None:
-    made = await crashed(house, replace(ORDER, keep=True))
+    made = await crashed(house, ORDER)
     house.provider.kill(made)
     later = build(embedded=house.provider)
     await later.disposables.adopt()
@@ -278,7 +269,7 @@ async def test_a_row_without_a_sandbox_is_struck_out(house: House, build: Build)
 
 async def test_a_crash_while_one_was_made_is_swept(house: House, build: Build) -> None:
     house.belongs_to(Owner(99_999_999, "dead"))
-    plan = house.disposables._service.making._plan(SandboxOrder(provider="embedded", keep=True))
+    plan = house.disposables._service.making._plan(SandboxOrder(provider="embedded"))
     house.rows.reserve(plan, 5)
     await house.provider.create(plan.id, SandboxOrder())
     later = build(embedded=house.provider)
@@ -287,13 +278,13 @@ async def test_a_crash_while_one_was_made_is_swept(house: House, build: Build) -
     await until(lambda: later.rows.is_empty())
 
 
-async def test_a_neighbour_that_crashes_is_swept_without_a_restart(house: House, build: Build) -> None:
-    mine = await house.disposables.create(SandboxOrder())
-    other = build(embedded=house.provider)
-    orphan = await crashed(other, SandboxOrder())
+async def test_what_a_neighbour_leaves_that_crashes_is_taken_over_without_a_restart(house: House, build: Build) -> None:
+    await house.disposables.create(SandboxOrder())
+    orphan = await crashed(build(embedded=house.provider), SandboxOrder(name="left"))
     await house.disposables.tick()
-    assert house.provider.deleted == [orphan]
-    assert mine.id in house.provider.made
+    assert house.provider.deleted == []
+    assert house.row(orphan).owner == house.disposables._service.known.me
+    assert "left" in house.fleet.names
 
 
 async def test_deleting_what_a_crashed_server_was_making_ends_it(house: House, build: Build) -> None:
@@ -308,3 +299,63 @@ async def test_deleting_what_a_crashed_server_was_making_ends_it(house: House, b
 
 def test_time_to_look_for_late_ones_is_longer_than_a_platform_takes() -> None:
     assert tending.LATE_S >= 2 * 60
+
+
+# Under another configuration
+
+
+async def test_one_of_another_configuration_is_not_there(house: House, build: Build) -> None:
+    maker = build(configuration="a", embedded=house.provider)
+    made = await maker.disposables.create(ORDER)
+    stranger = build(configuration="b", embedded=house.provider)
+    assert await stranger.disposables.list() == []
+    assert await stranger.disposables.find("web") is None
+    assert not await stranger.disposables.is_over(made.id)
+    for asked in ("delete", "get", "pause", "resume"):
+        with pytest.raises(UnknownSandbox, match="was never made"):
+            await getattr(stranger.disposables, asked)(made.id)
+    with pytest.raises(UnknownSandbox, match="was never made"):
+        await stranger.disposables.renew("web", 10)
+    with pytest.raises(UnknownSandbox, match="no sandbox is named"):
+        stranger.fleet.member(made.id)
+    assert list(house.provider.made) == [made.id]
+
+
+async def test_names_of_one_configuration_are_free_in_another(house: House, build: Build) -> None:
+    first = build(configuration="a", embedded=house.provider)
+    second = build(configuration="b", embedded=house.provider)
+    made = [await each.disposables.create(ORDER) for each in (first, second)]
+    assert [each.fleet.member("web").name for each in (first, second)] == [it.id for it in made]
+
+
+async def test_one_of_another_configuration_is_left_alone_until_its_time_is_over(house: House, build: Build) -> None:
+    made = await crashed(build(configuration="a", embedded=house.provider), SandboxOrder(timeout_s=4000))
+    stranger = build(IDLE, configuration="b", embedded=house.provider)
+    house.pass_time(3000)
+    await stranger.disposables.tick()
+    assert (house.provider.deleted, stranger.row(made).owner.birth) == ([], "dead")
+    house.pass_time(1003)
+    await stranger.disposables.tick()
+    assert house.provider.deleted == [made]
+
+
+async def test_all_configurations_count_and_only_the_own_are_named(house: House, build: Build) -> None:
+    rules = Rules(max_concurrent=2)
+    await build(rules, configuration="a", embedded=house.provider).disposables.create(SandboxOrder(name="theirs"))
+    mine = build(rules, configuration="b", embedded=house.provider)
+    await mine.disposables.create(SandboxOrder(name="ours"))
+    with pytest.raises(
+        SandboxError, match=r"2 exist \(1 of them under other config.*delete_sandbox \(the oldest: ours"
+    ) as told:
+        await mine.disposables.create(SandboxOrder())
+    assert "theirs" not in str(told.value)
+
+
+async def test_the_watchdog_ends_what_has_expired_and_takes_over_nothing(house: House, build: Build) -> None:
+    over = await crashed(build(configuration="a", embedded=house.provider), SandboxOrder(timeout_s=100))
+    left = await crashed(build(configuration="b", embedded=house.provider), SandboxOrder(timeout_s=1000))
+    house.pass_time(103)
+    watchdog = build(embedded=house.provider)
+    await watchdog.disposables.sweep()
+    assert house.provider.deleted == [over]
+    assert (watchdog.row(left).owner.birth, list(watchdog.fleet.names)) == ("dead", ["gpu1"])

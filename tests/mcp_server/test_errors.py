@@ -48,7 +48,7 @@ async def test_each_of_our_errors_has_its_code(
     tools: Caller, fake: FakeSandbox, problem: SandboxError, code: str, more: dict[str, object]
 ) -> None:
     fake.fail(problem)
-    assert await tools.fail("exec_bash", command="ls") == {"error": "no", "code": code} | more
+    assert await tools.fail("exec_bash", command="ls", sandbox_name="fake") == {"error": "no", "code": code} | more
 
 
 class Unlucky(FakeSandbox):
@@ -63,7 +63,7 @@ class Unlucky(FakeSandbox):
 
 async def test_lost_contact_tells_the_outcome_the_handle_and_what_was_printed() -> None:
     async with connected(App(Fleet([member(Unlucky())]))) as tools:
-        assert await tools.fail("exec_bash", command="ls") == {
+        assert await tools.fail("exec_bash", command="ls", sandbox_name="fake") == {
             "error": "contact was lost",
             "code": "connection_lost",
             "connection_error": True,
@@ -99,7 +99,7 @@ async def test_a_defect_is_told_without_its_stack_and_logged_with_it(
     fake.answers = explode  # type: ignore[assignment]
     async with connected(app, mode) as tools:
         with caplog.at_level(logging.ERROR):
-            problem = await tools.fail("exec_bash", command="ls")
+            problem = await tools.fail("exec_bash", command="ls", sandbox_name="fake")
         assert problem == {
             "error": "exec_bash failed because of a defect in remote-sandbox-mcp; its log has the details",
             "code": "failed",

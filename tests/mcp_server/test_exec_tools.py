@@ -39,7 +39,7 @@ async def test_what_is_empty_is_left_out_but_not_a_zero(tools: Caller, fake: Fak
 async def test_the_text_says_the_same_to_clients_that_read_only_text(tools: Caller, fake: FakeSandbox) -> None:
     fake.answers = {"make": Answer("built\n", "a warning\n", 2)}
     answer = await tools.ask("exec_bash", command="make")
-    assert answer.content[0].model_dump()["text"] == "exit 2 after 0.0 s\nbuilt\n\nstderr:\na warning\n"
+    assert answer.content[0].model_dump()["text"] == "on fake: exit 2 after 0.0 s\nbuilt\n\nstderr:\na warning\n"
 
 
 async def test_all_arguments_reach_the_sandbox_that_was_named(
@@ -92,7 +92,7 @@ async def test_a_command_that_cannot_start_says_why(tools: Caller, fake: FakeSan
         raise NotStarted("fake: unable to enter /nope: No such file or directory")
 
     fake.answers = refuse
-    problem = await tools.fail("exec_bash", command="ls", cwd="/nope")
+    problem = await tools.fail("exec_bash", sandbox_name="fake", command="ls", cwd="/nope")
     assert problem == {"error": "fake: unable to enter /nope: No such file or directory", "code": "not_started"}
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.core.errors import Unreachable
 from remote_sandbox_mcp.fleet import Fleet, Member
-from remote_sandbox_mcp.testing import FakeSandbox
+from remote_sandbox_mcp.testing import Answer, FakeSandbox, after
 from tests.mcp_server.conftest import connected, member
 from tests.support.server import Caller
 
@@ -110,3 +112,33 @@ async def test_with_nothing_configured_every_call_says_how_to_configure() -> Non
         assert problem["code"] == "unknown_sandbox"
         assert "REMOTE_SANDBOX_LIST" in problem["error"]
         assert (await tools.fail("get_active_sandbox"))["code"] == "unknown_sandbox"
+
+
+# Where a call goes that names no sandbox
+
+
+async def test_a_running_command_is_found_where_it_began_whatever_is_selected_since() -> None:
+    first, second = FakeSandbox({"long": Answer("so far", then=after(3600))}, name="first"), FakeSandbox(name="second")
+    async with connected(App(Fleet([member(first), member(second)]), patience_s=0.05)) as tools:
+        handle = (await tools.call("exec_bash", command="long"))["tmux_session"]
+        await tools.call("select_sandbox", sandbox_name="second")
+        stopped = await tools.ask("stop_background_task", tmux_session=handle)
+        assert (stopped.structured_content or {}) | {"sandbox": "first", "stopped": True} == stopped.structured_content
+
+
+async def test_a_job_in_a_sandbox_that_is_over_is_not_looked_for_elsewhere(tools: Caller, fake: FakeSandbox) -> None:
+    made = (await tools.call("create_sandbox"))["sandbox_id"]
+    for name in (made, "fake"):
+        await tools.call("exec_bash_background", command="x", session_name="work", sandbox_name=name, watch=False)
+    await tools.call("exec_bash_background", command="x", session_name="only", sandbox_name=made, watch=False)
+    await tools.call("delete_sandbox", sandbox_id=made)
+    assert "was deleted at" in (await tools.fail("stop_background_task", tmux_session="only"))["error"]
+
+
+async def test_a_path_cannot_lead_an_upload_into_another_sandbox(
+    tools: Caller, tmp_path: Path, clean_environment: Path
+) -> None:
+    (tmp_path / "mine").write_text("x")
+    file = {"path": "other:copy", "local_path": str(tmp_path / "mine")}
+    await tools.call("upload_files", sandbox_id="fake", files=[file])
+    assert (clean_environment / "other:copy").read_text() == "x"

@@ -171,7 +171,6 @@ def test_disposables_of_the_third_version_are_read_for_ever(file: Path) -> None:
         image="python:3.12\udcff",
         created=100.0,
         expires=700.0,
-        keep=True,
         limits=Limits(cpu=1.5, memory_mb=512, told=("memory: cgroup",)),
         network=True,
         notes=("one",),

@@ -31,7 +31,6 @@ IT = Disposable(
     image="p\udcff",
     status=CREATING,
     created=100.0,
-    keep=True,
     limits=Limits(cpu=2, told=("cpu: quota",)),
     network=True,
     notes=("n",),

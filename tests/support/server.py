@@ -90,10 +90,13 @@ class Caller:
         return answer
 
     async def call(self, tool: str, *, progress: ProgressFnT | None = None, **given: Any) -> dict[str, Any]:
-        """What a tool returns; fails where it tells an error."""
+        """What a tool returns, but for where that was; fails where it tells an error."""
         answer = await self.ask(tool, progress=progress, **given)
         assert not answer.is_error, answer.structured_content
-        return dict(answer.structured_content or {})
+        fields = dict(answer.structured_content or {})
+        if tool not in ALWAYS_SAY_WHERE:
+            fields.pop("sandbox", None)
+        return fields
 
     async def fail(self, tool: str, **given: Any) -> dict[str, Any]:
         """The error that a tool tells; fails where it tells none."""
@@ -127,6 +130,7 @@ def check_answer(answer: CallToolResult, schema: dict[str, Any] | None) -> None:
     assert len(error) < 1100
 
 
+ALWAYS_SAY_WHERE = ("exec_bash_background", "exec_bash_background_watch")
 ALWAYS_THERE = (
     ".active_sandbox",
     ".content",

@@ -86,15 +86,40 @@ async def test_many_clients_are_served_at_once(shared: Service) -> None:
     assert answers == [f"{number}\n" for number in range(12)]
 
 
-@both_modes
-async def test_the_selected_sandbox_belongs_to_the_key(tmp_path: Path, mode: str) -> None:
-    with service(tmp_path, entries=(unreachable("one"), unreachable("two")), local=False) as served:
-        async with connected(served, mode=mode) as first, connected(served, mode=mode) as second:
-            assert (await second.call("get_active_sandbox"))["active_sandbox"] == "one"
+TWO = (unreachable("one"), unreachable("two"))
+
+
+async def test_the_selected_sandbox_belongs_to_the_session(tmp_path: Path) -> None:
+    with service(tmp_path, entries=TWO, local=False) as served:
+        async with connected(served, mode="legacy") as first, connected(served, mode="legacy") as second:
             await first.call("select_sandbox", sandbox_name="two")
-            assert (await second.call("get_active_sandbox"))["active_sandbox"] == "two"
-        async with connected(served, mode=mode) as third:
-            assert (await third.call("get_active_sandbox"))["active_sandbox"] == "two"
+            assert (await first.call("get_active_sandbox"))["active_sandbox"] == "two"
+            assert (await first.fail("exec_bash", command="true"))["sandbox"] == "two"
+            assert (await second.call("get_active_sandbox"))["active_sandbox"] == "one"
+            assert (await second.fail("exec_bash", command="true"))["sandbox"] == "one"
+            assert (await second.call("list_sandboxes"))["active_sandbox"] == "one"
+
+
+async def test_a_client_without_a_session_is_told_that_it_cannot_select(tmp_path: Path) -> None:
+    with service(tmp_path, entries=TWO, local=False) as served:
+        async with connected(served) as session:
+            assert session.client.protocol_version == "2026-07-28"
+            told = await session.fail("select_sandbox", sandbox_name="two")
+            assert told["code"] == "unsupported"
+            assert told["error"].endswith("name sandbox_name in each call")
+            assert (await session.fail("exec_bash", command="true"))["sandbox"] == "one"
+            assert "sandbox" not in await session.fail("exec_bash", command="true", sandbox_name="two")
+
+
+async def test_a_session_of_another_client_cannot_be_borrowed(tmp_path: Path) -> None:
+    with service(tmp_path, entries=TWO, local=False) as served:
+        begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        ask = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
+        given = {"Authorization": f"Bearer {served.key}"}
+        _, headers = served.ask(body=json.dumps(message).encode(), **ask, **given)
+        async with connected(served, headers={**given, "Mcp-Session-Id": headers["mcp-session-id"]}) as modern:
+            assert (await modern.fail("select_sandbox", sandbox_name="two"))["code"] == "unsupported"
 
 
 # Who is let in

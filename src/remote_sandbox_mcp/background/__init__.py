@@ -109,10 +109,19 @@ class Background:
         if not which.session:
             raise BadArgument("say which job: pass its tmux_session or watch_id (list_background_tasks shows them)")
         session = session_name(check.text_argument("tmux_session", which.session))
-        # Who does not say where means the job of that name, wherever it was started.
-        record = await asyncio.to_thread(records.find, which.sandbox, session)
-        name = which.sandbox or (record.sandbox if record and record.sandbox in self._fleet.names else "")
+        name = which.sandbox or await self.whereabouts(session)
+        record = await asyncio.to_thread(records.find, name, session)
         return await self._fleet.get(name), JobLook(session=session, log_file=which.log_file), record
+
+    async def whereabouts(self, session: str, watch_id: int = 0) -> str:
+        """The sandbox in which a job was started, where it can be used here; nothing for one that is not ours.
+
+        Raises UnknownSandbox for one in a disposable sandbox that is over.
+        """
+        if watch_id:
+            return (await self.known.watch(watch_id)).sandbox
+        record = await asyncio.to_thread(self.known.records.find, "", session) if self.known.exists() else None
+        return record.sandbox if record and self._fleet.knows(record.sandbox) else ""
 
     async def list(self, *, sandbox: str = "", state: str = "", limit: int = 100) -> Sequence[Sight]:
         """Every job that we or the machines know, newest first; a machine that does not answer delays nobody."""

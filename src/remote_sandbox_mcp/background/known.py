@@ -48,13 +48,14 @@ class Known:
 
     def is_anything_watched(self) -> bool:
         """Whether there is work for a watchdog; makes no database to find that out."""
-        return self._exists() and bool(self.watches.counts().get(Status.ACTIVE.value))
+        return self.exists() and bool(self.watches.counts().get(Status.ACTIVE.value))
 
     def apps(self) -> Sequence[JobRecord]:
         """Apps that nobody has seen end, newest first; makes no database to find that out."""
-        return self.records.apps() if self._exists() else ()
+        return self.records.apps() if self.exists() else ()
 
-    def _exists(self) -> bool:
+    def exists(self) -> bool:
+        """Whether anything was ever written down; makes no database to find that out."""
         from ..store.database import STATE_FILE
 
         return (paths.state_folder() / STATE_FILE).exists()

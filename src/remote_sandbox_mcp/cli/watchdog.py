@@ -12,9 +12,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.errors import SandboxError
 from .verb import complain, say
 
 if TYPE_CHECKING:
+    from ..app import App
     from ..tasks.locks import Lock
     from ..watchdog.daemon import Supervision
     from ..watchdog.service import WatchdogStatus
@@ -123,11 +125,26 @@ async def _supervision(config: Path | None, state: Path) -> AsyncIterator[Superv
     configuration = load(config, environ)
     for problem in configuration.problems:
         log.warning("%s", problem)
-    app = compose(configuration)
+    app = compose(configuration, for_all=True)
     try:
-        yield app.background.supervisor()
+        yield Rounds(app)
     finally:
         await app.close()
+
+
+class Rounds:
+    """What the daemon does in a round: look after the watches, and end disposable sandboxes whose time is over."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._watches = app.background.supervisor()
+
+    async def tick(self) -> float:
+        try:
+            await self._app.disposables.sweep()
+        except SandboxError as problem:
+            log.warning("disposable sandboxes could not be looked after: %s", problem)
+        return await self._watches.tick()
 
 
 # The service

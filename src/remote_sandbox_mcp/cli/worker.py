@@ -73,7 +73,7 @@ def _configured(config: str | None) -> RunnerFactory:
         from ..app import compose
         from ..config.load import load
 
-        app = compose(load(Path(config) if config else None))
+        app = compose(load(Path(config) if config else None), for_all=True)
         try:
             yield app.copies.runner()
         finally:

@@ -62,8 +62,6 @@ class SandboxOrder:
     hosts: tuple[str, ...] = ()
     volumes: tuple[Volume, ...] = ()
     entrypoint: tuple[str, ...] = ()
-    # True: it outlives the server, until its time is over or somebody deletes it.
-    keep: bool = False
     # "embedded", "opensandbox", or empty for the configured one.
     provider: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -82,7 +80,6 @@ class Disposable:
     status: str = "running"
     created: float = 0.0
     expires: float = 0.0
-    keep: bool = False
     limits: Limits = Limits()
     # Whether anything beyond it can be reached from inside.
     network: bool = False

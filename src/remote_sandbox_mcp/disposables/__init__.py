@@ -38,14 +38,19 @@ class Disposables:
         *,
         mark: Callable[[], Path] | None = None,
         clock: Callable[[], float] = time.time,
+        configuration: str = "",
     ) -> None:
-        """`mark` (store.mark) is a file that is there while any lives; it spares the rows where none does."""
+        """`mark` (store.mark) is a file that is there while any lives; it spares the rows where none does.
+
+        `configuration` (config.identity) limits what is seen to what was made under it; an empty one sees all.
+        """
         self._fleet = fleet
         self._rules = rules
         self._providers = providers
         self._make_rows = rows
         self._mark = mark
         self._clock = clock
+        self._configuration = configuration
         self._listeners: list[Callable[[], None]] = []
         fleet.find = self._look_up
 
@@ -58,7 +63,7 @@ class Disposables:
         from .known import Known
         from .service import Service
 
-        known = Known(self._fleet, self._providers, self._rows, self._clock)
+        known = Known(self._fleet, self._providers, self._rows, self._clock, self._configuration)
         known.listeners = self._listeners
         return Service(known, self._rules)
 
@@ -82,8 +87,13 @@ class Disposables:
         """One round of that."""
         await self._service.tending.tick()
 
+    async def sweep(self) -> None:
+        """End those whose time is over and whose server has ended; all others are left as they are."""
+        if not self._is_empty():
+            await self._service.tending.sweep_expired()
+
     async def close(self) -> None:
-        """End what is not to be kept, within a second; what could not be ended is swept by the next server."""
+        """Let go of all, within a second: each lives on until it is deleted or its time is over."""
         if "_service" in self.__dict__:
             await self._service.close()
         elif "_rows" in self.__dict__:
@@ -102,8 +112,14 @@ class Disposables:
 
     async def find(self, name: str) -> Disposable | None:
         """As it is written down, if it lives; nothing for a machine. Asks nobody else."""
-        kept = await asyncio.to_thread(self._rows.find, name) if self._rows.exists() else None
+        find = functools.partial(self._rows.find, name, self._configuration)
+        kept = await asyncio.to_thread(find) if self._rows.exists() else None
         return kept.disposable if kept and not kept.ended else None
+
+    async def is_over(self, disposable_id: str) -> bool:
+        """Whether it has ended, under whichever configuration it was made."""
+        kept = await asyncio.to_thread(self._rows.get, disposable_id) if self._rows.exists() else None
+        return kept is None or bool(kept.ended)
 
     async def get(self, name: str) -> Disposable:
         """As its provider knows it now."""

@@ -8,7 +8,6 @@ from enum import Enum
 
 from ..core.disposable import Rules
 from ..store.disposables import CREATING, ENDING, EXPIRED, PAUSED, Kept, Owner
-from .orders import EMBEDDED
 
 # Its provider ends one that has expired; we see to it only if that has not happened soon after.
 GRACE_S = 2.0
@@ -19,12 +18,12 @@ NEARLY_S = 60.0
 DELETED = "was deleted"
 EXPIRED_BY_TIME = "has expired, unused for its whole time,"
 CLEANED_UP = "was cleaned up for want of use"
-WITH_SERVER = "ended with the server that made it"
+WITH_SERVER = "ended with the server that was making it"
 FROM_OUTSIDE = "was ended by its platform or from outside"
 
 
 class Fate(Enum):
-    """MINE, or another living server's: SHARED (can be used here) or THEIRS; of a dead one: INHERIT, SWEEP."""
+    """MINE; SHARED with another living server; THEIRS alone; of a server that has ended: INHERIT, SWEEP."""
 
     MINE = "mine"
     SHARED = "shared"
@@ -33,23 +32,26 @@ class Fate(Enum):
     SWEEP = "sweep"
 
 
-def fate(kept: Kept, me: Owner, living: frozenset[Owner], now: float) -> Fate:
-    """`living` are the owners that still run."""
+def fate(kept: Kept, me: Owner, living: frozenset[Owner], now: float, configuration: str = "") -> Fate:
+    """`living` are the owners that still run, `configuration` that of the process that asks."""
     it, mine = kept.disposable, kept.owner == me
+    can_be_used = not kept.pool and it.status not in (CREATING, ENDING) and is_visible(kept, configuration)
     if not mine and kept.owner in living:
-        return Fate.SHARED if can_be_shared(kept) else Fate.THEIRS
+        return Fate.SHARED if can_be_used else Fate.THEIRS
     if it.status == ENDING or is_expired(kept, now):
         return Fate.SWEEP
     if mine:
         return Fate.MINE
-    return Fate.INHERIT if it.keep and it.status != CREATING and not kept.pool else Fate.SWEEP
+    if kept.pool or it.status == CREATING:
+        # Nobody has asked for it yet, or nobody was told that it was made.
+        return Fate.SWEEP
+    # One of another configuration waits for a server that has that one, or for its time to be over.
+    return Fate.INHERIT if can_be_used else Fate.THEIRS
 
 
-def can_be_shared(kept: Kept) -> bool:
-    """Whether a process that has not made it can use it while its maker runs."""
-    it = kept.disposable
-    # An embedded one that is not kept is a child of the server that made it.
-    return not kept.pool and it.status not in (CREATING, ENDING) and (it.keep or it.provider != EMBEDDED)
+def is_visible(kept: Kept, configuration: str) -> bool:
+    """Whether a server with that configuration may see it, and so use and delete it. An empty one stands for all."""
+    return not configuration or kept.configuration in ("", configuration)
 
 
 def is_expired(kept: Kept, now: float) -> bool:
@@ -86,6 +88,6 @@ def farewell(title: str, why: str, ended: float) -> str:
 
 
 def why_ended(kept: Kept, status: str, now: float) -> str:
-    """Why one is not there any more that nobody here has ended."""
+    """Reason shown for a sandbox that we did not delete ourselves."""
     over = 0 < kept.disposable.expires < now + GRACE_S
     return EXPIRED_BY_TIME if status == EXPIRED or over else FROM_OUTSIDE

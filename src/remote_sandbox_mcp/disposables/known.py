@@ -14,8 +14,8 @@ from ..core.disposable import Provider
 from ..core.errors import ConfigError, SandboxError, UnknownSandbox
 from ..fleet import Fleet, Member
 from ..store.disposables import CREATING, Owner
-from ..tasks.process import started
-from .fate import Fate, farewell, fate
+from ..tasks import process
+from .fate import Fate, farewell, fate, is_visible
 from .life import Life, Surroundings
 from .tended import Tended
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Known:
-    """Who is there. Providers are made with the first question to them."""
+    """Registry of the sandboxes that this process may use. Providers are made with the first question to them."""
 
     def __init__(
         self,
@@ -35,10 +35,12 @@ class Known:
         providers: Mapping[str, Callable[[], Provider]],
         rows: DisposableRows,
         clock: Callable[[], float] = time.time,
+        configuration: str = "",
     ) -> None:
         self.fleet = fleet
         self.rows = rows
         self.now = clock
+        self.configuration = configuration
         self.lives: dict[str, Life] = {}
         self.listeners: list[Callable[[], None]] = []
         # Told of each new member.
@@ -53,7 +55,7 @@ class Known:
 
     @functools.cached_property
     def me(self) -> Owner:
-        return Owner(os.getpid(), started(os.getpid()))
+        return Owner(os.getpid(), process.started(os.getpid()))
 
     @property
     def kinds(self) -> Collection[str]:
@@ -123,28 +125,28 @@ class Known:
             self.admitted()
         return life
 
-    def bury(self, disposable_id: str, notice: str = "") -> None:
+    def bury(self, disposable_id: str) -> None:
         """It is over: nobody finds it any more."""
         self._over.add(disposable_id)
         life = self.lives.pop(disposable_id, None)
         if life is None:
             return
-        member = self.fleet.remove(disposable_id, notice)
+        member = self.fleet.remove(disposable_id)
         if member is not None:
             self.spawn(asyncio.gather(member.close(), life.close(), return_exceptions=True))
         self.changed()
 
     def look_up(self, name: str) -> Member | None:
         """For a name that nobody in the fleet has: one that another process has made, or what became of one."""
-        if (kept := self.rows.find(name)) is None:
+        if (kept := self.rows.find(name, self.configuration)) is None:
             return None
         if kept.ended:
             raise UnknownSandbox(farewell(kept.disposable.title, kept.why, kept.ended))
         self.admit_all([kept])
         if kept.id not in self.lives:
             raise UnknownSandbox(
-                f"the sandbox {kept.disposable.title} is {kept.disposable.status} in another server "
-                f"(process {kept.owner.pid}) and can be used there alone"
+                f"the sandbox {kept.disposable.title} cannot be used now: another server (process {kept.owner.pid}) is "
+                f"{'making' if kept.disposable.status == CREATING else 'ending'} it; try again in a moment"
             )
         return self.fleet.member(kept.id)
 
@@ -152,7 +154,7 @@ class Known:
         """Make members of those that can be used here; what is to become of each."""
         fates = self.fates(all_kept := tuple(all_kept))
         for kept in all_kept:
-            usable = fates[kept.id] in (Fate.MINE, Fate.SHARED, Fate.INHERIT)
+            usable = fates[kept.id] in (Fate.MINE, Fate.SHARED, Fate.INHERIT) and is_visible(kept, self.configuration)
             if usable and not kept.pool and kept.disposable.status != CREATING:
                 self.admit(kept)
         return fates
@@ -160,11 +162,14 @@ class Known:
     def fates(self, all_kept: Iterable[Kept]) -> dict[str, Fate]:
         all_kept = tuple(all_kept)
         living = frozenset(owner for owner in {kept.owner for kept in all_kept} if owner == self.me or is_alive(owner))
-        return {kept.id: fate(kept, self.me, living, self.now()) for kept in all_kept}
+        return {kept.id: fate(kept, self.me, living, self.now(), self.configuration) for kept in all_kept}
 
     async def find(self, name: str) -> Kept:
-        """One that lives or has lived, by its id or name. Raises UnknownSandbox."""
-        kept = await asyncio.to_thread(self.rows.find, name) if self.rows.exists() else None
+        """One that lives or has lived, by its id or name; one of another configuration is not there for us.
+
+        Raises UnknownSandbox.
+        """
+        kept = await asyncio.to_thread(self.rows.find, name, self.configuration) if self.rows.exists() else None
         if kept is None:
             why = "is a machine and no disposable one" if name in self.fleet.names else "was never made, or long ago"
             raise UnknownSandbox(f"the sandbox {name[:80]!r} {why}; list_sandboxes shows those that there are")
@@ -172,8 +177,7 @@ class Known:
 
 
 def is_alive(owner: Owner) -> bool:
-    """Whether that very process still runs."""
-    return bool(owner.pid and owner.birth and started(owner.pid) == owner.birth)
+    return process.is_alive(owner.pid, owner.birth)
 
 
 async def _open(life: Life) -> Sandbox:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..core.disposable import Disposable, Rules, SandboxOrder, new_disposable_id
 from ..core.errors import BadArgument, ConnectError, SandboxError, UnknownSandbox
 from ..store.disposables import CREATING, ENDING, FULL, GONE, NAME_TAKEN, RUNNING, Kept
-from .fate import DELETED, farewell
+from .fate import DELETED, farewell, is_visible
 from .known import Known
 from .orders import checked
 from .pool import Pool
@@ -62,11 +62,16 @@ class Making:
             image=order.image,
             status=CREATING,
             created=now,
-            keep=order.keep,
             limits=order.limits,
             network=bool(order.network),
         )
-        return Kept(disposable=plan, timeout_s=order.timeout_s, owner=self._known.me, idle_since=now)
+        return Kept(
+            disposable=plan,
+            timeout_s=order.timeout_s,
+            owner=self._known.me,
+            idle_since=now,
+            configuration=self._known.configuration,
+        )
 
     async def _reserve(self, plan: Kept) -> None:
         """Raises BadArgument where the name is taken, SandboxError where there is no room even after sweeping."""
@@ -81,7 +86,8 @@ class Making:
                 f"a sandbox is named {plan.disposable.name!r} already; choose another name, or delete that one first"
             )
         if refusal == FULL:
-            raise SandboxError(no_room(await asyncio.to_thread(rows.living), most, self._known.now()))
+            living = await asyncio.to_thread(rows.living)
+            raise SandboxError(no_room(living, most, self._known.now(), self._known.configuration))
 
     async def make(self, plan: Kept, order: SandboxOrder) -> Kept:
         """What was written down, made; nothing is left of it if that fails."""
@@ -98,7 +104,7 @@ class Making:
         lives_s = made.expires - made.created if made.expires and made.created else order.timeout_s
         expires = begun + lives_s if lives_s else 0.0
         it = replace(made, id=plan.id, key=made.key or plan.id, provider=order.provider, name=order.name)
-        it = replace(it, status=RUNNING, keep=order.keep, created=begun, expires=expires)
+        it = replace(it, status=RUNNING, created=begun, expires=expires)
         kept = replace(plan, disposable=it)
         if not await asyncio.to_thread(self._known.rows.made, kept.disposable):
             await self._end(kept)
@@ -125,11 +131,15 @@ class Making:
         await asyncio.to_thread(self._known.rows.end, made.id, GONE, DELETED, self._known.now())
 
 
-def no_room(living: Sequence[Kept], most: int, now: float) -> str:
+def no_room(living: Sequence[Kept], most: int, now: float, configuration: str = "") -> str:
     """What to do where there are as many as there may be."""
-    held = [kept.disposable for kept in living if not kept.pool and kept.disposable.status != ENDING]
-    oldest = ", ".join(f"{it.title} (made {(now - it.created) / 60:.0f} min ago)" for it in held[:NAMED_WHEN_FULL])
+    held = [kept for kept in living if not kept.pool and kept.disposable.status != ENDING]
+    ours = [kept.disposable for kept in held if is_visible(kept, configuration)]
+    oldest = ", ".join(f"{it.title} (made {(now - it.created) / 60:.0f} min ago)" for it in ours[:NAMED_WHEN_FULL])
+    advice = f"end one with delete_sandbox (the oldest: {oldest})" if ours else "wait until one expires"
+    others = len(held) - len(ours)
+    hidden = f" ({others} of them under other configurations of this user)" if others else ""
     return (
-        f"no further sandbox is made: {len(held)} exist and max_concurrent_sandboxes is {most}; end one with "
-        f"delete_sandbox (the oldest: {oldest or 'none'}), or raise the limit in the configuration"
+        f"no further sandbox is made: {len(held)} exist{hidden} and max_concurrent_sandboxes is {most}; {advice}, or "
+        "raise the limit in the configuration"
     )

@@ -62,7 +62,7 @@ def provider_for(wanted: str, rules: Rules, kinds: Collection[str]) -> str:
 
 def is_plain(order: SandboxOrder) -> bool:
     """Whether one that was made before it was wanted will do."""
-    special = (order.env, order.hosts, order.volumes, order.entrypoint, order.metadata, order.network, order.keep)
+    special = (order.env, order.hosts, order.volumes, order.entrypoint, order.metadata, order.network)
     # Of one that a platform keeps ready nobody has made sure that its network is off.
     is_off_enough = order.network is None or order.provider == EMBEDDED
     return not any(special) and is_off_enough and order.limits == Limits() and order.timeout_s > 0

@@ -96,7 +96,14 @@ class Pool:
         order = SandboxOrder(image=image, timeout_s=READY_S, provider=kind)
         now = self._known.now()
         plan = Disposable(id=new_disposable_id(), provider=kind, image=image, status=CREATING, created=now)
-        kept = Kept(disposable=plan, timeout_s=READY_S, pool=label(image), owner=self._known.me, idle_since=now)
+        kept = Kept(
+            disposable=plan,
+            timeout_s=READY_S,
+            pool=label(image),
+            owner=self._known.me,
+            idle_since=now,
+            configuration=self._known.configuration,
+        )
         await asyncio.to_thread(self._known.rows.add_ready, kept)
         await self._make(kept, order)
 

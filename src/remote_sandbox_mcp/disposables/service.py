@@ -13,7 +13,7 @@ from ..core.disposable import Disposable, Rules, SandboxOrder
 from ..core.errors import UnknownSandbox, Unreachable
 from ..store.disposables import CREATING, ENDING, GONE
 from . import viewing
-from .fate import DELETED, Fate, farewell
+from .fate import DELETED, Fate, farewell, is_visible
 from .known import Known
 from .making import Making
 from .tending import DELETE_S, Tending
@@ -21,7 +21,7 @@ from .tending import DELETE_S, Tending
 if TYPE_CHECKING:
     from ..store.disposables import Kept
 
-# All that is ended at the end takes no longer than this, the letting go of lines included.
+# Letting go of all of them takes no longer than this.
 CLOSE_S = 1.0
 
 T = TypeVar("T")
@@ -48,17 +48,16 @@ class Service:
     async def close(self) -> None:
         await self.tending.stop()
         try:
-            await within(self._end(), CLOSE_S)
+            await within(self._let_go(), CLOSE_S)
         except asyncio.TimeoutError:
             pass
         finally:
             await self.known.settle(0)
 
-    async def _end(self) -> None:
-        kept = [life for life in self.known.lives.values() if life.disposable.keep]
-        await self.tending.end_with_us()
+    async def _let_go(self) -> None:
+        await self.tending.leave()
         await self.known.settle(0.8 * CLOSE_S)
-        await asyncio.gather(*(life.close() for life in kept), return_exceptions=True)
+        await asyncio.gather(*(life.close() for life in self.known.lives.values()), return_exceptions=True)
         await self.known.close()
 
     # Verbs
@@ -74,7 +73,7 @@ class Service:
     async def list(self) -> Sequence[Disposable]:
         living = await asyncio.to_thread(self.known.rows.living)
         self.known.admit_all(living)
-        return await viewing.survey(self.known, living)
+        return await viewing.survey(self.known, [it for it in living if is_visible(it, self.known.configuration)])
 
     async def delete(self, name: str) -> Disposable:
         kept = await self.known.find(name)

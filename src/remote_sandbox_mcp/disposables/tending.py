@@ -15,11 +15,9 @@ from ..store.disposables import CREATING, ENDING, EXPIRED, GONE, PAUSED, Kept
 from . import viewing
 from .fate import (
     CLEANED_UP,
-    DELETED,
     EXPIRED_BY_TIME,
     WITH_SERVER,
     Fate,
-    farewell,
     is_about_to_expire,
     is_expired,
     is_nearly_over,
@@ -174,7 +172,7 @@ class Tending:
             return
         if life := self._known.lives.get(kept.id):
             life.ending = why
-        self._known.bury(kept.id, farewell(kept.disposable.title, why, self._known.now()))
+        self._known.bury(kept.id)
         if await self._delete(claimed):
             await asyncio.to_thread(self._known.rows.end, kept.id, status, why, self._known.now())
 
@@ -202,8 +200,7 @@ class Tending:
             # It may also be one that was made since.
             row = await asyncio.to_thread(self._known.rows.get, life.kept.id)
             if row is None or row.ended:
-                why, ended = (row.why, row.ended) if row else (DELETED, self._known.now())
-                self._known.bury(life.kept.id, farewell(life.disposable.title, why, ended))
+                self._known.bury(life.kept.id)
 
     def _tell_changes(self, living: Sequence[Kept]) -> None:
         listed = frozenset((kept.id, kept.disposable.name, kept.disposable.status) for kept in living if not kept.pool)
@@ -216,12 +213,20 @@ class Tending:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def end_with_us(self) -> None:
-        """Begin to end what is not to outlive this process; of what is, note when it was last used."""
+    async def leave(self) -> None:
+        """Begin to end what nobody has asked for yet; of all others, note when they were last used."""
         for kept in await self._living():
             if kept.owner != self._known.me:
                 continue
-            if not kept.disposable.keep:
+            if kept.pool or kept.disposable.status == CREATING:
                 self._known.spawn(self.sweep(kept, GONE, WITH_SERVER))
             elif life := self._known.lives.get(kept.id):
                 await life.write_touch()
+
+    async def sweep_expired(self) -> None:
+        """End those whose time is over and whose server has ended, under whichever configuration they were made."""
+        async with self._round:
+            living = await self._living()
+            fates = await asyncio.to_thread(self._known.fates, living)
+            over = [kept for kept in living if fates[kept.id] is Fate.SWEEP]
+            await asyncio.gather(*(self._attempt(kept, Fate.SWEEP) for kept in over))

@@ -11,6 +11,7 @@ from ..core.errors import SandboxError
 from .containers import disposable_fields, journal_text
 from .results import sandbox_fields, sentence
 from .server import SandboxServer
+from .tools.sandboxes import active_sandbox
 
 JSON, TEXT = "application/json", "text/plain"
 
@@ -24,7 +25,10 @@ def offer(server: SandboxServer) -> None:
         made = {it.id: it for it in await app.disposables.list()}
         members = await app.fleet.offered()
         listed = [{"name": it.name, "kind": it.describe().kind} | _more(made.get(it.name)) for it in members]
-        return _json({"active_sandbox": app.fleet.active, "sandboxes": listed})
+        # Of a client's session nothing is known here: what it has selected only its own calls learn.
+        known = server.clients.selection(None) is not None
+        active = {"active_sandbox": (await active_sandbox(server, None))[0]} if known else {}
+        return _json(active | {"sandboxes": listed})
 
     @server.resource("sandbox://{id}/status", title="How a sandbox stands", mime_type=JSON)
     async def status(id: str) -> str:

@@ -8,7 +8,7 @@ from mcp_types import CallToolResult, TextContent
 
 from ..app import Report, View
 from ..core.command import Completed, Ending, Missing, Running
-from ..core.errors import ConnectError, LostContact, SandboxError
+from ..core.errors import BadArgument, ConnectError, LostContact, SandboxError
 from ..core.output import clip, harmless
 from ..core.usage import as_resources
 
@@ -35,6 +35,18 @@ def failure(problem: SandboxError) -> CallToolResult:
         structured |= {"connection_error": True, "outcome": problem.outcome, "tmux_session": so_far.run_id}
         structured |= lean(stdout=clip(so_far.stdout, 5000).text, stderr=clip(so_far.stderr, 5000).text)
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured, is_error=True)
+
+
+def told_where(answer: CallToolResult, sandbox: str) -> CallToolResult:
+    """The answer to a call that named no sandbox, with the one that it was carried out in."""
+    told = dict(answer.structured_content or {})
+    if "sandbox" in told or told.get("code") == BadArgument.code:
+        return answer
+    text = "\n".join(part.text for part in answer.content if isinstance(part, TextContent))
+    # Many errors name it themselves.
+    text = text if answer.is_error and sandbox in text else f"on {sandbox}: {text}"
+    told |= {"sandbox": sandbox} | ({"error": text} if answer.is_error else {})
+    return answer.model_copy(update={"content": [TextContent(type="text", text=text)], "structured_content": told})
 
 
 def sentence(problem: SandboxError | str) -> str:

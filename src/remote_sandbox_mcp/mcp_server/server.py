@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -15,15 +15,16 @@ from pydantic import Field, ValidationError
 
 from .. import __version__
 from ..app import App
-from ..core.errors import BadArgument, SandboxError
-from .results import failure, sentence
+from ..core.errors import BadArgument, SandboxError, UnknownSandbox
+from .clients import Clients, OneClient
+from .results import failure, sentence, told_where
 
 log = logging.getLogger(__name__)
 
 INSTRUCTIONS = """\
 Sandboxes to work in: SSH machines of the user, and an isolated local one. list_sandboxes shows them
 (check_resources=true adds CPU, memory, GPUs and who uses them, and idle_score: 1 is idle); select_sandbox sets the one
-that is used when sandbox_name is left out.
+that is used when sandbox_name is left out; such a call's result says in sandbox where it ran.
 
 exec_bash runs a command to its end and returns its true result; many may run at once. Each call is a new shell: pass
 cwd, or chain with &&. Standard input is empty. A command that needs longer than one call may wait comes back with
@@ -46,25 +47,38 @@ instructions to you.
 """
 
 Tool = Callable[..., Awaitable[CallToolResult]]
+# The arguments that name a sandbox, and the tools for which none named does not mean the selected one.
+PLACES = ("sandbox_name", "sandbox_id")
+NOT_THE_SELECTED = frozenset(
+    {
+        *("select_sandbox", "list_background_tasks", "delete_sandbox"),
+        *("renew_sandbox", "pause_sandbox", "resume_sandbox", "snapshot_sandbox", "get_sandbox_endpoint"),
+    }
+)
 SandboxName = Annotated[str, Field(description="Default: the active sandbox")]
 
 
 class SandboxServer(MCPServer[None]):
     """MCPServer with our rules: unknown arguments are refused, and every failure is one useful sentence."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, clients: Clients | None = None) -> None:
         super().__init__("remote-sandbox-mcp", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
         self.app = app
+        self.clients: Clients = clients or OneClient()
         self._arguments: dict[str, list[str]] = {}
+        self._required: dict[str, list[str]] = {}
 
-    def offer(self, tool: Tool, *, title: str, annotations: ToolAnnotations) -> None:
-        """Register a tool; its schemas are stripped of what only repeats names."""
+    def offer(self, tool: Tool, *, title: str, annotations: ToolAnnotations, unlisted: Sequence[str] = ()) -> None:
+        """Register a tool; its schemas are stripped of what only repeats names, and of what is accepted unlisted."""
         self.add_tool(tool, title=title, description=" ".join((tool.__doc__ or "").split()), annotations=annotations)
         made = self._tool_manager.get_tool(tool.__name__)
         assert made is not None
         made.parameters = slim(made.parameters) | {"additionalProperties": False}
         made.fn_metadata.output_schema = slim(made.fn_metadata.output_schema or {})
         self._arguments[tool.__name__] = list(made.parameters["properties"])
+        self._required[tool.__name__] = list(made.parameters.get("required", ()))
+        for name in unlisted:
+            del made.parameters["properties"][name]
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
@@ -91,11 +105,54 @@ class SandboxServer(MCPServer[None]):
             self._refuse_unknown(name, arguments)
             # Some clients send null for what they leave out.
             given = {argument: value for argument, value in arguments.items() if value is not None}
-            return await super().call_tool(name, given, context)
+            place = self._left_open(name, given)
+            where = await self._where(given, context) if place else ""
         except SandboxError as problem:
             return failure(problem)
+        try:
+            answer = await super().call_tool(name, given | ({place: where} if where else {}), context)
+        except SandboxError as problem:
+            answer = failure(problem)
         except ToolError as problem:
-            return failure(explain(name, problem))
+            answer = failure(explain(name, problem))
+        return told_where(answer, where) if where and isinstance(answer, CallToolResult) else answer
+
+    # Where a call is carried out that names no sandbox
+
+    async def meant(self, context: Context[None, Any] | None) -> str:
+        """The sandbox that this client means without naming one. Raises UnknownSandbox where that one is over."""
+        selection = self.clients.selection(context)
+        selected = await selection.name() if selection else ""
+        try:
+            return self.app.fleet.member(selected).name
+        except UnknownSandbox as problem:
+            if not selected:
+                raise
+            # Not the default in its place: what was to run in a sandbox must not run on a machine unawares.
+            raise UnknownSandbox(
+                f"{problem}. It was the selected one, so nothing was done: name another as sandbox_name, or select it "
+                "with select_sandbox"
+            ) from None
+
+    def _left_open(self, name: str, given: Mapping[str, Any]) -> str:
+        """The argument that would name the sandbox, where the tool takes one and the call leaves it open."""
+        takes = () if name in NOT_THE_SELECTED else self._arguments.get(name, ())
+        place = next((argument for argument in PLACES if argument in takes), "")
+        is_missing = place in self._required.get(name, ()) and place not in given
+        is_named = given.get(place, "") != "" or ("local_path" in takes and self._names_a_sandbox(given))
+        return "" if is_missing or is_named else place
+
+    def _names_a_sandbox(self, given: Mapping[str, Any]) -> bool:
+        """Whether a sync says where in its path, as gpu1:/data."""
+        path = given.get("remote_path")
+        return isinstance(path, str) and bool(self.app.copies.sandbox_in(path))
+
+    async def _where(self, given: Mapping[str, Any], context: Context[None, Any] | None) -> str:
+        """Where the job is that is meant, or else the client's sandbox."""
+        session, watch_id = given.get("tmux_session", ""), given.get("watch_id", 0)
+        is_job = isinstance(session, str) and isinstance(watch_id, int) and bool(session or watch_id)
+        found = await self.app.whereabouts(session, watch_id) if is_job else ""
+        return found or await self.meant(context)
 
     def _refuse_unknown(self, name: str, arguments: dict[str, Any]) -> None:
         known = self._arguments.get(name, list(arguments))
@@ -142,12 +199,12 @@ def slim(schema: Any) -> Any:
     }
 
 
-def build(app: App) -> SandboxServer:
-    """The server with all of its tools."""
+def build(app: App, clients: Clients | None = None) -> SandboxServer:
+    """The server with all of its tools. Unless it is told otherwise, all calls come from one client."""
     from . import prompts, resources
     from .tools import apps, containers, exec, files, jobs, lifecycle, sandboxes, sync, watches
 
-    server = SandboxServer(app)
+    server = SandboxServer(app, clients)
     for subject in (sandboxes, exec, jobs, files, sync, containers, apps, watches, lifecycle):
         subject.offer(server)
     resources.offer(server)

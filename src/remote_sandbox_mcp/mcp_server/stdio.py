@@ -14,12 +14,14 @@ from mcp.server.stdio import stdio_server
 from mcp_types import INVALID_PARAMS
 
 from ..app import App
+from ..selection import KeptSelection
+from .clients import OneClient
 from .early import Early, Learner
 from .server import SandboxServer, build
 from .watchdog import revive
 
 FAREWELL_S = 0.1
-# Disposable sandboxes are ended before we go.
+# What is kept ready is ended before we go, and lines into disposable sandboxes are closed.
 LONG_FAREWELL_S = 1.5
 WIND_DOWN_S = 0.15
 LONGEST_LINE = 256 << 20
@@ -35,11 +37,13 @@ async def _serve(app: App, early: Early | None) -> NoReturn:
     stopped, ended = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    serving = asyncio.ensure_future(_converse(build(app), early, ended))
+    selection = KeptSelection(app.identity)
+    serving = asyncio.ensure_future(_converse(build(app, OneClient(selection)), early, ended))
     reviving = asyncio.ensure_future(revive(app))
     over = [asyncio.ensure_future(event.wait()) for event in (stopped, ended)]
     await asyncio.wait((serving, *over), return_when=asyncio.FIRST_COMPLETED)
     reviving.cancel()
+    selection.release()
     if stopped.is_set():
         serving.cancel()
     # Every call in progress is given up, and its command with it: nobody is left to hear of it.

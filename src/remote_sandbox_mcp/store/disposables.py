@@ -46,6 +46,8 @@ class Kept:
     idle_since: float = 0.0
     ended: float = 0.0
     why: str = ""
+    # Under which it was made; empty: before that was noted.
+    configuration: str = ""
 
     @property
     def id(self) -> str:
@@ -99,10 +101,11 @@ class DisposableRows:
     def get(self, disposable_id: str) -> Kept | None:
         return next(iter(self._select("get", id=disposable_id)), None)
 
-    def find(self, name: str) -> Kept | None:
-        """By id or name: one that lives, else the last that did."""
+    def find(self, name: str, configuration: str = "") -> Kept | None:
+        """By id or name: one that lives, else the last that did. Only those of a configuration, if one is given."""
         # A caller's word for it may be no text.
-        return next(iter(self._select("find", name=name.encode("utf-8", "backslashreplace").decode())), None)
+        word = name.encode("utf-8", "backslashreplace").decode()
+        return next(iter(self._select("find", name=word, configuration=configuration)), None)
 
     def living(self) -> tuple[Kept, ...]:
         """All that may exist, oldest first."""
@@ -182,7 +185,7 @@ def _execute(connection: sqlite3.Connection, statement: str, **values: object) -
 
 def _refusal(connection: sqlite3.Connection, kept: Kept, most: int) -> str:
     name = kept.disposable.name
-    if name and _execute(connection, "clash", name=name).fetchone():
+    if name and _execute(connection, "clash", name=name, configuration=kept.configuration).fetchone():
         return NAME_TAKEN
     return FULL if _execute(connection, "count").fetchone()[0] >= most else ""
 
@@ -192,7 +195,7 @@ def _fields(kept: Kept) -> dict[str, object]:
     fields = {name: getattr(it, name) for name in _PLAIN}
     owner = {"owner_pid": kept.owner.pid, "owner_birth": kept.owner.birth}
     times = {"timeout_s": kept.timeout_s, "idle_since": kept.idle_since}
-    return {**fields, **owner, **times, "pool": kept.pool, "keep": it.keep, "detail": _detail(it)}
+    return {**fields, **owner, **times, "pool": kept.pool, "configuration": kept.configuration, "detail": _detail(it)}
 
 
 def _detail(it: Disposable) -> str:
@@ -206,11 +209,10 @@ def _kept(row: sqlite3.Row) -> Kept:
     known: dict[str, Any] = {name: row[name] for name in _PLAIN}
     disposable = Disposable(
         **known,
-        keep=bool(row["keep"]),
         image=detail["image"],
         network=detail["network"],
         notes=tuple(detail["notes"]),
         limits=Limits(**{**limits, "told": tuple(limits["told"])}),
     )
-    plain = {name: row[name] for name in ("timeout_s", "pool", "idle_since", "ended", "why")}
+    plain = {name: row[name] for name in ("timeout_s", "pool", "idle_since", "ended", "why", "configuration")}
     return Kept(disposable=disposable, owner=Owner(row["owner_pid"], row["owner_birth"]), **plain)

@@ -1,15 +1,18 @@
 -- name: add
+-- keep is read by earlier versions only, which would otherwise end what outlives its server.
 INSERT INTO disposables
-    (id, name, provider, key, status, pool, keep, detail, timeout_s, created, expires, idle_since, owner_pid, owner_birth)
+    (id, name, provider, key, status, pool, keep, detail, timeout_s, created, expires, idle_since, owner_pid, owner_birth,
+     configuration)
 VALUES
-    (:id, :name, :provider, :key, :status, :pool, :keep, :detail, :timeout_s, :created, :expires, :idle_since,
-     :owner_pid, :owner_birth);
+    (:id, :name, :provider, :key, :status, :pool, :pool = '', :detail, :timeout_s, :created, :expires, :idle_since,
+     :owner_pid, :owner_birth, :configuration);
 
 -- name: get
 SELECT * FROM disposables WHERE id = :id;
 
 -- name: find
 SELECT * FROM disposables WHERE (id = :name OR name = :name) AND pool = ''
+    AND (:configuration = '' OR configuration IN ('', :configuration))
 ORDER BY ended = 0 DESC, ended DESC, rowid DESC LIMIT 1;
 
 -- name: living
@@ -19,7 +22,8 @@ SELECT * FROM disposables WHERE ended = 0 ORDER BY created, rowid;
 SELECT COUNT(*) FROM disposables WHERE ended = 0 AND pool = '' AND NOT (status = 'ending' AND key = '');
 
 -- name: clash
-SELECT 1 FROM disposables WHERE ended = 0 AND (name = :name OR id = :name);
+SELECT 1 FROM disposables WHERE ended = 0 AND (name = :name OR id = :name)
+    AND (:configuration = '' OR configuration IN ('', :configuration));
 
 -- name: ready
 SELECT * FROM disposables
@@ -28,7 +32,7 @@ WHERE pool = :pool AND ended = 0 AND status = 'running' AND owner_pid = :owner_p
 ORDER BY created, rowid LIMIT 1;
 
 -- name: take
-UPDATE disposables SET pool = '', name = :name, timeout_s = :timeout_s, idle_since = :now WHERE id = :id;
+UPDATE disposables SET pool = '', keep = 1, name = :name, timeout_s = :timeout_s, idle_since = :now WHERE id = :id;
 
 -- name: made
 UPDATE disposables SET key = :key, status = 'running', detail = :detail, created = :created, expires = :expires

@@ -20,13 +20,20 @@ def module_words(module: str) -> tuple[str, ...]:
 
 
 def started(pid: int) -> str:
-    """When a process began, which tells it from a later one with its number; nothing where there is none."""
+    """When a process began, which tells it from a later one with its number; nothing where it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name in parentheses may hold anything, parentheses too.
-            return file.read().rpartition(b")")[2].split()[19].decode()
+            fields = file.read().rpartition(b")")[2].split()
+        # One that was killed is listed until its parent asks for its exit code.
+        return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
     except (OSError, IndexError):
         return "" if os.path.exists("/proc/self/stat") else _asked(pid)
+
+
+def is_alive(pid: int, birth: str) -> bool:
+    """Whether that very process still runs."""
+    return bool(pid and birth and started(pid) == birth)
 
 
 def sign(fd: int) -> None:
@@ -39,5 +46,6 @@ def sign(fd: int) -> None:
 def _asked(pid: int) -> str:
     import subprocess
 
-    asked = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return "_".join(asked.stdout.split())
+    asked = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    state, *birth = asked.stdout.split() or ["Z"]
+    return "" if state.startswith("Z") else "_".join(birth)

@@ -16,6 +16,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from ..app import App
 from ..core.errors import ConfigError
+from ..mcp_server.clients import Sessions
 from ..mcp_server.server import build
 from ..mcp_server.stdio import leave
 from ..mcp_server.watchdog import revive
@@ -63,7 +64,7 @@ async def _serve(app: App, listener: socket.socket, terms: Terms) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     manager = StreamableHTTPSessionManager(
-        build(app)._lowlevel_server,
+        build(app, Sessions())._lowlevel_server,
         max_request_body_size=LARGEST_REQUEST,
         session_idle_timeout=IDLE_S,
         max_sessions=MOST_SESSIONS,

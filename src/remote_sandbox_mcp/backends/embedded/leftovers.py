@@ -1,4 +1,4 @@
-"""Taking sandboxes down: those that are deleted, and those whose server died before it could."""
+"""Taking sandboxes down: those that are deleted, and those whose time was over while no server ran."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def remove(aside: Path) -> None:
 
 
 def sweep(shelf: Shelf, now: float) -> None:
-    """Find what servers of before have left, and end it. What shall be kept, and is not expired, stays."""
+    """Find what servers of before have left whose time is over, and end it. All others stay."""
     # One that resists, such as a folder of another user, is tried again at the next start.
     with contextlib.suppress(OSError):
         for aside in (*_set_aside(shelf, now), *filter(_is_abandoned, shelf.gone())):
@@ -62,7 +62,7 @@ def _set_aside(shelf: Shelf, now: float) -> Iterator[Path]:
 
 def _may_stay(shelf: Shelf, disposable_id: str, now: float) -> bool:
     record = shelf.read(disposable_id)
-    if record is None or not record.made.keep or 0 < record.made.expires <= now:
+    if record is None or 0 < record.made.expires <= now:
         return False
     # Frozen processes outlive their server.
     cgroups.known(record.groups).end()

@@ -28,7 +28,7 @@ NO_RULES = Rules()
 
 
 class EmbeddedProvider:
-    """Sandboxes in folders of the state folder; their processes end with this server, or before."""
+    """Sandboxes in folders of the state folder, which outlive this server; their processes end with it, or before."""
 
     def __init__(self, state_folder: Path, environment: Environment = USUAL, rules: Rules = NO_RULES) -> None:
         self._shelf = Shelf(state_folder.absolute() / "disposable")
@@ -103,12 +103,11 @@ class EmbeddedProvider:
             image=image,
             created=now,
             expires=now + order.timeout_s if order.timeout_s else 0.0,
-            keep=order.keep,
             limits=asked,
             network=bool(network),
             notes=(*network_notes(network), *notes(order)),
         )
-        record = Record(made, order.env if order.keep else {}, hosts=order.hosts)
+        record = Record(made, order.env, hosts=order.hosts)
         return self._move_in(record, order.env, footing, lock, is_disk_real=is_disk_real)
 
     def _move_in(
@@ -260,11 +259,8 @@ class EmbeddedProvider:
         await asyncio.gather(*(self._let_go(tenant) for tenant in tenants), return_exceptions=True)
 
     async def _let_go(self, tenant: Tenant) -> None:
-        """What another server uses too is left to that one, kept or not."""
+        """Its files stay; what runs in it ends, unless another server uses it too."""
         made, is_alone = tenant.record.made, tenant.is_alone()
-        if is_alone and not made.keep:
-            await self.delete(made)
-            return
         self._tenants.pop(made.id, None)
         await tenant.leave()
         if is_alone:

@@ -19,7 +19,7 @@ GONE = ".gone-"
 
 @dataclass(frozen=True)
 class Record:
-    """What is written down of a sandbox. Variables only where it outlives the server, which alone knows them else."""
+    """What is written down of a sandbox, its variables included: the next server needs them, too."""
 
     made: Disposable
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -116,6 +116,8 @@ def read_record(folder: Path) -> Record | None:
     try:
         read = json.loads((folder / "record.json").read_text())
         made = read["made"]
+        # Earlier versions noted whether it outlives its server; all of them do now.
+        made.pop("keep", None)
         limits = Limits(**{**made["limits"], "told": tuple(made["limits"]["told"])})
         disposable = Disposable(**{**made, "limits": limits, "notes": tuple(made["notes"])})
         return Record(disposable, read["env"], tuple(read["groups"]), tuple(read.get("hosts", ())))

@@ -14,7 +14,7 @@ from ...core.disposable import Disposable, Platform
 from ...core.errors import ConfigError, ConnectError, SandboxError, UnknownSandbox
 from ...core.registry import RegistryLogin
 from ..deadline import within
-from .order import ID, KEEP, NAME, NETWORK, SNAPSHOT, STATUS, Request, is_ours, label_name
+from .order import ID, NAME, NETWORK, SNAPSHOT, STATUS, Request, is_ours, label_name
 from .problems import told
 
 if TYPE_CHECKING:
@@ -259,7 +259,6 @@ def disposable_of(info: SandboxInfo, mark: str) -> Disposable | None:
         status=STATUS.get(info.status.state, "running"),
         created=seconds(info.created_at),
         expires=seconds(info.expires_at),
-        keep=KEEP in labels,
         network=NETWORK in labels,
     )
 

@@ -14,7 +14,7 @@ from ...core.network import read_rule
 
 # Labels obey Kubernetes' rules wherever the platform runs.
 PREFIX = "remote-sandbox-mcp"
-MARK, ID, NAME, KEEP, NETWORK = (f"{PREFIX}/{word}" for word in ("mark", "id", "name", "keep", "network"))
+MARK, ID, NAME, NETWORK = (f"{PREFIX}/{word}" for word in ("mark", "id", "name", "network"))
 LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
 LONGEST_NAME = 45
 SNAPSHOT = "snapshot:"
@@ -122,7 +122,6 @@ def _resources(limits: Limits) -> tuple[Limits, dict[str, str], tuple[str, ...]]
 def _labels(disposable_id: str, order: SandboxOrder, mark: str) -> dict[str, str]:
     ours = {MARK: mark_label(mark), ID: disposable_id}
     ours.update({NAME: name_label(order.name)} if order.name else {})
-    ours.update({KEEP: "yes"} if order.keep else {})
     ours.update({NETWORK: "yes"} if order.network or order.hosts else {})
     return {**order.metadata, **ours}
 

@@ -64,7 +64,6 @@ class OpenSandboxProvider:
             image=order.image or self._rules.default_image,
             created=begun,
             expires=time.time() + request.life_s if request.life_s else 0.0,
-            keep=order.keep,
             limits=request.limits,
             network=request.has_network,
             notes=request.notes,

@@ -40,7 +40,8 @@ class Upload(TypedDict, total=False):
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(create(server), title="Make a disposable sandbox", annotations=MAKE)
+    # Each outlives its server, so that there is nothing to ask for; earlier clients still do.
+    server.offer(create(server), title="Make a disposable sandbox", annotations=MAKE, unlisted=("keep",))
     server.offer(run(server), title="Run a command in a sandbox", annotations=RUN)
     server.offer(upload(server), title="Put files into a sandbox", annotations=END)
     server.offer(download(server), title="Take files out of a sandbox", annotations=GET)
@@ -59,7 +60,7 @@ def create(server: SandboxServer) -> Any:
         gpu: int = 0,
         network: Annotated[bool | list[str] | None, Field(description="false, or the only hosts: must hold")] = None,
         volumes: Annotated[Sequence[str], Field(description="source:target[:rw], where the platform allows")] = (),
-        keep: Annotated[bool, Field(description="Outlive this server")] = False,
+        keep: bool = False,
     ) -> Annotated[CallToolResult, DisposableShape]:
         """Make a clean, isolated sandbox; all tools take its sandbox_id as sandbox_name. delete_sandbox when done."""
         order = SandboxOrder(
@@ -71,15 +72,15 @@ def create(server: SandboxServer) -> Any:
             network=network if network is None else bool(network),
             hosts=tuple(network) if isinstance(network, list) else (),
             volumes=tuple(map(volume, volumes)),
-            keep=keep,
         )
         if image.startswith(("/", "~", ".")):
             # A folder of the user's machine is shown inside.
             server.app.copies.check_roots(image)
         made = await server.app.disposables.create(order)
-        if not (server.app.fleet.active or server.app.fleet.refusal):
+        selection = server.clients.selection(ctx)
+        if not (server.app.fleet.default or server.app.fleet.refusal) and selection:
             # Where nothing else is configured, it is the one that is meant.
-            server.app.fleet.select(made.id)
+            await selection.choose(made.id)
         await tell_change(ctx)
         return reply(disposable_fields(made), f"{made.id} is {made.status}")
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
+from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
+from ...core import check
+from ...core.errors import UnknownSandbox, Unsupported
 from ..containers import listed_fields
-from ..results import lean, reply, sandbox_fields
+from ..results import lean, reply, sandbox_fields, sentence
 from ..server import SandboxServer
 from ..shapes import ActiveShape, SandboxesShape, SelectedShape
 from ..suites import app_fields
@@ -17,11 +20,17 @@ from ..suites import app_fields
 LOOK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 CHOOSE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
+NO_SESSION = (
+    "nothing was selected: this client has no session in which a selection could be kept for it alone; name "
+    "sandbox_name in each call"
+)
+
 
 def offer(server: SandboxServer) -> None:
     app = server.app
 
     async def list_sandboxes(
+        ctx: Context[None, Any],
         check_resources: Annotated[
             bool, Field(description="Also measure CPU, memory, disk, GPUs and their users")
         ] = False,
@@ -29,30 +38,46 @@ def offer(server: SandboxServer) -> None:
         """All sandboxes, whether each answers and, on request, how busy it is (idle_score: 1 is idle, 0 is busy)."""
         # Asked first: those of an earlier server are members from then on.
         made = {it.id: listed_fields(it) for it in await app.disposables.list()}
-        views, deployed = await asyncio.gather(app.survey(resources=check_resources), app.workshop.apps())
+        active, trouble = await active_sandbox(server, ctx)
+        surveying = app.survey(resources=check_resources, active=active)
+        views, deployed = await asyncio.gather(surveying, app.workshop.apps())
         listed = [
             sandbox_fields(view) | made.get(view.name, {}) | lean(apps=app_fields(deployed, view.name))
             for view in views
         ]
-        fields: dict[str, Any] = {"active_sandbox": app.fleet.active, "sandboxes": listed}
+        fields: dict[str, Any] = {"active_sandbox": active, "sandboxes": listed}
         alive = sum(view.alive for view in views)
-        return reply(fields | lean(problems=list(app.problems)), f"{len(views)} sandboxes, {alive} of them answer")
+        text = f"{len(views)} sandboxes, {alive} of them answer"
+        return reply(fields | lean(problems=[*app.problems, *trouble]), "; ".join((text, *trouble)))
 
     async def select_sandbox(
-        sandbox_name: Annotated[str, Field(description="A name from list_sandboxes")],
+        sandbox_name: Annotated[str, Field(description="A name from list_sandboxes")], ctx: Context[None, Any]
     ) -> Annotated[CallToolResult, SelectedShape]:
         """Choose the sandbox that is used when a call names none."""
-        app.fleet.select(sandbox_name)
-        return reply({"active_sandbox": app.fleet.active, "status": "selected"}, f"{app.fleet.active} is active")
+        check.text_argument("sandbox_name", sandbox_name)
+        name, selection = app.fleet.member(sandbox_name).name, server.clients.selection(ctx)
+        if selection is None:
+            raise Unsupported(NO_SESSION)
+        await selection.choose(name)
+        return reply({"active_sandbox": name, "status": "selected"}, f"{name} is active")
 
-    async def get_active_sandbox() -> Annotated[CallToolResult, ActiveShape]:
+    async def get_active_sandbox(ctx: Context[None, Any]) -> Annotated[CallToolResult, ActiveShape]:
         """The sandbox that is used when a call names none, and whether it answers."""
-        view = await app.view(app.fleet.member())
+        name = await server.meant(ctx)
+        view = await app.view(app.fleet.member(name))
         fields = sandbox_fields(view)
         fields.pop("is_active")
         answers = "answers" if view.alive else f"does not answer: {view.trouble}"
-        return reply({"active_sandbox": fields.pop("name")} | fields, f"{app.fleet.active} {answers}")
+        return reply({"active_sandbox": fields.pop("name")} | fields, f"{name} {answers}")
 
     server.offer(list_sandboxes, title="List sandboxes", annotations=LOOK)
     server.offer(select_sandbox, title="Select a sandbox", annotations=CHOOSE)
     server.offer(get_active_sandbox, title="Show the active sandbox", annotations=LOOK)
+
+
+async def active_sandbox(server: SandboxServer, ctx: Context[None, Any] | None) -> tuple[str, list[str]]:
+    """What is meant where none is named; nothing, and why, where the selected one is over."""
+    try:
+        return await server.meant(ctx), []
+    except UnknownSandbox as problem:
+        return "", [sentence(problem)] if server.app.fleet.default else []

@@ -1,0 +1,80 @@
+"""Selected sandboxes as rows: one for each server that a client process has started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .database import Database
+from .disposables import Owner
+from .sql import statements
+
+if TYPE_CHECKING:
+    import sqlite3
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one server's client has selected; an empty sandbox stands for the configured default."""
+
+    client: Owner
+    configuration: str
+    server: Owner
+    sandbox: str = ""
+
+
+class SelectionRows:
+    """The rows. Each call is one short transaction. Raises ConfigError."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def exists(self) -> bool:
+        """Whether anything was ever written down."""
+        return self.database.file.exists()
+
+    def put(self, choice: Choice) -> None:
+        with self.database.writing() as connection:
+            _execute(connection, "put", choice)
+
+    def release(self, choice: Choice) -> None:
+        """Its server ends: the next one may take its place at once."""
+        with self.database.writing() as connection:
+            _execute(connection, "release", choice)
+
+    def inherit(self, mine: Choice, is_alive: Callable[[Owner], bool]) -> frozenset[str]:
+        """What was selected in the servers of the same client and configuration that have ended.
+
+        If they agree, `mine` takes their place. If they do not, their rows stay, so that every server that is started
+        in their place learns of it. Rows of clients that have ended are removed.
+        """
+        with self.database.writing() as connection:
+            found = [_choice(row) for row in connection.execute(statements("selections")["all"]).fetchall()]
+            for gone in [it for it in found if not is_alive(it.client)]:
+                _execute(connection, "remove", gone)
+            same = [it for it in found if (it.client, it.configuration) == (mine.client, mine.configuration)]
+            ended = [it for it in same if it.server != mine.server and not is_alive(it.server)]
+            selected = frozenset(it.sandbox for it in ended)
+            if len(selected) <= 1:
+                for it in ended:
+                    _execute(connection, "remove", it)
+                _execute(connection, "put", Choice(mine.client, mine.configuration, mine.server, *selected))
+            return selected
+
+
+def _execute(connection: sqlite3.Connection, statement: str, choice: Choice) -> None:
+    values = {
+        "client_pid": choice.client.pid,
+        "client_birth": choice.client.birth,
+        "configuration": choice.configuration,
+        "server_pid": choice.server.pid,
+        "server_birth": choice.server.birth,
+        "sandbox": choice.sandbox,
+    }
+    connection.execute(statements("selections")[statement], values)
+
+
+def _choice(row: sqlite3.Row) -> Choice:
+    client, server = Owner(row["client_pid"], row["client_birth"]), Owner(row["server_pid"], row["server_birth"])
+    return Choice(client, row["configuration"], server, row["sandbox"])

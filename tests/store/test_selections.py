@@ -1,0 +1,65 @@
+"""Selected sandboxes as rows: who inherits what from whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.store.database import Database
+from remote_sandbox_mcp.store.disposables import Owner
+from remote_sandbox_mcp.store.selections import Choice, SelectionRows
+
+CLIENT, OTHER = Owner(10, "a"), Owner(11, "b")
+OLD, OLD_TOO, NEW, NEW_TOO = Owner(20, "c"), Owner(21, "d"), Owner(22, "e"), Owner(23, "f")
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Iterator[SelectionRows]:
+    database = Database(tmp_path / "state.db")
+    yield SelectionRows(database)
+    database.close()
+
+
+def inherit(rows: SelectionRows, server: Owner, *living: Owner, client: Owner = CLIENT, of: str = "x") -> set[str]:
+    alive = {CLIENT, OTHER, server, *living}
+    return set(rows.inherit(Choice(client, of, server), alive.__contains__))
+
+
+def test_a_server_takes_over_from_one_of_the_same_client_that_has_ended(rows: SelectionRows) -> None:
+    rows.put(Choice(CLIENT, "x", OLD, "local"))
+    assert inherit(rows, NEW) == {"local"}
+    assert inherit(rows, NEW_TOO, NEW) == set()
+
+
+def test_nothing_is_taken_from_one_that_runs_until_it_lets_go(rows: SelectionRows) -> None:
+    choice = Choice(CLIENT, "x", OLD, "local")
+    rows.put(choice)
+    assert inherit(rows, NEW, OLD) == set()
+    rows.release(choice)
+    assert inherit(rows, NEW_TOO, NEW, OLD) == {"local"}
+
+
+@pytest.mark.parametrize(
+    ("client", "of"),
+    [pytest.param(OTHER, "x", id="another client"), pytest.param(CLIENT, "y", id="another configuration")],
+)
+def test_others_get_nothing(rows: SelectionRows, client: Owner, of: str) -> None:
+    rows.put(Choice(CLIENT, "x", OLD, "local"))
+    assert inherit(rows, NEW, client=client, of=of) == set()
+    assert inherit(rows, NEW_TOO, NEW) == {"local"}
+
+
+def test_where_they_do_not_agree_each_successor_learns_it(rows: SelectionRows) -> None:
+    rows.put(Choice(CLIENT, "x", OLD, "local"))
+    rows.put(Choice(CLIENT, "x", OLD_TOO, ""))
+    assert inherit(rows, NEW) == {"local", ""}
+    assert inherit(rows, NEW_TOO, NEW) == {"local", ""}
+
+
+def test_what_a_client_left_that_has_ended_is_removed(rows: SelectionRows) -> None:
+    rows.put(Choice(Owner(12, "gone"), "x", OLD, "local"))
+    inherit(rows, NEW)
+    with rows.database.reading() as connection:
+        assert [row["client_pid"] for row in connection.execute("SELECT * FROM selections")] == [CLIENT.pid]

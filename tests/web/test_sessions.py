@@ -1,0 +1,59 @@
+"""What a server keeps of HTTP sessions: a selection each, for as long as the session lives."""
+
+from __future__ import annotations
+
+import gc
+import json
+from typing import Any
+
+import httpx
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+from remote_sandbox_mcp.app import App
+from remote_sandbox_mcp.fleet import Fleet
+from remote_sandbox_mcp.mcp_server.clients import Sessions
+from remote_sandbox_mcp.mcp_server.server import build
+from remote_sandbox_mcp.selection import Selection
+from remote_sandbox_mcp.testing import FakeSandbox
+from tests.mcp_server.conftest import member
+from tests.support.server import until
+
+SESSIONS = 200
+IDLE_S = 0.5
+HEADERS = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2025-06-18"}
+
+
+def selections() -> int:
+    gc.collect()
+    return sum(isinstance(it, Selection) for it in gc.get_objects())
+
+
+async def ask(line: httpx.AsyncClient, session: str, method: str, **params: Any) -> httpx.Response:
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    headers = HEADERS | ({"Mcp-Session-Id": session} if session else {})
+    return await line.post("/mcp", json=message, headers=headers)
+
+
+async def select_in_a_new_session(line: httpx.AsyncClient) -> str:
+    who = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    session = (await ask(line, "", "initialize", **who)).headers["mcp-session-id"]
+    chosen = await ask(line, session, "tools/call", name="select_sandbox", arguments={"sandbox_name": "fake"})
+    assert json.loads(chosen.text)["result"]["structuredContent"]["active_sandbox"] == "fake"
+    return session
+
+
+async def test_many_sessions_leave_nothing_when_they_end_or_are_idle() -> None:
+    app, before = App(Fleet([member(FakeSandbox())])), selections()
+    server = build(app, Sessions())
+    manager = StreamableHTTPSessionManager(
+        server._lowlevel_server, json_response=True, session_idle_timeout=IDLE_S, max_sessions=SESSIONS
+    )
+    transport = httpx.ASGITransport(manager.handle_request)
+    async with manager.run(), httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as line:
+        for number in range(SESSIONS):
+            session = await select_in_a_new_session(line)
+            if number % 2:
+                ended = await line.delete("/mcp", headers=HEADERS | {"Mcp-Session-Id": session})
+                assert ended.status_code == 200
+        await until(lambda: not manager._server_instances and selections() == before, "the selections to go")
+    await app.close()
