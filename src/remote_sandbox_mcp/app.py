@@ -95,7 +95,8 @@ class App:
     def workshop(self) -> Workshop:
         from .workshop import Workshop
 
-        return Workshop(self.fleet, self.background, self.disposables, self.journal)
+        local_ports = self.settings.forward_ports
+        return Workshop(self.fleet, self.background, self.disposables, self.journal, local_ports)
 
     def _find_disposable(self, name: str) -> Member | None:
         """A name that nobody has may be that of a disposable sandbox, of which the fleet learns with the first one."""

@@ -240,6 +240,27 @@ def test_a_project_does_not_send_code_to_another_machine(project: Path) -> None:
     assert (configuration.settings.platform.server_url, configuration.settings.rules.default_image) == ("", "x")
 
 
+def test_a_project_does_not_have_volumes_mounted(project: Path) -> None:
+    put(project, {"opensandbox": {"volumes": ["postgres"], "default_image": "x"}})
+    configuration = load(environ={})
+    assert "volumes is passed over: the file came with the current folder" in the_problem(configuration)
+    assert configuration.settings.platform.volumes == ()
+
+
+@pytest.mark.parametrize("volume", ["/", "/srv/../etc", "x/.."])
+def test_volumes_that_would_allow_everything_are_told(tmp_path: Path, volume: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f'[opensandbox]\nvolumes = ["{volume}"]')
+    assert "volumes" in the_problem(load(path, {}))
+
+
+def test_volumes_count_for_a_platform_of_our_own(held_lock: Path, tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('[opensandbox]\nvolumes = ["datasets", "/srv/data/"]')
+    platform = load(path).settings.platform
+    assert (platform.server_url, platform.volumes) == ("http://127.0.0.1:4321", ("datasets", "/srv/data"))
+
+
 @pytest.mark.parametrize("file", ["/etc/cron.d/x", "~/.bashrc", "../x", "link"])
 def test_a_project_does_not_have_our_log_written_elsewhere(project: Path, file: str) -> None:
     (project / "link").symlink_to("/etc/x")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.disposable import Platform, Rules
@@ -81,6 +81,7 @@ def _platform(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Pl
     own = own_platform.running_platform(environ)
     if own is None:
         return named, {}
+    own = replace(own, volumes=named.volumes)
     return own, dict.fromkeys(("opensandbox.server_url", "opensandbox.api_key"), own_platform.SOURCE)
 
 
@@ -118,6 +119,11 @@ def _withhold(found: dict[str, Any], written: Written, tell: Tell) -> None:
         tell(
             f"{written.file}: server_url is passed over: it is not on this machine, and the file came with the current "
             "folder; if it is meant, set OPENSANDBOX_SERVER, or server_url under [opensandbox] in config.toml."
+        )
+    if found.pop("volumes", ()):
+        tell(
+            f"{written.file}: volumes is passed over: the file came with the current folder; if it is meant, set it "
+            "under [opensandbox] in config.toml."
         )
     folder = os.path.realpath(os.path.dirname(written.file))
     if "file" in found and not os.path.realpath(found["file"]).startswith(f"{folder.rstrip('/')}/"):

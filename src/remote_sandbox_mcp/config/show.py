@@ -100,6 +100,7 @@ def _services(settings: Settings) -> dict[str, Any]:
         "opensandbox.auto_cleanup": rules.auto_cleanup,
         "opensandbox.cleanup_after_minutes": rules.cleanup_after_minutes,
         "opensandbox.pool": dict(rules.pool),
+        "opensandbox.volumes": list(platform.volumes),
         "disposable.provider": rules.provider or ("opensandbox" if platform.server_url else "embedded"),
         "http.api_key": _hidden(http.api_key) or None,
         "http.host": http.host,
