@@ -18,7 +18,7 @@ from .core import check
 from .core.command import Command, Completed, Missing, Running
 from .core.errors import BadArgument, ConnectError, FileProblem, SandboxError, Unsupported
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
-from .core.invisible import replace_shown
+from .core.invisible import replace_shown, visible
 from .core.journal import Entry, Journal
 from .core.output import Clipped, clip
 from .core.progress import Progress, silent
@@ -254,7 +254,8 @@ def entry_of(script: str, report: Report) -> Entry:
 def replaced(data: bytes, old: str, new: str) -> tuple[bytes, int]:
     """With every `old` made `new`, and how many there were; `old` may be as read_remote_file shows it, with escapes."""
     raw = old.encode("utf-8", "surrogateescape")
-    if "\\u" in old.lower():
+    # What holds such a character itself was not read from us, and is meant as it is.
+    if "\\u" in old.lower() and visible(old) == old:
         with contextlib.suppress(UnicodeDecodeError):
             text, count = replace_shown(data.decode("utf-8"), old, new)
             return text.encode("utf-8", "surrogateescape"), count

@@ -256,6 +256,12 @@ async def test_what_is_invisible_in_a_file_is_shown_counted_and_can_be_edited(to
     assert fake.files["/home/fake/code.py"] == b"if access == 'user':\n"
 
 
+async def test_an_edit_may_name_the_character_itself(tools: Caller, fake: FakeSandbox) -> None:
+    fake.files["/home/fake/code.py"] = "'\\u0041' \u202e".encode()
+    await tools.call("edit_remote_file", remote_path="~/code.py", old_text="'\\u0041' \u202e", new_text="A")
+    assert fake.files["/home/fake/code.py"] == b"A"
+
+
 async def test_what_people_write_comes_as_it_is(tools: Caller, fake: FakeSandbox) -> None:
     text = "数据 שלום مرحبا 👩\u200d🚀\r\n"
     fake.files["/home/fake/text"] = text.encode()
