@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import time
 from collections import OrderedDict
@@ -18,6 +19,7 @@ from .core import check
 from .core.command import RUN_ID, Command, Completed, Missing, Running
 from .core.errors import BadArgument, ConnectError, FileProblem, SandboxError, Unsupported
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
+from .core.invisible import replace_shown, visible
 from .core.journal import Entry, Journal
 from .core.output import Clipped, clip
 from .core.progress import Progress, silent
@@ -108,7 +110,8 @@ class App:
     def workshop(self) -> Workshop:
         from .workshop import Workshop
 
-        return Workshop(self.fleet, self.background, self.disposables, self.journal)
+        local_ports = self.settings.forward_ports
+        return Workshop(self.fleet, self.background, self.disposables, self.journal, local_ports)
 
     def _find_disposable(self, name: str) -> Member | None:
         """A name that nobody has may be that of a disposable sandbox, of which the fleet learns with the first one."""
@@ -239,10 +242,9 @@ class App:
         if known != found.version:
             self._versions.pop((member.name, path), None)
             raise FileProblem(f"{path} has changed since it was read; read it again, then repeat the edit", "stale")
-        count = found.data.count(old.encode("utf-8", "surrogateescape"))
+        data, count = replaced(found.data, old, new)
         if count == 0 or (count > 1 and not every):
             raise FileProblem(_mismatch(path, count), "no_match" if not count else "ambiguous")
-        data = found.data.replace(old.encode("utf-8", "surrogateescape"), new.encode("utf-8", "surrogateescape"))
         return await self._put(member, path, data, found.version), count
 
     async def list(self, path: str, *, recursive: bool = False, limit: int = 200, name: str = "") -> Listing:
@@ -284,6 +286,17 @@ def entry_of(script: str, report: Report) -> Entry:
     outcome = f"exit {seen.exit_code}" if isinstance(seen, Completed) else "still running"
     tail = "\n".join(filter(None, (report.stdout.text, report.stderr.text)))
     return Entry(at=time.time(), command=script, outcome=outcome, seconds=getattr(seen, "seconds", 0.0), tail=tail)
+
+
+def replaced(data: bytes, old: str, new: str) -> tuple[bytes, int]:
+    """With every `old` made `new`, and how many there were; `old` may be as read_remote_file shows it, with escapes."""
+    raw = old.encode("utf-8", "surrogateescape")
+    # What holds such a character itself was not read from us, and is meant as it is.
+    if "\\u" in old.lower() and visible(old) == old:
+        with contextlib.suppress(UnicodeDecodeError):
+            text, count = replace_shown(data.decode("utf-8"), old, new)
+            return text.encode("utf-8", "surrogateescape"), count
+    return data.replace(raw, new.encode("utf-8", "surrogateescape")), data.count(raw)
 
 
 def _mismatch(path: str, count: int) -> str:

@@ -36,8 +36,16 @@ TAIL = 4000
 class Workshop:
     """What is needed is loaded with the first call."""
 
-    def __init__(self, fleet: Fleet, background: Background, disposables: Disposables, journal: Journal) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        background: Background,
+        disposables: Disposables,
+        journal: Journal,
+        local_ports: Sequence[str] = (),
+    ) -> None:
         self._fleet = fleet
+        self._local_ports = local_ports
         self._background = background
         self._disposables = disposables
         self._journal = journal
@@ -52,7 +60,7 @@ class Workshop:
     def _forwards(self) -> Forwards:
         from .ports.forwards import Forwards
 
-        return Forwards(self._fleet.get)
+        return Forwards(self._fleet.get, self._local_ports)
 
     @functools.cached_property
     def _deployments(self) -> Deployments:

@@ -146,7 +146,7 @@ async def test_a_folder_of_the_machine_is_seen_where_the_platform_allows_it(
 REFUSALS: dict[str, tuple[dict[str, Any], type[SandboxError], str]] = {
     "no such image": ({"image": "nobody/has-this:1"}, BadArgument, "cannot get that image"),
     "no such snapshot": ({"image": "snapshot:none"}, SandboxError, "unable to create a sandbox from snapshot:none"),
-    "volume": ({"volumes": (Volume("/etc", "/data"),)}, BadArgument, "does not allow that volume"),
+    "volume": ({"volumes": (Volume("/etc", "/data"),)}, BadArgument, "is not allowed to be mounted"),
     "too much": ({"limits": Limits(memory_mb=-1)}, BadArgument, "refuses"),
     "label": ({"metadata": {"a b": "c"}}, BadArgument, "refuses"),
 }

@@ -71,7 +71,7 @@ async def test_a_network_that_must_be_closed_and_cannot_be_is_told_and_nothing_i
 
 
 async def test_a_named_volume_carries_files_from_one_sandbox_to_the_next(server: Server, platform: Platform) -> None:
-    name = f"kept-{uuid.uuid4().hex[:8]}"
+    name = f"remote-sandbox-{uuid.uuid4().hex[:8]}"
     first = await server.call("create_sandbox", volumes=[f"{name}:/home/agent:rw"])
     await server.output("echo from the first >~/note", sandbox_name=first["sandbox_id"])
     await server.call("delete_sandbox", sandbox_id=first["sandbox_id"])

@@ -21,7 +21,7 @@ HOME = "/home/agent"
 @pytest.fixture
 def volume(platform: Platform) -> Iterator[str]:
     """A name that no volume has yet."""
-    name = f"kept-{uuid.uuid4().hex[:8]}"
+    name = f"remote-sandbox-{uuid.uuid4().hex[:8]}"
     yield name
     platform.engine.docker("volume", "rm", name)
     assert name not in platform.volumes()
@@ -61,7 +61,8 @@ async def test_a_named_volume_is_only_read_unless_asked_for(provider: OpenSandbo
         pytest.param("../etc", "is no name of a volume", id="path"),
         pytest.param("a b", "is no name of a volume", id="space"),
         pytest.param("x" * 254, "is no name of a volume", id="long"),
-        pytest.param("/etc", "the platform does not allow that volume", id="a folder"),
+        pytest.param("/etc", r'volumes = \["/etc"\] under \[opensandbox\] in config.toml', id="a folder"),
+        pytest.param("postgres", r'volumes = \["postgres"\] under \[opensandbox\] in config.toml', id="of others"),
     ],
 )
 async def test_a_volume_that_is_not_allowed_is_one_sentence(

@@ -228,3 +228,26 @@ def test_a_machine_named_like_the_embedded_sandbox_comes_first(tmp_path: Path) -
     assert configuration.default == "local"
     quiet = read(tmp_path, '[machines.local]\nhost = "h"\n[local]\nname = "here"\n')
     assert (quiet.local, quiet.problems) == (LocalPlace("here"), ())
+
+
+@pytest.mark.parametrize(
+    ("written", "taken"),
+    [
+        pytest.param('["3000-3010", 8888]', ("3000-3010", "8888"), id="a list"),
+        pytest.param("8888", ("8888",), id="a number"),
+        pytest.param('"3000 - 3010"', ("3000-3010",), id="blanks"),
+        pytest.param("[]", (), id="none"),
+    ],
+)
+def test_ports_are_numbers_and_ranges(tmp_path: Path, written: str, taken: tuple[str, ...]) -> None:
+    (tmp_path / "config.toml").write_text(f"[server]\nforward_ports = {written}")
+    configuration = load(tmp_path / "config.toml", {})
+    assert (configuration.problems, configuration.settings.forward_ports) == ((), taken)
+
+
+@pytest.mark.parametrize("written", ["0", "70000", '"3010-3000"', '"3000-"', '"-1"', '"all"', "true", "[[1]]"])
+def test_what_is_no_port_allows_none(tmp_path: Path, written: str) -> None:
+    (tmp_path / "config.toml").write_text(f"[server]\nforward_ports = {written}")
+    configuration = load(tmp_path / "config.toml", {})
+    assert "forward_ports" in configuration.problems[0]
+    assert configuration.settings.forward_ports == ()

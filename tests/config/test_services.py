@@ -217,6 +217,20 @@ def test_one_that_was_given_and_is_not_there_is_told(tmp_path: Path) -> None:
     assert "is not there" in the_problem(load(tmp_path / "other.json", {}))
 
 
+@pytest.mark.parametrize("volume", ["/", "/srv/../etc", "x/.."])
+def test_volumes_that_would_allow_everything_are_told(tmp_path: Path, volume: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f'[opensandbox]\nvolumes = ["{volume}"]')
+    assert "volumes" in the_problem(load(path, {}))
+
+
+def test_volumes_count_for_a_platform_of_our_own(held_lock: Path, tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('[opensandbox]\nvolumes = ["datasets", "/srv/data/"]')
+    platform = load(path).settings.platform
+    assert (platform.server_url, platform.volumes) == ("http://127.0.0.1:4321", ("datasets", "/srv/data"))
+
+
 @pytest.fixture
 def held_lock(clean_environment: Path) -> Iterator[Path]:
     """The folder of a platform that runs, as its lock shows."""

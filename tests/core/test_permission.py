@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.core.errors import BadArgument
-from remote_sandbox_mcp.core.permission import Hook, Notify, allow_hook, allow_webhook, is_loopback, read_address
+from remote_sandbox_mcp.core.permission import (
+    Hook,
+    Notify,
+    allow_hook,
+    allow_local_port,
+    allow_volume,
+    allow_webhook,
+    is_loopback,
+    read_address,
+)
 from remote_sandbox_mcp.core.secret import Secret
 
 SLACK = "https://hooks.slack.com/services/T012"
@@ -205,3 +214,53 @@ def test_no_hook_is_allowed_where_none_is_named() -> None:
 def test_what_may_hold_keys_is_not_shown() -> None:
     notify = Notify(webhooks=(f"https://h/{HIDDEN}",), webhook_secret=Secret(HIDDEN), hooks={"a": Hook(("a", HIDDEN))})
     assert HIDDEN not in f"{notify!r}{notify}{read_address(f'https://h/{HIDDEN}?{HIDDEN}')!r}"
+
+
+# Volumes
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("remote-sandbox-cache", id="made for sandboxes"),
+        pytest.param("datasets", id="a name"),
+        pytest.param("/srv/data", id="a folder"),
+        pytest.param("/srv/data/a//./b/", id="below it"),
+    ],
+)
+def test_volumes_of_our_own_and_those_of_the_operator_are_allowed(source: str) -> None:
+    assert allow_volume(source, ("datasets", "/srv/data")) == source
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("postgres", id="of another program"),
+        pytest.param("my-remote-sandbox-x", id="our word in the middle"),
+        pytest.param("remote-sandbox", id="half of our word"),
+        pytest.param("datasets2", id="beginning of a name"),
+        pytest.param("/", id="everything"),
+        pytest.param("/srv", id="above"),
+        pytest.param("/srv/data2", id="beginning of a step"),
+        pytest.param("/srv/data/../../etc", id="back up"),
+        pytest.param("/datasets", id="a folder named as a volume"),
+    ],
+)
+def test_other_volumes_are_refused_with_the_line_that_allows_them(source: str) -> None:
+    with pytest.raises(BadArgument) as refusal:
+        allow_volume(source, ("datasets", "/srv/data"))
+    assert f'volumes = ["{source}"] under [opensandbox] in config.toml' in str(refusal.value)
+
+
+# Ports
+
+
+@pytest.mark.parametrize("port", [80, 3000, 3005, 3010])
+def test_ports_of_the_operator_are_allowed(port: int) -> None:
+    assert allow_local_port(port, ("80", "3000-3010")) == port
+
+
+@pytest.mark.parametrize("port", [79, 81, 2999, 3011, 8080])
+def test_other_ports_are_refused_with_the_line_that_allows_them(port: int) -> None:
+    with pytest.raises(BadArgument, match=rf'forward_ports = \["{port}"\] under \[server\] in config.toml'):
+        allow_local_port(port, ("80", "3000-3010"))

@@ -17,10 +17,12 @@ from mcp.types import PromptReference, ResourceTemplateReference
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.disposable import Rules
+from remote_sandbox_mcp.core.port import Stream
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.testing import FakeSandbox
 from tests.mcp_server.conftest import connected, member
 from tests.support.server import Caller
+from tests.support.sshd import free_port
 
 
 @pytest.fixture
@@ -294,3 +296,28 @@ async def test_a_life_can_be_made_longer_paused_and_resumed(tools: Caller) -> No
     assert (await tools.call("pause_sandbox", sandbox_id=place))["status"] == "paused"
     assert (await tools.call("resume_sandbox", sandbox_id=place))["status"] == "running"
     assert await tools.output("echo alive", sandbox_name=place) == "alive\n"
+
+
+# Ports of the user's machine
+
+
+async def test_an_agent_does_not_choose_a_port_of_the_users_machine(tools: Caller, fake: FakeSandbox) -> None:
+    wanted = free_port()
+    fake.ports[wanted] = silent_service
+    problem = await tools.fail("forward_port", sandbox_id="fake", port=wanted, local_port=wanted)
+    assert f'forward_ports = ["{wanted}"] under [server] in config.toml' in problem["error"]
+    opened = await tools.call("forward_port", sandbox_id="fake", port=wanted)
+    assert opened["local_port"] != wanted
+
+
+async def test_a_port_that_the_operator_allows_is_used(fake: FakeSandbox) -> None:
+    wanted = free_port()
+    fake.ports[wanted] = silent_service
+    app = App(Fleet([member(fake)]), settings=Settings(forward_ports=(f"{wanted}-{wanted}",)))
+    async with connected(app) as tools:
+        opened = await tools.call("forward_port", sandbox_id="fake", port=wanted, local_port=wanted)
+        assert opened["local_port"] == wanted
+
+
+async def silent_service(stream: Stream) -> None:
+    await stream.read()

@@ -179,7 +179,7 @@ async def test_the_missing_middle_can_be_read_from_the_file_that_is_named(
 async def read_all(tools: Caller, path: str) -> bytes:
     part = await tools.call("read_remote_file", remote_path=path, max_bytes=10_000_000)
     content: str = part["content"]
-    return base64.b64decode(content) if part.get("encoding") else content.encode()
+    return base64.b64decode(content) if part.get("encoding") else content.replace("\\u001b", "\x1b").encode()
 
 
 async def test_what_a_command_prints_cannot_drive_a_terminal(tools: Caller, fake: FakeSandbox) -> None:

@@ -239,3 +239,45 @@ async def test_what_cannot_be_done_is_told_in_a_sentence(
     problem = await tools.fail(tool, **given)
     assert problem["code"] == code
     assert told in problem["error"]
+
+
+# What nobody sees
+
+
+async def test_what_is_invisible_in_a_file_is_shown_counted_and_can_be_edited(tools: Caller, fake: FakeSandbox) -> None:
+    source = "if access == 'user\u202e ⁦# admin⁩ ⁦':\x1b]0;x\x07\n"
+    fake.files["/home/fake/code.py"] = source.encode()
+    read = await tools.call("read_remote_file", remote_path="~/code.py")
+    assert read["invisible_characters"] == 6
+    assert read["content"].isascii()
+    assert "\x1b" not in read["content"]
+    old = read["content"].rstrip("\n")
+    await tools.call("edit_remote_file", remote_path="~/code.py", old_text=old, new_text="if access == 'user':")
+    assert fake.files["/home/fake/code.py"] == b"if access == 'user':\n"
+
+
+async def test_an_edit_may_name_the_character_itself(tools: Caller, fake: FakeSandbox) -> None:
+    fake.files["/home/fake/code.py"] = "'\\u0041' \u202e".encode()
+    await tools.call("edit_remote_file", remote_path="~/code.py", old_text="'\\u0041' \u202e", new_text="A")
+    assert fake.files["/home/fake/code.py"] == b"A"
+
+
+async def test_what_people_write_comes_as_it_is(tools: Caller, fake: FakeSandbox) -> None:
+    text = "数据 שלום مرحبا 👩\u200d🚀\r\n"
+    fake.files["/home/fake/text"] = text.encode()
+    read = await tools.call("read_remote_file", remote_path="~/text")
+    assert read["content"] == text
+    assert "invisible_characters" not in read
+    await tools.call("edit_remote_file", remote_path="~/text", old_text="שלום", new_text="数")
+    assert fake.files["/home/fake/text"] == text.replace("שלום", "数").encode()
+
+
+async def test_names_lines_and_sentences_hide_nothing(tools: Caller, fake: FakeSandbox) -> None:
+    fake.files["/home/fake/odd/photo\u202egpj.exe"] = "pass\u200bword \U000e0041\n".encode()
+    listed = await tools.call("list_remote_files", remote_path="~/odd")
+    found = await tools.call("search_remote_files", remote_path="~/odd", pattern="word")
+    failed = await tools.fail("read_remote_file", remote_path="~/no\u202ething")
+    told = f"{listed} {found} {failed}".replace("\\\\", "\\")
+    assert told.isascii()
+    for shown in ("photo\\u202egpj.exe", "pass\\u200bword \\U000e0041", "no\\u202ething"):
+        assert shown in told

@@ -41,7 +41,7 @@ def docker(folder: Path, context: str = "unix:///run/user/1/docker.sock") -> Non
 
 def test_the_server_is_reached_from_here_alone_and_reaches_nothing_here(tmp_path: Path) -> None:
     place = Place.of(tmp_path / 'odd "name"')
-    said = _parse(render(place, 4321, "the-key", Images("execd:1", "egress:2")))
+    said = _parse(render(place, 4321, "the-key", Images("execd:1", "egress:2"), ()))
     assert said["server"] == {"host": "127.0.0.1", "port": 4321, "api_key": "the-key"}
     assert said["docker"] == {"network_mode": "bridge", "publish_host": "127.0.0.1", "no_new_privileges": True}
     assert said["storage"] == {"allowed_host_paths": []}
@@ -49,6 +49,11 @@ def test_the_server_is_reached_from_here_alone_and_reaches_nothing_here(tmp_path
     assert said["egress"] == {"image": "egress:2", "mode": "dns+nft"}
     assert said["store"] == {"type": "sqlite", "path": f'{tmp_path}/odd "name"/platform/sandboxes.db'}
     assert said["log"]["file_path"] == str(place.log)
+
+
+def test_folders_that_the_operator_names_may_be_mounted(tmp_path: Path) -> None:
+    said = _parse(render(Place.of(tmp_path), 4321, "the-key", Images(), ["/srv/data"]))
+    assert said["storage"] == {"allowed_host_paths": ["/srv/data"]}
 
 
 def test_images_are_those_of_the_servers_own_example(path: Path) -> None:

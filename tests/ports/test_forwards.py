@@ -49,8 +49,8 @@ def only(*sandboxes: Sandbox) -> Callable[[str], Awaitable[Sandbox]]:
 
 
 @asynccontextmanager
-async def forwarding(*sandboxes: Sandbox) -> AsyncIterator[Forwards]:
-    forwards = Forwards(only(*sandboxes))
+async def forwarding(*sandboxes: Sandbox, allowed: tuple[str, ...] = ("1-65535",)) -> AsyncIterator[Forwards]:
+    forwards = Forwards(only(*sandboxes), allowed)
     try:
         yield forwards
     finally:
@@ -108,6 +108,25 @@ async def test_a_port_is_carried_to_the_same_number_here_if_that_is_free(fake: F
         assert forward.local_port == forward.port == port_of(fake)
         assert forward.url == f"http://127.0.0.1:{port_of(fake)}/"
         assert await echoed(forward) == b"hello"
+
+
+async def test_without_permission_the_system_chooses_the_port(fake: FakeSandbox) -> None:
+    """Else an app in a sandbox could take the place of a service that people expect at its port."""
+    async with forwarding(fake, allowed=()) as forwards:
+        forward = await forwards.open("fake", port_of(fake))
+        assert forward.local_port != port_of(fake)
+        assert listeners(port_of(fake)) == set()
+        assert await echoed(forward) == b"hello"
+
+
+async def test_a_caller_chooses_only_ports_that_are_allowed(fake: FakeSandbox) -> None:
+    wanted = free_port()
+    async with forwarding(fake, allowed=("1024-1030",)) as forwards:
+        with pytest.raises(BadArgument, match=rf'forward_ports = \["{wanted}"\] under \[server\] in config.toml'):
+            await forwards.open("fake", port_of(fake), local_port=wanted)
+        assert (listeners(wanted), forwards.list()) == (set(), [])
+    async with forwarding(fake, allowed=("1024-1030", str(wanted))) as forwards:
+        assert (await forwards.open("fake", port_of(fake), local_port=wanted)).local_port == wanted
 
 
 async def test_it_listens_on_loopback_alone(fake: FakeSandbox) -> None:

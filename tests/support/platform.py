@@ -72,6 +72,7 @@ class Platform:
             use_server_proxy=use_server_proxy,
             request_timeout_s=15,
             ready_timeout_s=30,
+            volumes=(str(self.folder / "shared"),),
         )
 
     def containers(self, *filters: str) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.server import COMMAND, Entry, arguments, entry, environment, until
-from tests.support.sshd import Sshd
+from tests.support.sshd import Sshd, free_port, wait_until
 from tests.web.conftest import Service, connected, service
 
 both_modes = pytest.mark.parametrize("mode", ["legacy", "auto"])
@@ -290,6 +292,31 @@ def test_it_leaves_soon(tmp_path: Path, how: signal.Signals) -> None:
         seconds, code = served.leave(how)
         assert (seconds < SOON_S, code) == (True, 0)
         assert len(served.said.splitlines()) == 2
+
+
+def test_a_signal_before_it_serves_is_no_failure(tmp_path: Path) -> None:
+    """It is held where it tells its address: into a pipe that is full."""
+    port, (reading, writing) = free_port(), os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(writing, b"x"):
+            pass
+    os.set_blocking(writing, True)
+    words = [*arguments(tmp_path, local=True), "--mode", "http", "--port", str(port)]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=writing, env=environment(tmp_path, ())) as process:
+        wait_until(lambda: accepts(port), what="the server", seconds=20)
+        process.terminate()
+        assert process.wait(10) == 0
+    os.close(reading)
+    os.close(writing)
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except ConnectionError:
+        return False
+    return True
 
 
 @both_modes

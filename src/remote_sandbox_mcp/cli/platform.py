@@ -48,7 +48,9 @@ async def _up(options: argparse.Namespace) -> int:
     from ..config.load import load
     from ..platform_server import life
 
-    stands = await life.up(paths.state_folder(), port=options.port, execd_image=options.execd_image)
+    volumes = load(options.config).settings.platform.volumes
+    folders = [volume for volume in volumes if volume.startswith("/")]
+    stands = await life.up(paths.state_folder(), port=options.port, execd_image=options.execd_image, folders=folders)
     if not _as_json(options, stands):
         say(f"The platform runs at {stands.url}, as process {stands.pid}.")
     in_force = load(options.config).settings.platform.server_url

@@ -23,8 +23,7 @@ ADVANCED = "REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS"
 
 def run(config: Path | None) -> int:
     """Serve; does not return."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: os._exit(0))
+    _leave_when_told()
     # The collector finds nothing in a start that only makes things which stay, but costs a fifth of it.
     gc.disable()
     early = _listen_early(config)
@@ -43,6 +42,7 @@ def run(config: Path | None) -> int:
 
 def run_http(config: Path | None, host: str | None, port: int | None, *, without_key: bool) -> int:
     """Serve over HTTP; does not return unless it cannot listen. Raises ConfigError."""
+    _leave_when_told()
     from dataclasses import replace
 
     from ..config import paths
@@ -60,6 +60,12 @@ def run_http(config: Path | None, host: str | None, port: int | None, *, without
         _tell(terms, listener.getsockname()[1])
         serve.serve(compose(configuration), listener, terms)
     return 0
+
+
+def _leave_when_told() -> None:
+    """Until the event loop takes signals over there is nothing to wind down, and being told to end is no failure."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os._exit(0))
 
 
 def _tell(terms: Terms, port: int) -> None:

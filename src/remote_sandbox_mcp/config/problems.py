@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from ..core.invisible import reveal
+
 Tell = Callable[[str], None]
 
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -16,7 +18,7 @@ class Fault(Exception):
 
 def plain(text: str, limit: int = 60) -> str:
     """A text of unknown origin inside a sentence: one line, harmless, not too long."""
-    shown = CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+    shown = reveal(CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text[: limit * 10]))
     return f"{shown[:limit]}..." if len(shown) > limit else shown
 
 

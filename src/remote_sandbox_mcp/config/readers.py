@@ -78,6 +78,28 @@ def port(value: object) -> int:
     return number
 
 
+def port_ranges(value: object) -> tuple[str, ...]:
+    """Ports, each as a number or as a text such as "3000-3010"; one or a list of them."""
+    return tuple(map(_port_range, value if isinstance(value, (list, tuple)) else [value]))
+
+
+def _port_range(value: object) -> str:
+    first, dash, last = value.partition("-") if isinstance(value, str) else (value, "", "")
+    low = port(first)
+    high = port(last) if dash else low
+    if high < low:
+        raise Fault('must have the lower port first, as in "3000-3010"')
+    return f"{low}-{high}" if dash else str(low)
+
+
+def volumes(value: object) -> tuple[str, ...]:
+    """Names of volumes, and folders by their whole path; not "/", which is everything."""
+    found = tuple(item if item == "/" else item.rstrip("/") for item in texts(value))
+    if "/" in found or any(".." in item.split("/") for item in found):
+        raise Fault('must be names of volumes or whole paths of folders, without ".." and not "/" itself')
+    return found
+
+
 def count(value: object) -> int:
     number = _digits(value)
     if number is None:

@@ -31,6 +31,7 @@ SERVER_READERS: dict[str, Reader] = {
     "inline_sync_max_bytes": readers.count,
     "allow_hidden": readers.texts,
     "allowed_roots": readers.folders,
+    "forward_ports": readers.port_ranges,
 }
 # The variables that stand for a key, the one that counts first.
 SERVER_VARIABLES = {
@@ -72,6 +73,7 @@ OPENSANDBOX_READERS: dict[str, Reader] = {
     "auto_cleanup": readers.flag,
     "cleanup_after_minutes": readers.amount,
     "pool": readers.pool,
+    "volumes": readers.volumes,
 }
 REGISTRY_READERS: dict[str, Reader] = {"user": readers.text}
 DISPOSABLE_READERS: dict[str, Reader] = {
@@ -136,6 +138,8 @@ class Settings:
     allow_hidden: tuple[str, ...] = ()
     # Folders of this machine that file tools may read and write by path; none: wherever a sync may.
     allowed_roots: tuple[str, ...] = ()
+    # Ports of this machine that a caller may choose to listen on, as "3000" or "3000-3010".
+    forward_ports: tuple[str, ...] = ()
     notify: Notify = field(default_factory=Notify)
     platform: Platform = field(default_factory=Platform)
     rules: Rules = field(default_factory=Rules)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.disposable import Platform, Rules
@@ -86,6 +86,7 @@ def _platform(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Pl
     own = own_platform.running_platform(environ)
     if own is None:
         return named, {}
+    own = replace(own, volumes=named.volumes)
     return own, dict.fromkeys(("opensandbox.server_url", "opensandbox.api_key"), own_platform.SOURCE)
 
 

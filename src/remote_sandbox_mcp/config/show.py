@@ -111,6 +111,7 @@ def _services(settings: Settings) -> dict[str, Any]:
         "opensandbox.auto_cleanup": rules.auto_cleanup,
         "opensandbox.cleanup_after_minutes": rules.cleanup_after_minutes,
         "opensandbox.pool": dict(rules.pool),
+        "opensandbox.volumes": list(platform.volumes),
         "disposable.provider": rules.provider or ("opensandbox" if platform.server_url else "embedded"),
         "disposable.network": "host" if rules.shares_host_network else "own",
         "disposable.private_ranges": list(rules.private_ranges),

@@ -102,6 +102,8 @@ class Platform:
     ready_timeout_s: float = 60.0
     # By the host of the registry.
     registries: Mapping[str, RegistryLogin] = field(default_factory=dict)
+    # Named volumes, and folders of the platform's machine, that callers may mount besides volumes made for sandboxes.
+    volumes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

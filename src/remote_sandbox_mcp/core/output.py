@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from .command import Excerpt
+from .invisible import reveal
 
 # CSI, OSC/DCS/APC/PM/SOS strings (ended by BEL or ST, or cut off), and two-character escapes.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|\Z)|[ -/]*[0-~]|\Z)")
@@ -25,10 +26,10 @@ class Clipped:
 
 
 def harmless(data: bytes) -> str:
-    """Decode bytes of unknown origin; no escape, control character or broken UTF-8 survives."""
+    """Decode bytes of unknown origin; no escape, control character, unseen one or broken UTF-8 survives."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
     text = _ESCAPES.sub("", text).replace("\r", "\n")
-    return text.translate(_CONTROLS)
+    return reveal(text.translate(_CONTROLS))
 
 
 def last_line(data: bytes, limit: int = 200) -> str:
@@ -60,7 +61,8 @@ def _where(excerpt: Excerpt, offset: int) -> str:
 
 
 # How many bytes a text stands for is known where nothing in it had to be made harmless. Where something had, bytes are
-# counted instead of characters, of which there are never more: what is said to be left out is exactly what is.
+# counted instead of characters: what is said to be left out is exactly what is. Two bytes may be shown as six signs.
+MOST_SIGNS_PER_BYTE = 3
 
 
 def _beginning(data: bytes, limit: int) -> tuple[str, int]:
@@ -70,6 +72,8 @@ def _beginning(data: bytes, limit: int) -> tuple[str, int]:
     if data.startswith(shown):
         return text, len(shown)
     cut = _without_broken_end(data[:limit])
+    if len(harmless(cut)) > limit:
+        cut = _without_broken_end(data[: limit // MOST_SIGNS_PER_BYTE])
     return harmless(cut), len(cut)
 
 
@@ -80,6 +84,8 @@ def _end(data: bytes, limit: int) -> tuple[str, int]:
     if data.endswith(shown):
         return text, len(shown)
     cut = _without_broken_start(data[max(0, len(data) - limit) :])
+    if len(harmless(cut)) > limit:
+        cut = _without_broken_start(data[max(0, len(data) - limit // MOST_SIGNS_PER_BYTE) :])
     return harmless(cut), len(cut)
 
 

@@ -1,4 +1,4 @@
-"""What announcements may reach: the operator names hooks and addresses, a caller chooses among them."""
+"""What may reach out of a sandbox: the operator names hooks, addresses, volumes and ports, a caller chooses one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from .secret import Secret
 FORMATS = ("auto", "json", "slack", "feishu", "dingtalk")
 HOOK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 LONGEST_URL = 2048
+# Volumes that callers may name without being allowed to: their names say that they were made for sandboxes.
+OWN_VOLUMES = "remote-sandbox-"
 
 _URL = re.compile(r"(https?)://([^/?#]*)(/[^?#]*)?(\?[^#]*)?", re.IGNORECASE)
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
@@ -104,6 +106,56 @@ def allow_hook(wanted: str, hooks: Mapping[str, Hook]) -> str:
         f"{_shown(wanted)} would run on this machine, outside of any sandbox, and is not allowed to{known}; the owner "
         f"of this machine can allow it: command = {command} under [hooks.{name}] in config.toml"
     )
+
+
+def allow_volume(source: str, allowed: Iterable[str]) -> str:
+    """A volume or folder that sandboxes may see. Raises BadArgument for one that the operator has not allowed.
+
+    >>> allow_volume("remote-sandbox-cache", ()), allow_volume("/srv/data/images", ("/srv/data",))
+    ('remote-sandbox-cache', '/srv/data/images')
+    """
+    import json
+
+    if source.startswith("/"):
+        if any(_lies_below(source, folder) for folder in allowed if folder.startswith("/")):
+            return source
+        what = f"the folder {_shown(source)} of the platform's machine may hold anything"
+    elif source.startswith(OWN_VOLUMES) or source in allowed:
+        return source
+    else:
+        what = f"the volume {_shown(source)} may hold data of other programs"
+    raise BadArgument(
+        f"volumes: {what}, and is not allowed to be mounted; use a volume whose name begins with {OWN_VOLUMES}, or ask "
+        f"the owner of this machine to allow it: volumes = {json.dumps([source[:200]])} under [opensandbox] in "
+        "config.toml"
+    )
+
+
+def _lies_below(path: str, folder: str) -> bool:
+    """By their steps alone. The platform resolves symbolic links, and has a list of folders of its own."""
+    steps, start = ([step for step in name.split("/") if step not in ("", ".")] for name in (path, folder))
+    return ".." not in steps and steps[: len(start)] == start
+
+
+def allow_local_port(port: int, allowed: Iterable[str]) -> int:
+    """A port of this machine that a caller may choose. Raises BadArgument for one that the operator has not allowed."""
+    if not is_allowed_port(port, allowed):
+        raise BadArgument(
+            f"local_port {port} is not allowed: people and programs of this machine may expect another service there; "
+            "leave local_port out for a port that the system chooses, or ask the owner of this machine to allow it: "
+            f'forward_ports = ["{port}"] under [server] in config.toml'
+        )
+    return port
+
+
+def is_allowed_port(port: int, allowed: Iterable[str]) -> bool:
+    """Whether one of these texts names the port: "3000", or "3000-3010" for all between.
+
+    >>> is_allowed_port(3005, ["80", "3000-3010"]), is_allowed_port(3011, ["80", "3000-3010"])
+    (True, False)
+    """
+    ranges = (text.partition("-") for text in allowed)
+    return any(int(first) <= port <= int(last or first) for first, _, last in ranges)
 
 
 def read_address(url: str) -> Address:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from .usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage
 
@@ -176,7 +177,7 @@ def _disks(report: _Report) -> tuple[Disk, ...]:
 def _disk(lines: Iterable[str]) -> Disk | None:
     for line in lines:
         # From the right: on macOS the file system's own name may hold spaces.
-        row = re.search(r"\s([0-9]{1,18})\s+([0-9]{1,18})\s+(-?[0-9]{1,18})\s+(?:[0-9]+%|-)\s+(/.*)$", line)
+        row = re.search(r"\s([0-9]{1,18})\s+([0-9]{1,18})\s+(-?[0-9]{1,18})\s+(?:[0-9]+%|-)\s+(/.*)", line)
         if row and int(row.group(1)):
             total, used, free = (max(0, int(row.group(n))) / _MIB for n in (1, 2, 3))
             return Disk(_tidy(row.group(4), 200), total, used, free)
@@ -333,7 +334,8 @@ def _amd(report: _Report) -> _Cards:
 
 def _json_object(text: str) -> dict[str, dict[str, str]]:
     """The first object of objects in the text: warnings may stand before and behind it."""
-    for start in re.finditer(r"^\{", text, re.MULTILINE):
+    # Each beginning is read to where it breaks off, so that only a few are tried.
+    for start in islice(re.finditer(r"^\{", text, re.MULTILINE), 20):
         try:
             found, _ = json.JSONDecoder().raw_decode(text, start.start())
         except (ValueError, RecursionError):

@@ -8,6 +8,7 @@ from typing import Any
 from mcp.server.mcpserver.exceptions import ResourceError
 
 from ..core.errors import SandboxError
+from ..core.invisible import visible
 from .containers import disposable_fields, journal_text
 from .results import sandbox_fields, sentence
 from .server import SandboxServer
@@ -45,7 +46,7 @@ def offer(server: SandboxServer) -> None:
     async def logs(id: str) -> str:
         """The last commands that this server ran there, and the end of what they printed."""
         try:
-            return journal_text(app.journal.of(app.fleet.member(id).name))
+            return visible(journal_text(app.journal.of(app.fleet.member(id).name)))
         except SandboxError as problem:
             raise ResourceError(sentence(problem)) from None
 
@@ -55,4 +56,4 @@ def _more(made: Any) -> dict[str, Any]:
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=1)
+    return visible(json.dumps(value, ensure_ascii=False, indent=1))

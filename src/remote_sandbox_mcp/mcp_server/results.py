@@ -9,14 +9,28 @@ from mcp_types import CallToolResult, TextContent
 from ..app import Report, View
 from ..core.command import Completed, Ending, Missing, Running
 from ..core.errors import BadArgument, ConnectError, LostContact, SandboxError
+from ..core.invisible import reveal_file, visible
 from ..core.output import clip, harmless
 from ..core.usage import as_resources
 
 LONGEST_SENTENCE = 1000
 
 
-def reply(structured: dict[str, Any], text: str) -> CallToolResult:
-    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured)
+def reply(structured: dict[str, Any], text: str, *, is_error: bool = False) -> CallToolResult:
+    """The border that every result passes: whatever a machine has said, nothing in it is invisible to its reader."""
+    return CallToolResult(
+        content=[TextContent(type="text", text=visible(text))],
+        structured_content=all_visible(structured),
+        is_error=is_error,
+    )
+
+
+def all_visible(value: Any) -> Any:
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, dict):
+        return {visible(key) if isinstance(key, str) else key: all_visible(item) for key, item in value.items()}
+    return [all_visible(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def lean(**fields: Any) -> dict[str, Any]:
@@ -34,7 +48,7 @@ def failure(problem: SandboxError) -> CallToolResult:
         so_far = problem.so_far
         structured |= {"connection_error": True, "outcome": problem.outcome, "tmux_session": so_far.run_id}
         structured |= lean(stdout=clip(so_far.stdout, 5000).text, stderr=clip(so_far.stderr, 5000).text)
-    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured, is_error=True)
+    return reply(structured, text, is_error=True)
 
 
 def told_where(answer: CallToolResult, sandbox: str) -> CallToolResult:
@@ -132,13 +146,14 @@ def _last_lines(text: str, lines: int) -> str:
 
 
 def file_content(data: bytes) -> dict[str, Any]:
-    """Text as text; what is not text as base64, told by `encoding`."""
+    """Text as text, with what is invisible in it as escapes; what is not text as base64, told by `encoding`."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         text = "\0"
     if "\0" not in text:
-        return {"content": text}
+        shown = reveal_file(text)
+        return {"content": shown.text} | lean(invisible_characters=len(shown.escapes) or None)
     import base64
 
     return {"content": base64.b64encode(data).decode(), "encoding": "base64"}

@@ -85,6 +85,7 @@ class ContentShape(TypedDict):
     truncated: bool
     content: str
     encoding: NotRequired[str]
+    invisible_characters: NotRequired[int]
     offset: NotRequired[int]
 
 

@@ -64,7 +64,9 @@ def finite(value: Any) -> Any:
 
 def one_line(text: str, limit: int = LONGEST_SUMMARY) -> str:
     """A text of unknown origin for a reader: no control characters, no unseen marks, not too long."""
-    seen = _UNSEEN.sub(" ", harmless(text[: limit * 8].encode("utf-8", "replace")))
+    # Taken out first: a notice has no room for what is shown in their place.
+    visible = _UNSEEN.sub(" ", text[: limit * 8])
+    seen = _UNSEEN.sub(" ", harmless(visible.encode("utf-8", "replace")))
     words = " ".join(seen.split())
     return f"{words[: limit - 3]}..." if len(words) > limit else words
 

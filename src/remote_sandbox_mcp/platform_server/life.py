@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -55,8 +55,14 @@ async def status(state: Path) -> Standing:
     return Standing(running=True, pid=found.pid, url=url, sandboxes=sandboxes, place=place)
 
 
-async def up(state: Path, *, port: int = 0, execd_image: str = "", environ: Mapping[str, str] = os.environ) -> Standing:
-    """Start it, and wait until it answers; one that runs already is left as it is. Raises ConfigError."""
+async def up(
+    state: Path, *, port: int = 0, execd_image: str = "", folders: Sequence[str] = (),
+    environ: Mapping[str, str] = os.environ,
+) -> Standing:  # fmt: skip
+    """Start it, and wait until it answers; one that runs already is left as it is. Raises ConfigError.
+
+    `folders` of this machine may be mounted into sandboxes; no others.
+    """
     place = Place.of(state)
     if holder(place.lock):
         return await _of_others(state)
@@ -71,7 +77,7 @@ async def up(state: Path, *, port: int = 0, execd_image: str = "", environ: Mapp
         images = await asyncio.to_thread(matching_images, words, given, LOADING_S)
         if execd_image:
             images = Images(execd_image, images.egress)
-        _write_settings(place, port, images)
+        _write_settings(place, port, images, folders)
         server = _spawn(words, given, place, lock)
     finally:
         lock.release()
@@ -129,10 +135,11 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
-def _write_settings(place: Place, port: int, images: Images) -> None:
+def _write_settings(place: Place, port: int, images: Images, folders: Sequence[str]) -> None:
     """Raises ConfigError."""
     chosen = _free_port(port, place.known_url())
-    texts = {place.settings: render(place, chosen, key_in(place.key), images), place.url: f"http://{HOST}:{chosen}\n"}
+    settings = render(place, chosen, key_in(place.key), images, folders)
+    texts = {place.settings: settings, place.url: f"http://{HOST}:{chosen}\n"}
     try:
         for file, text in texts.items():
             file.unlink(missing_ok=True)

@@ -1,8 +1,9 @@
-"""The server's settings: reached from this machine alone, with a key, and nothing of this machine in a sandbox."""
+"""The server's settings: reached from this machine alone, with a key; sandboxes see only folders that are named."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .place import Place
@@ -19,8 +20,11 @@ class Images:
     egress: str = "opensandbox/egress:v1.1.7"
 
 
-def render(place: Place, port: int, key: str, images: Images) -> str:
-    """The settings file. Every value is written as a JSON text or number, which TOML reads as the same."""
+def render(place: Place, port: int, key: str, images: Images, folders: Sequence[str] = ()) -> str:
+    """The settings file; `folders` are those of this machine that may be mounted into sandboxes.
+
+    Every value is written as JSON, which TOML reads as the same.
+    """
     sections: dict[str, dict[str, object]] = {
         "server": {"host": HOST, "port": port, "api_key": key},
         "log": {
@@ -39,7 +43,7 @@ def render(place: Place, port: int, key: str, images: Images) -> str:
         "egress": {"image": images.egress, "mode": "dns+nft"},
         # Where containers run in a virtual machine, only their published ports can be reached.
         "proxy": {"resolve_internal": False},
-        "storage": {"allowed_host_paths": []},
+        "storage": {"allowed_host_paths": list(folders)},
         "store": {"type": "sqlite", "path": str(place.database)},
     }
     return "\n".join(f"[{name}]\n{_lines(values)}" for name, values in sections.items())

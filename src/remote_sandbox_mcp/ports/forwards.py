@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ..backends.deadline import within
 from ..backends.stream import over_asyncio
 from ..core.errors import BadArgument, SandboxError
+from ..core.permission import allow_local_port, is_allowed_port
 from ..core.port import Forward, PortClosed, Stream, check_port
 from ..core.sandbox import Sandbox
 
@@ -30,24 +31,30 @@ Get = Callable[[str], Awaitable[Sandbox]]
 class Forwards:
     """Every forwarded port of this server: one for each port of a sandbox, shared by all who ask for it.
 
+    `allowed` are the ports of this machine that a caller may choose; all others are chosen by the system, so that no
+    caller can take the place of a service that people expect at its port.
+
     A sandbox is known by the name that `get` takes. A forward stays when the line to its sandbox is cut: the next
     connection opens a new one.
     """
 
-    def __init__(self, get: Get) -> None:
+    def __init__(self, get: Get, allowed: Sequence[str] = ()) -> None:
         self._get = get
+        self._allowed = allowed
         self._doors: dict[tuple[str, int], _Door] = {}
         # One for each port: a machine that does not answer keeps nobody from the others.
         self._turns: dict[tuple[str, int], asyncio.Lock] = {}
 
     async def open(self, sandbox_name: str, port: int, *, local_port: int = 0) -> Forward:
-        """The forward that there is, or a new one: at `local_port`, else at the same number, else at a free one.
+        """The forward that there is, or a new one: at `local_port`, else at the same number where that may be chosen,
+        else at one that the system chooses.
 
-        Raises BadArgument where the wanted port is taken, ConnectError or Unsupported where the sandbox has no way.
+        Raises BadArgument where the wanted port is taken or not allowed, ConnectError or Unsupported where the sandbox
+        has no way.
         """
         check_port("port", port)
         if local_port:
-            check_port("local_port", local_port)
+            allow_local_port(check_port("local_port", local_port), self._allowed)
         async with self._turns.setdefault((sandbox_name, port), asyncio.Lock()):
             door = self._doors.get((sandbox_name, port))
             if door is None or (local_port and door.local_port != local_port):
@@ -62,13 +69,14 @@ class Forwards:
         # Asked first: what cannot be reached at all is told to whoever asks, not to each connection later.
         door.answers = await answers(await self._get(sandbox_name), port)
         # A port that nobody has opened yet may be wanted on this very machine by what is started next.
-        choices = (local_port,) if local_port else (*((port,) if door.answers and port >= FIRST_PORT else ()), 0)
+        same = door.answers and port >= FIRST_PORT and is_allowed_port(port, self._allowed)
+        choices = (local_port,) if local_port else (port, 0) if same else (0,)
         for choice in choices:
             if await door.listen(choice):
                 return door
         raise BadArgument(
             f"local_port {local_port} cannot be used: something on this machine has it already; "
-            "choose another, or 0 for any that is free"
+            "choose another that is allowed, or leave it out for any that is free"
         )
 
     def find(self, sandbox_name: str, port: int) -> Forward | None:

@@ -27,7 +27,7 @@ from ..core.shell import join
 PORTION = 16 << 20
 LOOK_S, WORK_S, REMOVE_S = 60.0, 3600.0, 30.0
 KEEP = 200_000
-_COMPLAINT = re.compile(r"(?:tar|find): (?:can't \w+ )?'?(\./.+?)'?: (?:.*: )?([^:]+)\Z", re.DOTALL)
+_COMPLAINT = re.compile(r"(?:tar|find): (?:can't \w+ )?'?(?=\./)")
 
 
 @dataclass(frozen=True)
@@ -170,8 +170,16 @@ def _problem(text: str) -> Problem:
 
 def _complaints(text: str) -> list[Problem]:
     """What find and tar could not read, from their lines: a program, a path, perhaps in quotes, and an error."""
-    found = [match for line in text.split("\n") if (match := _COMPLAINT.match(line))]
-    return [Problem(match[1].removeprefix("./"), match[2]) for match in found]
+    return [problem for line in text.split("\n") if (problem := _complaint(line))]
+
+
+def _complaint(line: str) -> Problem | None:
+    begun = _COMPLAINT.match(line)
+    path, colon, said = line[begun.end() :].partition(": ") if begun else ("", "", "")
+    reason = said.rpartition(": ")[2]
+    if not colon or not reason or ":" in reason:
+        return None
+    return Problem(path.removesuffix("'").removeprefix("./"), reason)
 
 
 @cache

@@ -109,5 +109,5 @@ class Launchd:
 
 def printed_pid(text: str) -> int:
     """The process in what `launchctl print` says; 0 where there is none."""
-    found = re.search(r"^\s*pid = (\d+)$", text, re.MULTILINE)
+    found = re.search(r"^[ \t]*pid = (\d+)$", text, re.MULTILINE)
     return int(found[1]) if found else 0

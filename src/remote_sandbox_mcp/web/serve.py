@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import logging
 import signal
 import socket
 from collections.abc import Generator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import uvicorn
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -20,12 +21,16 @@ from ..mcp_server.clients import Sessions
 from ..mcp_server.server import build
 from ..mcp_server.stdio import leave
 from ..mcp_server.watchdog import revive
+from .connections import Connection, Unfinished
 from .gate import Gate
 from .terms import Terms
 
 # Files may come in a call, in base64.
 LARGEST_REQUEST = 64 << 20
-MOST_CONNECTIONS, MOST_SESSIONS = 1000, 2000
+MOST_SESSIONS = 2000
+# So few are accepted in one turn of the loop that each is heard before it can be the oldest unfinished one; the others
+# wait in the kernel.
+ACCEPTED_AT_ONCE, WAITING_IN_KERNEL = 50, 4096
 # A client that has gone without a word is forgotten after this long; one that comes back begins anew.
 IDLE_S = 4 * 3600
 # At the end: for answers on their way, for calls to give up their commands, for lines to be closed.
@@ -52,7 +57,12 @@ def serve(app: App, listener: socket.socket, terms: Terms) -> None:
 
 
 class Web(uvicorn.Server):
-    """Leaves signals to us."""
+    """Leaves signals to us, and has more connections wait in the kernel than it accepts at once."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(WAITING_IN_KERNEL)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -78,10 +88,12 @@ async def _serve(app: App, listener: socket.socket, terms: Terms) -> NoReturn:
 
 
 def _web(gate: Gate) -> Web:
+    connection: Any = functools.partial(Connection, Unfinished())
     return Web(
         uvicorn.Config(
-            gate, http="h11", ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False,
-            proxy_headers=False, server_header=False, date_header=False, limit_concurrency=MOST_CONNECTIONS,
+            gate, http=connection, backlog=ACCEPTED_AT_ONCE, ws="none",
+            lifespan="off", interface="asgi3", log_config=None, access_log=False, proxy_headers=False,
+            server_header=False, date_header=False,
         )
     )  # fmt: skip
 

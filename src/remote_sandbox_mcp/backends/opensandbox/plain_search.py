@@ -17,6 +17,7 @@ from .shell import Answer
 ALL = 1_000_000_000
 # As much as comes at once; then the next files are asked for.
 LARGEST_PAGE = 4 << 20
+LONGEST_LOOKED_AT = 1000
 _PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{[^}]*\}|.", re.DOTALL)
 # What goes on after its first letter, as \x41 does.
 _NUMBERED = re.compile(r"\\[^\W_AbBdDsSwWZtnrfva]")
@@ -56,6 +57,9 @@ def _check(search: Search) -> None:
 
 def required(pattern: str) -> str:
     """The longest text that is in every line that fits; empty where that is not plain to see."""
+    # Only helps to bring fewer lines; brackets that are never closed would be looked through again and again.
+    if len(pattern) > LONGEST_LOOKED_AT:
+        return ""
     runs = [""]
     for piece in _PIECES.findall(pattern):
         if piece in "(|" or _NUMBERED.match(piece):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.command import Environment
 from ...core.disposable import Disposable, NeedsHeaders, Platform, Rules, SandboxOrder, Volume
 from ...core.errors import BadArgument, SandboxError, UnknownSandbox, Unreachable
+from ...core.permission import allow_volume
 from ...core.registry import login_for
 from ...core.sandbox import Sandbox
 from ..deadline import within
@@ -71,7 +72,8 @@ class OpenSandboxProvider:
 
     async def _make(self, request: Request, order: SandboxOrder) -> tuple[str, Request]:
         doing = f"unable to create a sandbox from {request.image or SNAPSHOT + request.snapshot}"
-        volumes = [sdk_volume(f"volume-{number}", volume) for number, volume in enumerate(order.volumes)]
+        allowed = self._link.platform.volumes
+        volumes = [sdk_volume(f"volume-{number}", volume, allowed) for number, volume in enumerate(order.volumes)]
         try:
             key = await self._fetch_and_make(request, volumes, doing)
         except SandboxError as problem:
@@ -254,8 +256,11 @@ class OpenSandboxProvider:
         return seen
 
 
-def sdk_volume(name: str, volume: Volume) -> SdkVolume:
-    """A folder of the platform's machine has an absolute path; anything else is the name of a volume."""
+def sdk_volume(name: str, volume: Volume, allowed: Sequence[str]) -> SdkVolume:
+    """A folder of the platform's machine has an absolute path; anything else is the name of a volume.
+
+    Raises BadArgument for one that the operator has not allowed.
+    """
     from opensandbox.models.sandboxes import PVC, Host
     from opensandbox.models.sandboxes import Volume as SdkVolume
 
@@ -265,5 +270,6 @@ def sdk_volume(name: str, volume: Volume) -> SdkVolume:
             f"volumes: {volume.source[:80]!r} is no name of a volume; use lower-case letters, digits and hyphens, or "
             "the whole path of a folder of the platform's machine"
         )
+    allow_volume(volume.source, allowed)
     named = None if folder else PVC(claimName=volume.source)
     return SdkVolume(name=name, host=folder, pvc=named, mountPath=volume.target, readOnly=volume.read_only)

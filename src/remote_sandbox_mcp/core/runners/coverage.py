@@ -11,7 +11,7 @@ _GO_TOTAL = re.compile(r"^total:\s+\(statements\)\s+([\d.]+)%", re.MULTILINE)
 _GO = re.compile(r"(?:^|\t|\")coverage: ([\d.]+)% of statements", re.MULTILINE)
 _TABLE = re.compile(r"^All files +\| +([\d.]+) \| +[\d.]+ \| +[\d.]+ \| +([\d.]+) \|", re.MULTILINE)
 _TARPAULIN = re.compile(r"^([\d.]+)% coverage, \d+/\d+ lines covered", re.MULTILINE)
-_COBERTURA = re.compile(rb"<coverage\b[^>]*?\bline-rate=\"([\d.]+)\"")
+_COBERTURA = re.compile(rb"<coverage\b[^<>]*?\bline-rate=\"([\d.]+)\"")
 
 
 def coverage_in(text: str, files: Mapping[str, bytes]) -> float | None:

@@ -19,7 +19,7 @@ _PYTEST_FILES = (
     "test/conftest.py",
 )
 _PYTEST_TABLES = (
-    ("pyproject.toml", re.compile(r"^\s*\[tool\.pytest\b", re.MULTILINE)),
+    ("pyproject.toml", re.compile(r"^[ \t]*\[tool\.pytest\b", re.MULTILINE)),
     ("setup.cfg", re.compile(r"^\[tool:pytest\]", re.MULTILINE)),
     ("tox.ini", re.compile(r"^\[pytest\]", re.MULTILINE)),
 )

@@ -15,6 +15,7 @@ _TESTS = re.compile(
 )
 # A script of one command can be given further options; one with these cannot.
 _COMPOUND = re.compile(r"[;&|<>\n`]|\$\(")
+_NODE, _TEST_OPTION = re.compile(r"\bnode\b"), re.compile(r" --test\b")
 # The reporter came in September 2023; what earlier releases print can be read as well.
 _FIRST_WITH_JUNIT = {18: (18, 20), 20: (20, 10)}
 
@@ -26,11 +27,17 @@ def configured(found: Found, report: str) -> Iterator[Suite]:
     for runner, options in (("vitest", _vitest(report)), ("jest", _jest(report))):
         if _names(runner, package, script, found):
             yield _installed(runner, options, package, script, found)
-    if re.search(r"\bnode\b.* --test\b", script):
+    if _runs_node_tests(script):
         yield _node(found, report, script, plain="pretest" not in _table(package, "scripts"))
     elif script and not re.search(r"\b(?:vitest|jest)\b", script):
         missing = "" if "npm" in found.tools else "its tests are run by npm, which is not there: install Node.js"
         yield Suite("npm", ("env", "CI=1", "npm", "test"), missing=missing)
+
+
+def _runs_node_tests(script: str) -> bool:
+    """Whether a line of it has node and, behind that, its option."""
+    lines = ((line, _NODE.search(line)) for line in script.split("\n"))
+    return any(node and _TEST_OPTION.search(line, node.end()) for line, node in lines)
 
 
 def files(found: Found, report: str) -> Iterator[Suite]:

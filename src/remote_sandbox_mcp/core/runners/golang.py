@@ -11,6 +11,8 @@ from typing import Any
 from .reading import Case, Reading, Verdict, seconds_of, tally
 
 NAME = "go"
+# Nobody nests subtests deeper, and a name of slashes alone would have as many parents.
+DEEPEST = 64
 _WORDS = {"pass": Verdict.PASSED, "fail": Verdict.FAILED, "skip": Verdict.SKIPPED}
 _RESULT = re.compile(r"^\s*--- (PASS|FAIL|SKIP): (\S+) \(([\d.]{1,12})s\)$")
 _NAMED = re.compile(r"^=== (?:RUN|CONT|NAME|PAUSE)\s+(\S+)$")
@@ -71,8 +73,9 @@ class _Events:
         """Tests that have subtests, and whether any of those failed."""
         parents: dict[tuple[str, str], bool] = {}
         for (package, test), (action, _) in self.verdicts.items():
-            while "/" in test:
-                test = test.rpartition("/")[0]
+            steps = test.split("/", DEEPEST)
+            for depth in range(1, len(steps)):
+                test = "/".join(steps[:depth])
                 parents[package, test] = parents.get((package, test), False) or action == "fail"
         return parents
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from .junit import BadReport, XmlCase, XmlReport
-from .reading import Case, Reading, Verdict, failures_of, seconds_of, tally
+from .reading import ID_CHARS, Case, Reading, Verdict, failures_of, seconds_of, tally
 
 _STATES = {"passed": Verdict.PASSED, "failed": Verdict.FAILED}
-_JEST = re.compile(r"^Tests: +(?:([^\n]{1,300}), )?(\d{1,9}) total$", re.MULTILINE)
+_JEST = re.compile(r"^Tests: {1,9}(?:([^\n]{1,300}), )?(\d{1,9}) total$", re.MULTILINE)
 _JEST_BLOCK = re.compile(r"^  ● (.+)\n((?:\n|    .*\n)*)", re.MULTILINE)
-_VITEST = re.compile(r"^ +Tests  ([^\n]{1,300}?) ?\((\d{1,9})\)$", re.MULTILINE)
+_VITEST = re.compile(r"^ {1,20}Tests  ([^\n]{1,300}?) ?\((\d{1,9})\)$", re.MULTILINE)
 _VITEST_ERRORS = re.compile(r"^ +Errors  (\d{1,9}) errors?$", re.MULTILINE)
 _VITEST_BLOCK = re.compile(r"^ ?FAIL  (.+)\n((?:(?! ?FAIL  |⎯).*\n)*)", re.MULTILINE)
 _MOCHA = re.compile(r"^  (\d{1,9}) (passing|pending|failing)\b", re.MULTILINE)
@@ -86,7 +86,8 @@ def _is_unloaded(case: XmlCase) -> bool:
 
 def _node_case(case: XmlCase) -> Case:
     broken = _is_unloaded(case)
-    name = " > ".join((*case.suites, case.name))
+    # Bounded here: one long name of a suite is in the names of all of its tests.
+    name = " > ".join((*case.suites, case.name))[: ID_CHARS + 1]
     file = case.file or (case.name if broken else "")
     return Case(name, Verdict.ERROR if broken else case.verdict, case.seconds, case.text, file, case.line)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from xml.parsers import expat
 
-from .reading import Case, Reading, Verdict, seconds_of, tally
+from .reading import ID_CHARS, Case, Reading, Verdict, seconds_of, tally
 
 DEEPEST = 64
 MOST_CASES = 200_000
@@ -97,7 +97,7 @@ class _Walk:
         if name in ("testsuite", "testsuites"):
             self.is_junit = True
             self.title = self.title or given.get("name", "")
-            self._suites.append(given.get("name", "") if name == "testsuite" else "")
+            self._suites.append(given.get("name", "")[:ID_CHARS] if name == "testsuite" else "")
         elif name == "testcase":
             self._begin(given)
         elif name in _VERDICTS and self._case is not None:

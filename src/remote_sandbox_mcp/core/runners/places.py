@@ -16,14 +16,14 @@ _LINE = r"(\d{1,7})"
 # Each with which of several places is meant: a Python trace ends with the deepest, others begin with it.
 _PATTERNS = (
     (re.compile(rf"^({_NAME}\.py):{_LINE}: ", re.MULTILINE), -1),
-    (re.compile(rf'^\s*File "([^"\n]+)", line {_LINE}', re.MULTILINE), -1),
+    (re.compile(rf'^[ \t]*File "([^"\n]+)", line {_LINE}', re.MULTILINE), -1),
     (re.compile(rf"panicked at (?:'[^\n]*', )?({_NAME}\.rs):{_LINE}"), 0),
     (re.compile(rf"❯ (?:\S+ )?({_NAME}\.\w+):{_LINE}:\d"), 0),
     (re.compile(rf"(?:\(|at )(?:file://)?({_NAME}\.[cm]?[jt]sx?):{_LINE}:\d"), 0),
-    (re.compile(rf"^\s*at (?!{_JVM})[\w.$/]+\((\w+\.(?:java|kt|groovy|scala)):{_LINE}\)", re.MULTILINE), 0),
+    (re.compile(rf"^[ \t]*at (?!{_JVM})[\w.$/]+\((\w+\.(?:java|kt|groovy|scala)):{_LINE}\)", re.MULTILINE), 0),
     (re.compile(rf"({_NAME}\.(?:go|rs)):{_LINE}"), 0),
     # Where the test itself is, in node's TAP.
-    (re.compile(rf"^\s*location: '(.+):{_LINE}:\d+'$", re.MULTILINE), 0),
+    (re.compile(rf"^[ \t]*location: '(.+):{_LINE}:\d+'$", re.MULTILINE), 0),
 )
 
 

@@ -6,16 +6,18 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 
-from .junit import XmlCase, XmlReport
+from ..test_report import MOST_FAILURES
+from .junit import DEEPEST, XmlCase, XmlReport
 from .reading import Case, Reading, Verdict, failures_of, tally
 
 NAME = "pytest"
-_COUNT = r"\d{1,9} [a-z]+(?: passed| failed| skipped)?"
+_COUNT = r"\d{1,9} [a-z]{1,30}(?: passed| failed| skipped)?"
 _SUMMARY = re.compile(
-    rf"^(?:=+ )?({_COUNT}(?:, {_COUNT})*|no tests ran) in [\d.]+s(?: \([\d:]+\))?(?: =+)?$", re.MULTILINE
+    rf"^(?:=+ )?({_COUNT}(?:, {_COUNT}){{0,20}}|no tests ran) in [\d.]+s(?: \([\d:]+\))?(?: =+)?$", re.MULTILINE
 )
-_SHORT = re.compile(r"^(FAILED|ERROR) (\S.*?)(?: - (.*))?$", re.MULTILINE)
+_SHORT = re.compile(r"^(FAILED|ERROR) (\S.*)", re.MULTILINE)
 _SECTION = re.compile(r"^_{3,} (.+?) _{3,}$", re.MULTILINE)
 _SECTION_END = re.compile(r"^(?:={3,}|-{10,} generated) ", re.MULTILINE)
 _VERBOSE = re.compile(r" (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)(?: |$)")
@@ -68,7 +70,7 @@ def _case(case: XmlCase, known: Mapping[tuple[str, str], str]) -> Case:
 
 def _as_printed(case: XmlCase, known: Mapping[tuple[str, str], str]) -> str:
     """The XML's names begin at the root folder, the printed ones at the current one, which may be below it."""
-    parts = case.classname.split(".")
+    parts = case.classname.split(".", DEEPEST)
     tries = ((".".join(parts[start:]), case.name) for start in range(len(parts)))
     return next((known[key] for key in tries if key in known), "")
 
@@ -87,7 +89,7 @@ def read_text(text: str) -> Reading | None:
     summaries = _SUMMARY.findall(text)
     if not summaries and "test session starts" not in text:
         return None
-    cases = list(_printed(text))
+    cases = list(islice(_printed(text), MOST_FAILURES))
     broken = len(re.findall(r"^_+ ERROR collecting ", text, re.MULTILINE))
     problem = _unrun(text, broken)
     if not summaries:
@@ -120,7 +122,8 @@ def _short(text: str) -> Iterator[tuple[str, str, str]]:
     """The short test summaries, of one run or several: id, word, message."""
     for part in text.split("short test summary info")[1:]:
         end = _SUMMARY.search(part)
-        for word, node_id, message in _SHORT.findall(part[: end.start() if end else len(part)]):
+        for word, rest in _SHORT.findall(part[: end.start() if end else len(part)]):
+            node_id, _, message = rest.partition(" - ")
             yield node_id, word, message
 
 

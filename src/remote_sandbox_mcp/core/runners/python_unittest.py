@@ -62,8 +62,9 @@ def _lines(text: str) -> Iterator[Case]:
 def _counts(ends: list[tuple[str, str]]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for _, words in ends:
-        for name, number in re.findall(r"([a-z ]+)=(\d{1,9})", words[:500]):
-            counts[name.strip()] = counts.get(name.strip(), 0) + int(number)
+        for name, _, number in (word.partition("=") for word in words[:500].split(",")):
+            if number.isdecimal() and len(number) < 10:
+                counts[name.strip()] = counts.get(name.strip(), 0) + int(number)
     return counts
 
 

@@ -10,19 +10,21 @@ from .reading import Reading, joined
 
 Reader = Callable[[str], "Reading | None"]
 
-# How each is called in a command, and who reads what it prints.
-_KNOWN: tuple[tuple[str, Reader], ...] = (
-    (r"pytest|py\.test", python_pytest.read_text),
-    (r"unittest", python_unittest.read_text),
-    (r"cargo\b.*\b(?:test|t)\b", rust_cargo.read_text),
-    (r"go\b.*\btest\b.* -json", golang.read_json),
-    (r"go\b.*\btest", golang.read_text),
-    (r"vitest", javascript.read_vitest_text),
-    (r"jest", javascript.read_jest_text),
-    (r"mocha", javascript.read_mocha_text),
-    (r"node\b.* --test", javascript.read_node_text),
-    (r"prove|tap|bats", tap.read_text),
+# How each is called in a command, by words that stand in one line in this order, and who reads what it prints.
+_KNOWN: tuple[tuple[tuple[str, ...], Reader], ...] = (
+    (("pytest|py.test",), python_pytest.read_text),
+    (("unittest",), python_unittest.read_text),
+    (("cargo", "test|t"), rust_cargo.read_text),
+    (("go", "test", "-json"), golang.read_json),
+    (("go", "test"), golang.read_text),
+    (("vitest",), javascript.read_vitest_text),
+    (("jest",), javascript.read_jest_text),
+    (("mocha",), javascript.read_mocha_text),
+    (("node", "--test"), javascript.read_node_text),
+    (("prove|tap|bats",), tap.read_text),
 )
+# A word with what may belong to it: `my-pytest` is not pytest, and neither is `pytest-like`.
+_WORD = re.compile(r"[\w.-]+")
 
 
 def recognise(text: str, command: str = "") -> Reading | None:
@@ -30,8 +32,14 @@ def recognise(text: str, command: str = "") -> Reading | None:
 
     A failing test may quote the output of another runner: what the command says it runs is believed first.
     """
-    named = [reader for pattern, reader in _KNOWN if re.search(rf"(?<![\w.-])(?:{pattern})(?![\w-])", command)]
+    lines = [[word.rstrip(".") for word in _WORD.findall(line)] for line in command.split("\n")]
+    named = [reader for names, reader in _KNOWN if any(_has_in_order(line, names) for line in lines)]
     return _read(named, text) or _read([reader for _, reader in _KNOWN], text)
+
+
+def _has_in_order(words: list[str], names: tuple[str, ...]) -> bool:
+    rest = iter(words)
+    return all(any(word in name.split("|") for word in rest) for name in names)
 
 
 def _read(readers: list[Reader], text: str) -> Reading | None:

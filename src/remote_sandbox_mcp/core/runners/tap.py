@@ -10,9 +10,9 @@ from .reading import Case, Reading, Verdict, seconds_of, tally
 
 NAME = "tap"
 _POINT = re.compile(r"^( *)(not )?ok\b(.*)$")
-_NUMBER = re.compile(r" *\d*(?: +-)? *")
+_NUMBER = re.compile(r" {0,9}\d{0,9}(?: {1,9}-)? {0,9}")
 _PLAN = re.compile(r"^( *)1\.\.(\d{1,9})\b")
-_TIME = re.compile(r"^\s+duration_ms: ([\d.]{1,20})$", re.MULTILINE)
+_TIME = re.compile(r"^[ \t]+duration_ms: ([\d.]{1,20})$", re.MULTILINE)
 
 
 @dataclass

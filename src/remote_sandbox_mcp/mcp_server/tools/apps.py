@@ -91,7 +91,7 @@ def forward(server: SandboxServer) -> Any:
     async def forward_port(
         sandbox_id: SandboxId,
         port: Annotated[int, Field(ge=1, le=65535)],
-        local_port: Annotated[int, Field(description="Default: the same if it is free", ge=0, le=65535)] = 0,
+        local_port: Annotated[int, Field(description="If allowed; default: any free", ge=0, le=65535)] = 0,
         close: bool = False,
     ) -> Annotated[CallToolResult, ForwardShape]:
         """Bring a port of a sandbox (TensorBoard, Jupyter, vLLM) to 127.0.0.1 of the user's machine; close ends it."""

@@ -63,6 +63,8 @@ def read_file(server: SandboxServer) -> Any:
         found = await server.app.read(remote_path, span, name=sandbox_name)
         fields = {"size": found.size, "truncated": found.more} | file_content(found.data)
         text = f"{len(found.data)} of {found.size} bytes\n{fields['content']}"
+        if hidden := fields.get("invisible_characters"):
+            text = f"{hidden} invisible characters, shown as \\u escapes; {text}"
         return reply(fields | lean(offset=found.offset or None), text)
 
     return read_remote_file
@@ -146,4 +148,6 @@ def match_fields(match: Match) -> dict[str, Any]:
 
 
 def problem_fields(problems: tuple[Problem, ...]) -> dict[str, Any]:
-    return lean(problems=[{"path": plain_text(problem.path), "reason": problem.reason} for problem in problems])
+    return lean(
+        problems=[{"path": plain_text(problem.path), "reason": plain_text(problem.reason)} for problem in problems]
+    )

@@ -245,15 +245,39 @@ def glob_test(glob: str) -> "Any":
     pattern = to_bytes(glob)
     if b"/" not in pattern:
         return lambda name, path: fnmatch.fnmatchcase(name, pattern)
-    compiled = re.compile(glob_expression(pattern.lstrip(b"/")))
-    return lambda name, path: compiled.match(path) is not None
+    segments = glob_segments(pattern.lstrip(b"/"))
+    return lambda name, path: glob_fits(path.split(b"/"), segments)
 
 
-def glob_expression(pattern: bytes) -> bytes:
-    """`**` crosses folders, `*` and `?` do not."""
-    parts = re.split(rb"(\*\*/|\*\*|\*|\?)", pattern)
-    words = {b"**/": rb"(?:[^/]+/)*", b"**": b".*", b"*": b"[^/]*", b"?": b"[^/]"}
-    return b"(?s)" + b"".join(words.get(part, re.escape(part)) for part in parts) + rb"\Z"
+def glob_segments(pattern: bytes) -> "list[bytes]":
+    """What fits one step of a path each, but `**`, which fits any number of them. A bracket means itself."""
+    segments = []  # type: list[bytes]
+    for segment in pattern.replace(b"[", b"[[]").split(b"/"):
+        if segment.startswith(b"**"):
+            segments.append(b"**")
+            segment = segment[1:] if segment != b"**" else b""
+        segments += [segment] if segment else []
+    return segments + [b"*"] if segments[-1:] == [b"**"] else segments
+
+
+def glob_fits(steps: "list[bytes]", segments: "list[bytes]") -> bool:
+    """Step by step, since paths are other people's: a regular expression of many stars could take for ever.
+
+    Only the last `**` is tried again with one step more: an earlier one has nothing to gain by it.
+    """
+    step = segment = tried = 0
+    last = -1
+    while step < len(steps):
+        if segment < len(segments) and segments[segment] == b"**":
+            last, tried, segment = segment, step, segment + 1
+        elif segment < len(segments) and fnmatch.fnmatchcase(steps[step], segments[segment]):
+            step, segment = step + 1, segment + 1
+        elif last >= 0:
+            tried += 1
+            step, segment = tried, last + 1
+        else:
+            return False
+    return segment == len(segments)
 
 
 def search_file(

@@ -5,8 +5,8 @@ import re
 
 from .jobtools import call
 
-KILL_USER_PROCESSES = re.compile(r"^\s*KillUserProcesses\s*=\s*(\S+)", re.M)
-EXCLUDED_USERS = re.compile(r"^\s*KillExcludeUsers\s*=(.*)", re.M)
+KILL_USER_PROCESSES = re.compile(r"^[ \t]*KillUserProcesses[ \t]*=[ \t]*(\S+)", re.M)
+EXCLUDED_USERS = re.compile(r"^[ \t]*KillExcludeUsers[ \t]*=(.*)", re.M)
 
 
 def ends_at_logout(settings: str, user: str) -> bool:
