@@ -6,6 +6,7 @@ import asyncio
 import functools
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from .core.sandbox import Description
 from .core.score import idle_score
 from .core.usage import Usage
 from .fleet import Fleet, Member
+from .gate import private_files
 from .members import disposable_mark, disposable_rows, local_member, machine_member, providers_of
 from .probe.measure import measure
 
@@ -73,12 +75,13 @@ class App:
         settings: Settings | None = None,
         config_file: Path | None = None,
         routes: Routes = no_routes,
+        private: Sequence[str] = (),
     ) -> None:
         self.fleet = fleet
         self.problems = problems
         self.patience_s = patience_s
         self.settings = settings or Settings()
-        self.copies = Copies(fleet, self.settings, config_file, routes)
+        self.copies = Copies(fleet, self.settings, config_file, routes, private)
         self.background = Background(fleet, self.settings, config_file)
         self.journal = Journal()
         self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -267,4 +270,5 @@ def compose(configuration: Configuration) -> App:
         settings=configuration.settings,
         config_file=Path(configuration.file) if configuration.file else None,
         routes=routes_between(configuration.machines),
+        private=private_files(configuration),
     )
