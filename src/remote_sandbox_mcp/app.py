@@ -7,6 +7,7 @@ import contextlib
 import functools
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ from .core.sandbox import Description
 from .core.score import idle_score
 from .core.usage import Usage
 from .fleet import Fleet, Member
+from .gate import private_files
 from .members import disposable_mark, disposable_rows, local_member, machine_member, providers_of
 from .probe.measure import measure
 
@@ -78,6 +80,7 @@ class App:
         config_file: Path | None = None,
         routes: Routes = no_routes,
         identity: str = "",
+        private: Sequence[str] = (),
     ) -> None:
         """`identity` tells the configuration from others; without one, all disposable sandboxes are seen."""
         self.fleet = fleet
@@ -85,7 +88,7 @@ class App:
         self.problems = problems
         self.patience_s = patience_s
         self.settings = settings or Settings()
-        self.copies = Copies(fleet, self.settings, config_file, routes)
+        self.copies = Copies(fleet, self.settings, config_file, routes, private)
         self.background = Background(fleet, self.settings, config_file)
         self.journal = Journal()
         self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -321,4 +324,5 @@ def compose(configuration: Configuration, *, for_all: bool = False) -> App:
         config_file=Path(configuration.file) if configuration.file else None,
         routes=routes_between(configuration.machines),
         identity="" if for_all else identity_of(configuration),
+        private=private_files(configuration),
     )

@@ -13,10 +13,10 @@ from .config import paths
 from .config.schema import Settings
 from .core import check
 from .core.errors import BadArgument, Unsupported
-from .core.guard import guard
 from .core.machine import Machine
 from .core.transfer import Listener, Order, Outcome, Place, all_of, unheard
 from .fleet import Fleet
+from .gate import Gate
 
 if TYPE_CHECKING:
     from .core.lane import Lane
@@ -38,9 +38,17 @@ def no_routes(source: str, target: str) -> None:
 class Copies:
     """What is needed for moving files is loaded when the first are moved."""
 
-    def __init__(self, fleet: Fleet, settings: Settings, config_file: Path | None, routes: Routes) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        settings: Settings,
+        config_file: Path | None,
+        routes: Routes,
+        private: Sequence[str] = (),
+    ) -> None:
         self._fleet = fleet
         self._settings = settings
+        self._gate = Gate(settings, private)
         self._config_file = config_file
         self._routes = routes
 
@@ -56,7 +64,7 @@ class Copies:
         from .store.chunks import Chunks
         from .sync.service import Syncs
 
-        return Syncs(self._fleet.get, here.open_lane, Chunks(paths.state_folder()), self._routes)
+        return Syncs(self._fleet.get, here.open_lane, Chunks(paths.state_folder()), self._routes, self._gate.admit)
 
     @functools.cached_property
     def archives(self) -> Archives:
@@ -70,21 +78,25 @@ class Copies:
 
         return Transfers(paths.state_folder(), config=self._config_file)
 
-    def place(self, path: str, *, sandbox: str | None) -> Place:
-        """Where a path is: `gpu1:/data` names its sandbox; others are on `sandbox`, or here if that is None."""
+    def place(self, path: str, *, sandbox: str | None, free: bool = False) -> Place:
+        """Where a path is: `gpu1:/data` names its sandbox; others are on `sandbox`, or here if that is None.
+
+        `free`: the person at this machine names it, not an agent.
+        """
         check.text_argument("path", path)
         if name := self.sandbox_in(path):
             return Place(self._fleet.member(name).name, path[len(name) + 1 :])
         if sandbox is not None:
             return Place(self._fleet.member(sandbox).name, path)
-        return Place("", os.path.abspath(os.path.expanduser(path)) + ("/" if path.endswith("/") else ""))
+        whole = os.path.abspath(os.path.expanduser(path)) + ("/" if path.endswith("/") else "")
+        return Place("", whole, free)
 
     def sandbox_in(self, path: str) -> str:
         """The sandbox that a path names, as gpu1:/data does. Raises UnknownSandbox for one that is over."""
         name, colon, _ = path.partition(":")
         return name if colon and self._fleet.knows(name) else ""
 
-    def rules(self, excludes: Sequence[str], exclude_file: str = "") -> tuple[str, ...]:
+    def rules(self, excludes: Sequence[str], exclude_file: str = "", *, free: bool = False) -> tuple[str, ...]:
         """The lines of a file of this machine, then the given ones: the last that fits decides. Raises BadArgument."""
         check.text_argument("exclude_file", exclude_file, required=False)
         for line in excludes:
@@ -94,8 +106,7 @@ class Copies:
         if not exclude_file:
             return tuple(excludes)
         try:
-            with open(os.path.expanduser(exclude_file), "rb") as file:
-                text = file.read(LARGEST_RULES + 1)
+            text = self._gate.read(os.path.expanduser(exclude_file), LARGEST_RULES + 1, free=free)
         except (OSError, ValueError) as problem:
             why = getattr(problem, "strerror", None) or problem
             raise BadArgument(f"exclude_file {exclude_file} cannot be read: {why}; check it") from None
@@ -104,25 +115,16 @@ class Copies:
         lines = text.decode("utf-8", "surrogateescape").replace("\0", "").split("\n")
         return (*(line.rstrip("\r") for line in lines), *excludes)
 
-    def guarded(self, order: Order) -> Order:
-        """The order as an agent may give it: without the user's own keys and start-up files. Raises BadArgument."""
-        home = os.path.realpath(os.path.expanduser("~"))
-        allowed = [os.path.realpath(os.path.expanduser(path)) for path in self._settings.allow_hidden]
-        for place in (order.source, order.target):
-            if not place.sandbox:
-                order = guard(order, place, os.path.realpath(place.path), home, allowed)
-        return order
-
     async def copy_in(self, local_path: str, path: str, *, name: str) -> Outcome:
         """A file or folder of this machine into a sandbox, as an agent may copy it."""
         order = Order(source=self.place(local_path, sandbox=None), target=self._inside(path, name))
-        return await self._copy(self.guarded(self._rooted(order)))
+        return await self._copy(order)
 
     async def copy_out(self, path: str, local_dir: str, *, name: str) -> tuple[str, Outcome]:
         """A file or folder of a sandbox into a folder of this machine, and where it is there."""
         here = self.place(f"{local_dir.rstrip('/')}/{path.rstrip('/').rpartition('/')[2] or 'files'}", sandbox=None)
         order = Order(source=self._inside(path, name), target=here)
-        return here.path, await self._copy(self.guarded(self._rooted(order)))
+        return here.path, await self._copy(order)
 
     def _inside(self, path: str, sandbox: str) -> Place:
         """A path of that sandbox and no other, whatever it looks like."""
@@ -136,12 +138,6 @@ class Copies:
             if order.source.sandbox and order.target.sandbox:
                 raise
             return await self.archives.run(order)
-
-    def _rooted(self, order: Order) -> Order:
-        for place in (order.source, order.target):
-            if not place.sandbox:
-                self.check_roots(place.path)
-        return order
 
     def check_roots(self, path: str) -> None:
         """Raises BadArgument for what lies outside of the folders that the operator has named, if any are."""
@@ -165,6 +161,8 @@ class Copies:
     ) -> Outcome | Transfer:
         """Do it at once if it is little; otherwise as a transfer that outlives this process, waited for a moment."""
         if background:
+            # Another process asks the gate again; who asked now hears of a refusal now.
+            self.syncs.begin(order)
             return await self.transfers.begin_detached(order)
         job = self.syncs.begin(order)
         plan, settings = await job.prepare(listener), self._settings

@@ -327,7 +327,7 @@ async def test_the_rules_of_a_sync_hold(place: Place, tmp_path: Path, clean_envi
     with pytest.raises(BadArgument, match="hidden part of your home"):
         await place.copies.copy_in(str(clean_environment / ".ssh"), "x", name="bare")
     await place.copies.copy_in(str(clean_environment), "all", name="bare")
-    assert set(os.listdir(place.home / "all")) == {"ours", "xdg", "remote-sandbox-mcp"}
+    assert set(os.listdir(place.home / "all")) == {"ours", "xdg"}
     make(place.home / clean_environment.name, {b".bashrc": File(1), b"good": File(1)})
     await place.copies.copy_out(clean_environment.name, str(clean_environment.parent), name="bare")
     assert not (clean_environment / ".bashrc").exists()

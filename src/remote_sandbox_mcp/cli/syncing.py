@@ -53,7 +53,7 @@ def place(app: App, path: str, sandbox: str | None) -> Place:
             app.fleet.member(name)
         except UnknownSandbox as problem:
             raise UnknownSandbox(f"{problem}. A path with a colon is written ./{path}") from None
-    return app.copies.place(path, sandbox=sandbox)
+    return app.copies.place(path, sandbox=sandbox, free=True)
 
 
 def make_order(app: App, options: argparse.Namespace, source: Place, target: Place) -> Order:
@@ -63,7 +63,7 @@ def make_order(app: App, options: argparse.Namespace, source: Place, target: Pla
     return Order(
         source=source,
         target=target,
-        excludes=app.copies.rules(options.exclude, options.exclude_file),
+        excludes=app.copies.rules(options.exclude, options.exclude_file, free=True),
         default_excludes=not options.no_default_excludes,
         respect_gitignore=options.gitignore,
         checksum=options.checksum,

@@ -12,6 +12,9 @@ from .files import Problem
 
 # Requests are numbered across all lanes, because a source's frames are handed to a target as they are.
 numbers = itertools.count(1)
+# How a lane is told which folder a request is about: its path; or its path without links, and the device and inode of
+# all that was found along it, which it must still be.
+RootName = str | list[Any]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from .errors import BadArgument, FileProblem
 from .files import Problem
+from .gate import Sieve
 from .ignore import Ignore
 from .transfer import Order
 from .tree import SECOND, Meta, Tree, child, read_meta, size_of
@@ -81,16 +82,17 @@ def check_deletion(order: Order, source: Tree, target: Tree) -> None:
         raise BadArgument(f"delete_extras is refused: {source.path} is empty, so everything would be deleted; {hint}")
 
 
-def make_plan(source: Tree, target: Tree, order: Order) -> Plan:
-    """Compare two trees. Raises FileProblem where one of them cannot be true."""
+def make_plan(source: Tree, target: Tree, order: Order, sieve: Sieve | None = None) -> Plan:
+    """Compare two trees, without what a sieve leaves out. Raises FileProblem where one of them cannot be true."""
     try:
-        return _Planner(source, target, order).plan_all()
+        return _Planner(source, target, order, sieve).plan_all()
     except (ValueError, IndexError):
         raise FileProblem("a listing holds an entry that cannot be read; its machine is broken or hostile") from None
 
 
 class _Planner:
-    def __init__(self, source: Tree, target: Tree, order: Order) -> None:
+    def __init__(self, source: Tree, target: Tree, order: Order, sieve: Sieve | None) -> None:
+        self.sieve = sieve
         self.source = source
         self.target = target
         self.checksum = order.checksum
@@ -114,7 +116,7 @@ class _Planner:
         for folder in sorted(source.folders):
             if source.folders[folder] == target.folders.get(folder) and not self.checksum:
                 plan.skipped += source.counts[folder]
-            elif not self.distrusts or not folder or not self.ignore.leaves_out_below(folder, True):
+            elif not folder or not self.leaves_out_folder(folder):
                 self.compare(folder)
         # Deeper folders first: what is put into a folder, or out of it, changes its time.
         plan.finish.sort(key=lambda item: (-item.path.count(b"/"), item.path))
@@ -139,12 +141,18 @@ class _Planner:
         if folder and self.size() != before:
             self.finish_again(folder)
 
+    def leaves_out_folder(self, folder: bytes) -> bool:
+        """Also where another machine lists a folder, but not what it lies in."""
+        if self.distrusts and self.ignore.leaves_out_below(folder, True):
+            return True
+        return self.sieve is not None and self.sieve.closes(folder)
+
     def wanted(self, folder: bytes) -> dict[bytes, bytes]:
         found = self.source.entries(folder)
-        if not self.distrusts:
-            return found
-        out = self.ignore.leaves_out
-        return {name: text for name, text in found.items() if not out(child(folder, name), text[:1] == b"d")}
+        if self.distrusts:
+            out = self.ignore.leaves_out
+            found = {name: text for name, text in found.items() if not out(child(folder, name), text[:1] == b"d")}
+        return self.sieve.keep(folder, found, self.plan.problems) if self.sieve else found
 
     def size(self) -> int:
         plan = self.plan

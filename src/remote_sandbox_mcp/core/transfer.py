@@ -13,10 +13,14 @@ DEFAULT_EXCLUDES = (".git", "__pycache__", "node_modules", ".venv")
 
 @dataclass(frozen=True)
 class Place:
-    """A path on a sandbox, or on this machine where no sandbox is named."""
+    """A path on a sandbox, or on this machine where no sandbox is named.
+
+    One that is `free` was chosen by the person at this machine, or by us: the gate for agents does not judge it.
+    """
 
     sandbox: str
     path: str
+    free: bool = False
 
     def __str__(self) -> str:
         return f"{self.sandbox}:{self.path}" if self.sandbox else self.path

@@ -81,7 +81,7 @@ class Archives:
     async def _gather(self, order: Order, path: str) -> Outcome:
         """What goes there, and nothing else, in a folder of ours."""
         os.mkdir(posixpath.dirname(path))
-        gathering = replace(order, target=Place("", path))
+        gathering = replace(order, target=Place("", path, free=True))
         job = self._syncs.begin(gathering)
         if (await job.prepare()).bytes > LARGEST:
             job.release()
@@ -104,7 +104,7 @@ class Archives:
         await far.fetch(archive, packed)
         problems = [*packed.problems, *await self._unpack(order, packed, archive, tree)]
         source = tree if packed.kind == "dir" else _only_file(order, tree, problems)
-        outcome = await self._syncs.run(replace(order, source=Place("", source)), unheard)
+        outcome = await self._syncs.run(replace(order, source=Place("", source, free=True)), unheard)
         excluded = tuple(sorted({*outcome.excluded, *packed.left_out}))
         return replace(_with_problems(outcome, problems), excluded=excluded, wire_bytes=packed.size)
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.errors import BadArgument, FileProblem
+from ..core.gate import Admitted, Sieve
 from ..core.ignore import Ignore
-from ..core.lane import Lane, Reply
+from ..core.lane import Lane, Reply, RootName
 from ..core.plan import Item
 from ..core.transfer import DEFAULT_EXCLUDES, Order, Place
 from ..core.tree import Tree, is_name, read_tree
@@ -22,10 +23,14 @@ LONG_S = 0.004
 
 @dataclass
 class End:
-    """One end. `root` and `name` are what the lanes are told: the folder, and the file in it where it is one file."""
+    """One end. `root` and `name` are what the lanes are told: the folder, and the file in it where it is one file.
+
+    An end on this machine was admitted by the gate: what the lanes open is compared with what was decided on.
+    """
 
     place: Place
     lanes: Lanes
+    admitted: Admitted | None = None
     root: str = ""
     name: bytes = b""
     taken: list[Lane] = field(default_factory=list)
@@ -35,6 +40,22 @@ class End:
     def moved(self) -> int:
         """Bytes that went over the lines of this transfer."""
         return sum(lane.moved for lane in self.taken) - self._before
+
+    @property
+    def root_name(self) -> RootName:
+        return self.root if self.exact is None else [self.root, self.exact]
+
+    @property
+    def exact(self) -> list[tuple[int, int]] | None:
+        return list(self.admitted.way.ids) if self.admitted else None
+
+    @property
+    def path(self) -> str:
+        return self.admitted.way.path if self.admitted else self.place.path
+
+    @property
+    def sieve(self) -> Sieve | None:
+        return self.admitted.sieve if self.admitted else None
 
     @property
     def is_far(self) -> bool:
@@ -71,7 +92,10 @@ class End:
         await asyncio.gather(*(lane.close() for lane in taken), return_exceptions=True)
 
     async def look(self) -> dict[str, Any]:
-        return (await self.ask("look", path=self.place.path)).end
+        return (await self.ask("look", path=self.path, **self._exactly())).end
+
+    def _exactly(self) -> dict[str, Any]:
+        return {} if self.exact is None else {"exact": self.exact}
 
     async def ask(self, verb: str, raw: bytes = b"", **order: Any) -> Reply:
         return await self.lane.begin(verb, raw, **order)
@@ -82,11 +106,12 @@ class End:
         reply = await self.lane.begin(
             "scan",
             heard=parts.append,
-            path=path or self.place.path,
+            path=path or self.path,
             rules=list(order.rules),
             watched=list(DEFAULT_EXCLUDES) if order.default_excludes else [],
             gitignore=order.respect_gitignore,
             squeeze=self.is_far,
+            **self._exactly(),
         )
         return read_tree(reply.end, parts)
 
@@ -142,7 +167,9 @@ class Ends:
         return source, target
 
     async def _scan_target(self) -> Tree:
-        return await self.target.scan(replace(self.order, respect_gitignore=False))
+        closed = self.target.admitted.rules if self.target.admitted else ()
+        excludes = (*self.order.excludes, *closed)
+        return await self.target.scan(replace(self.order, respect_gitignore=False, excludes=excludes))
 
     async def _scan_file(self, source: Tree) -> tuple[Tree, Tree]:
         if source.kind == "missing":
@@ -155,6 +182,8 @@ class Ends:
         path = str(found["path"])
         if found["kind"] == "dir" or self.target.place.path.endswith("/"):
             path = posixpath.join(path, self._name_in_folder())
+        if self.target.sieve:
+            self.target.sieve.check_file(path)
         self.target.root, target_name = posixpath.split(path)
         self.source.name, self.target.name = _bytes(real_name), _bytes(target_name)
         target = await self.target.scan(self.order, path)

@@ -52,7 +52,9 @@ class Synchronization:
             await self.ends.open()
             self.source_tree, self.target_tree = await self.ends.scan()
             check_deletion(self.order, self.source_tree, self.target_tree)
-            self.plan = make_plan(self.source_tree, self.target_tree, self.order)
+            # The one name of a single file has been judged by then.
+            sieve = None if self.ends.source.name else self.ends.target.sieve
+            self.plan = make_plan(self.source_tree, self.target_tree, self.order, sieve)
             await self._settle_doubts(self.plan)
         except NONSENSE as nonsense:
             await self.ends.drop()
@@ -72,8 +74,8 @@ class Synchronization:
         for batch in batches([item for item, _ in plan.doubtful], BATCH_FILES, 1 << 62):
             raw = names_of(batch)
             ours, theirs = await asyncio.gather(
-                self.ends.source.ask("digests", raw, root=self.ends.source.root),
-                self.ends.target.ask("digests", self.ends.target_names(batch), root=self.ends.target.root),
+                self.ends.source.ask("digests", raw, root=self.ends.source.root_name),
+                self.ends.target.ask("digests", self.ends.target_names(batch), root=self.ends.target.root_name),
             )
             for at, item in enumerate(batch):
                 digest = ours.out[16 * at : 16 * at + 16]
@@ -162,7 +164,7 @@ class Synchronization:
         await self._tell("delete", plan.delete_folders, b"\0", begin=b"\0\0")
         await self._tell("finish", self._packed(plan.finish))
         if self.target_tree.kind == "missing" and not self.ends.target.name and not plan.finish:
-            self.tally.hear(await self.ends.target.ask("finish", root=self.ends.target.root))
+            self.tally.hear(await self.ends.target.ask("finish", root=self.ends.target.root_name))
 
     async def _tell(
         self, verb: str, parts: list[bytes], between: bytes = b"", *, begin: bytes = b"", end: bytes = b""
@@ -170,7 +172,7 @@ class Synchronization:
         """Ask the target for all of these, in as many requests as they take."""
         for portion in portions(parts):
             raw = begin + between.join(portion) + end
-            reply = self.tally.hear(await self.ends.target.ask(verb, raw, root=self.ends.target.root))
+            reply = self.tally.hear(await self.ends.target.ask(verb, raw, root=self.ends.target.root_name))
             if verb == "delete":
                 self.tally.deleted_files += reply.number("files")
                 self.tally.deleted_dirs += reply.number("dirs")

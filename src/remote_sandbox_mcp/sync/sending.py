@@ -63,7 +63,7 @@ class Sending:
         common = [way for way in source.lane.squeezers if way in targets[0].squeezers]
         # On a long line compression is tried first: by the time that it is known to pay, little trees have been sent.
         squeeze = Squeeze(common[0] if common else "", squeezing=bool(common) and (source.is_far or target.is_far))
-        roots = source.root, target.root
+        roots = source.root_name, target.root_name
         flow = Flow(max(source.lanes.round_trip_s, target.lanes.round_trip_s))
         return Streams(source.taken, targets, roots, squeeze, flow, bool(self.bridged))
 

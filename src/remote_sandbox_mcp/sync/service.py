@@ -9,7 +9,9 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from ..backends import here
 from ..core.errors import SandboxError, Unreachable
+from ..core.gate import Admitted
 from ..core.lane import Lane
 from ..core.sandbox import Sandbox
 from ..core.transfer import Headway, Listener, Order, Outcome, Place
@@ -29,6 +31,8 @@ MOST_PAUSES = 50
 
 # How a machine reaches another by itself, where it may.
 Routes = Callable[[str, str], Bridging | None]
+# Where a place of this machine really is, and what of it may be used, for writing or for reading. Raises BadArgument.
+Gate = Callable[[Place, bool], Admitted]
 
 
 class Syncs:
@@ -40,17 +44,23 @@ class Syncs:
         open_here: Callable[[], Awaitable[Lane]],
         chunks: Chunks,
         routes: Routes = lambda source, target: None,
+        gate: Gate = here.settle,
     ) -> None:
         self._open_sandbox = open_sandbox
         self._routes = routes
+        self._gate = gate
         self._open_here = open_here
         self._chunks = chunks
         self._lanes: dict[str, Lanes] = {}
 
     def begin(self, order: Order) -> Synchronization:
-        """A sync that is to be prepared, and then carried out or released."""
+        """A sync that is to be prepared, and then carried out or released. Raises BadArgument."""
+        source, target = self._end(order.source, writing=False), self._end(order.target, writing=True)
+        if source.admitted:
+            # For both ends: what is not read is not an extra at the other one, either.
+            order = replace(order, excludes=(*order.excludes, *source.admitted.rules))
         bridge = self._routes(order.source.sandbox, order.target.sandbox)
-        return Synchronization(order, self._end(order.source), self._end(order.target), self._chunks, bridge)
+        return Synchronization(order, source, target, self._chunks, bridge)
 
     async def run(self, order: Order, listener: Listener, prepared: Synchronization | None = None) -> Outcome:
         """Make the target like the source; what was done before a cut is not done again. Raises SandboxError."""
@@ -89,10 +99,10 @@ class Syncs:
     async def close(self) -> None:
         await asyncio.gather(*(lanes.close() for lanes in self._lanes.values()))
 
-    def _end(self, place: Place) -> End:
+    def _end(self, place: Place, *, writing: bool) -> End:
         if place.sandbox not in self._lanes:
             self._lanes[place.sandbox] = self._make_lanes(place.sandbox)
-        return End(place, self._lanes[place.sandbox])
+        return End(place, self._lanes[place.sandbox], None if place.sandbox else self._gate(place, writing))
 
     def _make_lanes(self, name: str) -> Lanes:
         if not name:

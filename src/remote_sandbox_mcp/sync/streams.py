@@ -9,7 +9,7 @@ from typing import Any
 
 from ..backends.outpost.far import wire
 from ..core.errors import FileProblem
-from ..core.lane import Lane, Reply, numbers
+from ..core.lane import Lane, Reply, RootName, numbers
 from .tempo import Flow, Squeeze
 
 # Enough to fill a line of 100 ms with one channel's window, and little enough to be held in memory.
@@ -38,7 +38,7 @@ class Streams:
         self,
         sources: list[Lane],
         targets: list[Lane],
-        roots: tuple[str, str],
+        roots: tuple[RootName, RootName],
         squeeze: Squeeze,
         flow: Flow,
         bridged: bool = False,

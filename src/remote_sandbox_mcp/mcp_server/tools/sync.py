@@ -126,7 +126,7 @@ def push_in_background(server: SandboxServer) -> Any:
             excludes=app.copies.rules(excludes, exclude_file),
             delete_extras=delete_extras,
         )
-        transfer = await app.copies.sync(app.copies.guarded(order), wait_s=0, background=True)
+        transfer = await app.copies.sync(order, wait_s=0, background=True)
         assert not isinstance(transfer, Outcome)
         return reply(started_fields(transfer), f"{transfer.status}; task_id {transfer.id}")
 
@@ -165,7 +165,7 @@ def cancel_task(server: SandboxServer) -> Any:
 
 
 async def carry_out(server: SandboxServer, order: Order, ctx: Context[None, Any], dry_run: bool) -> CallToolResult:
-    app, order = server.app, server.app.copies.guarded(order)
+    app = server.app
     if dry_run:
         fields = preview_fields(await app.copies.preview(order))
         return reply(fields, f"would send {fields['would_send_files']} files, {fields['would_send_bytes']} bytes")

@@ -169,21 +169,30 @@ class Lane:
     def source(self, order: "dict[str, Any]") -> Source:
         root = str(order["root"])
         if root not in self.sources:
-            self.sources[root] = Source(Root(to_path(root)))
+            self.sources[root] = Source(open_root(order["root"]))
         return self.sources[root]
 
     def target(self, order: "dict[str, Any]") -> Target:
         """The tree to write to; its top folder is made where it is missing."""
         root = str(order["root"])
         if root not in self.targets:
-            path = to_path(root)
             os.umask(self.umask)
             try:
-                os.makedirs(path, exist_ok=True)
+                self.targets[root] = Target(open_root(order["root"], make=True))
             finally:
                 os.umask(0)
-            self.targets[root] = Target(Root(path))
         return self.targets[root]
+
+
+def open_root(named: "Any", make: bool = False) -> Root:
+    """By a path; or by a path without links and the ids of what was found along it, which it must still be."""
+    if isinstance(named, list):
+        path, ids = named
+        return Root(to_path(str(path)), ids, make)
+    path = to_path(str(named))
+    if make:
+        os.makedirs(path, exist_ok=True)
+    return Root(path)
 
 
 FROM_SOURCE = ("send", "part", "check", "mark", "index", "digests", "blocks")

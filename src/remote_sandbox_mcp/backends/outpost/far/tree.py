@@ -1,5 +1,6 @@
 """A tree of files on a lane's machine: what is in it, and safe ways to its entries."""
 
+import contextlib
 import errno
 import os
 import re
@@ -20,6 +21,8 @@ FOLDER = struct.Struct(">HII")
 MOST_TREE_PROBLEMS = 200
 MOST_LEFTOVERS = 10000
 OPEN_FOLDERS = 64
+# A folder on the way may be closed to reading; where there is no other way, it has to be readable.
+STEP = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
 BLOCK, LARGEST_TOLD = 1 << 18, 8 << 20
 MOST_GITIGNORED = 8 << 20
 # All that this program writes under another name first begins like this; it is never part of a tree.
@@ -79,10 +82,14 @@ def checked(name: bytes) -> bytes:
 class Root:
     """The folder at the top of a tree, and the way down from it, on which no link is followed."""
 
-    def __init__(self, path: bytes) -> None:
+    def __init__(self, path: bytes, ids: "list[list[int]] | None" = None, make: bool = False) -> None:
+        """With the ids of what was found along the path, no link is followed on the way to it, either."""
         self.path = path
         self.folders: "dict[bytes, int]" = {}
-        self.top = os.open(path or b"/", os.O_RDONLY | os.O_DIRECTORY)
+        if ids is None:
+            self.top = os.open(path or b"/", os.O_RDONLY | os.O_DIRECTORY)
+        else:
+            self.top = open_exactly(path, ids, os.O_RDONLY, make)
 
     def folder(self, path: bytes, make: bool = False) -> int:
         """A descriptor of a folder of the tree, good until the next call. Raises OSError, BadName."""
@@ -124,6 +131,68 @@ class Root:
         os.close(self.top)
 
 
+def open_exactly(path: bytes, ids: "list[list[int]]", how: int, make: bool = False) -> int:
+    """A folder by its whole path, where it is what was found before. Raises OSError, Refusal.
+
+    `ids` are device and inode of /, of the next folder and so on; what was not there has none, and may be made.
+    """
+    names = [name for name in path.split(b"/") if name]
+    fd = os.open(b"/", STEP | os.O_DIRECTORY if names else how | os.O_DIRECTORY)
+    try:
+        check_id(path, os.fstat(fd), ids, 0)
+        for depth, name in enumerate(names, 1):
+            inner = enter_exactly(path, fd, name, how if depth == len(names) else STEP, make)
+            os.close(fd)
+            fd = inner
+            check_id(path, os.fstat(fd), ids, depth)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def enter_exactly(path: bytes, parent: int, name: bytes, how: int, make: bool) -> int:
+    flags = how | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(name, flags, dir_fd=parent)
+    except FileNotFoundError:
+        if not make:
+            raise
+    except OSError as problem:
+        if problem.errno in (errno.ENOTDIR, errno.ELOOP, errno.EMLINK):
+            check_no_link(path, os.stat(name, dir_fd=parent, follow_symlinks=False))
+        raise
+    try:
+        os.mkdir(name, dir_fd=parent)
+    except FileExistsError:
+        # Another lane was quicker.
+        pass
+    return enter_exactly(path, parent, name, how, False)
+
+
+def stat_exactly(path: bytes, ids: "list[list[int]]") -> os.stat_result:
+    """What is at a path, which is no link. Raises OSError, Refusal."""
+    folder, name = os.path.split(path)
+    above = open_exactly(folder, ids, STEP)
+    try:
+        found = os.stat(name or b".", dir_fd=above, follow_symlinks=False)
+    finally:
+        os.close(above)
+    check_no_link(path, found)
+    check_id(path, found, ids, len([name for name in path.split(b"/") if name]))
+    return found
+
+
+def check_no_link(path: bytes, found: os.stat_result) -> None:
+    if stat.S_ISLNK(found.st_mode):
+        raise Refusal("moved", "%s leads elsewhere since it was looked at: a link was put there" % to_text(path))
+
+
+def check_id(path: bytes, found: os.stat_result, ids: "list[list[int]]", depth: int) -> None:
+    if depth < len(ids) and [found.st_dev, found.st_ino] != ids[depth]:
+        raise Refusal("moved", "%s is not what it was when it was looked at; try again" % to_text(path))
+
+
 def make_inner(name: bytes, parent: int) -> None:
     """Open to its owner alone until it has its own mode: files come first."""
     try:
@@ -149,11 +218,13 @@ def kind_of(mode: int) -> str:
 
 def look_at(order: "dict[str, Any]") -> "dict[str, Any]":
     """What is at a path; a link there is followed, because its user named it."""
-    path = to_path(str(order["path"]))
+    path, exact = to_path(str(order["path"])), order.get("exact")
     home = os.path.realpath(os.path.expanduser(b"~"))
-    fields = {"kind": "missing", "path": to_text(path), "real": to_text(os.path.realpath(path)), "home": to_text(home)}
+    fields = {"kind": "missing", "path": to_text(path), "real": to_text(path), "home": to_text(home)}
+    if exact is None:
+        fields["real"] = to_text(os.path.realpath(path))
     try:
-        found = os.stat(path)
+        found = os.stat(path) if exact is None else stat_exactly(path, exact)
     except FileNotFoundError:
         if os.path.islink(path):
             fields["kind"] = "other"
@@ -166,13 +237,16 @@ def scan(order: "dict[str, Any]", send: "Callable[[bytes], None]") -> "dict[str,
     """Send the tree folder by folder; return what else there is to say of it."""
     survey = Survey(order, look_at(order))
     if survey.fields["kind"] == "dir":
-        os.listdir(survey.root)
         teller = Teller(send, bool(order.get("squeeze")))
-        for folder, block, files in survey.walk():
-            teller.tell(folder, block, files)
+        with survey.opened(order.get("exact")):
+            os.listdir(survey.enter(b""))
+            for folder, block, files in survey.walk():
+                teller.tell(folder, block, files)
         teller.flush()
     elif survey.fields["kind"] == "file":
-        survey.fields["meta"] = to_text(meta_of(os.stat(survey.root)))
+        exact = order.get("exact")
+        found = os.stat(survey.root) if exact is None else stat_exactly(survey.root, exact)
+        survey.fields["meta"] = to_text(meta_of(found))
     return survey.result()
 
 
@@ -217,13 +291,39 @@ class Survey:
         self.hits: "set[bytes]" = set()
         self.leftovers: "list[str]" = []
         self.problems = Problems()
+        self.top: "Root | None" = None
+        # How the entries of the folder that is looked at are reached.
+        self.where = self.root
+
+    @contextlib.contextmanager
+    def opened(self, exact: "list[list[int]] | None") -> "Iterator[None]":
+        """While it lasts, the tree is walked from its opened top, if its ids are known: no link is followed."""
+        if exact is None:
+            yield
+            return
+        self.top = Root(self.root, exact)
+        try:
+            yield
+        finally:
+            os.chdir(b"/")
+            self.top.close()
+            self.top = None
+
+    def enter(self, folder: bytes) -> bytes:
+        """A path of a folder of the tree, good until the next call. Raises OSError."""
+        if self.top is None:
+            self.where = os.path.join(self.root, folder)
+        else:
+            os.fchdir(self.top.folder(folder))
+            self.where = b"."
+        return self.where
 
     def walk(self) -> "Iterator[tuple[bytes, bytes, int]]":
         folders = [b""]
         while folders:
             folder = folders.pop()
             try:
-                with os.scandir(os.path.join(self.root, folder)) as found:
+                with os.scandir(self.enter(folder)) as found:
                     entries = sorted(found, key=by_name)
             except OSError as problem:
                 self.problems.note(folder, problem)
@@ -238,7 +338,7 @@ class Survey:
         if not any(entry.name == b".gitignore" for entry in entries):
             return
         try:
-            text = read_text(os.path.join(self.root, folder, b".gitignore"))
+            text = read_text(os.path.join(self.where, b".gitignore"), os.O_NOFOLLOW if self.top else 0)
         except OSError as problem:
             self.problems.note(child(folder, b".gitignore"), problem)
             return
@@ -281,8 +381,8 @@ class Survey:
         if not stat.S_ISLNK(found.st_mode):
             self.problems.note(path, "skipped: it is %s" % SKIPPED.get(stat.S_IFMT(found.st_mode), "no file"))
             return []
-        target = os.readlink(os.path.join(self.root, path))
-        return [os.path.basename(path), b"l777 0 0 %s" % target]
+        name = os.path.basename(path)
+        return [name, b"l777 0 0 %s" % os.readlink(os.path.join(self.where, name))]
 
     def note_leftover(self, path: bytes) -> None:
         if len(self.leftovers) < MOST_LEFTOVERS:
@@ -293,9 +393,9 @@ class Survey:
         return dict(self.fields, **more, **self.problems.fields())
 
 
-def read_text(path: bytes) -> bytes:
+def read_text(path: bytes, how: int = 0) -> bytes:
     """The beginning of a file; one that is none, such as a pipe that nobody writes to, is not waited for."""
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | how), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "is not a file")
         return file.read(1 << 20)

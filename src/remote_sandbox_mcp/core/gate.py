@@ -1,0 +1,317 @@
+"""Which files of the user's own machine an agent may read and write: a decision on where a path really leads."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import posixpath
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .errors import BadArgument
+from .files import Problem
+
+# Device and inode: what a place is, however its name is spelled.
+Id = tuple[int, int]
+
+HIDDEN = "a hidden part of your home folder, where keys and start-up files are"
+OWN = "part of remote-sandbox-mcp itself: its configuration, its state or a key that it logs in with"
+STARTS = "what makes git, an editor or a client run something"
+SYSTEM = "a folder of the system"
+PROGRAMS = "a folder of programs that run under your name"
+
+# Files and folders of a project that start something by their name alone, at any depth. All names are folded.
+RUNS_ALONE = frozenset({".mcp.json", ".envrc", ".codex", ".exrc", ".nvimrc", ".nvim.lua"})
+# Folders of a project, and which of their entries start something.
+RUNS_INSIDE: dict[str, tuple[str, ...]] = {
+    ".git": ("hooks", "config", "config.worktree", "commondir", "rebase-merge"),
+    ".claude": ("settings*.json", "hooks"),
+    ".cursor": ("mcp.json", "hooks.json"),
+    ".gemini": ("settings.json",),
+    ".kiro": ("settings", "hooks"),
+    ".roo": ("mcp.json",),
+    ".vscode": ("tasks.json", "settings.json", "launch.json", "mcp.json"),
+    ".zed": ("tasks.json", "settings.json"),
+}
+# Repositories within a repository: submodules and further working trees, at any depth.
+INNER_REPOSITORIES = ("modules", "worktrees")
+ALERTING = frozenset({*RUNS_ALONE, *RUNS_INSIDE})
+ALERTING_BYTES = frozenset(name.encode() for name in ALERTING)
+# Code points that HFS+ does not see in a name.
+UNSEEN = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
+
+
+def folded(name: str) -> str:
+    """What a name is to a file system that does not tell letters' cases or spellings apart."""
+    if name.isascii():
+        return name.lower()
+    return UNSEEN.sub("", unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold()))
+
+
+def names_of(path: str) -> tuple[str, ...]:
+    return tuple(filter(None, path.split("/")))
+
+
+@dataclass(frozen=True)
+class Way:
+    """A whole path, and what lies along it: the ids of /, of each folder on the way and of its end, as far as it goes.
+
+    Without ids it is only a text.
+    """
+
+    path: str
+    ids: tuple[Id, ...] = ()
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        return names_of(self.path)
+
+    @functools.cached_property
+    def _folded(self) -> tuple[str, ...]:
+        return tuple(map(folded, self.names))
+
+    @functools.cached_property
+    def id(self) -> Id | None:
+        """What is at its end, if anything is."""
+        return self.ids[-1] if len(self.ids) == len(self.names) + 1 else None
+
+    def below(self, path: str) -> Way:
+        """Further down; what is there is not known."""
+        return Way(f"{self.path.rstrip('/')}/{path}", self.ids)
+
+    def depth_of(self, place: Way) -> int | None:
+        """How many of the names lead to a place that this lies in. None: it does not, not even in another spelling."""
+        if place.id is not None and place.id in self.ids:
+            return self.ids.index(place.id)
+        outer = place._folded
+        return len(outer) if self._folded[: len(outer)] == outer else None
+
+    def exact_depth_of(self, place: Way) -> int | None:
+        """The same for what is allowed: another spelling counts only where it is known to be the same thing."""
+        if place.id is not None and place.id in self.ids:
+            return self.ids.index(place.id)
+        return len(place.names) if self.names[: len(place.names)] == place.names else None
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A place that stays shut. `reading`: to reading as well as to writing; `ever`: whatever the operator allows."""
+
+    place: Way
+    what: str
+    reading: bool = False
+    ever: bool = False
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What the decision is made on: the user's home folders, closed places, and what the operator says.
+
+    `named` opens what lies in it where it lies itself in the closed place; outside of `roots`, if any, all is closed.
+    """
+
+    homes: tuple[Way, ...] = ()
+    closed: tuple[Closed, ...] = ()
+    named: tuple[Way, ...] = ()
+    roots: tuple[Way, ...] = ()
+
+
+@dataclass(frozen=True)
+class Shut:
+    """Why a path is closed: the first names of it, up to `depth`, are the closed place."""
+
+    what: str
+    depth: int
+    ever: bool = False
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A local place that may be used. `rules` are .gitignore lines for what in it may not be."""
+
+    way: Way
+    rules: tuple[str, ...] = ()
+    sieve: Sieve | None = None
+
+
+def admit(said: str, given: Way, real: Way, ground: Ground, *, writing: bool) -> Admitted:
+    """What may be done with a place that was named as `said`. Raises BadArgument where it is closed as a whole.
+
+    `given` is its path as a text, `real` the one without links: what is a link may be closed itself.
+    """
+    if ground.roots and all(real.exact_depth_of(root) is None for root in ground.roots):
+        roots = ", ".join(root.path for root in ground.roots)
+        raise BadArgument(
+            f"{said} lies outside of the folders that may be used ({roots}); the operator adds others as allowed_roots "
+            "under [server] in config.toml"
+        )
+    for way in (real,) if given.path == real.path else (real, given):
+        if shut := why_shut(way, ground, writing=writing):
+            raise BadArgument(refusal(said, way, shut, ground, writing=writing))
+    return Admitted(real, rules_below(real, ground, writing=writing), Sieve(real, ground) if writing else None)
+
+
+def why_shut(way: Way, ground: Ground, *, writing: bool) -> Shut | None:
+    """Why a path may not be used, if it may not."""
+    for shut in _closed_places(way, ground, writing):
+        if shut.ever or not _is_named(way, shut.depth, ground):
+            return shut
+    return None
+
+
+def _closed_places(way: Way, ground: Ground, writing: bool) -> Iterator[Shut]:
+    names = way.names
+    for closed in ground.closed:
+        if (writing or closed.reading) and (depth := way.depth_of(closed.place)) is not None:
+            yield Shut(closed.what, depth, closed.ever)
+    for home in ground.homes:
+        if depth := _hidden_depth(way, home):
+            yield Shut(HIDDEN, depth)
+    if writing and (depth := starter_depth(names)):
+        yield Shut(STARTS, depth)
+
+
+def _hidden_depth(way: Way, home: Way) -> int:
+    """How many names lead to the hidden entry of a home folder that a path lies in; 0 where it does not."""
+    depth = way.depth_of(home)
+    return depth + 1 if depth is not None and "".join(way.names[depth : depth + 1]).startswith(".") else 0
+
+
+def _is_named(way: Way, depth: int, ground: Ground) -> bool:
+    return any((named := way.exact_depth_of(place)) is not None and named >= depth for place in ground.named)
+
+
+def starter_depth(names: tuple[str, ...]) -> int:
+    """How many names lead to something that starts a program by being where it is; 0 where nothing does."""
+    plain = tuple(map(folded, names))
+    for at, name in enumerate(plain):
+        if name in RUNS_ALONE:
+            return at + 1
+        inside = RUNS_INSIDE.get(name, ())
+        if inside and (found := _first_starter(plain, at + 1, inside)):
+            return found
+    return 0
+
+
+def _first_starter(names: tuple[str, ...], start: int, inside: tuple[str, ...]) -> int:
+    inner = inside is RUNS_INSIDE[".git"] and names[start : start + 1] and names[start] in INNER_REPOSITORIES
+    for at in range(start, len(names) if inner else min(start + 1, len(names))):
+        if any(fnmatch.fnmatchcase(names[at], pattern) for pattern in inside):
+            return at + 1
+    return 0
+
+
+def refusal(said: str, way: Way, shut: Shut, ground: Ground, *, writing: bool) -> str:
+    done = "written" if writing else "read"
+    if shut.ever:
+        return f"{said} is {shut.what}, so no tool reads or writes it; its owner can copy it by hand"
+    place = shown("/" + "/".join(way.names[: shut.depth]), ground)
+    where = "in " if shut.what is not STARTS else ""
+    return (
+        f"{said} is {where}{shut.what}, so it is not {done} for an agent. If that is meant, its owner can allow it: "
+        f'allow_hidden = ["{place}"] under [server] in config.toml'
+    )
+
+
+def shown(path: str, ground: Ground) -> str:
+    """A path from the home folder on, where it is in it."""
+    for home in ground.homes:
+        if path.startswith(f"{home.path.rstrip('/')}/"):
+            return "~/" + path[len(home.path.rstrip("/")) + 1 :]
+    return path
+
+
+def rules_below(root: Way, ground: Ground, *, writing: bool) -> tuple[str, ...]:
+    """Lines for what is closed in a tree: the hidden entries of home folders, and closed places."""
+    homes = [f"{below}/.*" for home in ground.homes if (below := _rule_for(home, root)) is not None]
+    closed = [closed.place for closed in ground.closed if writing or closed.reading]
+    inside = [(place, rule) for place in closed if (rule := _rule_for(place, root))]
+    others = [rule for place, rule in inside if not any(_hidden_depth(place, home) for home in ground.homes)]
+    return tuple(dict.fromkeys([*homes, *others]))
+
+
+def _rule_for(place: Way, root: Way) -> str | None:
+    """A line that fits a place in a tree, empty for the tree itself; None where the place is not in it."""
+    depth = place.exact_depth_of(root)
+    if depth is None:
+        return None
+    # A folder's name may have signs that mean something in a rule.
+    below = "".join("/" + re.sub(r"[*?\[\\]", r"\\\g<0>", name) for name in place.names[depth:])
+    return re.sub(r" +\Z", lambda spaces: "\\ " * len(spaces[0]), below)
+
+
+class Sieve:
+    """Leaves out of a pull what is closed in its target; each thing once, at its top, and told."""
+
+    def __init__(self, root: Way, ground: Ground) -> None:
+        self._root = root
+        self._ground = ground
+        self._above = _alerts(root.names)
+        # Folders in which closed places lie, as names from the root on.
+        self._parents = set(_parents(root, ground))
+
+    def check_file(self, path: str) -> None:
+        """For a file that is to be written at a path in the tree, or as the tree. Raises BadArgument."""
+        below = names_of(path)[len(self._root.names) :]
+        way = self._root.below("/".join(below)) if below else self._root
+        shut = self._why_shut(way, is_folder=False)
+        if shut:
+            raise BadArgument(refusal(path, way, shut, self._ground, writing=True))
+
+    def closes(self, folder: bytes) -> bool:
+        """Whether a folder of the tree lies in something closed, also where it was not told with what is above it."""
+        return self._is_suspect(folder) and why_shut(self._way(folder), self._ground, writing=True) is not None
+
+    def keep(self, folder: bytes, entries: dict[bytes, bytes], problems: list[Problem]) -> dict[bytes, bytes]:
+        """The entries of a folder that may be written."""
+        doubtful = entries if self._is_suspect(folder) else [name for name in entries if is_alerting(name)]
+        out = {name for name in doubtful if self._leaves_out(folder, name, entries[name], problems)}
+        return {name: text for name, text in entries.items() if name not in out} if out else entries
+
+    def _leaves_out(self, folder: bytes, name: bytes, text: bytes, problems: list[Problem]) -> bool:
+        path = folder + b"/" + name if folder else name
+        way = self._way(path)
+        shut = self._why_shut(way, is_folder=text[:1] == b"d")
+        if shut:
+            told = f"left out: {refusal('it', way, shut, self._ground, writing=True)}"
+            problems.append(Problem(path.decode("utf-8", "surrogateescape"), told))
+        return shut is not None
+
+    def _why_shut(self, way: Way, *, is_folder: bool) -> Shut | None:
+        if shut := why_shut(way, self._ground, writing=True):
+            return shut
+        depth = len(way.names)
+        if not is_folder and folded(posixpath.basename(way.path)) in RUNS_INSIDE:
+            # A link, or a file that git takes for one, would lead to what starts something under another name.
+            return None if _is_named(way, depth, self._ground) else Shut(STARTS, depth)
+        return None
+
+    def _is_suspect(self, folder: bytes) -> bool:
+        """Whether each entry of this folder has to be looked at, and not only those whose names give an alarm."""
+        if self._above:
+            return True
+        names = tuple(map(folded, names_of(folder.decode("utf-8", "surrogateescape")))) if self._parents else ()
+        if self._parents and any(names[:at] in self._parents for at in range(len(names) + 1)):
+            return True
+        return b"." in folder and any(map(is_alerting, folder.split(b"/")))
+
+    def _way(self, path: bytes) -> Way:
+        return self._root.below(path.decode("utf-8", "surrogateescape"))
+
+
+def is_alerting(name: bytes) -> bool:
+    return name.lower() in ALERTING_BYTES or not name.isascii()
+
+
+def _alerts(names: tuple[str, ...]) -> bool:
+    return any(folded(name) in ALERTING for name in names)
+
+
+def _parents(root: Way, ground: Ground) -> Iterator[tuple[str, ...]]:
+    for place, is_home in [*((home, True) for home in ground.homes), *((shut.place, False) for shut in ground.closed)]:
+        depth = place.depth_of(root)
+        if depth is not None:
+            names = tuple(map(folded, place.names[depth:]))
+            yield names if is_home else names[:-1]

@@ -1,0 +1,180 @@
+"""The gate: every argument of a tool that names a file of this machine is judged here, and nowhere else."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from .config import paths
+from .config.schema import Configuration, Settings
+from .core.errors import BadArgument
+from .core.gate import HIDDEN, OWN, PROGRAMS, SYSTEM, Admitted, Closed, Ground, Way, admit
+from .core.secret import Secret
+from .core.transfer import Place
+
+# Not written for an agent, not even as root; those that hold a home folder, such as /root, are left to its own rules.
+SYSTEM_FOLDERS = (
+    *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/root", "/run/systemd"),
+    *("/sbin", "/sys", "/usr", "/var/spool"),
+)
+MAC_SYSTEM_FOLDERS = ("/Applications", "/Library", "/System", "/opt/homebrew", "/private/etc", "/private/var/at")
+# Nor read: only root could, and what is in them are keys.
+SYSTEM_KEYS = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssh", "/etc/ssl/private", "/proc")
+# Hidden entries of the home folder that are closed also by what they lead to, where they are links: keys altogether,
+# start-up files, which people keep in projects, to writing. Any other link may lead to a disk full of projects.
+KEYS = frozenset(
+    {".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".netrc", ".pgpass", ".git-credentials", ".password-store"}
+)
+START_UP = frozenset(
+    {
+        *(".config", ".local", ".profile", ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases"),
+        *(".zshrc", ".zshenv", ".zprofile", ".zlogin", ".login", ".cshrc", ".tcshrc", ".xinitrc", ".xprofile"),
+        *(".gitconfig", ".vim", ".vimrc", ".emacs", ".emacs.d", ".tmux.conf", ".pam_environment"),
+        *(".claude", ".codex", ".cursor", ".vscode", ".gemini"),
+    }
+)
+PROGRAMS_OF_HOME = ("bin",)
+MAC_FOLDERS_OF_HOME = ("Library",)
+# Many small syncs in a row would look at the same folders again and again.
+KEPT_S = 1.0
+
+
+class Gate:
+    """Decides on each local path when it is used, on what is there then."""
+
+    def __init__(self, settings: Settings, private: Iterable[str] = ()) -> None:
+        self._settings = settings
+        self._private = tuple(private)
+        self._known: Ground | None = None
+        self._known_at = 0.0
+
+    def admit(self, place: Place, writing: bool) -> Admitted:
+        """Where a place of this machine really is, and what of it may be used. Raises BadArgument."""
+        from .backends import here
+
+        real = here.locate(place.path)
+        if place.free:
+            return Admitted(real)
+        given = Way(os.path.abspath(place.path))
+        return admit(place.path, given, real, self.ground(), writing=writing)
+
+    def read(self, path: str, most: int, *, free: bool = False) -> bytes:
+        """The beginning of a file. Raises BadArgument, OSError, ValueError."""
+        if free:
+            with open(path, "rb") as file:
+                return file.read(most)
+        from .backends import here
+        from .backends.outpost.far.tree import Refusal
+
+        admitted = self.admit(Place("", os.path.abspath(path)), False)
+        try:
+            return here.read_file(admitted.way, most)
+        except Refusal as problem:
+            raise BadArgument(f"{path} was not read: {problem}") from None
+
+    def ground(self) -> Ground:
+        """What the decision is made on. The path itself is looked at each time; what is around it, once a second."""
+        now = time.monotonic()
+        if self._known is None or now > self._known_at + KEPT_S:
+            self._known, self._known_at = self._look_around(), now
+        return self._known
+
+    def _look_around(self) -> Ground:
+        from .backends.here import locate
+
+        homes = _unique(locate(path) for path in _homes())
+        roots = _unique(map(locate, map(os.path.expanduser, self._settings.allowed_roots)))
+        allowed = [os.path.abspath(os.path.expanduser(path)) for path in self._settings.allow_hidden]
+        # As they are written, too: a link in the home folder is closed itself.
+        named = _unique((*roots, *map(Way, allowed), *map(locate, allowed)))
+        system = [closed for closed in _system() if all(home.depth_of(closed.place) is None for home in homes)]
+        return Ground(homes, (*self._own(), *_hidden(homes), *_programs(homes), *system), named, roots)
+
+    def _own(self) -> Iterator[Closed]:
+        from .backends.here import locate
+
+        config = paths.config_file()
+        for path in (str(paths.state_path()), str(config.parent), *self._private):
+            yield Closed(locate(path), OWN, reading=True, ever=True)
+
+
+def private_files(configuration: Configuration) -> tuple[str, ...]:
+    """What this configuration is read from, and the keys, secrets and programs that it names."""
+    settings = configuration.settings
+    sources = [where for where in configuration.sources.values() if os.path.isabs(where)]
+    # A program of the operator's may be a script that another program is given.
+    hooks = [word for hook in settings.notify.hooks.values() for word in hook.command]
+    secrets: list[Secret | None] = [settings.platform.api_key, settings.http.api_key]
+    keys: list[str] = []
+    for machine in configuration.machines:
+        for login in (machine.login, *(hop.login for hop in machine.hops)):
+            keys += login.key_files
+            secrets += [login.password, login.key_passphrase]
+    kept = [secret.source.partition(":")[2] for secret in secrets if secret and secret.source.startswith("file:")]
+    files = [configuration.file, *sources, settings.logging.file, *keys, *kept, *hooks]
+    return tuple(dict.fromkeys(path for path in map(os.path.expanduser, filter(None, files)) if os.path.isabs(path)))
+
+
+def _homes() -> Iterator[str]:
+    """HOME, and what the system has for the user, where that differs."""
+    import pwd
+
+    yield os.path.abspath(os.path.expanduser("~"))
+    try:
+        found = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return
+    if os.path.isabs(found) and os.path.normpath(found) != "/":
+        yield found
+
+
+def _hidden(homes: Sequence[Way]) -> Iterator[Closed]:
+    """What the hidden entries of a home folder really are: they may be reached by other names, too."""
+    from .backends.here import locate
+
+    for home in homes:
+        for entry in _hidden_entries(home):
+            if not entry.is_symlink():
+                found = entry.stat(follow_symlinks=False)
+                ids = (*home.ids, (found.st_dev, found.st_ino)) if home.id else ()
+                yield Closed(Way(entry.path, ids), HIDDEN, reading=True)
+            elif entry.name in KEYS or entry.name in START_UP:
+                place = locate(entry.path)
+                # A link to what the home folder lies in closes nothing.
+                if home.depth_of(place) is None:
+                    yield Closed(place, HIDDEN, reading=entry.name in KEYS)
+
+
+def _hidden_entries(home: Way) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(home.path) as found:
+            return [entry for entry in found if entry.name.startswith(".")]
+    except OSError:
+        return []
+
+
+def _programs(homes: Sequence[Way]) -> Iterator[Closed]:
+    from .backends.here import locate
+
+    mac = MAC_FOLDERS_OF_HOME if sys.platform == "darwin" else ()
+    for home in homes:
+        for name in (*PROGRAMS_OF_HOME, *mac):
+            yield Closed(locate(os.path.join(home.path, name)), PROGRAMS, reading=name in mac)
+
+
+@functools.cache
+def _system() -> tuple[Closed, ...]:
+    """Looked at once: these places do not come and go."""
+    from .backends.here import locate
+
+    folders = (*SYSTEM_FOLDERS, *(MAC_SYSTEM_FOLDERS if sys.platform == "darwin" else ()))
+    # As they are named, and where they lead: /lib may be a link to /usr/lib.
+    closed = [Closed(place, SYSTEM) for path in folders for place in _unique((Way(path), locate(path)))]
+    return (*closed, *(Closed(locate(path), SYSTEM, reading=True) for path in SYSTEM_KEYS))
+
+
+def _unique(ways: Iterable[Way]) -> tuple[Way, ...]:
+    return tuple(dict.fromkeys(ways))

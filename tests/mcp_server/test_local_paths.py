@@ -1,0 +1,388 @@
+"""Every argument that names a file of the user's machine passes one gate: attacks on it through the tools."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote_sandbox_mcp.app import App, compose
+from remote_sandbox_mcp.backends import here
+from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
+from remote_sandbox_mcp.config.load import load
+from remote_sandbox_mcp.config.schema import Settings
+from remote_sandbox_mcp.core.lane import Lane
+from remote_sandbox_mcp.core.transfer import Order, Place
+from remote_sandbox_mcp.fleet import Fleet
+from remote_sandbox_mcp.mcp_server.server import build
+from tests.mcp_server.conftest import Nearby, connected, member
+from tests.support.server import Caller, until
+
+SECRET = "the user's key"
+
+# Every argument that can hold a text, of every tool: those that name a file of the user's machine ...
+LOCAL = {
+    "sync_local_to_remote": {"local_path", "exclude_file"},
+    "sync_remote_to_local": {"local_path", "exclude_file"},
+    "sync_local_to_remote_background": {"local_path", "exclude_file"},
+    "upload_files": {"files[].local_path"},
+    "download_files": {"local_dir"},
+}
+# ... those that a provider of sandboxes judges, which shows them inside of one ...
+SHOWN_INSIDE = {"create_sandbox": {"image", "volumes[]"}}
+# ... and those that name something else: a sandbox, a file there, a command, a text.
+WATCHED = {
+    *("sandbox_name", "log_file", "run_id", "cwd", "resume_command", "resume_plan_json", "checkpoint_path"),
+    *("checkpoint_command", "checkpoint_format", "webhook_url", "event_command", "metadata_json", "codex_command"),
+    "watch_id",
+}
+JOB = {*WATCHED, "command", "session_name", "watch_name"} - {"watch_id"}
+SYNC = {"remote_path", "excludes[]", "sandbox_name"}
+NOT_LOCAL = {
+    "select_sandbox": {"sandbox_name"},
+    "exec_bash": {"command", "cwd", "sandbox_name"},
+    "exec_bash_background": JOB,
+    "exec_bash_background_watch": JOB,
+    "watch_background_task": {*WATCHED, "tmux_session", "name", "launch_command"} - {"watch_id"},
+    "check_background_task": {"tmux_session", "log_file", "watch_id", "sandbox_name"},
+    "wait_background_task": {"tmux_session", "watch_id", "until_pattern", "sandbox_name"},
+    "stop_background_task": {"tmux_session", "watch_id", "sandbox_name"},
+    "list_background_tasks": {"sandbox_name", "status"},
+    "send_background_input": {"tmux_session", "text", "keys[]", "sandbox_name"},
+    "list_remote_files": {"remote_path", "sandbox_name"},
+    "read_remote_file": {"remote_path", "sandbox_name"},
+    "write_remote_file": {"remote_path", "content", "sandbox_name", "encoding"},
+    "edit_remote_file": {"remote_path", "old_text", "new_text", "sandbox_name"},
+    "search_remote_files": {"remote_path", "pattern", "glob", "sandbox_name"},
+    "sync_local_to_remote": SYNC,
+    "sync_remote_to_local": SYNC,
+    "sync_local_to_remote_background": SYNC,
+    "check_file_transfer_task": {"task_id"},
+    "cancel_file_transfer_task": {"task_id"},
+    "create_sandbox": {"env{}", "name", "memory", "network[]"},
+    "run_command": {"sandbox_id", "command", "cwd"},
+    "upload_files": {"sandbox_id", "files[].path", "files[].content", "files[].text"},
+    "download_files": {"sandbox_id", "paths[]"},
+    "delete_sandbox": {"sandbox_id"},
+    "run_tests": {"sandbox_id", "command", "path", "tmux_session"},
+    "deploy_app": {"sandbox_id", "command", "health_path", "cwd"},
+    "forward_port": {"sandbox_id"},
+    "list_background_watches": {"status"},
+    "snapshot_sandbox": {"sandbox_id", "name"},
+    "restore_sandbox": {"snapshot", "name"},
+    "renew_sandbox": {"sandbox_id"},
+    "pause_sandbox": {"sandbox_id"},
+    "resume_sandbox": {"sandbox_id"},
+    "get_sandbox_endpoint": {"sandbox_id"},
+}
+
+
+def texts(schema: dict[str, Any], defs: dict[str, Any], name: str = "") -> Iterator[str]:
+    """The names of all places in an argument that can hold a text."""
+    schema = defs[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    for branch in schema.get("anyOf", ()):
+        yield from texts(branch, defs, name)
+    if schema.get("type") == "string" or not schema.keys() & {"type", "anyOf", "enum", "const"}:
+        yield name
+    if isinstance(items := schema.get("items"), dict):
+        yield from texts(items, defs, f"{name}[]")
+    if isinstance(values := schema.get("additionalProperties"), dict):
+        yield from texts(values, defs, f"{name}{{}}")
+    for key, inner in schema.get("properties", {}).items():
+        yield from texts(inner, defs, f"{name}.{key}" if name else key)
+
+
+def test_every_argument_is_known_to_name_a_local_file_or_not() -> None:
+    server = build(App(Fleet([]), settings=Settings(expose_advanced_tools=True)))
+    for tool in server._tool_manager.list_tools():
+        found = set(texts(tool.parameters, tool.parameters.get("$defs", {})))
+        known = [table.get(tool.name, set()) for table in (LOCAL, SHOWN_INSIDE, NOT_LOCAL)]
+        unknown = found - set().union(*known)
+        assert not unknown, f"{tool.name}: say in this file whether {unknown} names a file of the user's machine"
+
+
+class Watched(Nearby):
+    """A sandbox whose lanes can be stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lanes: list[OutpostLane] = []
+        self.stop_before = ""
+
+    async def open_lane(self) -> Lane:
+        lane = await here.open_lane()
+        begin = lane.begin
+
+        def begin_or_stop(verb: str, *args: Any, **order: Any) -> Any:
+            if verb == self.stop_before:
+                self.stop_before = ""
+                os.kill(pid_of(lane), signal.SIGSTOP)
+            return begin(verb, *args, **order)
+
+        lane.begin = begin_or_stop  # type: ignore[method-assign]
+        self.lanes.append(lane)
+        return lane
+
+
+def pid_of(lane: OutpostLane) -> int:
+    return int(lane._line._process.pid)  # type: ignore[attr-defined]
+
+
+@contextlib.asynccontextmanager
+async def attacker(**settings: Any) -> AsyncIterator[tuple[Caller, Watched]]:
+    """A client whose one sandbox is hostile."""
+    sandbox = Watched()
+    async with connected(App(Fleet([member(sandbox)]), settings=Settings(**settings))) as tools:
+        yield tools, sandbox
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Path:
+    """What the sandbox holds."""
+    folder = tmp_path / "far"
+    folder.mkdir()
+    (folder / "authorized_keys").write_text("an attacker's key")
+    return folder
+
+
+@pytest.fixture
+def home(clean_environment: Path) -> Path:
+    (clean_environment / ".ssh").mkdir(mode=0o700)
+    (clean_environment / ".ssh" / "id").write_text(SECRET)
+    (clean_environment / "project").mkdir()
+    return clean_environment
+
+
+def holds_secret(folder: Path) -> bool:
+    return any(SECRET in path.read_text() for path in folder.rglob("*") if path.is_file())
+
+
+# A key, by its name, by another spelling and through a link; our own state and configuration.
+FORBIDDEN = [
+    *(".ssh/id", "project/../.ssh/id", "project/way/id"),
+    *("remote-sandbox-mcp/state", "xdg/config_home/remote-sandbox-mcp/config.toml"),
+]
+
+
+@pytest.mark.parametrize(
+    ("tool", "argument"), [(tool, name) for tool, names in LOCAL.items() for name in sorted(names)]
+)
+async def test_no_local_path_goes_around_the_gate(home: Path, far: Path, tool: str, argument: str) -> None:
+    (home / "project" / "way").symlink_to(home / ".ssh")
+    async with attacker(expose_advanced_tools=True) as (tools, sandbox):
+        for path in FORBIDDEN:
+            forbidden = home / path
+            if not forbidden.exists():
+                forbidden.parent.mkdir(parents=True, exist_ok=True)
+                forbidden.write_text(SECRET)
+            problem = await tools.fail(tool, **arguments(tool, argument, home, far, forbidden))
+            assert problem["code"] == "bad_argument", path
+            assert "allow_hidden" in problem["error"] or "remote-sandbox-mcp itself" in problem["error"], path
+            assert forbidden.read_text() == SECRET, path
+        assert not sandbox.lanes
+    assert not holds_secret(far)
+    assert not list(home.rglob("authorized_keys"))
+
+
+def arguments(tool: str, argument: str, home: Path, far: Path, forbidden: Path) -> dict[str, Any]:
+    """An ordinary call of a tool, but for one argument."""
+    push = {"local_path": str(home / "project"), "remote_path": str(far / "got")}
+    given: dict[str, Any] = {
+        "sync_local_to_remote": push,
+        "sync_local_to_remote_background": push,
+        "sync_remote_to_local": {"local_path": str(home / "project" / "x"), "remote_path": str(far)},
+        "upload_files": {"sandbox_id": "fake", "files": [{"path": str(far / "got"), "local_path": str(forbidden)}]},
+        "download_files": {"sandbox_id": "fake", "paths": [str(far / "authorized_keys")]},
+    }[tool]
+    named = forbidden.parent if tool == "download_files" else forbidden
+    return given if "[" in argument else given | {argument: str(named)}
+
+
+async def test_a_link_that_appears_while_a_pull_waits_is_not_followed(home: Path, far: Path, tmp_path: Path) -> None:
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "door").symlink_to(home / ".ssh")
+    door = home / "project" / "door"
+    async with attacker() as (tools, sandbox):
+        sandbox.stop_before = "scan"
+        waiting = asyncio.ensure_future(tools.fail("sync_remote_to_local", remote_path=str(far), local_path=str(door)))
+        await until(lambda: sandbox.lanes and not sandbox.stop_before, "the first pull to wait")
+        await tools.call("sync_remote_to_local", remote_path=str(links), local_path=str(home / "project"))
+        assert door.is_symlink()
+        os.kill(pid_of(sandbox.lanes[0]), signal.SIGCONT)
+        problem = await waiting
+    assert "a link was put there" in problem["error"]
+    assert os.listdir(home / ".ssh") == ["id"]
+
+
+async def test_a_link_that_appears_while_a_push_waits_is_not_followed(home: Path, far: Path, tmp_path: Path) -> None:
+    """The folder was ordinary when it was allowed."""
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "door").symlink_to(home / ".ssh")
+    door = home / "project" / "door"
+    door.mkdir()
+    async with attacker() as (tools, sandbox):
+        sandbox.stop_before = "rest"
+        waiting = asyncio.ensure_future(
+            tools.fail("sync_local_to_remote", local_path=str(door), remote_path=str(far / "got"))
+        )
+        await until(lambda: sandbox.lanes and not sandbox.stop_before, "the push to wait")
+        await tools.call("sync_remote_to_local", remote_path=str(links), local_path=str(home / "project"))
+        assert door.is_symlink()
+        os.kill(pid_of(sandbox.lanes[0]), signal.SIGCONT)
+        problem = await waiting
+    assert "a link was put there" in problem["error"]
+    assert not holds_secret(far)
+
+
+async def test_links_that_the_user_has_on_purpose_lead_on(home: Path, far: Path, tmp_path: Path) -> None:
+    (tmp_path / "data" / "project").mkdir(parents=True)
+    (tmp_path / "data" / "project" / "mine").write_text("x")
+    (home / "work").symlink_to(tmp_path / "data")
+    path = str(home / "work" / "project")
+    async with attacker() as (tools, _):
+        pulled = await tools.call("sync_remote_to_local", remote_path=str(far), local_path=path)
+        pushed = await tools.call("sync_local_to_remote", local_path=path, remote_path=str(far))
+    assert (pulled["downloaded_files"], pushed["uploaded_files"]) == (1, 1)
+    assert (tmp_path / "data" / "project" / "authorized_keys").exists()
+    assert (far / "mine").exists()
+
+
+RUN_SOMETHING = [
+    *(".git/hooks/post-checkout", ".git/config", ".mcp.json", ".claude/settings.local.json", ".codex/config.toml"),
+    *(".cursor/mcp.json", ".vscode/tasks.json", ".envrc", "sub/.MCP.json"),
+]
+
+
+@pytest.mark.parametrize("tool", ["sync_remote_to_local", "download_files"])
+async def test_a_pull_leaves_out_what_would_run_something_and_tells_it(home: Path, far: Path, tool: str) -> None:
+    for path in (*RUN_SOMETHING, ".git/HEAD", "sub/main.py"):
+        (far / path).parent.mkdir(parents=True, exist_ok=True)
+        (far / path).write_text("x")
+    async with attacker() as (tools, _):
+        if tool == "download_files":
+            given: dict[str, Any] = {"sandbox_id": "fake", "paths": [str(far)], "local_dir": str(home / "project")}
+            done = (await tools.call(tool, **given))["files"][0]
+            expected = {path for path in RUN_SOMETHING if not path.startswith(".git/")}
+        else:
+            given = {"remote_path": str(far), "local_path": str(home / "project" / "far"), "default_excludes": False}
+            done, expected = await tools.call(tool, **given), set(RUN_SOMETHING)
+            assert (home / "project" / "far" / ".git" / "HEAD").exists()
+        # A second pull must not bring it, either.
+        await tools.call(tool, **given)
+    got = home / "project" / "far"
+    assert (got / "sub" / "main.py").exists()
+    assert not [path for path in RUN_SOMETHING if (got / path).exists()]
+    told = {problem["path"] for problem in done["problems"]}
+    assert {path for path in expected if not {path, *map(str, Path(path).parents)} & told} == set()
+    assert all("allow_hidden" in problem["reason"] for problem in done["problems"])
+
+
+async def test_a_push_takes_all_of_a_project_along(home: Path, far: Path) -> None:
+    for path in RUN_SOMETHING:
+        (home / "project" / path).parent.mkdir(parents=True, exist_ok=True)
+        (home / "project" / path).write_text("x")
+    given = {"local_path": str(home / "project"), "remote_path": str(far / "got"), "default_excludes": False}
+    async with attacker() as (tools, _):
+        done = await tools.call("sync_local_to_remote", **given)
+    assert done["uploaded_files"] == len(RUN_SOMETHING)
+    assert "problems" not in done
+
+
+@pytest.mark.parametrize("path", ["bin", "bin/ls", "project/.git/hooks", "project/.git/config", "project/.mcp.json"])
+async def test_no_single_file_is_written_where_it_would_run(home: Path, far: Path, path: str) -> None:
+    (home / "bin").mkdir()
+    async with attacker() as (tools, _):
+        given = {"remote_path": str(far / "authorized_keys"), "local_path": str(home / path)}
+        problem = await tools.fail("sync_remote_to_local", **given)
+        (far / ".mcp.json").write_text("x")
+        given = {"remote_path": str(far / ".mcp.json"), "local_path": str(home / "project")}
+        into = await tools.fail("sync_remote_to_local", **given)
+    assert "allow_hidden" in problem["error"]
+    assert "allow_hidden" in into["error"]
+    assert not list((home / "bin").iterdir())
+    assert not list((home / "project").iterdir())
+
+
+@pytest.mark.parametrize("path", ["/etc/cron.d", "/usr/local/bin", "/boot", "/var/spool/cron", "/lib/x", "/sys/x"])
+async def test_the_system_is_not_written_not_even_as_root(far: Path, path: str) -> None:
+    async with attacker() as (tools, _):
+        # Were it allowed, this would only have looked.
+        given = {"remote_path": str(far), "local_path": path, "dry_run": True}
+        assert "a folder of the system" in (await tools.fail("sync_remote_to_local", **given))["error"]
+
+
+async def test_the_roots_of_the_operator_bind_syncs(home: Path, far: Path) -> None:
+    (home / "other").mkdir()
+    (home / "project" / "out").symlink_to(home / "other")
+    (home / "rules").write_text("*.o")
+    async with attacker(allowed_roots=(str(home / "project"),)) as (tools, _):
+        for path in ("other", "project/out", "project/../other", "."):
+            for tool in ("sync_remote_to_local", "sync_local_to_remote"):
+                problem = await tools.fail(tool, remote_path=str(far), local_path=str(home / path))
+                assert "allowed_roots" in problem["error"]
+        given = {"remote_path": str(far), "local_path": str(home / "project" / "x")}
+        problem = await tools.fail("sync_remote_to_local", **given, exclude_file=str(home / "rules"))
+        assert "allowed_roots" in problem["error"]
+        assert (await tools.call("sync_remote_to_local", **given))["downloaded_files"] == 1
+    assert not list((home / "other").iterdir())
+
+
+async def test_a_configuration_and_the_keys_it_names_are_closed(home: Path, far: Path) -> None:
+    (home / "keys").mkdir()
+    (home / "keys" / "login").write_text(SECRET)
+    (home / "password").write_text(SECRET)
+    config = home / "settings" / "mine.toml"
+    config.parent.mkdir()
+    config.write_text(
+        f'[server]\nallow_hidden = ["{home}"]\nallowed_roots = ["{home}", "{far}"]\n'
+        f'[machines.gpu1]\nhost = "192.0.2.1"\nuser = "me"\nkey_file = "{home}/keys/login"\n'
+        f'password = "file:{home}/password"\n[hooks.tell]\ncommand = ["{home}/hook"]\n'
+    )
+    app = compose(load(config))
+    fake = App(Fleet([member(Nearby())]), settings=app.settings, private=app.copies._gate._private)
+    await app.close()
+    written = config.read_text()
+    (far / "mine.toml").write_text("[hooks.x]\ncommand = ['/bin/false']")
+    async with connected(fake) as tools:
+        for path in ("keys/login", "password", "hook", "settings/mine.toml"):
+            given = {"remote_path": str(far / "mine.toml"), "local_path": str(home / path)}
+            assert "itself" in (await tools.fail("sync_remote_to_local", **given))["error"], path
+            given = {"remote_path": str(far / "got"), "local_path": str(home / path)}
+            assert "itself" in (await tools.fail("sync_local_to_remote", **given))["error"], path
+        pulled = await tools.call("sync_remote_to_local", remote_path=str(far), local_path=str(config.parent))
+        assert [problem["path"] for problem in pulled["problems"]] == ["mine.toml"]
+        await tools.call("sync_local_to_remote", remote_path=str(far / "got"), local_path=str(home))
+    assert config.read_text() == written
+    assert not holds_secret(far)
+    assert not (far / "got" / "keys" / "login").exists()
+
+
+async def test_who_carries_a_transfer_on_asks_the_gate_again(home: Path, far: Path) -> None:
+    app = App(Fleet([member(Nearby())]))
+    order = Order(source=Place("", str(home / ".ssh")), target=Place("fake", str(far / "got")))
+    begun = await app.copies.transfers.begin_detached(order)
+    done = await app.copies.transfers.check(begun.id, wait_s=20)
+    await app.close()
+    assert done.status == "failed"
+    assert "hidden part of your home folder" in done.error
+
+
+async def test_the_person_at_the_machine_is_not_asked(home: Path, far: Path) -> None:
+    app = App(Fleet([member(Nearby())]))
+    copies = app.copies
+    order = Order(
+        source=copies.place(str(home / ".ssh"), sandbox=None, free=True),
+        target=copies.place(str(far / "got"), sandbox="fake"),
+        excludes=copies.rules((), str(home / ".ssh" / "id"), free=True),
+    )
+    await copies.sync(order, wait_s=0)
+    await app.close()
+    assert holds_secret(far)
