@@ -10,10 +10,12 @@ from .errors import BadArgument, FileProblem
 from .files import Problem
 from .ignore import Ignore
 from .transfer import Order
-from .tree import SECOND, Meta, Tree, child, read_meta, size_of
+from .tree import LEADS_OUT, SECOND, Meta, Tree, child, leads_out, read_meta, size_of, without_special_bits
 
 # Larger files are sent in parts, and by what has changed in them.
 LARGE = 1 << 20
+# Said of the target's entry where its folder could not be read as a whole: it is replaced without a comparison.
+UNKNOWN = b"?"
 
 
 class Item(NamedTuple):
@@ -55,9 +57,17 @@ class Plan:
     delete_files: list[bytes] = field(default_factory=list)
     delete_folders: list[bytes] = field(default_factory=list)
     finish: list[Attributes] = field(default_factory=list)
+    # Metas of what the target has where something is replaced, changed or deleted: it goes only if it is still that.
+    found: dict[bytes, bytes] = field(default_factory=dict)
+    # What stands for all others: nothing, where all of the target could be read.
+    otherwise_found: bytes = b""
     new_folders: int = 0
     skipped: int = 0
     problems: list[Problem] = field(default_factory=list)
+
+    def found_at(self, path: bytes) -> bytes:
+        """The meta of the target's entry when it was scanned; empty for none."""
+        return self.found.get(path, self.otherwise_found)
 
     @property
     def bytes(self) -> int:
@@ -89,16 +99,26 @@ def make_plan(source: Tree, target: Tree, order: Order) -> Plan:
         raise FileProblem("a listing holds an entry that cannot be read; its machine is broken or hostile") from None
 
 
+def source_entries(source: Tree, target: Tree, folder: bytes, order: Order) -> dict[bytes, bytes]:
+    """What the source has in a folder. Another machine does not decide who a program of ours runs as."""
+    ours = source.entries(folder)
+    if not order.crosses_machines or not ours:
+        return ours
+    theirs = target.entries(folder)
+    return {name: without_special_bits(text, theirs.get(name, b"")) for name, text in ours.items()}
+
+
 class _Planner:
     def __init__(self, source: Tree, target: Tree, order: Order) -> None:
         self.source = source
         self.target = target
+        self.order = order
         self.checksum = order.checksum
         self.deletes = order.delete_extras
         self.coarse = source.coarse or target.coarse
         # Another machine may name what it was told to leave out, such as this user's keys; it is not taken from there.
-        self.distrusts = bool(order.source.sandbox) and not order.target.sandbox and source.kind == "dir"
-        self.plan = Plan()
+        self.distrusts = order.is_pull and source.kind == "dir"
+        self.plan = Plan(otherwise_found=UNKNOWN if target.unread else b"")
         self.finished: set[bytes] = set()
         self.parents: dict[bytes, dict[bytes, bytes]] = {}
         self.ignore = Ignore([rule.encode("utf-8", "surrogateescape") for rule in order.rules])
@@ -122,8 +142,8 @@ class _Planner:
         return plan
 
     def compare(self, folder: bytes) -> None:
-        ours = self.wanted(folder)
         theirs = self.target.entries(folder)
+        ours = self.wanted(folder, theirs)
         before = self.size()
         for name, text in ours.items():
             found = theirs.get(name)
@@ -132,26 +152,36 @@ class _Planner:
             elif found == text and not self.checksum:
                 self.plan.skipped += not text.startswith(b"d")
             else:
-                self.compare_entry(folder, name, text, read_meta(found) if found is not None else None)
+                self.compare_entry(folder, name, text, found)
         if self.deletes:
-            for name in theirs.keys() - ours.keys():
+            # What the source has but is not taken from there is no extra.
+            told = self.source.entries(folder) if self.distrusts else ours
+            for name in theirs.keys() - told.keys():
                 self.delete(folder, name, theirs[name])
         if folder and self.size() != before:
             self.finish_again(folder)
 
-    def wanted(self, folder: bytes) -> dict[bytes, bytes]:
-        found = self.source.entries(folder)
+    def wanted(self, folder: bytes, theirs: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        ours = source_entries(self.source, self.target, folder, self.order)
         if not self.distrusts:
-            return found
+            return ours
         out = self.ignore.leaves_out
-        return {name: text for name, text in found.items() if not out(child(folder, name), text[:1] == b"d")}
+        taken = {name: text for name, text in ours.items() if not out(child(folder, name), text[:1] == b"d")}
+        for name in [name for name, text in taken.items() if text[:1] == b"l" and text != theirs.get(name)]:
+            if leads_out(folder, read_meta(taken[name]).target):
+                del taken[name]
+                self.plan.problems.append(Problem(child(folder, name).decode("utf-8", "surrogateescape"), LEADS_OUT))
+        return taken
 
     def size(self) -> int:
         plan = self.plan
         return len(plan.send) + len(plan.delete_files) + len(plan.delete_folders) + len(plan.clear) + plan.new_folders
 
-    def compare_entry(self, folder: bytes, name: bytes, text: bytes, found: Meta | None) -> None:
+    def compare_entry(self, folder: bytes, name: bytes, text: bytes, found_text: bytes | None) -> None:
         path, meta = child(folder, name), read_meta(text)
+        found = None if found_text is None else read_meta(found_text)
+        if found_text is not None and found is not None and found.kind != "d":
+            self.plan.found[path] = found_text
         if found is not None and found.kind != meta.kind and "d" in (found.kind, meta.kind):
             if not self.make_way(path, found):
                 return
@@ -222,8 +252,11 @@ class _Planner:
             for name, text in self.target.entries(folder).items():
                 path, kind = child(folder, name), read_meta(text).kind
                 if not self.ignore.leaves_out(path, kind == "d"):
+                    if kind == "d":
+                        folders.append(path)
+                    else:
+                        self.plan.found[path] = text
                     yield path, kind
-                    folders += [path] if kind == "d" else []
 
     def delete(self, folder: bytes, name: bytes, text: bytes) -> None:
         path, kind = child(folder, name), read_meta(text).kind
@@ -231,6 +264,7 @@ class _Planner:
             return
         if kind != "d":
             self.plan.delete_files.append(path)
+            self.plan.found[path] = text
             return
         for inner, inner_kind in self.below(path):
             (self.plan.delete_folders if inner_kind == "d" else self.plan.delete_files).append(inner)
@@ -240,6 +274,6 @@ class _Planner:
         """A folder whose content changes gets its time back in the end."""
         above, _, name = folder.rpartition(b"/")
         if above not in self.parents:
-            self.parents[above] = self.source.entries(above)
+            self.parents[above] = source_entries(self.source, self.target, above, self.order)
         if name in self.parents[above]:
             self.finish(folder, read_meta(self.parents[above][name]))
