@@ -16,6 +16,14 @@ from .tree import LEADS_OUT, SECOND, Meta, Tree, child, leads_out, read_meta, si
 LARGE = 1 << 20
 # Said of the target's entry where its folder could not be read as a whole: it is replaced without a comparison.
 UNKNOWN = b"?"
+# Where extras are deleted only for those who have said that they mean it; see precious_place.
+HOMES = ("/home", "/Users", "/var/home", "/export/home")
+ABOVE_OTHERS = (*HOMES, "/root", "/var", "/var/lib", "/opt", "/srv", "/mnt", "/media", "/tmp", "/var/tmp", "/private")
+OF_THE_SYSTEM = (
+    *("/bin", "/boot", "/dev", "/efi", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/proc", "/run", "/sbin"),
+    *("/snap", "/sys", "/usr", "/Applications", "/Library", "/System", "/private/etc", "/private/var/db"),
+)
+IN_HIDING = "a hidden folder of a home folder, where keys and settings are"
 
 
 class Item(NamedTuple):
@@ -83,12 +91,43 @@ def check_deletion(order: Order, source: Tree, target: Tree) -> None:
     if not order.delete_extras or order.confirmed:
         return
     hint = "set confirm_delete=true if that is really meant, or look first with dry_run=true"
-    inside = f"{target.home}/".startswith(f"{target.real.rstrip('/')}/")
-    if target.real == "/" or inside:
-        what = "the root of the file system" if target.real == "/" else "the home folder, or a folder around it"
+    if what := precious_place(target.real, target.home):
         raise BadArgument(f"delete_extras is refused: {target.real} is {what}; {hint}")
     if source.is_empty and target.kind == "dir" and not target.is_empty:
         raise BadArgument(f"delete_extras is refused: {source.path} is empty, so everything would be deleted; {hint}")
+
+
+def precious_place(real: str, home: str) -> str:
+    """What a folder is, in words, if much more than a project depends on what is in it; empty for all others.
+
+    >>> precious_place("/home/ann/.ssh", "/home/ann"), precious_place("/home/ann/work", "/home/ann")
+    ('a hidden folder of a home folder, where keys and settings are', '')
+    """
+    if real == "/":
+        return "the root of the file system"
+    if _is_within(home, real):
+        return "the home folder, or a folder around it"
+    if any(_is_within(real, folder) for folder in OF_THE_SYSTEM):
+        return "a folder of the operating system"
+    if real in ABOVE_OTHERS:
+        return "a folder that the whole machine uses"
+    if real.rpartition("/")[0] in HOMES:
+        return "a home folder"
+    return IN_HIDING if any(part.startswith(".") for part in _home_entry(real, home)) else ""
+
+
+def _home_entry(real: str, home: str) -> list[str]:
+    """The name right below a home folder, of whoever's, on the way to a folder."""
+    homes = [home, "/root", *(f"{folder}/{_first(real, folder)}" for folder in HOMES if _is_within(real, folder))]
+    return [_first(real, folder) for folder in homes if _is_within(real, folder)]
+
+
+def _first(path: str, folder: str) -> str:
+    return path[len(folder.rstrip("/")) :].strip("/").partition("/")[0]
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def make_plan(source: Tree, target: Tree, order: Order) -> Plan:
