@@ -339,6 +339,49 @@ async def receive(
     return (await received).end
 
 
+async def test_what_its_user_changed_since_the_scan_is_kept(lane: SftpLane, far: Path) -> None:
+    for name in ("old", "edited", "extra", "mode"):
+        (far / name).write_bytes(b"before")
+        os.utime(far / name, (LONG_AGO, LONG_AGO))
+    (far / "link").symlink_to("old")
+    scanned = {name: meta for folder in [b""] for name, meta in (await look_over(lane, far)).entries(folder).items()}
+    for name in ("edited", "extra", "mode", "appeared"):
+        (far / name).write_bytes(b"edited")
+    (far / "link").unlink()
+    (far / "link").symlink_to("elsewhere")
+    before = seen(far)
+    names = [b"old", b"edited", b"appeared", b"link"]
+    found = [scanned.get(name, b"").decode() for name in names]
+    number, raw = next(numbers), named(*names)
+    received = lane.begin("receive", raw, number=number, root=str(far), wanted=announced(raw), found=found)
+    for at, _ in enumerate(names):
+        lane.pass_on(FILES, number, ENTRY.pack(at, 0o100644, 5 * SECOND, 3) + b"new")
+    lane.pass_on(DONE, number, b"")
+    told = (await received).end
+    assert {path for path, reason in told["problems"] if "kept as it is" in reason} == {"edited", "appeared", "link"}
+    kept = {"root": str(far), "found": [scanned[b"extra"].decode()]}
+    assert (await lane.begin("delete", b"extra\0\0", **kept)).end["files"] == 0
+    assert (await lane.begin("clear", b"extra", **kept)).end["problem_count"] == 1
+    mode = {"root": str(far), "found": [scanned[b"mode"].decode()]}
+    assert (await lane.begin("touch", packed(b"mode", 0o600, 0), **mode)).end["problem_count"] == 1
+    await lane.begin("begin", b"\0edited\0key", root=str(far), size=2)
+    order = {"size": 2, "mode": 0o600, "mtime": 0, "found": scanned[b"edited"].decode()}
+    with pytest.raises(FileProblem, match="kept as it is"):
+        await lane.begin("commit", b"key", root=str(far), **order)
+    after = {name: what for name, what in seen(far).items() if not name.startswith(b".remote-sandbox-")}
+    assert (far / "old").read_bytes() == b"new"
+    assert {**after, b"old": before[b"old"]} == before
+
+
+async def test_a_file_that_comes_as_a_link_is_refused(lane: SftpLane, far: Path) -> None:
+    number, link = next(numbers), b"/etc/passwd"
+    received = lane.begin("receive", named(b"a"), number=number, root=str(far), wanted=["f644"])
+    lane.pass_on(FILES, number, ENTRY.pack(0, 0o120777, 0, len(link)) + link)
+    lane.pass_on(DONE, number, b"")
+    assert "not what its machine listed" in (await received).end["problems"][0][1]
+    assert not os.path.lexists(far / "a")
+
+
 async def test_frames_that_are_not_what_was_announced_fail(lane: SftpLane, far: Path) -> None:
     for kind, body in ((FILES, ENTRY.pack(7, 0o100644, 0, 0)), (FILES, b"x"), (PART, b""), (COPY, b"")):
         number = next(numbers)
