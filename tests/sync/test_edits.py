@@ -48,6 +48,19 @@ async def sync(pool: Pool, pulls: bool, meanwhile: Callable[[], None], **more: A
     return await job.carry_out()
 
 
+async def test_a_link_whose_end_is_the_same_was_changed_all_the_same(pool: Pool) -> None:
+    put(os.fsencode(pool.source), Folder({b"x": OLD}))
+    put(os.fsencode(pool.target), Folder({b"x": OLD, b"link": Link(b"to a b")}))
+
+    def lead_elsewhere() -> None:
+        (pool.target / "link").unlink()
+        (pool.target / "link").symlink_to("b")
+
+    outcome = await sync(pool, False, lead_elsewhere)
+    assert [problem.path for problem in outcome.problems] == ["link"]
+    assert os.readlink(pool.target / "link") == "b"
+
+
 def edit(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)

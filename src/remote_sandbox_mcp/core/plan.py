@@ -10,7 +10,18 @@ from .errors import BadArgument, FileProblem
 from .files import Problem
 from .ignore import Ignore
 from .transfer import Order
-from .tree import LEADS_OUT, SECOND, Meta, Tree, child, leads_out, read_meta, size_of, without_special_bits
+from .tree import (
+    LEADS_OUT,
+    SECOND,
+    Meta,
+    Tree,
+    child,
+    has_special_bits,
+    leads_out,
+    read_meta,
+    size_of,
+    without_special_bits,
+)
 
 # Larger files are sent in parts, and by what has changed in them.
 LARGE = 1 << 20
@@ -77,6 +88,12 @@ class Plan:
         """The meta of the target's entry when it was scanned; empty for none."""
         return self.found.get(path, self.otherwise_found)
 
+    def found_of(self, items: list[Item]) -> list[bytes]:
+        """The same for many; often nothing was there at all."""
+        if not self.found:
+            return [self.otherwise_found] * len(items)
+        return [self.found_at(item.path) for item in items]
+
     @property
     def bytes(self) -> int:
         return sum(item.size for item in self.send)
@@ -141,10 +158,9 @@ def make_plan(source: Tree, target: Tree, order: Order) -> Plan:
 def source_entries(source: Tree, target: Tree, folder: bytes, order: Order) -> dict[bytes, bytes]:
     """What the source has in a folder. Another machine does not decide who a program of ours runs as."""
     ours = source.entries(folder)
-    if not order.crosses_machines or not ours:
-        return ours
-    theirs = target.entries(folder)
-    return {name: without_special_bits(text, theirs.get(name, b"")) for name, text in ours.items()}
+    special = [name for name, text in ours.items() if has_special_bits(text)] if order.crosses_machines else []
+    theirs = target.entries(folder) if special else {}
+    return {**ours, **{name: without_special_bits(ours[name], theirs.get(name, b"")) for name in special}}
 
 
 class _Planner:

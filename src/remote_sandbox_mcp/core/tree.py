@@ -55,6 +55,11 @@ def size_of(text: bytes) -> int:
     return size
 
 
+def has_special_bits(text: bytes) -> bool:
+    """Whether a mode has more than three digits, which is quick to see."""
+    return text[PLAIN_HEAD : PLAIN_HEAD + 1] != b" "
+
+
 def without_special_bits(text: bytes, found: bytes) -> bytes:
     """A meta without setuid, setgid and sticky bits. A folder keeps those that the target's own (`found`) has, too.
 

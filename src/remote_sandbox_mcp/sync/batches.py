@@ -25,7 +25,7 @@ def names_of(batch: list[Item]) -> bytes:
 
 def wanted_of(batch: list[Item]) -> list[str]:
     """What each has to be, as far/target.py reads it: the kind and mode of a file, all that is known of a link."""
-    return [text_of(item.text if item.text[:1] == b"l" else item.text.partition(b" ")[0]) for item in batch]
+    return [item.text.partition(b" ")[0].decode() if item.text[:1] == b"f" else text_of(item.text) for item in batch]
 
 
 def portions(parts: list[bytes], found: Sequence[bytes] = ()) -> Iterator[tuple[list[bytes], list[str]]]:

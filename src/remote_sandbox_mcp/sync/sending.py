@@ -88,8 +88,7 @@ class Sending:
         await asyncio.gather(*(lane.close() for lane in bridged))
 
     async def _send_batch(self, streams: Streams, stream: Stream, batch: list[Item]) -> None:
-        found = [text_of(self.plan.found_at(item.path)) for item in batch]
-        expected = {"wanted": wanted_of(batch), "found": found}
+        expected = {"wanted": wanted_of(batch), "found": list(map(text_of, self.plan.found_of(batch)))}
         try:
             said, arrived = await streams.carry(
                 stream, "send", names_of(batch), self.ends.target_names(batch), expected

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..outpost.client import LineLost
-from ..outpost.far.expected import EDITED, UNKNOWN
+from ..outpost.far.expected import EDITED, UNKNOWN, link_of
 from .sftp import explain, look_at, read_piece, replace
 from .sftp_many import AT_ONCE, end
 
@@ -110,7 +110,7 @@ class Remote:
             return
         if stat.S_ISLNK(now.permissions or 0):
             link = await self.ask(self.client.readlink(path))
-            if any(meta.startswith(b"l") and meta.endswith(b" " + link) for meta in metas):
+            if link in map(link_of, metas):
                 return
             try:
                 # A single file was looked at through the link that its user named.

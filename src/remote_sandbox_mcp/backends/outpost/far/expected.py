@@ -24,28 +24,49 @@ class Expected:
     def __init__(self, wanted: bytes, found: bytes) -> None:
         self.found = found
         self.mode = int(wanted[1:].partition(b" ")[0], 8) & 0o7777
-        self.link = wanted.split(b" ", 3)[3] if wanted.startswith(b"l") else None
+        self.link = link_of(wanted)
+        self.kind = stat.S_IFREG if self.link is None else stat.S_IFLNK
 
     def check(self, mode: int, data: "bytes | memoryview") -> None:
         """Raise OSError where something else came: its machine has changed it since the scan, or means harm."""
-        if (stat.S_ISREG if self.link is None else stat.S_ISLNK)(mode):
-            if self.link is None or self.link == bytes(data):
-                return
+        if stat.S_IFMT(mode) != self.kind:
+            raise OSError(errno.ESTALE, OTHER_KIND)
+        if self.link is not None and self.link != bytes(data):
             raise OSError(errno.ESTALE, CHANGED)
-        raise OSError(errno.ESTALE, OTHER_KIND)
 
     def described(self, mtime: int, size: int) -> bytes:
-        """As a scan would have it. Another sync of the same may have been quicker."""
-        return b"f %d %d" % (size, mtime) if self.link is None else b"l " + self.link
+        """What came, as a scan would describe it: another sync of the same may have been quicker."""
+        return b"f %d %d" % (size, mtime) if self.link is None else b"l777 0 0 " + self.link
+
+    def check_place(self, name: bytes, where: int, mtime: int, size: int) -> None:
+        """Raise OSError where its place has neither what the scan found there nor what came."""
+        try:
+            now = os.stat(name, dir_fd=where, follow_symlinks=False)
+        except FileNotFoundError:
+            return
+        if not is_described(name, where, now, self.found):
+            check_still(name, where, self.described(mtime, size))
+
+
+def link_of(meta: bytes) -> "bytes | None":
+    """Where a link leads, by its meta; None for what is no link."""
+    return meta.split(b" ", 3)[3] if meta.startswith(b"l") else None
 
 
 def expected_entries(order: "dict[str, Any]", raw: bytes) -> "list[tuple[bytes, bytes, Expected]]":
     """Folder and name of each entry that is to come, and what it has to be."""
-    names, wanted = list(names_in_order(raw)), order["wanted"]
-    if len(names) != len(wanted):
+    names, wanted, found = list(names_in_order(raw)), order["wanted"], order.get("found")
+    if not len(names) == len(wanted) == len(found or names):
         raise Refusal("broken", "%d names for %d entries" % (len(names), len(wanted)))
-    entries = [(folder, name, to_bytes(str(wanted[at]))) for at, (folder, name) in enumerate(names)]
-    return [(folder, name, Expected(meta, found)) for (folder, name, meta), found in with_found(order, entries)]
+    # Most files are new, and of very few modes.
+    known: "dict[tuple[str, str], Expected]" = {}
+    entries = []
+    for at, (folder, name) in enumerate(names):
+        metas = (wanted[at], found[at] if found else UNKNOWN.decode())
+        if metas not in known:
+            known[metas] = Expected(to_bytes(metas[0]), to_bytes(metas[1]))
+        entries.append((folder, name, known[metas]))
+    return entries
 
 
 def check_still(name: bytes, where: int, *metas: bytes) -> None:
@@ -67,7 +88,7 @@ def is_described(name: bytes, where: int, now: os.stat_result, meta: bytes) -> b
         return True
     if stat.S_ISLNK(now.st_mode):
         if meta.startswith(b"l"):
-            return meta.endswith(b" " + os.readlink(name, dir_fd=where))
+            return link_of(meta) == os.readlink(name, dir_fd=where)
         # A single file was looked at through the link that its user named.
         return meta.startswith(b"f") and is_described_beyond(name, where, meta)
     return meta.startswith(b"f") and meta.endswith(b" %d %d" % (now.st_size, now.st_mtime_ns))

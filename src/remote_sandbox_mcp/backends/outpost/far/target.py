@@ -69,7 +69,7 @@ class Target:
             open_up(where)
             self.create(fresh, where, expected, mtime, data)
         try:
-            check_still(name, where, expected.found, expected.described(mtime, len(data)))
+            expected.check_place(name, where, mtime, len(data))
             os.rename(fresh, name, src_dir_fd=where, dst_dir_fd=where)
         except BaseException:
             os.unlink(fresh, dir_fd=where)
