@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from remote_sandbox_mcp.backends.outpost.far.place import machine_name, node_name
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.core.job import JobLook, JobOrder, Jobs, JobSeen, JobStarted, JobState, JobWait
 from tests.backends.contract.basics import eventually
@@ -80,8 +81,7 @@ async def has_printed(jobs: Jobs, job_id: str, text: bytes = b"begun\n") -> JobS
 
 
 def folder_of(user: Sshd, job_id: str) -> Path:
-    node = os.uname().nodename.partition(".")[0]
-    return user.home / ".local/state/remote-sandbox/jobs" / node / job_id
+    return user.home / ".local/state/remote-sandbox/jobs" / f"{node_name()}-{machine_name()}" / job_id
 
 
 def record(user: Sshd, job_id: str, name: str = "begun") -> dict[str, Any]:

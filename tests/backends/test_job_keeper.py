@@ -204,6 +204,86 @@ async def test_an_end_is_an_end_after_a_restart(jobs: Jobs, user: Sshd) -> None:
     assert refused.value.reason == "ended"
 
 
+# Machines that share a home folder
+
+
+def as_of(user: Sshd, job: str, **fields: object) -> None:
+    """Change what is written down of a job, as if it had been started in another way."""
+    path = folder_of(user, job) / "order"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+LONG_AGO = 1_000_000_000.0
+OTHER_BOOT = {"boot": "another"}
+ELSEWHERE: dict[str, dict[str, object]] = {
+    "of one short name": {**OTHER_BOOT, "machine": "another", "host": "gpu.b.example.org", "ordered": LONG_AGO},
+    "of another name": {"node": "login2", "host": "login2.example.org"},
+    # It began while this machine was up, so it was not ended by this machine's restart.
+    "a copy of this one": {**OTHER_BOOT, "host": "gpu.b.example.org"},
+}
+
+
+@pytest.mark.parametrize("fields", ELSEWHERE.values(), ids=ELSEWHERE)
+async def test_a_job_of_another_machine_with_this_home_is_neither_lost_nor_restarted(
+    jobs: Jobs, user: Sshd, fields: dict[str, object]
+) -> None:
+    started = await begin(jobs)
+    as_of(user, started.job_id, **fields)
+    by_id, by_session = await jobs.look(
+        [JobLook(job_id=started.job_id), JobLook(session="train", log_file=started.log_file)]
+    )
+    await in_thread(user, "tmux kill-server 2>/dev/null")
+    without_tmux = (await jobs.look([JobLook(session="train", log_file=started.log_file)]))[0]
+    for seen in (by_id, without_tmux):
+        assert (seen.state, seen.rebooted) == (JobState.MISSING, False)
+        assert "on another machine that has the same home folder" in seen.reason
+        assert str(fields["host"]) in seen.reason
+    assert not by_session.rebooted
+    assert await jobs.list() == []
+    with pytest.raises(JobRefused, match="another machine") as refused:
+        await begin(jobs, instead_of=started.job_id)
+    assert refused.value.reason == "missing"
+    # A job of that name may run here, too.
+    mine = await begin(jobs)
+    assert (await look(jobs, mine.job_id)).is_running
+    assert [seen.job_id for seen in await jobs.list()] == [mine.job_id]
+
+
+async def test_a_job_of_another_machine_is_not_stopped_or_started_here(jobs: Jobs, user: Sshd) -> None:
+    """Its keeper's number may be that of anything here."""
+    started = await begin(jobs)
+    as_of(user, started.job_id, boot="another", machine="another")
+    keeper = record(user, started.job_id)["keeper"]
+    assert (await jobs.stop(JobLook(job_id=started.job_id), 0.1)).state is JobState.MISSING
+    assert keeper in user.processes()
+    with pytest.raises(LostContact):
+        await begin(jobs, job_id=started.job_id)
+
+
+async def test_the_end_of_a_job_of_another_machine_is_known_here(jobs: Jobs, user: Sshd) -> None:
+    job = (await run(jobs, "exit 3")).job_id
+    as_of(user, job, boot="another", machine="another")
+    assert (await look(jobs, job)).exit_code == 3
+
+
+async def test_a_job_from_before_machines_had_folders_of_their_own_is_found(jobs: Jobs, user: Sshd) -> None:
+    started = await begin(jobs)
+    begun, old = record(user, started.job_id), folder_of(user, "x").parent
+    before = old.with_name(old.name.rpartition("-")[0])
+    # The keeper goes on in its folder, under whatever name.
+    await in_thread(user, f"mv {old} {before}")
+    record_file = before / started.job_id / "order"
+    order = json.loads(record_file.read_text())
+    record_file.write_text(json.dumps({name: order[name] for name in order if name not in ("machine", "host")}))
+    assert (await look(jobs, started.job_id)).is_running
+    assert [seen.job_id for seen in await jobs.list()] == [started.job_id]
+    assert (await jobs.look([JobLook(session="train")]))[0].job_id == started.job_id
+    record_file.write_text(json.dumps({**json.loads(record_file.read_text()), "boot": "another", "ordered": LONG_AGO}))
+    (before / started.job_id / "begun").write_text(json.dumps({**begun, "boot": "another"}))
+    assert (await look(jobs, started.job_id)).rebooted
+    await in_thread(user, f"kill -9 {begun['keeper']} {begun['pid']}; tmux kill-server 2>/dev/null")
+
+
 # What is stopped
 
 TREES = {

@@ -39,6 +39,7 @@ from remote_sandbox_mcp.core.errors import FileProblem, Unreachable
 from remote_sandbox_mcp.core.lane import Reply, numbers
 from remote_sandbox_mcp.core.pieces import Matcher
 from remote_sandbox_mcp.core.tree import Tree, read_tree
+from tests.backends.announcements import announced, described
 from tests.backends.contract.basics import HOSTILE_NAMES
 from tests.support.pipe import SYSTEM_PATH, pythons
 
@@ -119,7 +120,8 @@ async def receive(
     lane: OutpostLane, root: Path, raw: bytes, *frames: tuple[int, bytes], large: bool = False
 ) -> dict[str, Any]:
     number = next(numbers)
-    done = lane.begin("receive", raw, number=number, root=str(root), large=large)
+    expected = {} if large else {"wanted": announced(raw, *frames)}
+    done = lane.begin("receive", raw, number=number, root=str(root), large=large, **expected)
     for kind, body in frames:
         lane.pass_on(kind, number, body)
     lane.pass_on(wire.DONE, number, b"")
@@ -136,7 +138,8 @@ async def carry(
     """From one lane to the other: what each says at the end."""
     number = next(numbers)
     target_raw, large = order.pop("key", raw), verb == "part"
-    received = target.begin("receive", target_raw, number=number, root=str(roots[1]), large=large)
+    expected = {} if large else {"wanted": described(roots[0], raw)}
+    received = target.begin("receive", target_raw, number=number, root=str(roots[1]), large=large, **expected)
     said = await asyncio.wait_for(source.begin(verb, raw, number=number, to=target, root=str(roots[0]), **order), 15)
     return said.end, (await asyncio.wait_for(received, 15)).end
 
@@ -327,7 +330,7 @@ async def test_frames_for_requests_that_nobody_made_are_ignored(lane: OutpostLan
 async def test_it_ends_when_its_line_is_closed(root: Path) -> None:
     lane = await here.open_lane()
     assert lane.squeezers[-1] == "zlib"
-    waiting = lane.begin("receive", names("a"), number=next(numbers), root=str(root))
+    waiting = lane.begin("receive", names("a"), number=next(numbers), root=str(root), wanted=["f644"])
     await lane.close()
     with pytest.raises(Unreachable):
         await waiting
@@ -1436,7 +1439,7 @@ async def test_a_rest_closes_everything(lane: OutpostLane, root: Path) -> None:
 async def test_what_was_on_its_way_at_a_rest_goes_nowhere(lane: OutpostLane, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     number = next(numbers)
-    received = lane.begin("receive", names("late"), number=number, root=str(first))
+    received = lane.begin("receive", names("late"), number=number, root=str(first), wanted=["f644"])
     await ask(lane, "rest")
     # The folder that is opened next may well get the number of the one that was closed.
     await put(lane, second, "x")

@@ -457,6 +457,27 @@ async def test_old_runs_are_pruned_and_running_ones_kept(machine: PipeMachine, s
     await other.close()
 
 
+async def test_a_run_of_another_machine_with_this_home_is_not_restarted_stopped_or_pruned(
+    machine: PipeMachine, sandbox: OutpostSandbox
+) -> None:
+    running = await begin(sandbox, PROGRAMS.waits_for("/no/such/file"))
+    path = machine.folder(running.run_id) / "run"
+    mine = path.read_text()
+    path.write_text(
+        json.dumps({**json.loads(mine), "boot": "another", "machine": "another", "host": "b.example.org"}) + "\n"
+    )
+    as_root("touch", "-d", f"@{time.time() - 2 * DAY_S:.0f}", str(machine.folder(running.run_id)))
+    other = machine.sandbox()
+    await other.open()
+    for seen in (await other.observe(running.run_id), await other.stop(running.run_id)):
+        assert isinstance(seen, Missing)
+        assert "another machine that has the same home folder (b.example.org)" in seen.reason
+    path.write_text(mine)
+    assert isinstance(await other.observe(running.run_id), Running)
+    assert isinstance(await other.stop(running.run_id), Completed)
+    await other.close()
+
+
 async def test_the_oldest_runs_are_pruned_when_there_is_too_much(machine: PipeMachine, sandbox: OutpostSandbox) -> None:
     large, small = await finish(sandbox, "echo large"), await finish(sandbox, "echo small")
     run_as_root("touch", "-d", f"@{time.time() - 60:.0f}", str(machine.folder(large.run_id)))

@@ -29,6 +29,7 @@ from remote_sandbox_mcp.core.lane import Lane, Reply, numbers
 from remote_sandbox_mcp.core.machine import Machine
 from remote_sandbox_mcp.core.tree import Tree, child, read_meta, read_tree
 from remote_sandbox_mcp.testing import FakeSandbox
+from tests.backends.announcements import announced, described
 from tests.backends.contract.basics import HOSTILE_NAMES, eventually, said
 from tests.support.line import Line
 from tests.support.sshd import Fleet, Sshd
@@ -132,7 +133,8 @@ async def carry(
 ) -> tuple[Reply, Reply]:
     """Send something from one lane to the other; what each says of it."""
     number, large = next(numbers), verb == "part"
-    received = target.begin("receive", key or raw, number=number, root=str(roots[1]), large=large)
+    expected: dict[str, Any] = {"large": True} if large else {"wanted": described(roots[0], raw)}
+    received = target.begin("receive", key or raw, number=number, root=str(roots[1]), **expected)
     sent = source.begin(verb, raw, number=number, to=target, root=str(roots[0]), **order)
     return await sent, await received
 
@@ -328,7 +330,8 @@ async def receive(
 ) -> dict[str, Any]:
     """Frames of our own making; `raw` names one file whose content is `data`."""
     number = next(numbers)
-    received = lane.begin("receive", raw or named(*files), number=number, root=str(root))
+    wanted = announced(raw or named(*files))
+    received = lane.begin("receive", raw or named(*files), number=number, root=str(root), wanted=wanted)
     for at, content in enumerate(files.values() if files else [data]):
         lane.pass_on(FILES, number, ENTRY.pack(at, 0o100644, LONG_AGO * SECOND, len(content)) + content)
         await lane.room()
@@ -336,10 +339,53 @@ async def receive(
     return (await received).end
 
 
+async def test_what_its_user_changed_since_the_scan_is_kept(lane: SftpLane, far: Path) -> None:
+    for name in ("old", "edited", "extra", "mode"):
+        (far / name).write_bytes(b"before")
+        os.utime(far / name, (LONG_AGO, LONG_AGO))
+    (far / "link").symlink_to("old")
+    scanned = {name: meta for folder in [b""] for name, meta in (await look_over(lane, far)).entries(folder).items()}
+    for name in ("edited", "extra", "mode", "appeared"):
+        (far / name).write_bytes(b"edited")
+    (far / "link").unlink()
+    (far / "link").symlink_to("elsewhere")
+    before = seen(far)
+    names = [b"old", b"edited", b"appeared", b"link"]
+    found = [scanned.get(name, b"").decode() for name in names]
+    number, raw = next(numbers), named(*names)
+    received = lane.begin("receive", raw, number=number, root=str(far), wanted=announced(raw), found=found)
+    for at, _ in enumerate(names):
+        lane.pass_on(FILES, number, ENTRY.pack(at, 0o100644, 5 * SECOND, 3) + b"new")
+    lane.pass_on(DONE, number, b"")
+    told = (await received).end
+    assert {path for path, reason in told["problems"] if "kept as it is" in reason} == {"edited", "appeared", "link"}
+    kept = {"root": str(far), "found": [scanned[b"extra"].decode()]}
+    assert (await lane.begin("delete", b"extra\0\0", **kept)).end["files"] == 0
+    assert (await lane.begin("clear", b"extra", **kept)).end["problem_count"] == 1
+    mode = {"root": str(far), "found": [scanned[b"mode"].decode()]}
+    assert (await lane.begin("touch", packed(b"mode", 0o600, 0), **mode)).end["problem_count"] == 1
+    await lane.begin("begin", b"\0edited\0key", root=str(far), size=2)
+    order = {"size": 2, "mode": 0o600, "mtime": 0, "found": scanned[b"edited"].decode()}
+    with pytest.raises(FileProblem, match="kept as it is"):
+        await lane.begin("commit", b"key", root=str(far), **order)
+    after = {name: what for name, what in seen(far).items() if not name.startswith(b".remote-sandbox-")}
+    assert (far / "old").read_bytes() == b"new"
+    assert {**after, b"old": before[b"old"]} == before
+
+
+async def test_a_file_that_comes_as_a_link_is_refused(lane: SftpLane, far: Path) -> None:
+    number, link = next(numbers), b"/etc/passwd"
+    received = lane.begin("receive", named(b"a"), number=number, root=str(far), wanted=["f644"])
+    lane.pass_on(FILES, number, ENTRY.pack(0, 0o120777, 0, len(link)) + link)
+    lane.pass_on(DONE, number, b"")
+    assert "not what its machine listed" in (await received).end["problems"][0][1]
+    assert not os.path.lexists(far / "a")
+
+
 async def test_frames_that_are_not_what_was_announced_fail(lane: SftpLane, far: Path) -> None:
     for kind, body in ((FILES, ENTRY.pack(7, 0o100644, 0, 0)), (FILES, b"x"), (PART, b""), (COPY, b"")):
         number = next(numbers)
-        received = lane.begin("receive", named(b"a"), number=number, root=str(far))
+        received = lane.begin("receive", named(b"a"), number=number, root=str(far), wanted=["f644"])
         lane.pass_on(kind, number, body)
         lane.pass_on(DONE, number, b"")
         with pytest.raises(FileProblem) as refused:
@@ -418,7 +464,8 @@ async def test_links_are_made_the_right_way_round_whatever_sshd_says_it_is(
     """OpenSSH's SFTP server behind Dropbear: nobody says that it takes the names in the other order."""
     lane._remote.client._handler._nonstandard_symlink = False
     number = next(numbers)
-    received = lane.begin("receive", named(b"one", b"two"), number=number, root=str(far))
+    wanted = announced(named(b"one", b"two"))
+    received = lane.begin("receive", named(b"one", b"two"), number=number, root=str(far), wanted=wanted)
     target = b"aim-%d" % number
     for at in range(2):
         lane.pass_on(FILES, number, ENTRY.pack(at, stat.S_IFLNK | 0o777, 0, len(target)) + target)
@@ -558,7 +605,7 @@ async def test_what_is_asked_is_done_in_that_order(lane: SftpLane, bare: Sshd, f
     give(bare, far)
     root, number = str(far), next(numbers)
     cleared = lane.begin("clear", b"name", root=root)
-    received = lane.begin("receive", named(b"name/file"), number=number, root=root)
+    received = lane.begin("receive", named(b"name/file"), number=number, root=root, wanted=["f644"])
     lane.begin("begin", b"name\0large\0key", root=root, size=3)
     begun = lane.begin("receive", b"key", number=number + 1_000_000_000, root=root, large=True)
     lane.pass_on(PART, number + 1_000_000_000, PIECE.pack(0, 0) + b"abc")
@@ -577,7 +624,8 @@ async def test_what_is_asked_is_done_in_that_order(lane: SftpLane, bare: Sshd, f
 
 async def test_a_source_waits_for_a_slow_target(lane: SftpLane, far: Path) -> None:
     number = next(numbers)
-    received = lane.begin("receive", named(*(b"%d" % at for at in range(20))), number=number, root=str(far))
+    raw = named(*(b"%d" % at for at in range(20)))
+    received = lane.begin("receive", raw, number=number, root=str(far), wanted=announced(raw))
     for at in range(20):
         room = asyncio.ensure_future(lane.room())
         await asyncio.sleep(0)

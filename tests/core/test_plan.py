@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem
-from remote_sandbox_mcp.core.plan import LARGE, Attributes, Item, Plan, check_deletion, make_plan
+from remote_sandbox_mcp.core.plan import LARGE, UNKNOWN, Attributes, Item, Plan, check_deletion, make_plan
 from remote_sandbox_mcp.core.transfer import Order, Place
 from remote_sandbox_mcp.core.tree import FOLDER, Tree, read_tree
 
@@ -522,6 +522,72 @@ def test_without_delete_extras_nothing_is_lost_but_what_is_replaced(
     assert all(path.decode() in replaced for path in plan.clear)
 
 
+# What comes from another machine
+
+BETWEEN = Order(source=Place("gpu1", "/s"), target=Place("gpu2", "/t"))
+WITHIN = Order(source=Place("gpu1", "/s"), target=Place("gpu1", "/t"))
+SET_BITS = {"a": "f4755 3 5000000000", "d/": "d3777 0 5000000000", "d/b": "f6755 3 5000000000"}
+
+
+@pytest.mark.parametrize(
+    ("base", "modes", "folder"),
+    [
+        (PULL, ["f755", "f755"], 0o777),
+        (BETWEEN, ["f755", "f755"], 0o777),
+        (PUSH, ["f4755", "f6755"], 0o3777),
+        (WITHIN, ["f4755", "f6755"], 0o3777),
+    ],
+    ids=["pull", "between machines", "push", "within a machine"],
+)
+def test_special_bits_are_not_taken_from_another_machine(base: Order, modes: list[str], folder: int) -> None:
+    plan = make_plan(tree(SET_BITS), tree(), base)
+    assert [item.text.split()[0].decode() for item in plan.send] == modes
+    assert [item.mode for item in plan.finish] == [folder]
+
+
+def test_special_bits_of_this_computers_own_stay_where_nothing_else_changes() -> None:
+    ours = tree({**SET_BITS, "other": F})
+    assert make_plan(tree({**SET_BITS, "other": F_MODE}), ours, PULL).touch == [Attributes(b"other", 0o755, 5000000000)]
+    # With new content a program does not run as another user.
+    newer = {**SET_BITS, "a": "f4755 3 6000000000"}
+    assert [item.text for item in make_plan(tree(newer), tree(SET_BITS), PULL).send] == [b"f755 3 6000000000"]
+
+
+LINKS_OUT = ["/etc/passwd", "/", "..", "../x", "a/../../x", "../d/../../x", "x/..", "../../x"]
+LINKS_IN = ["x", "./x", "d2/x", ".", "no/where", "..x", "a..b/c"]
+
+
+@pytest.mark.parametrize("target", LINKS_OUT)
+def test_a_pull_leaves_out_links_that_lead_out_and_tells_them(target: str) -> None:
+    source = {"evil": f"l777 0 0 {target}", "fine": F}
+    plan = make_plan(tree(source), tree({"evil": F}), order(PULL, delete_extras=True))
+    assert [item.name for item in plan.send] == [b"fine"]
+    assert [(problem.path, "leads out" in problem.reason) for problem in plan.problems] == [("evil", True)]
+    assert (plan.delete_files, plan.clear) == ([], [])
+    for base in (PUSH, BETWEEN, WITHIN):
+        assert [item.name for item in make_plan(tree(source), tree(), base).send] == [b"evil", b"fine"]
+
+
+@pytest.mark.parametrize("target", LINKS_IN)
+def test_a_pull_keeps_links_within_the_tree(target: str) -> None:
+    plan = make_plan(tree({"d/": D, "d/link": f"l777 0 0 {target}", "d/up": "l777 0 0 ../x"}), tree(), PULL)
+    assert ([item.name for item in plan.send], plan.problems) == ([b"link", b"up"], [])
+
+
+# What the target had
+
+
+def test_a_plan_says_what_it_found_of_all_that_it_changes() -> None:
+    source = {"changed": F_TOUCHED, "mode": F_MODE, "new": F, "kind/": D, "folder": F, "same": F}
+    target = {"changed": F, "mode": F, "kind": F, "folder/": D, "folder/x": F_TOUCHED, "extra": F_NEW, "same": F}
+    plan = make_plan(tree(source), tree(target), order(delete_extras=True))
+    assert {path: plan.found_at(path).decode() for path in (b"changed", b"mode", b"kind", b"folder/x", b"extra")} == {
+        b"changed": F, b"mode": F, b"kind": F, b"folder/x": F_TOUCHED, b"extra": F_NEW,
+    }  # fmt: skip
+    assert plan.found_at(b"new") == plan.found_at(b"folder") == b""
+    assert make_plan(tree(source), tree(target, unread=1), PUSH).found_at(b"new") == UNKNOWN
+
+
 # The end that is to be like the source, where its home is, and whether the source is empty.
 REFUSED: dict[str, tuple[str, str, bool, str]] = {
     "the root": ("/", "/home/me", False, "root of the file system"),
@@ -529,6 +595,18 @@ REFUSED: dict[str, tuple[str, str, bool, str]] = {
     "a folder around it": ("/home", "/home/me", False, "home folder"),
     "a home at the root": ("/", "/", False, "root of the file system"),
     "an empty source": ("/data", "/home/me", True, "is empty"),
+    "keys": ("/home/me/.ssh", "/home/me", False, "hidden folder"),
+    "settings, however deep": ("/home/me/.config/nvim/lua", "/home/me", False, "hidden folder"),
+    "keys of a home that is elsewhere": ("/data/homes/me/.ssh", "/data/homes/me", False, "hidden folder"),
+    "another's keys": ("/home/you/.ssh", "/home/me", False, "hidden folder"),
+    "the administrator's keys": ("/root/.ssh", "/home/me", False, "hidden folder"),
+    "another's home": ("/home/you", "/home/me", False, "a home folder"),
+    "all homes, with one's own elsewhere": ("/home", "/data/me", False, "the whole machine uses"),
+    "the administrator's home": ("/root", "/home/me", False, "the whole machine uses"),
+    "what programs keep": ("/var/lib", "/home/me", False, "the whole machine uses"),
+    "the machine's settings": ("/etc", "/root", False, "operating system"),
+    "some of the machine's settings": ("/etc/nginx/sites", "/root", False, "operating system"),
+    "programs": ("/usr/local/bin", "/root", False, "operating system"),
 }
 
 
@@ -544,7 +622,11 @@ def test_deletion_is_refused_where_a_slip_costs_most(real: str, home: str, empty
 
 DELETABLE: dict[str, tuple[Tree, Tree]] = {
     "a folder in the home folder": (tree({"a": F}), tree({"b": F}, real="/home/me/x")),
-    "a name that only begins like it": (tree({"a": F}), tree({"b": F}, real="/home/m")),
+    "a name that only begins like it": (tree({"a": F}), tree({"b": F}, real="/data/m", home="/data/me")),
+    "a folder of its own at the top": (tree({"a": F}), tree({"b": F}, real="/workspace")),
+    "a website": (tree({"a": F}), tree({"b": F}, real="/var/www/site")),
+    "a hidden folder of a project": (tree({"a": F}), tree({"b": F}, real="/home/me/project/.cache")),
+    "another's project": (tree({"a": F}), tree({"b": F}, real="/home/you/project")),
     "an empty source and an empty target": (tree(), tree()),
     "an empty source and no target": (tree(), tree(kind="missing", folders={})),
     "a file": (tree(kind="file", folders={}), tree({"b": F})),

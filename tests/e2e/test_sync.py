@@ -68,7 +68,7 @@ def line(machine: Sshd) -> Iterator[ThreadedLine]:
 def make(path: Path, more: dict[bytes, Node] | None = None) -> Path:
     odd: dict[bytes, Node] = {name: File(10, number, 0o640, number) for number, name in enumerate(ODD_NAMES[:4])}
     inner: dict[bytes, Node] = {name: File(9, mtime=-1_000_000_007) for name in ODD_NAMES[4:]}
-    links: dict[bytes, Node] = {b"link": Link(b"/nowhere"), b"empty": Folder({}, 0o700, 5)}
+    links: dict[bytes, Node] = {b"link": Link(b"nowhere"), b"empty": Folder({}, 0o700, 5)}
     sub = Folder({**inner, **links}, 0o555, 1_234_567_890_123_456_789)
     put(os.fsencode(path), Folder({**odd, b"sub": sub, **(more or {})}))
     return path
@@ -105,6 +105,22 @@ async def test_push_and_pull_tell_what_they_did(server: Server, ours: Path, ther
     assert pulled.keys() == PULLED
     assert pulled == pulled | {"mode": "inline", "downloaded_files": FILES, "created_dirs": 2}
     check_equal(ours, tmp_path / "back")
+
+
+async def test_a_pull_takes_no_special_bits_and_no_links_that_lead_out(
+    server: Server, machine: Sshd, there: Path, tmp_path: Path
+) -> None:
+    entries: dict[bytes, Node] = {b"tool": File(5, 1, 0o4755), b"out": Link(b"/root/.ssh"), b"in": Link(b"tool")}
+    put(os.fsencode(there), Folder(entries))
+    own(machine, there)
+    os.chmod(there / "tool", 0o6755)
+    done = await server.call("sync_remote_to_local", remote_path=there.name, local_path=f"{tmp_path}/back")
+    assert [problem["path"] for problem in done["problems"]] == ["out"]
+    assert sorted(os.listdir(tmp_path / "back")) == ["in", "tool"]
+    assert (tmp_path / "back" / "tool").stat().st_mode & 0o7777 == 0o755
+    await server.call("sync_local_to_remote", local_path=str(there), remote_path=f"{there.name}/copy")
+    assert (there / "copy" / "tool").stat().st_mode & 0o7777 == 0o6755
+    assert os.readlink(there / "copy" / "out") == "/root/.ssh"
 
 
 async def test_a_single_file_goes_to_a_file_or_into_a_folder(server: Server, there: Path, tmp_path: Path) -> None:
@@ -196,6 +212,10 @@ async def test_deletion_is_refused_where_a_slip_would_cost_most(
         problem = await server.fail("sync_local_to_remote", **given | {"remote_path": target})
         assert problem["code"] == "bad_argument"
         assert "home folder" in problem["error"]
+    for target in ("~/.ssh", f"{machine.home}/.config/app", "/etc", "/home"):
+        problem = await server.fail("sync_local_to_remote", **given | {"remote_path": target})
+        assert problem["code"] == "bad_argument"
+        assert "confirm_delete=true" in problem["error"]
     assert (machine.home / ".ssh" / "authorized_keys").exists()
     (tmp_path / "empty" / "file").unlink()
     done = await server.call("sync_local_to_remote", **given, confirm_delete=True)
@@ -234,7 +254,7 @@ async def test_the_local_sandbox_is_pushed_to_and_pulled_from(server: Server, ou
     pushed = await server.call("sync_local_to_remote", local_path=str(ours), remote_path="local:in")
     assert pushed["uploaded_files"] == FILES
     printed = await server.output("cd in && find . -type f -printf x && readlink sub/link", sandbox_name="local")
-    assert printed == "xxxxxx/nowhere\n"
+    assert printed == "xxxxxxnowhere\n"
     pulled = await server.call(
         "sync_remote_to_local", remote_path="in", local_path=f"{tmp_path}/back", sandbox_name="local"
     )

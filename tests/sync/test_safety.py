@@ -454,6 +454,83 @@ async def test_whatever_is_said_of_a_small_file_it_ends_and_stays_inside(trap: T
     assert problems(await trap.pull(Evil({b"": {b"a": b"f644 4 5"}}))) == {}
 
 
+# Kinds and modes
+
+SENT_INSTEAD = {
+    "a link out": (b"/etc/passwd", LINK),
+    "a link up": (b"../outside/x", LINK),
+    "a link within": (b"other", LINK),
+    "a folder": (b"", 0o040755),
+    "a fifo": (b"", 0o010644),
+}
+
+
+@pytest.mark.parametrize(("data", "mode"), SENT_INSTEAD.values(), ids=SENT_INSTEAD)
+async def test_a_file_that_comes_as_something_else_is_refused(trap: Trap, data: bytes, mode: int) -> None:
+    evil = Evil({b"": {b"a": SMALL, b"other": SMALL}})
+    said = record(0, data, mode) + record(1, b"evil")
+    evil.answers["send"] = lambda asked: [(wire.FILES, said), (wire.DONE, b""), end()]
+    assert "not what its machine listed" in problems(await trap.pull(evil))["a"]
+    assert os.listdir(trap.target) == ["other"]
+
+
+async def test_a_link_is_the_one_that_was_listed(trap: Trap) -> None:
+    evil = Evil({b"": {b"link": b"l777 0 0 within", b"other": b"l777 0 0 within"}})
+    said = record(0, b"/etc/passwd", LINK) + record(1, b"evil")
+    evil.answers["send"] = lambda asked: [(wire.FILES, said), (wire.DONE, b""), end()]
+    assert problems(await trap.pull(evil)).keys() == {"link", "other"}
+    assert os.listdir(trap.target) == []
+
+
+async def test_modes_are_those_of_the_listing_and_never_make_a_program_run_as_another(trap: Trap) -> None:
+    modes = {b"a": b"f4755 4 0", b"b": b"f600 4 0", b"d": b"d3777 0 9"}
+    evil = Evil({b"": modes, b"d": {b"large": b"f6711 %d 7" % (5 * MIB), b"same": b"f4755 4 5000000000"}})
+
+    def send(asked: Asked) -> Iterable[Frame]:
+        count = len(list(names_in_order(asked.raw)))
+        yield wire.FILES, b"".join(record(number, b"evil", 0o106777) for number in range(count))
+        yield wire.DONE, b""
+        yield end()
+
+    evil.answers["send"] = send
+    # Of the same content, and so only given a mode.
+    put(os.fsencode(trap.target), Folder({b"d": Folder({b"same": File(4, 1, 0o644, 5 * 10**9)})}))
+    assert problems(await trap.pull(evil)) == {}
+    found = {os.fsdecode(path): seen.mode for path, seen in snapshot(os.fsencode(trap.target)).items()}
+    assert found == {"a": 0o755, "b": 0o600, "d": 0o777, "d/large": 0o711, "d/same": 0o755}
+
+
+async def test_a_single_file_has_no_special_bits_either(trap: Trap) -> None:
+    for size in (4, 5 * MIB):
+        evil = Evil(fields={"kind": "file", "path": "/x/f", "real": "/x/f", "meta": f"f6755 {size} 7"})
+        evil.answers["send"] = lambda asked: [(wire.FILES, record(0, b"evil", 0o106755)), (wire.DONE, b""), end()]
+        assert problems(await trap.pull(evil, path="/x/f")) == {}
+        assert trap.target.stat().st_mode & 0o7777 == 0o755
+        trap.target.unlink()
+    for meta in ("l777 0 0 /etc/passwd", "l777 0 0 within", "d755 0 0", ""):
+        evil = Evil(fields={"kind": "file", "path": "/x/f", "real": "/x/f", "meta": meta})
+        evil.answers["send"] = lambda asked: [(wire.FILES, record(0, b"/etc/passwd", LINK)), (wire.DONE, b""), end()]
+        assert isinstance(await trap.pull(evil, path="/x/f"), FileProblem)
+        assert not os.path.lexists(trap.target)
+
+
+async def test_links_that_lead_out_are_left_out_and_told(trap: Trap) -> None:
+    links = {b"home": b"l777 0 0 /root/.ssh", b"up": b"l777 0 0 ../outside", b"in": b"l777 0 0 d/x", b"d": b"d755 0 9"}
+    evil = Evil({b"": links, b"d": {b"up": b"l777 0 0 ../in", b"out": b"l777 0 0 ../../outside"}})
+
+    def send(asked: Asked) -> Iterable[Frame]:
+        for number, (folder, name) in enumerate(names_in_order(asked.raw)):
+            yield wire.FILES, record(number, evil.folders[folder][name].split(b" ", 3)[3], LINK)
+        yield wire.DONE, b""
+        yield end()
+
+    evil.answers["send"] = send
+    told = problems(await trap.pull(evil))
+    assert told.keys() == {"home", "up", "d/out"}
+    assert all("leads out" in reason for reason in told.values())
+    assert snapshot(os.fsencode(trap.target)).keys() == {b"in", b"d", b"d/up"}
+
+
 async def test_bytes_that_are_no_frames_are_a_cut_line(trap: Trap) -> None:
     for nonsense in (b"\xff" * 100, wire.HEADER.pack(2**31, wire.OUT, 1)):
         evil = Evil({b"": {b"a": SMALL}}, {"send": lambda asked, said=nonsense: [said]})

@@ -15,7 +15,8 @@ import pytest
 
 from remote_sandbox_mcp.core.errors import FileProblem
 from remote_sandbox_mcp.core.files import Problem
-from remote_sandbox_mcp.sync.unpacking import leads_out, pack, unpack
+from remote_sandbox_mcp.core.tree import leads_out
+from remote_sandbox_mcp.sync.unpacking import pack, unpack
 from tests.sync.trees import File, Folder, Link, Node, differences, put, snapshot
 
 MOST = 1 << 20
@@ -129,7 +130,7 @@ def test_what_no_copy_should_hold_is_left_out_and_told(place: Path, tmp_path: Pa
     ],
 )
 def test_links_may_lead_up_to_the_top_of_the_tree(where: bytes, target: str, expected: bool) -> None:
-    assert leads_out(where, target) is expected
+    assert leads_out(where, target.encode()) is expected
 
 
 def test_nothing_unpacked_runs_as_another_user(place: Path, tmp_path: Path) -> None:

@@ -11,10 +11,31 @@ from .files import Problem
 from .gate import Sieve
 from .ignore import Ignore
 from .transfer import Order
-from .tree import SECOND, Meta, Tree, child, read_meta, size_of
+from .tree import (
+    LEADS_OUT,
+    SECOND,
+    Meta,
+    Tree,
+    child,
+    has_special_bits,
+    leads_out,
+    read_meta,
+    size_of,
+    without_special_bits,
+)
 
 # Larger files are sent in parts, and by what has changed in them.
 LARGE = 1 << 20
+# Said of the target's entry where its folder could not be read as a whole: it is replaced without a comparison.
+UNKNOWN = b"?"
+# Where extras are deleted only for those who have said that they mean it; see precious_place.
+HOMES = ("/home", "/Users", "/var/home", "/export/home")
+ABOVE_OTHERS = (*HOMES, "/root", "/var", "/var/lib", "/opt", "/srv", "/mnt", "/media", "/tmp", "/var/tmp", "/private")
+OF_THE_SYSTEM = (
+    *("/bin", "/boot", "/dev", "/efi", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/proc", "/run", "/sbin"),
+    *("/snap", "/sys", "/usr", "/Applications", "/Library", "/System", "/private/etc", "/private/var/db"),
+)
+IN_HIDING = "a hidden folder of a home folder, where keys and settings are"
 
 
 class Item(NamedTuple):
@@ -56,9 +77,23 @@ class Plan:
     delete_files: list[bytes] = field(default_factory=list)
     delete_folders: list[bytes] = field(default_factory=list)
     finish: list[Attributes] = field(default_factory=list)
+    # Metas of what the target has where something is replaced, changed or deleted: it goes only if it is still that.
+    found: dict[bytes, bytes] = field(default_factory=dict)
+    # What stands for all others: nothing, where all of the target could be read.
+    otherwise_found: bytes = b""
     new_folders: int = 0
     skipped: int = 0
     problems: list[Problem] = field(default_factory=list)
+
+    def found_at(self, path: bytes) -> bytes:
+        """The meta of the target's entry when it was scanned; empty for none."""
+        return self.found.get(path, self.otherwise_found)
+
+    def found_of(self, items: list[Item]) -> list[bytes]:
+        """The same for many; often nothing was there at all."""
+        if not self.found:
+            return [self.otherwise_found] * len(items)
+        return [self.found_at(item.path) for item in items]
 
     @property
     def bytes(self) -> int:
@@ -74,12 +109,43 @@ def check_deletion(order: Order, source: Tree, target: Tree) -> None:
     if not order.delete_extras or order.confirmed:
         return
     hint = "set confirm_delete=true if that is really meant, or look first with dry_run=true"
-    inside = f"{target.home}/".startswith(f"{target.real.rstrip('/')}/")
-    if target.real == "/" or inside:
-        what = "the root of the file system" if target.real == "/" else "the home folder, or a folder around it"
+    if what := precious_place(target.real, target.home):
         raise BadArgument(f"delete_extras is refused: {target.real} is {what}; {hint}")
     if source.is_empty and target.kind == "dir" and not target.is_empty:
         raise BadArgument(f"delete_extras is refused: {source.path} is empty, so everything would be deleted; {hint}")
+
+
+def precious_place(real: str, home: str) -> str:
+    """What a folder is, in words, if much more than a project depends on what is in it; empty for all others.
+
+    >>> precious_place("/home/ann/.ssh", "/home/ann"), precious_place("/home/ann/work", "/home/ann")
+    ('a hidden folder of a home folder, where keys and settings are', '')
+    """
+    if real == "/":
+        return "the root of the file system"
+    if _is_within(home, real):
+        return "the home folder, or a folder around it"
+    if any(_is_within(real, folder) for folder in OF_THE_SYSTEM):
+        return "a folder of the operating system"
+    if real in ABOVE_OTHERS:
+        return "a folder that the whole machine uses"
+    if real.rpartition("/")[0] in HOMES:
+        return "a home folder"
+    return IN_HIDING if any(part.startswith(".") for part in _home_entry(real, home)) else ""
+
+
+def _home_entry(real: str, home: str) -> list[str]:
+    """The name right below a home folder, of whoever's, on the way to a folder."""
+    homes = [home, "/root", *(f"{folder}/{_first(real, folder)}" for folder in HOMES if _is_within(real, folder))]
+    return [_first(real, folder) for folder in homes if _is_within(real, folder)]
+
+
+def _first(path: str, folder: str) -> str:
+    return path[len(folder.rstrip("/")) :].strip("/").partition("/")[0]
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def make_plan(source: Tree, target: Tree, order: Order, sieve: Sieve | None = None) -> Plan:
@@ -90,17 +156,26 @@ def make_plan(source: Tree, target: Tree, order: Order, sieve: Sieve | None = No
         raise FileProblem("a listing holds an entry that cannot be read; its machine is broken or hostile") from None
 
 
+def source_entries(source: Tree, target: Tree, folder: bytes, order: Order) -> dict[bytes, bytes]:
+    """What the source has in a folder. Another machine does not decide who a program of ours runs as."""
+    ours = source.entries(folder)
+    special = [name for name, text in ours.items() if has_special_bits(text)] if order.crosses_machines else []
+    theirs = target.entries(folder) if special else {}
+    return {**ours, **{name: without_special_bits(ours[name], theirs.get(name, b"")) for name in special}}
+
+
 class _Planner:
     def __init__(self, source: Tree, target: Tree, order: Order, sieve: Sieve | None) -> None:
         self.sieve = sieve
         self.source = source
         self.target = target
+        self.order = order
         self.checksum = order.checksum
         self.deletes = order.delete_extras
         self.coarse = source.coarse or target.coarse
         # Another machine may name what it was told to leave out, such as this user's keys; it is not taken from there.
-        self.distrusts = bool(order.source.sandbox) and not order.target.sandbox and source.kind == "dir"
-        self.plan = Plan()
+        self.distrusts = order.is_pull and source.kind == "dir"
+        self.plan = Plan(otherwise_found=UNKNOWN if target.unread else b"")
         self.finished: set[bytes] = set()
         self.parents: dict[bytes, dict[bytes, bytes]] = {}
         self.ignore = Ignore([rule.encode("utf-8", "surrogateescape") for rule in order.rules])
@@ -124,8 +199,8 @@ class _Planner:
         return plan
 
     def compare(self, folder: bytes) -> None:
-        ours = self.wanted(folder)
         theirs = self.target.entries(folder)
+        ours = self.wanted(folder, theirs)
         before = self.size()
         for name, text in ours.items():
             found = theirs.get(name)
@@ -134,9 +209,11 @@ class _Planner:
             elif found == text and not self.checksum:
                 self.plan.skipped += not text.startswith(b"d")
             else:
-                self.compare_entry(folder, name, text, read_meta(found) if found is not None else None)
+                self.compare_entry(folder, name, text, found)
         if self.deletes:
-            for name in theirs.keys() - ours.keys():
+            # What the source has but is not taken from there is no extra.
+            told = self.source.entries(folder) if self.distrusts else ours
+            for name in theirs.keys() - told.keys():
                 self.delete(folder, name, theirs[name])
         if folder and self.size() != before:
             self.finish_again(folder)
@@ -147,19 +224,31 @@ class _Planner:
             return True
         return self.sieve is not None and self.sieve.closes(folder)
 
-    def wanted(self, folder: bytes) -> dict[bytes, bytes]:
-        found = self.source.entries(folder)
+    def wanted(self, folder: bytes, theirs: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        found = source_entries(self.source, self.target, folder, self.order)
         if self.distrusts:
-            out = self.ignore.leaves_out
-            found = {name: text for name, text in found.items() if not out(child(folder, name), text[:1] == b"d")}
+            found = self.believed(folder, found, theirs)
         return self.sieve.keep(folder, found, self.plan.problems) if self.sieve else found
+
+    def believed(self, folder: bytes, ours: dict[bytes, bytes], theirs: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """What another machine lists, without what was to be left out and without new links that lead out of the tree."""
+        out = self.ignore.leaves_out
+        taken = {name: text for name, text in ours.items() if not out(child(folder, name), text[:1] == b"d")}
+        for name in [name for name, text in taken.items() if text[:1] == b"l" and text != theirs.get(name)]:
+            if leads_out(folder, read_meta(taken[name]).target):
+                del taken[name]
+                self.plan.problems.append(Problem(child(folder, name).decode("utf-8", "surrogateescape"), LEADS_OUT))
+        return taken
 
     def size(self) -> int:
         plan = self.plan
         return len(plan.send) + len(plan.delete_files) + len(plan.delete_folders) + len(plan.clear) + plan.new_folders
 
-    def compare_entry(self, folder: bytes, name: bytes, text: bytes, found: Meta | None) -> None:
+    def compare_entry(self, folder: bytes, name: bytes, text: bytes, found_text: bytes | None) -> None:
         path, meta = child(folder, name), read_meta(text)
+        found = None if found_text is None else read_meta(found_text)
+        if found_text is not None and found is not None and found.kind != "d":
+            self.plan.found[path] = found_text
         if found is not None and found.kind != meta.kind and "d" in (found.kind, meta.kind):
             if not self.make_way(path, found):
                 return
@@ -230,8 +319,11 @@ class _Planner:
             for name, text in self.target.entries(folder).items():
                 path, kind = child(folder, name), read_meta(text).kind
                 if not self.ignore.leaves_out(path, kind == "d"):
+                    if kind == "d":
+                        folders.append(path)
+                    else:
+                        self.plan.found[path] = text
                     yield path, kind
-                    folders += [path] if kind == "d" else []
 
     def delete(self, folder: bytes, name: bytes, text: bytes) -> None:
         path, kind = child(folder, name), read_meta(text).kind
@@ -239,6 +331,7 @@ class _Planner:
             return
         if kind != "d":
             self.plan.delete_files.append(path)
+            self.plan.found[path] = text
             return
         for inner, inner_kind in self.below(path):
             (self.plan.delete_folders if inner_kind == "d" else self.plan.delete_files).append(inner)
@@ -248,6 +341,6 @@ class _Planner:
         """A folder whose content changes gets its time back in the end."""
         above, _, name = folder.rpartition(b"/")
         if above not in self.parents:
-            self.parents[above] = self.source.entries(above)
+            self.parents[above] = source_entries(self.source, self.target, above, self.order)
         if name in self.parents[above]:
             self.finish(folder, read_meta(self.parents[above][name]))

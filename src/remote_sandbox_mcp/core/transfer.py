@@ -41,6 +41,16 @@ class Order:
     confirmed: bool = False
 
     @property
+    def is_pull(self) -> bool:
+        """From a sandbox to this computer."""
+        return bool(self.source.sandbox) and not self.target.sandbox
+
+    @property
+    def crosses_machines(self) -> bool:
+        """From a sandbox to this computer or to another sandbox."""
+        return bool(self.source.sandbox) and self.source.sandbox != self.target.sandbox
+
+    @property
     def rules(self) -> tuple[str, ...]:
         return (*(DEFAULT_EXCLUDES if self.default_excludes else ()), *self.excludes)
 

@@ -16,6 +16,11 @@ FOLDER = struct.Struct(">HII")
 MOST_BYTES = 1 << 30
 SECOND = 10**9
 MOST = (1 << 63) - 1
+SPECIAL = 0o7000
+# A kind and three octal digits: a mode without special bits.
+PLAIN_HEAD = 4
+UP = b".."
+LEADS_OUT = "skipped: it is a link that leads out of the folder"
 
 
 class Meta(NamedTuple):
@@ -37,6 +42,8 @@ def read_meta(text: bytes) -> Meta:
     mode, size, mtime = int(fields[0][1:], 8), int(fields[1]), int(fields[2])
     if not (0 <= mode <= 0o7777 and 0 <= size <= MOST and -MOST <= mtime <= MOST):
         raise ValueError(text)
+    if size and kind != "f":
+        raise ValueError(text)
     return Meta(kind, mode, size, mtime, fields[3] if kind == "l" else b"")
 
 
@@ -46,6 +53,36 @@ def size_of(text: bytes) -> int:
     if size < 0:
         raise ValueError(size)
     return size
+
+
+def has_special_bits(text: bytes) -> bool:
+    """Whether a mode has more than three digits, which is quick to see."""
+    return text[PLAIN_HEAD : PLAIN_HEAD + 1] != b" "
+
+
+def without_special_bits(text: bytes, found: bytes) -> bytes:
+    """A meta without setuid, setgid and sticky bits. A folder keeps those that the target's own (`found`) has, too.
+
+    >>> without_special_bits(b"f4755 3 5", b""), without_special_bits(b"d2755 0 5", b"d2700 0 9")
+    (b'f755 3 5', b'd2755 0 5')
+    """
+    head, _, rest = text.partition(b" ")
+    if len(head) <= PLAIN_HEAD or text == found:
+        return text
+    kept = int(found.partition(b" ")[0][1:], 8) if head[:1] == found[:1] == b"d" else 0
+    return b"%s%o %s" % (head[:1], int(head[1:], 8) & ~(SPECIAL & ~kept), rest)
+
+
+def leads_out(folder: bytes, target: bytes) -> bool:
+    """Whether a link in a folder may end outside of the tree, whatever the other links of the tree are.
+
+    >>> leads_out(b"a", b"../b"), leads_out(b"a", b"../../b"), leads_out(b"a", b"b/..")
+    (False, True, True)
+    """
+    names = [name for name in target.split(b"/") if name not in (b"", b".")]
+    climbs = next((at for at, name in enumerate(names) if name != UP), len(names))
+    depth = len(folder.split(b"/")) if folder else 0
+    return target.startswith(b"/") or climbs > depth or UP in names[climbs:]
 
 
 def child(folder: bytes, name: bytes) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..core.plan import Item
 
 PORTION_BYTES = 8 << 20
+# What JSON makes of one byte at most.
+MOST_ESCAPED = 6
 
 
 def names_of(batch: list[Item]) -> bytes:
@@ -21,18 +23,19 @@ def names_of(batch: list[Item]) -> bytes:
     return b"\0".join([*fields, b""])
 
 
-def portions(parts: list[bytes]) -> Iterator[list[bytes]]:
-    """As many at once as are sure to fit into a frame."""
-    portion: list[bytes] = []
-    size = 0
-    for part in parts:
-        portion.append(part)
-        size += len(part)
-        if size >= PORTION_BYTES:
-            yield portion
-            portion, size = [], 0
-    if portion:
-        yield portion
+def wanted_of(batch: list[Item]) -> list[str]:
+    """What each has to be, as far/target.py reads it: the kind and mode of a file, all that is known of a link."""
+    return [item.text.partition(b" ")[0].decode() if item.text[:1] == b"f" else text_of(item.text) for item in batch]
+
+
+def portions(parts: list[bytes], found: Sequence[bytes] = ()) -> Iterator[tuple[list[bytes], list[str]]]:
+    """As many parts at once as are sure to fit into a frame, with what was found for each, if that is given."""
+    begin = size = 0
+    for at, part in enumerate(parts):
+        size += len(part) + (MOST_ESCAPED * len(found[at]) + len('"", ') if found else 0)
+        if size >= PORTION_BYTES or at == len(parts) - 1:
+            yield parts[begin : at + 1], list(map(text_of, found[begin : at + 1]))
+            begin, size = at + 1, 0
 
 
 def batches(items: list[Item], most: int, size: int) -> Iterator[list[Item]]:

@@ -176,6 +176,10 @@ class Ends:
             raise FileProblem(f"{self.source.place} does not exist", "ENOENT")
         if source.kind != "file":
             raise FileProblem(f"{self.source.place} is neither a file nor a folder", "not_a_file")
+        if not source.meta.startswith(b"f"):
+            raise FileProblem(
+                f"{self.source.place}: its machine calls it a file, and describes something else", "hostile"
+            )
         # A link that its user named is followed, here as where it leads to a folder.
         self.source.root, real_name = posixpath.split(source.real)
         found = await self.target.look()

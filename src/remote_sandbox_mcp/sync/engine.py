@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
+from collections.abc import Sequence
+from typing import Any
 
 from ..backends.outpost.far.target import ATTRIBUTES
 from ..core.errors import FileProblem
-from ..core.plan import Attributes, Plan, check_deletion, make_plan
+from ..core.plan import Attributes, Plan, check_deletion, make_plan, source_entries
 from ..core.transfer import Headway, Listener, Order, Outcome, unheard
 from ..core.tree import Tree, read_meta
 from .batches import batches, names_of, portions
@@ -93,11 +95,13 @@ class Synchronization:
     def _finish_again(self, plan: Plan) -> None:
         """What is put into a folder changes its time, also where that was decided late; it gets it back in the end."""
         assert self.source_tree is not None
+        assert self.target_tree is not None
         finished = {item.path for item in plan.finish}
         sent = {item.folder for item, _ in plan.doubtful} & {item.folder for item in plan.send}
         for folder in sent - finished - {b""}:
             above, _, name = folder.rpartition(b"/")
-            if found := self.source_tree.entries(above).get(name):
+            entries = source_entries(self.source_tree, self.target_tree, above, self.order)
+            if found := entries.get(name):
                 meta = read_meta(found)
                 plan.finish.append(Attributes(folder, meta.mode, meta.mtime))
         plan.finish.sort(key=lambda item: (-item.path.count(b"/"), item.path))
@@ -151,28 +155,39 @@ class Synchronization:
         leftovers = [path.encode("utf-8", "surrogateescape") for path in self.target_tree.leftovers]
         if plan.clear:
             await self._tell("tidy", _below(plan.clear, leftovers), b"\0")
-            await self._tell("clear", plan.clear, b"\0")
+            await self._tell("clear", plan.clear, b"\0", paths=plan.clear)
         if plan.send:
-            self._sending = Sending(self.ends, self.chunks, self.tally, meter, self._bridge)
-            await self._sending.send(plan.send)
+            self._sending = Sending(self.ends, plan, self.chunks, self.tally, meter, self._bridge)
+            await self._sending.send()
         meter.phase = "deleting" if plan.delete_files or plan.delete_folders else meter.phase
         meter.tell(time.monotonic(), always=True)
-        await self._tell("touch", self._packed(plan.touch))
+        await self._tell("touch", self._packed(plan.touch), paths=[item.path for item in plan.touch])
         # Before what they lie in is removed or gets its time, after what could be resumed.
         await self._tell("tidy", leftovers, b"\0")
-        await self._tell("delete", plan.delete_files, b"\0", end=b"\0\0")
+        await self._tell("delete", plan.delete_files, b"\0", end=b"\0\0", paths=plan.delete_files)
         await self._tell("delete", plan.delete_folders, b"\0", begin=b"\0\0")
         await self._tell("finish", self._packed(plan.finish))
         if self.target_tree.kind == "missing" and not self.ends.target.name and not plan.finish:
             self.tally.hear(await self.ends.target.ask("finish", root=self.ends.target.root_name))
 
     async def _tell(
-        self, verb: str, parts: list[bytes], between: bytes = b"", *, begin: bytes = b"", end: bytes = b""
+        self,
+        verb: str,
+        parts: list[bytes],
+        between: bytes = b"",
+        *,
+        begin: bytes = b"",
+        end: bytes = b"",
+        paths: Sequence[bytes] = (),
     ) -> None:
-        """Ask the target for all of these, in as many requests as they take."""
-        for portion in portions(parts):
+        """Ask the target for all of these, in as many requests as they take.
+
+        Where `paths` are given, one for each part, what was found there goes along: what has changed since is kept.
+        """
+        for portion, found in portions(parts, [self.plan.found_at(path) for path in paths]):
             raw = begin + between.join(portion) + end
-            reply = self.tally.hear(await self.ends.target.ask(verb, raw, root=self.ends.target.root_name))
+            order: dict[str, Any] = {"found": found} if paths else {}
+            reply = self.tally.hear(await self.ends.target.ask(verb, raw, root=self.ends.target.root_name, **order))
             if verb == "delete":
                 self.tally.deleted_files += reply.number("files")
                 self.tally.deleted_dirs += reply.number("dirs")

@@ -16,6 +16,7 @@ from ..core.errors import FileProblem
 from ..core.pieces import Matcher, Span, joined
 from ..core.plan import Item
 from ..core.tree import child
+from .batches import text_of
 from .streams import NEXT_DOOR, Stream, Streams
 from .tempo import Meter
 from .together import Together
@@ -39,9 +40,11 @@ class LargeFile:
     """The way of one large file to its target."""
 
     def __init__(
-        self, item: Item, target_name: bytes, streams: Streams, meter: Meter, chunks: Chunks, where: str
+        self, item: Item, target_name: bytes, found: bytes, streams: Streams, meter: Meter, chunks: Chunks, where: str
     ) -> None:
         self.item = item
+        # What the target had in its place when it was scanned.
+        self.found = found
         self.streams = streams
         self.meter = meter
         self.chunks = chunks
@@ -108,6 +111,7 @@ class LargeFile:
         changed = now.number("size") != self.size or now.number("mtime") != meta.mtime
         size = min(self.size, now.number("size"))
         order: dict[str, Any] = {"mode": meta.mode, "mtime": meta.mtime, "size": size, "uses_old": bool(self.index)}
+        order["found"] = text_of(self.found)
         try:
             reply = await stream.target.begin("commit", self.key, root=self.streams.target_root, **order)
         except FileProblem as problem:
@@ -150,7 +154,7 @@ class LargeFile:
         return stream
 
     async def _send_part(self, stream: Stream, offset: int, length: int) -> None:
-        await self.streams.carry(stream, "part", self.raw, self.key, offset=offset, length=length)
+        await self.streams.carry(stream, "part", self.raw, self.key, {"large": True}, offset=offset, length=length)
         self._arrived(length)
 
     def _arrived(self, length: int) -> None:

@@ -10,8 +10,8 @@ from functools import partial
 from ..core.errors import FileProblem, SandboxError
 from ..core.files import Problem
 from ..core.lane import Lane
-from ..core.plan import LARGE, Item
-from .batches import batches, names_of, text_of
+from ..core.plan import LARGE, Item, Plan
+from .batches import batches, names_of, text_of, wanted_of
 from .ends import Ends
 from .large import Chunks, LargeFile
 from .streams import NEXT_DOOR, Stream, Streams
@@ -31,16 +31,20 @@ Bridging = Callable[[Lane], Awaitable[Lane]]
 class Sending:
     """From the first lane that is opened for it to the last answer."""
 
-    def __init__(self, ends: Ends, chunks: Chunks, tally: Tally, meter: Meter, bridge: Bridging | None) -> None:
+    def __init__(
+        self, ends: Ends, plan: Plan, chunks: Chunks, tally: Tally, meter: Meter, bridge: Bridging | None
+    ) -> None:
         self.ends = ends
+        self.plan = plan
         self.chunks = chunks
         self.tally = tally
         self.meter = meter
         self._bridge = bridge
         self.bridged: list[Lane] = []
 
-    async def send(self, items: list[Item]) -> None:
-        """All of these. Raises FileProblem where nothing more can be written, Unreachable."""
+    async def send(self) -> None:
+        """All that is planned. Raises FileProblem where nothing more can be written, Unreachable."""
+        items = self.plan.send
         streams = await self._open_streams(items)
         small = [item for item in items if item.size <= LARGE]
         large = [item for item in items if item.size > LARGE]
@@ -84,8 +88,11 @@ class Sending:
         await asyncio.gather(*(lane.close() for lane in bridged))
 
     async def _send_batch(self, streams: Streams, stream: Stream, batch: list[Item]) -> None:
+        expected = {"wanted": wanted_of(batch), "found": list(map(text_of, self.plan.found_of(batch)))}
         try:
-            said, arrived = await streams.carry(stream, "send", names_of(batch), self.ends.target_names(batch))
+            said, arrived = await streams.carry(
+                stream, "send", names_of(batch), self.ends.target_names(batch), expected
+            )
         except FileProblem as problem:
             for item in batch:
                 self.tally.note(Problem(text_of(item.path), str(problem)))
@@ -106,9 +113,9 @@ class Sending:
 
     async def _send_one_large(self, streams: Streams, item: Item) -> None:
         where = f"{self.ends.target.place.sandbox}:{self.ends.target.root}"
-        name = self.ends.target.name or item.name
+        name, found = self.ends.target.name or item.name, self.plan.found_at(item.path)
         try:
-            told = await LargeFile(item, name, streams, self.meter, self.chunks, where).carry()
+            told = await LargeFile(item, name, found, streams, self.meter, self.chunks, where).carry()
             if told:
                 self.tally.note(Problem(text_of(item.path), told))
             self.tally.sent += 1

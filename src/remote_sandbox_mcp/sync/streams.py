@@ -75,12 +75,14 @@ class Streams:
         self._changed.set()
 
     async def carry(
-        self, stream: Stream, verb: str, raw: bytes, target_raw: bytes, **order: Any
+        self, stream: Stream, verb: str, raw: bytes, target_raw: bytes, expected: dict[str, Any], **order: Any
     ) -> tuple[Reply, Reply]:
-        """One item: what the source said of it, and what the target made of it. Raises FileProblem, Unreachable."""
+        """One item: what the source said of it, and what the target made of it. Raises FileProblem, Unreachable.
+
+        `expected` tells the target what comes, so that it need not take the source's word for it.
+        """
         number, way = next(numbers), self.squeeze.way
-        large = verb == "part"
-        received = stream.target.begin("receive", target_raw, number=number, root=self.target_root, large=large)
+        received = stream.target.begin("receive", target_raw, number=number, root=self.target_root, **expected)
         if stream.bridged:
             order["bridged"] = True
         to = None if stream.bridged else stream.target

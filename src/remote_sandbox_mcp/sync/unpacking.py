@@ -14,10 +14,10 @@ from ..backends.outpost.far.target import NEW
 from ..backends.outpost.far.tree import BadName, Root, checked
 from ..core.errors import FileProblem
 from ..core.files import Problem
+from ..core.tree import LEADS_OUT, leads_out
 
 BLOCK, PIECE = 512, 1 << 20
 KINDS = {tarfile.FIFOTYPE: "a fifo", tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device"}
-UP = ".."
 # What is said of an entry beforehand: its name and more. No path is this long; to read more could take for ever.
 SAYINGS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, *tarfile.GNU_TYPES[:2])
 LONGEST_SAYING = 8192
@@ -128,13 +128,13 @@ class _Unpacking:
         elif member.isfile():
             self.measure(member.size)
             self.write(archive, member, self.root.folder(folder, make=True), checked(name))
-        elif member.issym() and not leads_out(folder, member.linkname):
+        elif member.issym() and not leads_out(folder, to_bytes(member.linkname)):
             os.symlink(to_bytes(member.linkname), checked(name), dir_fd=self.root.folder(folder, make=True))
         elif member.islnk():
             self.name_again(member, folder, checked(name))
         else:
-            outside = "a link that leads out of the folder" if member.issym() else KINDS.get(member.type, "no file")
-            self.problems.append(Problem(member.name.removeprefix("./"), f"skipped: it is {outside}"))
+            reason = LEADS_OUT if member.issym() else f"skipped: it is {KINDS.get(member.type, 'no file')}"
+            self.problems.append(Problem(member.name.removeprefix("./"), reason))
 
     def measure(self, size: int) -> None:
         self.total += size
@@ -176,15 +176,3 @@ def split(path: str) -> tuple[bytes, bytes]:
     if path.startswith("/") or b".." in names:
         raise BadName(f"{path!r} is not a place in the folder")
     return b"/".join(names[:-1]), b"".join(names[-1:])
-
-
-def leads_out(folder: bytes, target: str) -> bool:
-    """Whether a link in a folder may end outside of the tree, whatever the other links of the tree are.
-
-    >>> leads_out(b"a", "../b"), leads_out(b"a", "../../b"), leads_out(b"a", "b/..")
-    (False, True, True)
-    """
-    names = [name for name in target.split("/") if name not in ("", ".")]
-    climbs = next((at for at, name in enumerate(names) if name != UP), len(names))
-    depth = len(folder.split(b"/")) if folder else 0
-    return target.startswith("/") or climbs > depth or UP in names[climbs:]

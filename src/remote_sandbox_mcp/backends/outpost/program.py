@@ -10,7 +10,7 @@ from ... import core
 from ...core.shell import quote
 
 OUTPOST = ("wire", "place", "output", "family", "look", "feed", "keeper", "files", "worker", "post")
-LANE = ("wire", "place", "ignore", "tree", "chunks", "source", "large", "target", "bridge", "lane")
+LANE = ("wire", "place", "ignore", "tree", "chunks", "source", "expected", "large", "target", "bridge", "lane")
 # Sent when the first job is asked about, into the outpost's own namespace; and the program that each job has.
 JOBS = (
     "jobrecord",

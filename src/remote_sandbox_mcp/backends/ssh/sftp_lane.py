@@ -175,10 +175,8 @@ class SftpLane:
         """The top folder is made where it is missing."""
         target = self._target(request.root)
         await target.root.folder(b"", make=True)
-        if verb in LARGE:
-            end: dict[str, Any] = await getattr(target.large, verb)(request.order, request.raw)
-        else:
-            end = await getattr(target, verb)(request.raw)
+        does = getattr(target.large if verb in LARGE else target, verb)
+        end: dict[str, Any] = await does(request.order, request.raw)
         return end
 
     def _source(self, root: str) -> Source:

@@ -6,9 +6,11 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..outpost.far.expected import UNKNOWN
 from ..outpost.far.source import PIECE
 from ..outpost.far.tree import PARTIAL, BadName, Refusal, checked
-from .sftp_remote import Remote, attributes, check_file
+from .sftp import to_bytes
+from .sftp_remote import SECOND, Remote, attributes, check_file
 from .sftp_root import Root
 
 if TYPE_CHECKING:
@@ -96,12 +98,15 @@ class LargeFiles:
         """All parts are there: put it in place."""
         large = self.large.pop(raw)
         size, mtime = int(order["size"]), int(order["mtime"])
+        found = to_bytes(str(order.get("found", UNKNOWN.decode())))
         attrs = attributes(int(order["mode"]), mtime, size)
         try:
             await self.remote.ask_all(large.file.setstat(attrs), _sync(large.file), large.file.close())
         except OSError as problem:
             raise await self.remote.explain(problem, self.root.full(large.folder), size) from None
         where = await self.root.folder(large.folder, make=True)
+        coming = b"f %d %d" % (size, mtime // SECOND * SECOND)
+        await self.remote.check_still(where + b"/" + large.name, found, coming)
         await self.remote.put_in_place(where + b"/" + large.partial, where + b"/" + large.name)
         return {"state": f"{attrs.mtime:x}-{size:x}"}
 

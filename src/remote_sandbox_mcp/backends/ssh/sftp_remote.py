@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..outpost.client import LineLost
+from ..outpost.far.expected import EDITED, UNKNOWN, link_of
 from .sftp import explain, look_at, read_piece, replace
 from .sftp_many import AT_ONCE, end
 
@@ -98,6 +99,29 @@ class Remote:
     async def look(self, path: bytes) -> asyncssh.SFTPAttrs | None:
         """What is there, itself and not what it leads to; None where there is nothing."""
         return await self.ask(look_at(self.client, path))
+
+    async def check_still(self, path: bytes, *metas: bytes) -> None:
+        """Raise OSError where an entry is none of these by now: its user has changed it since the scan."""
+        await self.compare(path, await self.look(path), *metas)
+
+    async def compare(self, path: bytes, now: asyncssh.SFTPAttrs | None, *metas: bytes) -> None:
+        """The same for what has been looked at. What is gone has nothing to lose; only files and links are compared."""
+        if now is None or UNKNOWN in metas:
+            return
+        if stat.S_ISLNK(now.permissions or 0):
+            link = await self.ask(self.client.readlink(path))
+            if link in map(link_of, metas):
+                return
+            try:
+                # A single file was looked at through the link that its user named.
+                now = await self.ask(self.client.stat(path))
+            except OSError:
+                raise OSError(errno.ESTALE, EDITED) from None
+        elif not stat.S_ISREG(now.permissions or 0):
+            return
+        told = b" %d %d" % (now.size or 0, nanoseconds(now))
+        if not any(meta.startswith(b"f") and meta.endswith(told) for meta in metas):
+            raise OSError(errno.ESTALE, EDITED)
 
     async def list_folder(self, folder: bytes) -> dict[bytes, asyncssh.SFTPAttrs]:
         """A folder's entries by name, in order."""

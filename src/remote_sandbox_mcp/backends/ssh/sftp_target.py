@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import secrets
 import stat
 import struct
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..outpost.far.source import ENTRY, LARGEST_WHOLE, names_in_order
+from ..outpost.far.expected import UNKNOWN, Expected, expected_entries, with_found
+from ..outpost.far.source import ENTRY, LARGEST_WHOLE
 from ..outpost.far.target import ATTRIBUTES
 from ..outpost.far.tree import FOREIGN_S, OURS, BadName, Problems, Refusal, checked, child
 from ..outpost.far.wire import FILES, PART
+from .sftp import look_at
 from .sftp_large import LargeFiles
 from .sftp_many import each
-from .sftp_remote import Remote, attributes, check_file
+from .sftp_remote import SECOND, Remote, attributes, check_file
 from .sftp_root import Root, from_the_deepest
+
+if TYPE_CHECKING:
+    import asyncssh
 
 
 class Target:
@@ -37,30 +43,47 @@ class Target:
 
     # Small entries
 
-    async def put(self, folder: bytes, name: bytes, mode: int, mtime: int, data: bytes) -> None:
-        """Write under a name of our own, then rename: the old file is there until the new one is."""
+    async def put(self, folder: bytes, name: bytes, expected: Expected, mtime: int, data: bytes) -> None:
+        """Write under a name of our own, then rename: the old file is there until the new one is.
+
+        What the old one is by then is compared with what the scan found; it may also be what comes.
+        """
         where = await self.root.folder(folder, make=True)
         self._made += 1
-        fresh = where + b"/" + self._stem + b"%d" % self._made
+        fresh, final = where + b"/" + self._stem + b"%d" % self._made, where + b"/" + checked(name)
+        coming = expected.described(mtime // SECOND * SECOND, len(data))
         async with self.remote.places:
             try:
-                await self.root.within(folder, lambda: self._create(fresh, mode, mtime, data))
-                await self.remote.put_in_place(fresh, where + b"/" + checked(name))
+                now = await self.root.within(folder, lambda: self._create(fresh, final, expected, mtime, data))
+                try:
+                    await self.remote.compare(final, now, expected.found, coming)
+                except OSError:
+                    await self._remove_fresh(fresh)
+                    raise
+                await self.remote.put_in_place(fresh, final)
             except OSError as problem:
                 raise await self._explain(problem, where, name, len(data)) from None
 
-    async def _create(self, fresh: bytes, mode: int, mtime: int, data: bytes) -> None:
-        if stat.S_ISLNK(mode):
-            await self.remote.link(data, fresh)
-            return
-        file = await self.remote.create(fresh, mode & 0o777)
+    async def _create(
+        self, fresh: bytes, final: bytes, expected: Expected, mtime: int, data: bytes
+    ) -> asyncssh.SFTPAttrs | None:
+        """What is at its final place then: to ask for it at once with the last of the writing takes no time."""
+        if expected.link is not None:
+            await self.remote.link(expected.link, fresh)
+            return await self.remote.look(final)
+        file = await self.remote.create(fresh, expected.mode & 0o777)
         try:
-            steps = (file.setstat(attributes(mode, mtime)), file.close())
-            await self.remote.ask_all(*self.remote.writes(file, 0, data), *steps)
+            steps = (file.setstat(attributes(expected.mode, mtime)), file.close(), look_at(self.remote.client, final))
+            *_, now = await self.remote.ask_all(*self.remote.writes(file, 0, data), *steps)
         except OSError:
-            with contextlib.suppress(OSError):
-                await self.remote.ask(self.remote.client.remove(fresh))
+            await self._remove_fresh(fresh)
             raise
+        found: asyncssh.SFTPAttrs | None = now
+        return found
+
+    async def _remove_fresh(self, fresh: bytes) -> None:
+        with contextlib.suppress(OSError):
+            await self.remote.ask(self.remote.client.remove(fresh))
 
     async def _explain(self, problem: OSError, where: bytes, name: bytes, size: int = 0) -> OSError:
         if problem.errno == errno.EIO and await self._is_folder(where + b"/" + name):
@@ -73,16 +96,16 @@ class Target:
 
     # Deletions
 
-    async def clear(self, raw: bytes) -> dict[str, Any]:
+    async def clear(self, order: dict[str, Any], raw: bytes) -> dict[str, Any]:
         """Remove what is in the way of something of another kind: files, links and empty folders."""
-        problems = Problems()
+        problems, found = Problems(), dict(with_found(order, _paths(raw)))
         folders: list[bytes] = []
 
         async def clear_one(path: bytes) -> None:
             if path and await self._is_folder(self.root.full(path)):
                 folders.append(path)
             else:
-                await self._remove_file(path)
+                await self._remove_file(path, found[path])
 
         await _try_each(_paths(raw), clear_one, problems)
         for level in from_the_deepest(folders):
@@ -90,15 +113,17 @@ class Target:
         self.root.forget()
         return problems.fields()
 
-    async def _remove(self, path: bytes, how: Callable[[bytes], Awaitable[None]]) -> None:
+    async def _remove(self, path: bytes, how: Callable[[bytes], Awaitable[None]], found: bytes = UNKNOWN) -> None:
         folder, _, name = path.rpartition(b"/")
         full = await self.root.folder(folder) + b"/" + checked(name)
         async with self.remote.places:
+            if found != UNKNOWN:
+                await self.remote.check_still(full, found)
             await self.root.within(folder, lambda: self.remote.ask(how(full)))
 
-    async def _remove_file(self, path: bytes) -> None:
+    async def _remove_file(self, path: bytes, found: bytes) -> None:
         try:
-            await self._remove(path, self.remote.client.remove)
+            await self._remove(path, self.remote.client.remove, found)
         except OSError as problem:
             raise await self._explain(problem, self.root.path, path) from None
 
@@ -111,14 +136,15 @@ class Target:
                 raise OSError(errno.ENOTEMPTY, "Directory not empty") from None
             raise
 
-    async def delete(self, raw: bytes) -> dict[str, Any]:
+    async def delete(self, order: dict[str, Any], raw: bytes) -> dict[str, Any]:
         """Files first, then folders from the deepest up; a folder that still holds something is left alone."""
         files, _, folders = raw.partition(b"\0\0")
         problems, gone = Problems(), {"files": 0, "dirs": 0}
+        found = dict(with_found(order, _paths(files)))
 
         async def delete_file(path: bytes) -> None:
             with contextlib.suppress(FileNotFoundError):
-                await self._remove_file(path)
+                await self._remove_file(path, found[path])
                 gone["files"] += 1
 
         async def delete_folder(path: bytes) -> None:
@@ -138,7 +164,7 @@ class Target:
 
     # Folders, attributes, leftovers
 
-    async def finish(self, raw: bytes) -> dict[str, Any]:
+    async def finish(self, order: dict[str, Any], raw: bytes) -> dict[str, Any]:
         """Give folders their modes and times, from the deepest up, now that nothing more is put into them."""
         problems, there, made = Problems(), [], 0
         wanted = {path: (mode, mtime) for mode, mtime, path in _attributes(raw)}
@@ -159,21 +185,24 @@ class Target:
         self.root.forget()
         return {**problems.fields(), "made": made}
 
-    async def touch(self, raw: bytes) -> dict[str, Any]:
+    async def touch(self, order: dict[str, Any], raw: bytes) -> dict[str, Any]:
         """Give files whose content is right the mode and time that they should have."""
         problems = Problems()
         wanted = {path: (mode, mtime) for mode, mtime, path in _attributes(raw)}
+        found = dict(with_found(order, list(wanted)))
 
         async def touch_one(path: bytes) -> None:
             folder, _, name = path.rpartition(b"/")
             full = await self.root.folder(folder) + b"/" + checked(name)
-            check_file(await self.remote.ask(self.remote.client.lstat(full)))
+            now = await self.remote.ask(self.remote.client.lstat(full))
+            check_file(now)
+            await self.remote.compare(full, now, found[path])
             await self.remote.ask(self.remote.client.setstat(full, attributes(*wanted[path])))
 
         await _try_each(list(wanted), touch_one, problems)
         return problems.fields()
 
-    async def tidy(self, raw: bytes) -> dict[str, Any]:
+    async def tidy(self, order: dict[str, Any], raw: bytes) -> dict[str, Any]:
         """Remove what an earlier transfer could not put in place; only its age says that nobody still writes it."""
         removed = 0
 
@@ -222,7 +251,7 @@ class Receiving:
         self.key = raw if order.get("large") else b""
         # Frames that are being dealt with.
         self.pending: set[asyncio.Task[None]] = set()
-        self._names = [] if order.get("large") else list(names_in_order(raw))
+        self._order, self._raw = order, raw
         self._problems = Problems()
         self._files = self._bytes = 0
         self._failure: Refusal | None = None
@@ -247,19 +276,25 @@ class Receiving:
         except (struct.error, KeyError, IndexError, ValueError) as problem:
             self._failure = Refusal("broken", f"what came is not what was announced ({type(problem).__name__})")
 
-    def _entries(self, body: bytes) -> Iterator[tuple[bytes, bytes, int, int, bytes]]:
+    @functools.cached_property
+    def _expected(self) -> list[tuple[bytes, bytes, Expected]]:
+        """Raises Refusal, KeyError."""
+        return expected_entries(self._order, self._raw)
+
+    def _entries(self, body: bytes) -> Iterator[tuple[tuple[bytes, bytes, Expected], int, int, bytes]]:
         at = 0
         while at < len(body):
             number, mode, mtime, length = ENTRY.unpack_from(body, at)
             at += ENTRY.size + length
             if at > len(body) or length > LARGEST_WHOLE:
                 raise struct.error
-            yield *self._names[number], mode, mtime, body[at - length : at]
+            yield self._expected[number], mode, mtime, body[at - length : at]
 
-    async def _put(self, entry: tuple[bytes, bytes, int, int, bytes]) -> None:
-        folder, name, mode, mtime, data = entry
+    async def _put(self, entry: tuple[tuple[bytes, bytes, Expected], int, int, bytes]) -> None:
+        (folder, name, expected), mode, mtime, data = entry
         try:
-            await self._find_target().put(folder, checked(name), mode, mtime, data)
+            expected.check(mode, data)
+            await self._find_target().put(folder, checked(name), expected, mtime, data)
             self._files += 1
             self._bytes += len(data)
         except (OSError, BadName) as problem:

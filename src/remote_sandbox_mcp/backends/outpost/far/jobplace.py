@@ -6,22 +6,37 @@ import shutil
 import stat
 
 from .jobrecord import is_job_folder, read_json, write_whole
-from .place import base_folder, candidates, is_private, to_bytes, to_text
+from .place import base_folder, candidates, is_elsewhere, is_private, machine_name, node_name, to_bytes, to_text
 
 JOB_NAME = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
 SESSION_NAME = re.compile(r"[\w,][\w@%+=,-]{0,59}\Z")
 
 
-def node_name() -> str:
-    """Homes are often shared by several machines: each has its own jobs."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", os.uname().nodename.partition(".")[0]) or "here"
+def job_shelves() -> "list[tuple[bytes, bool]]":
+    """Folders with a folder for each machine, and whether what is there survives a reboot."""
+    at_home = os.path.join(os.path.expanduser(b"~"), b".local/state/remote-sandbox/jobs")
+    return [(at_home, True)] + [(os.path.join(base, b"jobs"), False) for base in candidates()]
 
 
-def job_roots() -> "list[tuple[bytes, bool]]":
-    """Where jobs are looked for, and whether what is there survives a reboot."""
+def own_roots() -> "list[tuple[bytes, bool]]":
+    """Where jobs are made. Homes are often shared by several machines: each has its own folder."""
+    own = ("%s-%s" % (node_name(), machine_name())).encode()
+    return [(os.path.join(shelf, own), lasting) for shelf, lasting in job_shelves()]
+
+
+def job_roots(of_all: bool = False) -> "list[bytes]":
+    """Where jobs are looked for, our own folders first: those that may have jobs of this machine, or all.
+
+    Machines of the same short name had one folder before; and a machine may get another full name.
+    """
+    roots = [root for root, _ in own_roots()]
     node = node_name().encode()
-    at_home = os.path.join(os.path.expanduser(b"~"), b".local/state/remote-sandbox/jobs", node)
-    return [(at_home, True)] + [(os.path.join(base, b"jobs", node), False) for base in candidates()]
+    for shelf, _ in job_shelves():
+        for name in sorted(os.listdir(shelf)) if is_private(shelf) else []:
+            root = os.path.join(shelf, name)
+            if (of_all or name == node or name.startswith(node + b"-")) and root not in roots:
+                roots.append(root)
+    return roots
 
 
 def make_root(root: bytes) -> None:
@@ -44,7 +59,7 @@ def make_root(root: bytes) -> None:
 def make_job_folder(files: "dict[bytes, bytes]") -> "tuple[bytes, bool]":
     """A folder without its name yet, with these files, in the first place that has room; raises OSError."""
     trouble = OSError(2, "no folder for jobs")
-    for root, lasting in job_roots():
+    for root, lasting in own_roots():
         folder = os.path.join(root, b".new-" + os.urandom(8).hex().encode())
         try:
             if not lasting:
@@ -61,9 +76,10 @@ def make_job_folder(files: "dict[bytes, bytes]") -> "tuple[bytes, bool]":
 
 
 def find_job(job_id: str) -> "bytes | None":
+    """A job by its id, also one of another machine that has the same home."""
     if not JOB_NAME.match(job_id):
         return None
-    for root, _ in job_roots():
+    for root in job_roots(of_all=True):
         folder = os.path.join(root, job_id.encode())
         if is_private(root) and is_job_folder(folder):
             return folder
@@ -73,11 +89,13 @@ def find_job(job_id: str) -> "bytes | None":
 def all_jobs() -> "list[tuple[float, bytes]]":
     """Every job of this machine with the time of its start, newest first."""
     found = []
-    for root, _ in job_roots():
+    for root in job_roots():
         for name in os.listdir(root) if is_private(root) else []:
             folder = os.path.join(root, name)
             if JOB_NAME.match(to_text(name)) and is_job_folder(folder):
-                found.append((float(read_json(folder, b"order").get("ordered", 0.0)), folder))
+                order = read_json(folder, b"order")
+                if not is_elsewhere(order):
+                    found.append((float(order.get("ordered", 0.0)), folder))
     return sorted(found, reverse=True)
 
 
@@ -99,13 +117,24 @@ def note_session(folder: bytes, session: str) -> None:
 
 
 def newest_of(session: str) -> "bytes | None":
-    """The newest job that had exactly this session."""
+    """The newest job of this machine that had exactly this session."""
     if not SESSION_NAME.match(session):
         return None
-    noted = [folder for root, _ in job_roots() for folder in [read_session(root, session)] if folder]
+    noted = [folder for folder in sessions_in(job_roots(), session) if not is_elsewhere(read_json(folder, b"order"))]
     if not noted:
         noted = [folder for _, folder in all_jobs() if read_json(folder, b"order").get("session") == session]
     return max(noted, key=lambda folder: float(read_json(folder, b"order").get("ordered", 0.0))) if noted else None
+
+
+def sessions_in(roots: "list[bytes]", session: str) -> "list[bytes]":
+    """The newest job of a session in each of the folders that have one."""
+    return [folder for folder in (read_session(root, session) for root in roots) if folder]
+
+
+def session_elsewhere(session: str) -> "bytes | None":
+    """A job that had this session on another machine with the same home."""
+    found = sessions_in(job_roots(of_all=True), session) if SESSION_NAME.match(session) else []
+    return next((folder for folder in found if is_elsewhere(read_json(folder, b"order"))), None)
 
 
 def read_session(root: bytes, session: str) -> "bytes | None":

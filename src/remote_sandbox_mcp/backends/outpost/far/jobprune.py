@@ -19,7 +19,7 @@ def prune_jobs(now: float) -> None:
     for folder in old:
         if to_text(os.path.basename(folder)) not in alive and not keeper_lives(folder, read_begun(folder)):
             forget_job(folder)
-    for root, _ in job_roots():
+    for root in job_roots():
         for name in os.listdir(root) if is_private(root) else []:
             folder = os.path.join(root, name)
             if name.startswith(b".new-") and is_private(folder) and now - os.lstat(folder).st_mtime > 3600:

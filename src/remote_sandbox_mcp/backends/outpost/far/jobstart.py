@@ -13,13 +13,13 @@ import zlib
 from .family import NO_PROCESS
 from .files import Refused
 from .joblife import await_begun, bring_to_life, comes_to_life, describe_begun
-from .jobplace import JOB_NAME, SESSION_NAME, find_job, make_job_folder, newest_of, node_name, note_session
+from .jobplace import JOB_NAME, SESSION_NAME, find_job, make_job_folder, newest_of, note_session
 from .jobprune import forget_job, prune_jobs
 from .jobrecord import END_BYTES, JOB_COOKIE, read_json, write_whole
 from .jobstate import job_state
 from .jobtools import find_shell, has_tmux_session, syntax_problem
 from .output import Listener
-from .place import base_folder, boot_id, place_id, start_folder, to_bytes, to_text
+from .place import base_folder, is_elsewhere, machine_marks, place_id, start_folder, to_bytes, to_text
 from .wire import END, json_frame
 
 MYPY = False
@@ -42,6 +42,8 @@ def start_job(order: "dict[str, Any]", raw: bytes, request: int, listener: Liste
     check_text(order)
     with one_at_a_time():
         folder = find_job(job_id)
+        if folder is not None and is_elsewhere(read_json(folder, b"order")):
+            raise Refused("elsewhere", "the first attempt was made on another machine that has the same home folder")
         if folder is not None:
             answer = resume_start(folder, raw)
         elif order.get("only_in", place_id()) != place_id():
@@ -136,10 +138,12 @@ def check_predecessor(job_id: str) -> None:
     if not job_id:
         return
     folder = find_job(job_id)
-    state = job_state(folder)["state"] if folder else "missing"
+    known = job_state(folder) if folder else {"state": "missing"}
+    state = known["state"]
     if state != "gone":
-        known = {"running": "it still runs", "ended": "it has ended", "missing": "nothing is known of it here"}
-        raise Refused(state, "nothing is started in place of %s: %s" % (job_id, known[state]))
+        words = {"running": "it still runs", "ended": "it has ended", "missing": "nothing is known of it here"}
+        why = known.get("reason") if state == "missing" else ""
+        raise Refused(state, "nothing is started in place of %s: %s" % (job_id, why or words[state]))
 
 
 def check_session(session: str) -> None:
@@ -209,7 +213,7 @@ def take_back(made: "list[bytes]") -> None:
 def describe_order(order: "dict[str, Any]", shell: "list[str]", cwd: bytes, log: bytes) -> "dict[str, Any]":
     umask = os.umask(0)
     os.umask(umask)
-    return {
+    record = {
         "id": order["id"],
         "session": order["session"],
         "cwd": to_text(cwd),
@@ -218,11 +222,10 @@ def describe_order(order: "dict[str, Any]", shell: "list[str]", cwd: bytes, log:
         "command": str(order.get("shown", order["script"]))[:2000],
         "shell": shell,
         "umask": umask,
-        "boot": boot_id(),
-        "node": node_name(),
         "ordered": time.time(),
         "instead_of": order.get("instead_of", ""),
     }
+    return dict(record, **machine_marks())
 
 
 def job_files(record: "dict[str, Any]", order: "dict[str, Any]", raw: bytes) -> "dict[bytes, bytes]":

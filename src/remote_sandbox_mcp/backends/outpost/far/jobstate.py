@@ -6,10 +6,10 @@ import time
 
 from .family import read_parents
 from .files import Refused, open_regular
-from .jobplace import find_job, newest_of
+from .jobplace import find_job, newest_of, session_elsewhere
 from .jobrecord import find_cookies, keeper_lives, read_begun, read_json
 from .jobtools import has_tmux_session
-from .place import boot_id, to_bytes, to_path, to_text
+from .place import ELSEWHERE, boot_id, is_elsewhere, to_bytes, to_path, to_text
 
 MYPY = False
 if MYPY:
@@ -53,6 +53,9 @@ def job_state(folder: bytes, lookout: "Lookout | None" = None) -> "dict[str, Any
     lookout = lookout or Lookout()
     order, begun = read_json(folder, b"order"), read_begun(folder)
     end = read_json(folder, b"end")
+    if not end and is_elsewhere(order):
+        # Neither its lock nor the numbers of its processes mean anything here.
+        return dict(elsewhere(order), begun=begun, folder=folder)
     lives = not end and keeper_lives(folder, begun)
     if not end and not lives:
         end = read_json(folder, b"end")
@@ -66,6 +69,12 @@ def job_state(folder: bytes, lookout: "Lookout | None" = None) -> "dict[str, Any
         known = without_keeper(folder, order, begun, lookout)
     known.update(order=order, begun=begun, folder=folder)
     return known
+
+
+def elsewhere(order: "dict[str, Any]") -> "dict[str, Any]":
+    """Of a job of another machine with the same home: it may run there, so it is neither gone nor restarted."""
+    host = order.get("host") or order.get("node") or "which is not known"
+    return {"state": "missing", "reason": ELSEWHERE % host, "order": order}
 
 
 def await_last_words(folder: bytes, begun: "dict[str, Any]") -> None:
@@ -117,6 +126,9 @@ def foreign_state(look: "dict[str, Any]") -> "dict[str, Any]":
     if session and has_tmux_session(to_bytes(session)):
         return dict(known, state="running")
     last = read_last(to_path(log)) if log else None
+    other = session_elsewhere(session)
+    if other and not (last and LAST_LINE.search(last)):
+        return dict(known, foreign=False, **elsewhere(read_json(other, b"order")))
     if last is None:
         return dict(known, state="missing", foreign=False, reason="nothing is known of it on this machine")
     found = LAST_LINE.search(last)

@@ -10,7 +10,7 @@ from .family import NO_PROCESS, PRCTL, become_subreaper, descendants, read_statu
 from .feed import Feed, clear, hear_signals
 from .look import look
 from .output import Listener, Stream, widen_pipe
-from .place import RunFolder, find_run, make_folder, start_folder, to_bytes, to_text
+from .place import RunFolder, find_run, machine_marks, make_folder, start_folder, to_bytes, to_text
 from .wire import BEAT, CANCEL, END, ERR, ERR_TAIL, FAIL, FREE, OUT, OUT_TAIL, frame, json_frame
 
 MYPY = False
@@ -40,6 +40,8 @@ class Keeper:
         self.kill_at = 0.0
         self.main = 0
         self.childless = False
+        # Before there is an order, because that is waited for.
+        self.marks = machine_marks()
         self.streams: "dict[int, Stream]" = {}
         self.out_pipe, self.err_pipe = os.pipe(), os.pipe()
         self.poller = select.poll()
@@ -54,8 +56,7 @@ class Keeper:
         self.begun = time.monotonic()
         self.deadline = self.begun + float(order["timeout"])
         self.beaten = (self.begun, 0)
-        boot = str(order["here"]).partition(":")[0]
-        start = {"id": order["id"], "pid": os.getpid(), "boot": boot, "started": time.time()}
+        start = dict(self.marks, id=order["id"], pid=os.getpid(), started=time.time())
         try:
             is_mine = not self.is_elsewhere() and self.claim(start)
         except OSError as problem:

@@ -162,7 +162,7 @@ class Lane:
             for at in range(0, len(answer), MOST_AT_ONCE):
                 send(frame(OUT, request, answer[at : at + MOST_AT_ONCE]))
             return {}
-        done: "Any" = getattr(target.large, verb)(order, raw) if verb in LARGE else getattr(target, verb)(raw)
+        done: "Any" = getattr(target.large if verb in LARGE else target, verb)(order, raw)
         end: "dict[str, Any]" = done
         return end
 

@@ -7,6 +7,8 @@ import stat
 import struct
 
 from .chunks import holes_and_data, index_of, same_size_blocks
+from .expected import UNKNOWN, check_still
+from .place import to_bytes
 from .source import PIECE
 from .tree import PARTIAL, BadName, Refusal, Root, checked, open_up
 
@@ -181,10 +183,14 @@ class LargeFiles:
         """All parts are there: put it in place."""
         large = self.large.pop(raw)
         try:
+            size, mtime = int(order["size"]), int(order["mtime"])
+            where = self.root.folder(large.folder, make=True)
+            found = to_bytes(str(order.get("found", UNKNOWN.decode())))
+            # What is written stays for the next sync, as after a cut.
+            check_still(large.name, where, found, b"f %d %d" % (size, mtime))
             if large.old_state and order.get("uses_old") and state_of(os.fstat(large.old)) != large.old_state:
                 raise Refusal("stale", "the old file changed while its parts were used")
-            where, mtime = self.root.folder(large.folder, make=True), int(order["mtime"])
-            os.ftruncate(large.fd, int(order["size"]))
+            os.ftruncate(large.fd, size)
             os.fchmod(large.fd, int(order["mode"]))
             os.utime(large.fd, ns=(mtime, mtime))
             if large.size >= FLUSHED_FROM:

@@ -6,7 +6,7 @@ import time
 
 from .family import strike
 from .output import Listener
-from .place import STOP_MARK, boot_id, find_run, is_locked, read_record, to_text
+from .place import ELSEWHERE, STOP_MARK, boot_id, find_run, is_elsewhere, is_locked, read_record, to_text
 from .wire import BEAT, END, ERR, ERR_TAIL, OUT, OUT_TAIL, frame, json_frame
 
 MYPY = False
@@ -22,6 +22,12 @@ def look(order: "dict[str, Any]", request: int, listener: Listener) -> None:
     folder = await_folder(str(order["id"]), START_S if order.get("begun") else 0.0)
     if folder is None:
         listener.send(json_frame(END, request, {"state": "missing", "reason": "it is not known on this machine"}))
+        return
+    start, end = read_record(folder)
+    if not end and is_elsewhere(start):
+        # Neither its lock nor the numbers of its processes mean anything here.
+        reason = ELSEWHERE % start.get("host", "which is not known")
+        listener.send(json_frame(END, request, {"state": "missing", "reason": reason}))
         return
     if order.get("stop"):
         stop_run(folder)

@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import time
+import zlib
 
 MYPY = False
 if MYPY:
@@ -18,6 +19,9 @@ STOP_MARK = 0o100
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
 KEEP_RUNS_S = 24 * 3600
 KEEP_RUNS_BYTES = 1 << 30
+# By how much clocks may be set, or differ.
+CLOCKS_S = 60.0
+ELSEWHERE = "it was started on another machine that has the same home folder (%s), so ask there"
 
 
 def to_bytes(text: str) -> bytes:
@@ -86,6 +90,57 @@ def boot_id() -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+def node_name() -> str:
+    """This machine's short host name, as a folder may be called."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", os.uname().nodename.partition(".")[0]) or "here"
+
+
+def machine_name() -> str:
+    """Tells machines apart that share a home folder, also where their short host names are equal.
+
+    The same after a restart. The machine's id itself is nobody's business, so it is not written down.
+    """
+    known = os.uname().nodename.encode()
+    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        try:
+            with open(path, "rb") as file:
+                known += b"\0" + file.read(64).strip()
+            break
+        except OSError:
+            pass
+    return "%08x" % zlib.crc32(known)
+
+
+def machine_marks() -> "dict[str, str]":
+    """What is written down of the machine on which something is started; see is_elsewhere."""
+    return {"boot": boot_id(), "node": node_name(), "machine": machine_name(), "host": os.uname().nodename}
+
+
+def booted_at() -> float:
+    """When this machine was started, by its present clock; 0 where that is not known."""
+    try:
+        with open("/proc/stat", "rb") as file:
+            return float(file.read().partition(b"\nbtime ")[2].split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def is_elsewhere(record: "dict[str, Any]") -> bool:
+    """Whether a run or job was started on another machine that has the same home folder.
+
+    What began after our own start, under another boot id, cannot have been ended by it: that tells apart even machines
+    that are copies of each other, and what was started before machines had their names noted.
+    """
+    if record.get("node", node_name()) != node_name():
+        return True
+    if not record or (record.get("boot") == boot_id() and boot_id()):
+        return False
+    if record.get("machine", machine_name()) != machine_name():
+        return True
+    began, booted = float(record.get("ordered") or record.get("started") or 0.0), booted_at()
+    return bool(booted and boot_id()) and began > booted + CLOCKS_S
 
 
 def place_mark(folder: bytes) -> str:
@@ -237,7 +292,9 @@ def prune_folder(base: bytes, now: float) -> None:
     for age, size, folder in sorted(measured_runs(base, now)):
         total += size
         unclaimed = os.path.basename(folder).startswith(b".new-") and age > 60
-        if (unclaimed or age > KEEP_RUNS_S or total > KEEP_RUNS_BYTES) and not is_locked(folder):
+        too_much = unclaimed or age > KEEP_RUNS_S or total > KEEP_RUNS_BYTES
+        # Over a shared home another machine's lock may not show.
+        if too_much and not is_locked(folder) and not is_elsewhere(read_record(folder)[0]):
             shutil.rmtree(folder, ignore_errors=True)
 
 

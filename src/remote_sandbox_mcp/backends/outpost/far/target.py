@@ -8,8 +8,9 @@ import stat
 import struct
 import zlib
 
+from .expected import UNKNOWN, Expected, check_still, expected_entries, with_found
 from .large import LargeFiles, is_still
-from .source import ENTRY, LARGEST_WHOLE, names_in_order, zstd
+from .source import ENTRY, LARGEST_WHOLE, zstd
 from .tree import OURS, PARTIAL, BadName, Problems, Refusal, Root, checked, child, is_abandoned, open_up, own_stem
 from .wire import COPY, FILES, MAX_BODY, PART
 
@@ -55,24 +56,29 @@ class Target:
 
     # Small entries
 
-    def put(self, folder: bytes, name: bytes, mode: int, mtime: int, data: memoryview) -> None:
-        """Write under a name of our own, then rename: the old file is there until the new one is."""
+    def put(self, folder: bytes, name: bytes, expected: Expected, mtime: int, data: memoryview) -> None:
+        """Write under a name of our own, then rename: the old file is there until the new one is.
+
+        What the old one is by then is compared with what the scan found; it may also be what comes.
+        """
         self.made += 1
         fresh, where = self.stem + b"%d" % self.made, self.root.folder(folder, make=True)
         try:
-            self.create(fresh, where, mode, mtime, data)
+            self.create(fresh, where, expected, mtime, data)
         except PermissionError:
             open_up(where)
-            self.create(fresh, where, mode, mtime, data)
+            self.create(fresh, where, expected, mtime, data)
         try:
+            expected.check_place(name, where, mtime, len(data))
             os.rename(fresh, name, src_dir_fd=where, dst_dir_fd=where)
         except BaseException:
             os.unlink(fresh, dir_fd=where)
             raise
 
-    def create(self, fresh: bytes, where: int, mode: int, mtime: int, data: memoryview) -> None:
-        if stat.S_ISLNK(mode):
-            os.symlink(data.tobytes(), fresh, dir_fd=where)
+    def create(self, fresh: bytes, where: int, expected: Expected, mtime: int, data: memoryview) -> None:
+        mode = expected.mode
+        if expected.link is not None:
+            os.symlink(expected.link, fresh, dir_fd=where)
             with contextlib.suppress(OSError, NotImplementedError):
                 os.utime(fresh, ns=(mtime, mtime), dir_fd=where, follow_symlinks=False)
             return
@@ -91,14 +97,15 @@ class Target:
 
     # Folders, deletions, leftovers
 
-    def clear(self, raw: bytes) -> "dict[str, Any]":
+    def clear(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
         """Remove what is in the way of something of another kind: files, links and empty folders."""
-        problems = Problems()
-        for path in raw.split(b"\0") if raw else ():
+        problems, paths = Problems(), raw.split(b"\0") if raw else []
+        for path, found in with_found(order, paths):
             folder, _, name = path.rpartition(b"/")
             try:
                 where = self.root.folder(folder)
                 try:
+                    check_still(checked(name), where, found)
                     self.remove(where, checked(name))
                 except PermissionError:
                     open_up(where)
@@ -116,35 +123,37 @@ class Target:
                 raise problem
             os.rmdir(name, dir_fd=where)
 
-    def delete(self, raw: bytes) -> "dict[str, Any]":
+    def delete(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
         """Files first, then folders from the deepest up; a folder that still holds something is left alone."""
-        files, _, folders = raw.partition(b"\0\0")
+        first, _, second = raw.partition(b"\0\0")
+        files, folders = (part.split(b"\0") if part else [] for part in (first, second))
         problems, counts = Problems(), {"files": 0, "dirs": 0}
-        for path in files.split(b"\0") if files else ():
-            self.delete_one(path, os.unlink, "files", counts, problems)
+        for path, found in with_found(order, files):
+            counts["files"] += self.delete_one(path, os.unlink, found, problems)
         self.root.forget()
-        for path in folders.split(b"\0") if folders else ():
-            self.delete_one(path, os.rmdir, "dirs", counts, problems)
+        for path in folders:
+            counts["dirs"] += self.delete_one(path, os.rmdir, UNKNOWN, problems)
         self.root.forget()
         return dict(counts, **problems.fields())
 
-    def delete_one(
-        self, path: bytes, how: "Callable[..., None]", what: str, counts: "dict[str, int]", problems: Problems
-    ) -> None:
+    def delete_one(self, path: bytes, how: "Callable[..., None]", found: bytes, problems: Problems) -> int:
+        """How many were deleted: one or none."""
         folder, _, name = path.rpartition(b"/")
         try:
             where = self.root.folder(folder)
+            check_still(checked(name), where, found)
             try:
-                how(checked(name), dir_fd=where)
+                how(name, dir_fd=where)
             except PermissionError:
                 open_up(where)
                 how(name, dir_fd=where)
-            counts[what] += 1
+            return 1
         except (OSError, BadName) as problem:
             if getattr(problem, "errno", 0) not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
                 problems.note(path, problem)
+            return 0
 
-    def finish(self, raw: bytes) -> "dict[str, Any]":
+    def finish(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
         """Give folders their modes and times, from the deepest up, now that nothing more is put into them."""
         problems, at, made = Problems(), 0, 0
         while at < len(raw):
@@ -161,17 +170,21 @@ class Target:
         self.root.forget()
         return dict(problems.fields(), made=made)
 
-    def touch(self, raw: bytes) -> "dict[str, Any]":
+    def touch(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
         """Give files whose content is right the mode and time that they should have."""
-        problems, at = Problems(), 0
+        problems, at, wanted = Problems(), 0, []
         while at < len(raw):
             mode, mtime, length = ATTRIBUTES.unpack_from(raw, at)
             at += ATTRIBUTES.size + length
-            folder, _, name = raw[at - length : at].rpartition(b"/")
+            wanted.append((raw[at - length : at], mode, mtime))
+        for (path, mode, mtime), found in with_found(order, wanted):
+            folder, _, name = path.rpartition(b"/")
             try:
-                self.touch_one(folder, checked(name), mode, mtime)
+                # With the time of the source, a file that was edited would seem to be what it is not.
+                check_still(checked(name), self.root.folder(folder), found)
+                self.touch_one(folder, name, mode, mtime)
             except (OSError, BadName) as problem:
-                problems.note(child(folder, name), problem)
+                problems.note(path, problem)
         return problems.fields()
 
     def touch_one(self, folder: bytes, name: bytes, mode: int, mtime: int) -> None:
@@ -189,7 +202,7 @@ class Target:
         finally:
             os.close(fd)
 
-    def tidy(self, raw: bytes) -> "dict[str, Any]":
+    def tidy(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
         """Remove what an earlier transfer could not put in place, unless somebody still writes it."""
         removed = 0
         for path in raw.split(b"\0") if raw else ():
@@ -221,7 +234,7 @@ class Receiving:
 
     def __init__(self, target: Target, order: "dict[str, Any]", raw: bytes) -> None:
         self.target = target
-        self.names = [] if order.get("large") else list(names_in_order(raw))
+        self.entries = [] if order.get("large") else expected_entries(order, raw)
         self.key = raw if order.get("large") else b""
         self.problems = Problems()
         self.files = self.bytes = 0
@@ -253,9 +266,11 @@ class Receiving:
             at += ENTRY.size + length
             if at > len(body) or length > LARGEST_WHOLE:
                 raise struct.error
-            folder, name = self.names[number]
+            folder, name, expected = self.entries[number]
+            data = body[at - length : at]
             try:
-                self.target.put(folder, checked(name), mode, mtime, body[at - length : at])
+                expected.check(mode, data)
+                self.target.put(folder, checked(name), expected, mtime, data)
                 self.files += 1
                 self.bytes += length
             except (OSError, BadName, OverflowError, ValueError) as problem:

@@ -1,0 +1,112 @@
+"""What a target expects of entries: what they have to be when they come, and what they replace."""
+
+import errno
+import os
+import stat
+
+from .place import to_bytes
+from .source import CHANGED, names_in_order
+from .tree import Refusal
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+# Said of the target's entry where that could not be read at the scan.
+UNKNOWN = b"?"
+EDITED = "was changed at the target since the sync began, and is kept as it is; sync again to replace it"
+OTHER_KIND = "is not what its machine listed (it came as something else); sync again to be sure"
+
+
+class Expected:
+    """What an entry has to be as the plan says, whatever comes, and what the scan found in its place."""
+
+    def __init__(self, wanted: bytes, found: bytes) -> None:
+        self.found = found
+        self.mode = int(wanted[1:].partition(b" ")[0], 8) & 0o7777
+        self.link = link_of(wanted)
+        self.kind = stat.S_IFREG if self.link is None else stat.S_IFLNK
+
+    def check(self, mode: int, data: "bytes | memoryview") -> None:
+        """Raise OSError where something else came: its machine has changed it since the scan, or means harm."""
+        if stat.S_IFMT(mode) != self.kind:
+            raise OSError(errno.ESTALE, OTHER_KIND)
+        if self.link is not None and self.link != bytes(data):
+            raise OSError(errno.ESTALE, CHANGED)
+
+    def described(self, mtime: int, size: int) -> bytes:
+        """What came, as a scan would describe it: another sync of the same may have been quicker."""
+        return b"f %d %d" % (size, mtime) if self.link is None else b"l777 0 0 " + self.link
+
+    def check_place(self, name: bytes, where: int, mtime: int, size: int) -> None:
+        """Raise OSError where its place has neither what the scan found there nor what came."""
+        try:
+            now = os.stat(name, dir_fd=where, follow_symlinks=False)
+        except FileNotFoundError:
+            return
+        if not is_described(name, where, now, self.found):
+            check_still(name, where, self.described(mtime, size))
+
+
+def link_of(meta: bytes) -> "bytes | None":
+    """Where a link leads, by its meta; None for what is no link."""
+    return meta.split(b" ", 3)[3] if meta.startswith(b"l") else None
+
+
+def expected_entries(order: "dict[str, Any]", raw: bytes) -> "list[tuple[bytes, bytes, Expected]]":
+    """Folder and name of each entry that is to come, and what it has to be."""
+    names, wanted, found = list(names_in_order(raw)), order["wanted"], order.get("found")
+    if not len(names) == len(wanted) == len(found or names):
+        raise Refusal("broken", "%d names for %d entries" % (len(names), len(wanted)))
+    # Most files are new, and of very few modes.
+    known: "dict[tuple[str, str], Expected]" = {}
+    entries = []
+    for at, (folder, name) in enumerate(names):
+        metas = (wanted[at], found[at] if found else UNKNOWN.decode())
+        if metas not in known:
+            known[metas] = Expected(to_bytes(metas[0]), to_bytes(metas[1]))
+        entries.append((folder, name, known[metas]))
+    return entries
+
+
+def check_still(name: bytes, where: int, *metas: bytes) -> None:
+    """Raise OSError where an entry is none of these by now: its user has changed it since the scan.
+
+    One that is gone has nothing to lose. Of folders and the like the kernel itself replaces none.
+    """
+    try:
+        now = os.stat(name, dir_fd=where, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if not any(is_described(name, where, now, meta) for meta in metas):
+        raise OSError(errno.ESTALE, EDITED)
+
+
+def is_described(name: bytes, where: int, now: os.stat_result, meta: bytes) -> bool:
+    """Whether an entry is as a meta says, by size and time, or by where it leads."""
+    if meta == UNKNOWN or not (stat.S_ISREG(now.st_mode) or stat.S_ISLNK(now.st_mode)):
+        return True
+    if stat.S_ISLNK(now.st_mode):
+        if meta.startswith(b"l"):
+            return link_of(meta) == os.readlink(name, dir_fd=where)
+        # A single file was looked at through the link that its user named.
+        return meta.startswith(b"f") and is_described_beyond(name, where, meta)
+    return meta.startswith(b"f") and meta.endswith(b" %d %d" % (now.st_size, now.st_mtime_ns))
+
+
+def is_described_beyond(name: bytes, where: int, meta: bytes) -> bool:
+    try:
+        now = os.stat(name, dir_fd=where)
+    except OSError:
+        return False
+    return stat.S_ISREG(now.st_mode) and meta.endswith(b" %d %d" % (now.st_size, now.st_mtime_ns))
+
+
+def with_found(order: "dict[str, Any]", entries: "list[Any]") -> "list[tuple[Any, bytes]]":
+    """Each entry of a request with what the scan found in its place. Raises Refusal."""
+    told = order.get("found")
+    if told is None:
+        return [(entry, UNKNOWN) for entry in entries]
+    if len(told) != len(entries):
+        raise Refusal("broken", "%d entries, but %d of them were found" % (len(entries), len(told)))
+    return [(entry, to_bytes(str(told[at]))) for at, entry in enumerate(entries)]

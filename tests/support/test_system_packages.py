@@ -1,0 +1,104 @@
+"""What installing packages for the tests leaves behind on a machine: no service that was not there before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "system-packages"
+UNITS = "/usr/lib/systemd/system"
+# What packages bring, as Debian has them, and what they pull in.
+PACKAGES = {
+    "openssh-server": [f"{UNITS}/ssh.service", f"{UNITS}/ssh.socket", f"{UNITS}/ssh@.service", "/etc/init.d/ssh"],
+    "docker.io": ["/usr/bin/dockerd", f"{UNITS}/docker.service", f"{UNITS}/docker.socket"],
+    "containerd": [f"{UNITS}/containerd.service"],
+    "munge": ["/lib/systemd/system/munge.service"],
+    "tmux": ["/usr/bin/tmux", "/usr/share/doc/systemd/system/readme"],
+    "old-daemon": ["/etc/init.d/old"],
+}
+NEEDS = {"docker.io": ["containerd"]}
+
+DPKG_QUERY = """#!/bin/sh
+case $1 in
+-L) shift; for name; do cat "$WORLD/files/$name"; done ;;
+-W) if [ $# -gt 3 ]; then [ -e "$WORLD/installed/$4" ] && echo "install ok installed"
+    else for name in "$WORLD"/installed/*; do echo "installed ${name##*/}"; done; echo "config-files munge"; fi ;;
+esac
+"""
+APT_GET = """#!/bin/sh
+[ "$2" = install ] || exit 0
+shift 4
+for name; do touch "$WORLD/installed/$name"; for other in $(cat "$WORLD/needs/$name"); do
+    touch "$WORLD/installed/$other"; done; done
+exit "$APT_FAILS"
+"""
+SYSTEMCTL = """#!/bin/sh
+[ "$1" = is-system-running ] && { echo "$STATE"; [ "$STATE" = running ]; exit; }
+echo "$*" >>"$WORLD/calls"
+"""
+
+
+@dataclass
+class World:
+    """A machine of stand-ins that write down what is asked of them."""
+
+    folder: Path
+
+    def install(self, *packages: str, state: str = "running", apt_fails: int = 0) -> int:
+        given = {"PATH": f"{self.folder}/bin:{os.environ['PATH']}", "WORLD": str(self.folder), "STATE": state}
+        done = subprocess.run([SCRIPT, *packages], env={**given, "APT_FAILS": str(apt_fails)}, check=False, timeout=30)
+        return done.returncode
+
+    @property
+    def disabled(self) -> list[str]:
+        calls = self.folder / "calls"
+        words = [line.split() for line in calls.read_text().splitlines()] if calls.exists() else []
+        assert all(call[:3] == ["disable", "--quiet", "--now"] for call in words), words
+        return [call[3] for call in words]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    for name in ("bin", "installed", "files", "needs"):
+        (tmp_path / name).mkdir()
+    for name, files in PACKAGES.items():
+        (tmp_path / "files" / name).write_text("\n".join(files) + "\n")
+        (tmp_path / "needs" / name).write_text(" ".join(NEEDS.get(name, [])))
+    programs = {"dpkg-query": DPKG_QUERY, "apt-get": APT_GET, "systemctl": SYSTEMCTL, "sudo": '#!/bin/sh\nexec "$@"\n'}
+    for name, text in programs.items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    return World(tmp_path)
+
+
+def test_the_services_of_new_packages_are_disabled_by_their_own_names(world: World) -> None:
+    assert world.install("openssh-server", "docker.io", "tmux", "old-daemon") == 0
+    # Sockets before their services, and those of what was only pulled in.
+    assert world.disabled == [
+        *("docker.socket", "ssh.socket"),
+        *("containerd.service", "docker.service", "old.service", "ssh.service"),
+    ]
+
+
+def test_what_was_installed_before_is_left_alone(world: World) -> None:
+    for name in ("openssh-server", "containerd"):
+        (world.folder / "installed" / name).touch()
+    assert world.install("openssh-server", "docker.io", "munge") == 0
+    assert world.disabled == ["docker.socket", "docker.service", "munge.service"]
+    (world.folder / "calls").unlink()
+    assert world.install("openssh-server", "docker.io", "munge") == 0
+    assert world.disabled == []
+
+
+def test_a_failed_installation_leaves_no_services_either_and_fails(world: World) -> None:
+    assert world.install("openssh-server", apt_fails=100) == 100
+    assert world.disabled == ["ssh.socket", "ssh.service"]
+
+
+def test_where_systemd_does_not_run_nothing_is_disabled(world: World) -> None:
+    assert world.install("openssh-server", state="offline") == 0
+    assert world.disabled == []
