@@ -23,7 +23,7 @@ from .core.progress import Progress, silent
 from .core.sandbox import Description
 from .core.score import idle_score
 from .core.usage import Usage
-from .fleet import Fleet, Member
+from .fleet import Fleet, Member, unforeseen
 from .members import disposable_mark, disposable_rows, local_member, machine_member, providers_of
 from .probe.measure import measure
 
@@ -122,7 +122,16 @@ class App:
     async def survey(self, *, resources: bool = False) -> list[View]:
         """Every sandbox at once; one that does not answer delays nobody."""
         members = await self.fleet.offered()
-        return list(await asyncio.gather(*(self.view(member, resources=resources) for member in members)))
+        views = [self.view(member, resources=resources) for member in members]
+        seen = await asyncio.gather(*views, return_exceptions=True)
+        return [self._told(member, view) for member, view in zip(members, seen, strict=True)]
+
+    def _told(self, member: Member, view: View | BaseException) -> View:
+        """A failure that nobody foresaw is told of its own machine; all others are listed."""
+        if isinstance(view, View):
+            return view
+        problem = unforeseen(view, f"looking at {member.name}")
+        return View(member.name, member.describe(), member.name == self.fleet.active, False, problem)
 
     async def view(self, member: Member, *, resources: bool = False) -> View:
         active = member.name == self.fleet.active

@@ -61,7 +61,7 @@ async def open_outpost(
     door = Doorway()
 
     async def greet(line: pipe.PipeLine, token: str) -> OutpostClient:
-        client = client_kind(WalledLine(line, door))
+        client = client_kind(WalledLine(line, door), place.name)
         await client.greet(token)
         return client
 

@@ -12,7 +12,7 @@ from ..core.ignore import Ignore
 from ..core.lane import Lane, Reply
 from ..core.plan import Item
 from ..core.transfer import DEFAULT_EXCLUDES, Order, Place
-from ..core.tree import Tree, is_name, read_tree
+from ..core.tree import MOST_BYTES, Tree, TreeReader, is_name
 from .batches import names_of
 from .lanes import Lanes
 
@@ -78,17 +78,18 @@ class End:
 
     async def scan(self, order: Order, path: str = "") -> Tree:
         """What is there, without what is left out. Raises FileProblem, Unreachable."""
-        parts: list[bytes] = []
+        reader = TreeReader(str(self.place))
         reply = await self.lane.begin(
             "scan",
-            heard=parts.append,
+            heard=reader.feed,
+            room=MOST_BYTES,
             path=path or self.place.path,
             rules=list(order.rules),
             watched=list(DEFAULT_EXCLUDES) if order.default_excludes else [],
             gitignore=order.respect_gitignore,
             squeeze=self.is_far,
         )
-        return read_tree(reply.end, parts)
+        return reader.finish(reply.end)
 
 
 class Ends:

@@ -85,7 +85,8 @@ class Sending:
 
     async def _send_batch(self, streams: Streams, stream: Stream, batch: list[Item]) -> None:
         try:
-            said, arrived = await streams.carry(stream, "send", names_of(batch), self.ends.target_names(batch))
+            names, size = names_of(batch), sum(item.size for item in batch)
+            said, arrived = await streams.carry(stream, "send", names, self.ends.target_names(batch), size)
         except FileProblem as problem:
             for item in batch:
                 self.tally.note(Problem(text_of(item.path), str(problem)))
@@ -94,7 +95,7 @@ class Sending:
         self.tally.hear(arrived)
         self.tally.sent += arrived.number("files")
         self.tally.bytes += arrived.number("bytes")
-        self.meter.add(time.monotonic(), len(batch), sum(item.size for item in batch), batch[-1].path)
+        self.meter.add(time.monotonic(), len(batch), size, batch[-1].path)
 
     async def _send_large(self, streams: Streams, items: list[Item]) -> None:
         room = asyncio.Semaphore(LARGE_AT_ONCE)
