@@ -160,7 +160,7 @@ class TreeReader:
 
 def read_tree(end: dict[str, Any], parts: Iterable[bytes]) -> Tree:
     """A tree from a scan's answer, whoever gave it. Raises FileProblem."""
-    reader = TreeReader(str(end.get("path", ""))[:1000])
+    reader = TreeReader(str(end.get("path", "") if isinstance(end, dict) else "")[:1000])
     for part in parts:
         reader.feed(part)
     return reader.finish(end)

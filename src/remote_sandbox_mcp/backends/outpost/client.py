@@ -127,8 +127,7 @@ class Exchange:
         if kind == wire.BEAT:
             self._beat(Fields.read(body))
             return
-        # An empty frame is something, too.
-        self.room -= len(body) or 1
+        self.room -= len(body) or wire.EMPTY
         if self.room < 0:
             return
         if kind in STREAMS:

@@ -44,11 +44,11 @@ class _Request:
         return min(self.room, LARGEST_END) if kind in (wire.END, wire.FAIL) else self.room
 
     def count(self, kind: int, length: int) -> bool:
-        """Whether so much more may come; an empty frame is something, too."""
+        """Whether so much more may come."""
         if kind in PASSED_ON:
-            self.passes -= length or 1
+            self.passes -= length or wire.EMPTY
         else:
-            self.room -= length or 1
+            self.room -= length or wire.EMPTY
         return self.passes >= 0 and self.room >= 0
 
 
@@ -98,7 +98,7 @@ class OutpostLane:
         number = number or next(numbers)
         if not self._open:
             self._heard = time.monotonic()
-        self._open[number] = _Request(done, bytearray(), to, heard, room, passes)
+        self._open[number] = _Request(done, bytearray(), to, heard, room, passes if to else 0)
         body = json.dumps({"verb": verb, **order}).encode() + b"\0" + raw
         self._write(wire.frame(wire.REQUEST, number, body))
         return done

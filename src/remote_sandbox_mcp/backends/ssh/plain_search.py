@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...core.errors import FileProblem, Unsupported
 from ...core.files import Found, Match, Problem, Search
 from ...core.foreign import NONSENSE, not_understood, too_much
+from ...core.tree import MOST_BYTES
 from ..deadline import within
 from ..outpost.client import LineLost
 from ..outpost.far.files import LONGEST_LINE, MOST_PROBLEMS, glob_test
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 SEARCH_S = 60.0
 ALL = 1_000_000_000
+# As much as a listing of the largest tree.
+MOST_HEARD = MOST_BYTES
 MOST_COMPLAINTS, LONGEST_NUMBER = 1 << 20, 19
 _COMPLAINT = re.compile(r"(?:find|grep): ['‘]?(?P<path>.*?)['’]?: (?P<reason>[^:]+)\Z")
 
@@ -83,13 +86,15 @@ def _names_that_fit(glob: str) -> str:
 
 
 async def _gather(process: asyncssh.SSHClientProcess[bytes], marks: Marks, gathered: _Gathered) -> None:
+    heard = 0
     while not gathered.is_complete:
         data = await within(process.stdout.read(1 << 18), SILENCE_S)
+        heard += len(data)
         if not data:
             raise LineLost
         for name, values, body in marks.feed(data):
             gathered.take(name, values, body)
-        if marks.size > LARGEST_LISTING:
+        if marks.size > LARGEST_LISTING or heard > MOST_HEARD:
             raise too_much(gathered.name)
 
 

@@ -10,6 +10,8 @@ if MYPY:
 
 HEADER = struct.Struct(">IBI")
 MAX_BODY = 64 << 20
+# What an empty frame counts where bytes are counted: somebody has to look at it.
+EMPTY = 1 << 10
 
 # From the near side.
 REQUEST, CANCEL, PING = 1, 2, 3
