@@ -139,15 +139,19 @@ async def test_a_bridge_cannot_lead_requests_elsewhere(said: bytes) -> None:
 
 async def pretend_to_switch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: int) -> None:
     """A proxy that answers an upgrade with 101 and passes nothing on; other requests go to the bridge."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    if b"\r\nupgrade:" in head.lower():
-        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
-        await reader.read()
-        writer.close()
-        return
-    beyond, out = await asyncio.open_connection("127.0.0.1", target)
-    out.write(head)
-    await asyncio.gather(pour(reader, out), pour(beyond, writer))
+    writers = [writer]
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b"\r\nupgrade:" in head.lower():
+            writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+            await reader.read()
+        else:
+            beyond, out = await asyncio.open_connection("127.0.0.1", target)
+            writers.append(out)
+            out.write(head)
+            await asyncio.gather(pour(reader, out), pour(beyond, writer))
+    finally:
+        await end(*writers)
 
 
 async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -155,7 +159,16 @@ async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         while data := await reader.read(1 << 16):
             writer.write(data)
             await writer.drain()
-    writer.close()
+        writer.write_eof()
+
+
+async def end(*writers: asyncio.StreamWriter) -> None:
+    """Closed, and gone."""
+    for writer in writers:
+        writer.transport.abort()
+    for writer in writers:
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
 
 async def test_behind_a_proxy_that_only_says_that_it_switched_the_other_way_is_taken_and_remembered(
@@ -190,9 +203,10 @@ async def test_behind_a_proxy_that_only_says_that_it_switched_the_other_way_is_t
             assert (await lane.begin("look", path="/")).end["kind"] == "dir"
             await lane.close()
     proxy.close()
-    for task in proxies:
+    tasks = list(proxies)
+    for task in tasks:
         task.cancel()
-    await asyncio.gather(*proxies, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
     assert [way for way in asked if way != "part"] == [PROTOCOL, "plain", "plain"]
 
 
@@ -215,6 +229,8 @@ async def test_whatever_a_bridge_answers_a_line_ends_in_a_sentence(answer: bytes
         writer.write(answer)
         await writer.drain()
         writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
     server = await asyncio.start_server(lie, "127.0.0.1", 0)
     async with httpx.AsyncClient() as client:

@@ -22,17 +22,19 @@ class Connections:
         return replace(self, made=now)
 
     def closed(self, now: float) -> Connections:
-        """The last one has ended.
+        """One has ended; of several that end together, the first is counted.
 
-        >>> Connections().opened(10.0).closed(11.0).short, Connections(7).opened(10.0).closed(90.0).short
+        >>> Connections().opened(10.0).closed(11.0).closed(11.0).short, Connections(7).opened(10.0).closed(90.0).short
         (1, 0)
         """
+        if self.made < self.ended:
+            return replace(self, ended=now)
         return replace(self, short=self.short + 1 if now - self.made < LIVED_S else 0, ended=now)
 
     def pause_s(self, now: float) -> float:
         """How long to wait before the next one.
 
-        >>> [Connections(short).closed(0.0).pause_s(0.0) for short in (0, 3, 4, 5, 6, 20)]
+        >>> [round(Connections(short).opened(1.0).closed(2.0).pause_s(2.0), 3) for short in (0, 3, 4, 5, 6, 20)]
         [0.0, 0.0, 0.2, 0.4, 0.8, 60.0]
         """
         if self.short <= FREE:

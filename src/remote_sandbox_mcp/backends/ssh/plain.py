@@ -27,7 +27,6 @@ from ...core.progress import Progress, silent
 from ...core.sandbox import Description
 from ..deadline import within
 from ..outpost.client import LineLost, Refusal
-from ..pace import Pace
 from .channels import Channels
 from .connection import Gate
 from .plain_files import PlainFiles
@@ -56,8 +55,6 @@ class PlainSandbox:
         self._files = PlainFiles(self._channels, description.name, self._find_home)
         self._ports = PlainPorts(gate)
         self._opening: asyncio.Task[None] | None = None
-        # Of the lines on which runs are followed.
-        self._pace = Pace(description.name)
         self._place = ""
         self._home: str | None = None
         self._tried_twice: set[str] = set()
@@ -115,7 +112,7 @@ class PlainSandbox:
                 try:
                     return await self._follow(watch, request)
                 except LineLost:
-                    self._pace.ended(time.monotonic())
+                    watch.pace.ended(time.monotonic())
                     await self._mend(watch)
                     request = self._start_again(watch)
         except asyncio.CancelledError:
@@ -152,7 +149,7 @@ class PlainSandbox:
             except ConnectError as problem:
                 # It was open a moment ago.
                 raise LineLost from problem
-            self._pace.opened()
+            watch.pace.opened()
             answer = await watch.follow(Talk(process, request, self.description.name))
         if answer is None:
             answer = await self._look_once(watch)
@@ -180,7 +177,7 @@ class PlainSandbox:
             await asyncio.sleep(delay)
             delay = min(delay * 2 or 0.1, 2.0)
             try:
-                await self._pace.wait()
+                await watch.pace.wait()
                 return await within(self._reach(), max(0.1, give_up - time.monotonic()))
             except (ConnectError, TimeoutError, asyncio.TimeoutError) as problem:
                 passing = isinstance(problem, Unreachable) and not isinstance(problem, BrokenRules)

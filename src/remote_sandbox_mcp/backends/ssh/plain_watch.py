@@ -9,6 +9,7 @@ from ...core.command import Command, Completed, Missing, Running
 from ...core.errors import LostContact
 from ...core.foreign import understood
 from ...core.progress import Beat, Progress
+from ..pace import Pace
 from .runner import Answer, Talk
 
 BEAT_S = 5.0
@@ -22,6 +23,7 @@ class Watch:
     def __init__(self, command: Command, patience_s: float | None, progress: Progress, place: str, name: str) -> None:
         self.command = command
         self.name = name
+        self.pace = Pace(name)
         self.progress = progress
         self.place = place
         self.sent = False
