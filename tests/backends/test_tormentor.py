@@ -375,8 +375,10 @@ LISTINGS: dict[str, Callable[[int], bytes]] = {
 
 @pytest.mark.parametrize("listing", LISTINGS.values(), ids=LISTINGS)
 async def test_a_listing_without_end_is_given_up(
-    listing: Callable[[int], bytes], bounded: Callable[[int], None]
+    listing: Callable[[int], bytes], bounded: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(lane_module, "SILENT_S", IN_TIME_S)
+    monkeypatch.setattr("remote_sandbox_mcp.sync.ends.MOST_BYTES", 32 * MEGABYTE)
     seen, line = await scanned(lambda _, number: listing(number))
     assert isinstance(seen, BrokenRules | FileProblem)
     assert line.sent < 100 * MEGABYTE

@@ -32,7 +32,7 @@ def understood(name: str) -> Iterator[None]:
 
 
 def not_understood(name: str, problem: Exception) -> BrokenRules:
-    return BrokenRules(f"{name} gave an answer that cannot be understood ({_short(problem)}); try again later")
+    return BrokenRules(f"{name}'s answer cannot be understood ({_short(problem)}); try again later")
 
 
 def too_much(name: str) -> BrokenRules:
