@@ -27,7 +27,7 @@ from .core.progress import Progress, silent
 from .core.sandbox import Description
 from .core.score import idle_score
 from .core.usage import Usage
-from .fleet import Fleet, Member
+from .fleet import Fleet, Member, unforeseen
 from .gate import private_files
 from .members import disposable_mark, disposable_rows, local_member, machine_member, providers_of
 from .probe.measure import measure
@@ -151,11 +151,22 @@ class App:
     async def survey(self, *, resources: bool = False, active: str | None = None) -> list[View]:
         """Every sandbox at once; one that does not answer delays nobody. `active` is by default the configured one."""
         members = await self.fleet.offered()
-        views = (self.view(member, resources=resources, active=active) for member in members)
-        return list(await asyncio.gather(*views))
+        views = [self.view(member, resources=resources, active=active) for member in members]
+        seen = await asyncio.gather(*views, return_exceptions=True)
+        return [self._told(member, view, active) for member, view in zip(members, seen, strict=True)]
+
+    def _told(self, member: Member, view: View | BaseException, active: str | None) -> View:
+        """A failure that nobody foresaw is told of its own machine; all others are listed."""
+        if isinstance(view, View):
+            return view
+        problem = unforeseen(view, f"looking at {member.name}")
+        return View(member.name, member.describe(), self._is_active(member, active), False, problem)
+
+    def _is_active(self, member: Member, active: str | None) -> bool:
+        return member.name == (self.fleet.default if active is None else active)
 
     async def view(self, member: Member, *, resources: bool = False, active: str | None = None) -> View:
-        is_active = member.name == (self.fleet.default if active is None else active)
+        is_active = self._is_active(member, active)
         try:
             sandbox = await member.open()
             if not resources:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from .core.errors import ConfigError, UnknownSandbox
 from .core.sandbox import Description, Sandbox
+
+log = logging.getLogger(__name__)
+
+
+def unforeseen(problem: BaseException, doing: str) -> str:
+    """Our sentence for a defect, which the log tells in full; what is no failure goes on its way."""
+    if not isinstance(problem, Exception):
+        raise problem
+    log.error("%s failed", doing, exc_info=problem)
+    return f"{doing} failed in a way that was not foreseen ({type(problem).__name__}); the log says more"
 
 
 async def _offered() -> str:
@@ -106,7 +117,10 @@ class Fleet:
     async def offered(self) -> list[Member]:
         """The members that can be used here, in the order of the configuration."""
         members = list(self._members.values())
-        reasons = await asyncio.gather(*(member.why_not() for member in members))
+        reasons = await asyncio.gather(*(member.why_not() for member in members), return_exceptions=True)
+        for member, reason in zip(members, reasons, strict=True):
+            if isinstance(reason, BaseException):
+                unforeseen(reason, f"asking whether {member.name} can be used")
         return [member for member, reason in zip(members, reasons, strict=True) if not reason]
 
     async def close(self) -> None:

@@ -17,13 +17,12 @@ import pytest
 
 from remote_sandbox_mcp.backends.local import open_local
 from remote_sandbox_mcp.backends.outpost import doorway, pipe, program, relay
-from remote_sandbox_mcp.backends.outpost.client import LineLost
 from remote_sandbox_mcp.backends.outpost.far import wire
 from remote_sandbox_mcp.backends.outpost.relay import RELAY
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.errors import Unreachable, Unsupported
+from remote_sandbox_mcp.core.errors import BrokenRules, Unreachable, Unsupported
 from remote_sandbox_mcp.core.machine import LocalPlace
 from remote_sandbox_mcp.core.port import PortClosed, Stream
 from remote_sandbox_mcp.core.sandbox import Sandbox
@@ -410,7 +409,7 @@ async def test_a_relay_whose_words_are_no_frames_is_given_up() -> None:
     calling = asyncio.ensure_future(near.connect(80))
     await asyncio.sleep(0)
     line.heard.put_nowait(b"\xff" * 20)
-    with pytest.raises(LineLost):
+    with pytest.raises(BrokenRules, match="babbler"):
         await calling
     assert (line.closed, near.is_alive) == (True, False)
     await near.close()

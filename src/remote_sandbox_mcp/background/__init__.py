@@ -15,7 +15,7 @@ from ..core import check
 from ..core.errors import BadArgument, SandboxError
 from ..core.job import JobLook, JobSeen, JobWait, JobWaited, session_name
 from ..core.sandbox import Sandbox
-from ..fleet import Fleet, Member
+from ..fleet import Fleet, Member, unforeseen
 from .known import Known
 from .starting import Starting
 from .values import Begun, Ensure, Sight, Wanted, Which
@@ -127,9 +127,19 @@ class Background:
         """Every job that we or the machines know, newest first; a machine that does not answer delays nobody."""
         check.within("limit", limit, 1, 1000)
         members = [self._fleet.member(sandbox)] if sandbox else await self._fleet.offered()
-        found = await asyncio.gather(*(self._jobs_of(member, limit) for member in members))
-        sights = [sight for part in found for sight in part if not state or sight.state == state]
+        asked = [self._jobs_of(member, limit) for member in members]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        told = [await self._told(member, part) for member, part in zip(members, found, strict=True)]
+        sights = [sight for part in told for sight in part if not state or sight.state == state]
         return sorted(sights, key=lambda sight: sight.began, reverse=True)[:limit]
+
+    async def _told(self, member: Member, found: Sequence[Sight] | BaseException) -> Sequence[Sight]:
+        """A failure that nobody foresaw is told of the jobs of its own machine; all others are listed."""
+        if not isinstance(found, BaseException):
+            return found
+        why = unforeseen(found, f"listing the jobs of {member.name}")
+        known = await asyncio.to_thread(self.known.records.list, member.name)
+        return [Sight(member.name, None, record, why) for record in known]
 
     async def _jobs_of(self, member: Member, limit: int) -> Sequence[Sight]:
         known = await asyncio.to_thread(self.known.records.list, member.name, limit=limit)

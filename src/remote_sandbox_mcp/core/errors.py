@@ -8,6 +8,7 @@ SandboxError                 anything that we tell an agent in one sentence
 ├── FileProblem              a file could not be read, written, listed or searched
 ├── ConnectError             the sandbox could not be opened; nothing was started
 │   ├── Unreachable          no answer, no route, no name; may be tried again
+│   │   └── BrokenRules      it answered, but not as our programs do; to try again at once is no use
 │   ├── LoginRefused         the machine answered and said no
 │   └── HostKeyProblem       the machine is not, or may not be, the one we know
 ├── NotStarted               the command itself could not be started
@@ -71,6 +72,12 @@ class Unreachable(ConnectError):
     """No answer, no route, no such name."""
 
     code = "unreachable"
+
+
+class BrokenRules(Unreachable):
+    """What answers is not a program of ours, or not any more: it sent more than was asked for, or nonsense."""
+
+    code = "broken_rules"
 
 
 class LoginRefused(ConnectError):

@@ -10,6 +10,10 @@ from typing import Any, Protocol
 from .errors import FileProblem
 from .files import Problem
 
+# What an answer without data may take: the problems of two hundred files, each with a long path.
+SMALL_ANSWER = 4 << 20
+# What a source may say for one request where nobody knows better: as much as a frame may hold.
+MOST_PASSED = 64 << 20
 # Requests are numbered across all lanes, because a source's frames are handed to a target as they are.
 numbers = itertools.count(1)
 # How a lane is told which folder a request is about: its path; or its path without links, and the device and inode of
@@ -84,12 +88,15 @@ class Lane(Protocol):
         number: int = 0,
         to: Lane | None = None,
         heard: Callable[[bytes], None] | None = None,
+        room: int = SMALL_ANSWER,
+        passes: int = MOST_PASSED,
         **order: Any,
     ) -> Awaitable[Reply]:
-        """Send a request; the answer may be awaited, or not.
+        """Send a request; the answer may be awaited, or not. It takes no more than `room` bytes.
 
         Raises FileProblem (with the far side's reason) or Unreachable when it is awaited, never before.
-        Frames for `number` that a source says are handed to the lane `to`; bytes it answers, to `heard` if given.
+        Frames for `number` that a source says are handed to the lane `to`, no more than `passes` bytes of them; bytes
+        it answers, to `heard` if given, which raises FileProblem where it wants no more.
         """
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,8 +12,10 @@ from .errors import FileProblem
 from .files import Problem
 
 FOLDER = struct.Struct(">HII")
-# A far side that says more than this is broken or hostile; ten million files fit.
-MOST_BYTES = 1 << 30
+# A far side that says more than this is broken or hostile. Three million entries take some 200 MB.
+MOST_BYTES, MOST_FOLDERS, MOST_ENTRIES = 256 << 20, 1_000_000, 3_000_000
+# As much of it as comes in one part, as far/tree.py says it.
+LARGEST_PART = 8 << 20
 SECOND = 10**9
 MOST = (1 << 63) - 1
 SPECIAL = 0o7000
@@ -129,22 +131,76 @@ class Tree:
         return dict(zip(names, fields[1::2], strict=True))
 
 
-def read_tree(end: dict[str, Any], parts: list[bytes]) -> Tree:
+class TreeReader:
+    """Takes a scan's parts as they come, and counts: a listing that is none is given up before it has all come."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._folders: dict[bytes, bytes] = {}
+        self._counts: dict[bytes, int] = {}
+        # What has come of a folder that goes on in the next part, and how much that needs to be read.
+        self._rest, self._needed = bytearray(), FOLDER.size
+        self._bytes = self._entries = 0
+
+    def feed(self, part: bytes) -> None:
+        """Raises FileProblem."""
+        try:
+            data = _expanded(part)
+            self._bytes += len(data)
+            self._take(data)
+        except (ValueError, struct.error, zlib.error) as problem:
+            raise self._unreadable(problem) from None
+
+    def _take(self, data: bytes) -> None:
+        """A folder may begin in one part and end in another."""
+        self._rest += data
+        at = 0
+        with memoryview(self._rest) as whole:
+            while len(whole) - at >= self._needed:
+                path, block, count = FOLDER.unpack_from(whole, at)
+                size = FOLDER.size + path + block
+                if self._needed < size <= MOST_BYTES:
+                    self._needed = size
+                    continue
+                if size > MOST_BYTES or self._bytes > MOST_BYTES:
+                    raise ValueError("it has too many bytes")
+                middle = at + FOLDER.size + path
+                self._add(bytes(whole[at + FOLDER.size : middle]), bytes(whole[middle : at + size]), count)
+                at, self._needed = at + size, FOLDER.size
+        del self._rest[:at]
+
+    def _add(self, folder: bytes, block: bytes, count: int) -> None:
+        if folder and not all(map(is_name, folder.split(b"/"))):
+            raise ValueError("it names a folder in a way that is not possible")
+        if folder in self._folders:
+            raise ValueError("it lists a folder twice")
+        self._entries += block.count(b"\0") // 2 + 1
+        self._folders[folder], self._counts[folder] = block, count
+        if len(self._folders) > MOST_FOLDERS or self._entries > MOST_ENTRIES:
+            raise ValueError(f"it has more than {MOST_ENTRIES} entries or {MOST_FOLDERS} folders")
+
+    def finish(self, end: dict[str, Any]) -> Tree:
+        """The tree, with the answer's last words. Raises FileProblem."""
+        try:
+            tree = _read_end(end)
+            if self._rest:
+                raise ValueError("it is cut off")
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as problem:
+            raise self._unreadable(problem) from None
+        tree.folders, tree.counts = self._folders, self._counts
+        return tree
+
+    def _unreadable(self, problem: Exception) -> FileProblem:
+        why = ascii(str(problem))[:100]
+        return FileProblem(f"{self._path}: its machine gave a listing that cannot be read ({why})", "hostile")
+
+
+def read_tree(end: dict[str, Any], parts: Iterable[bytes]) -> Tree:
     """A tree from a scan's answer, whoever gave it. Raises FileProblem."""
-    try:
-        tree = _read_end(end)
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-        raise FileProblem("a machine gave an answer that cannot be read", "hostile") from None
-    try:
-        for folder, block, count in _records(parts):
-            if folder and not all(map(is_name, folder.split(b"/"))):
-                raise ValueError(folder)
-            if folder in tree.folders:
-                raise ValueError("listed twice")
-            tree.folders[folder], tree.counts[folder] = block, count
-    except (ValueError, struct.error, zlib.error):
-        raise FileProblem(f"{tree.path}: its machine gave a listing that cannot be read", "hostile") from None
-    return tree
+    reader = TreeReader(str(end.get("path", "") if isinstance(end, dict) else "")[:1000])
+    for part in parts:
+        reader.feed(part)
+    return reader.finish(end)
 
 
 def _read_end(end: dict[str, Any]) -> Tree:
@@ -164,27 +220,14 @@ def _read_end(end: dict[str, Any]) -> Tree:
     )
 
 
-def _records(parts: list[bytes]) -> Iterator[tuple[bytes, bytes, int]]:
-    data, at = _expanded(parts), 0
-    while at < len(data):
-        path, block, count = FOLDER.unpack_from(data, at)
-        at += FOLDER.size
-        if at + path + block > len(data):
-            raise ValueError("cut off")
-        yield data[at : at + path], data[at + path : at + path + block], count
-        at += path + block
-
-
-def _expanded(parts: list[bytes]) -> bytes:
-    """A folder may begin in one part and end in another."""
-    whole, total = [], 0
-    for part in parts:
-        data = part[1:] if part[:1] == b"=" else zlib.decompressobj().decompress(part[1:], MOST_BYTES - total)
-        whole.append(data)
-        total += len(data)
-        if total >= MOST_BYTES:
-            raise ValueError("too much")
-    return b"".join(whole)
+def _expanded(part: bytes) -> bytes:
+    if part[:1] == b"=":
+        return part[1:]
+    expander = zlib.decompressobj()
+    data = expander.decompress(part[1:], LARGEST_PART + 1)
+    if len(data) > LARGEST_PART:
+        raise ValueError("a part of it has too many bytes")
+    return data
 
 
 def _bytes(text: object) -> bytes:

@@ -13,6 +13,7 @@ from ..core.job import JobLook, JobSeen, JobStarted
 from ..core.port import Deployment, DeployOrder, Health
 from ..core.progress import Progress, silent
 from ..core.sandbox import Sandbox
+from ..fleet import unforeseen
 from .forwards import Forwards, Get
 from .health import ANSWER_S, check_health, check_url
 from .waiting import LOG_LINES, Wait, has_failed, how_it_ended, silence
@@ -168,7 +169,8 @@ class Deployments:
         """What was deployed, as it is now; what does not answer soon is told as unknown."""
         await self._remember()
         known = [deployed for (name, _), deployed in self._known.items() if sandbox_name in ("", name)]
-        return await asyncio.gather(*(self._look(deployed) for deployed in known))
+        seen = await asyncio.gather(*map(self._look, known), return_exceptions=True)
+        return [_told(deployed, now) for deployed, now in zip(known, seen, strict=True)]
 
     async def _remember(self) -> None:
         """What is written down comes to what is known, or after what was seen to end."""
@@ -210,6 +212,14 @@ class Deployments:
         for key in [key for key in self._known if key[0] == sandbox_name]:
             del self._known[key]
         await self._forwards.close(sandbox_name)
+
+
+def _told(deployed: Deployment, now: Deployment | BaseException) -> Deployment:
+    """A failure that nobody foresaw is told of its own app; all others are listed."""
+    if isinstance(now, Deployment):
+        return now
+    problem = unforeseen(now, f"looking at port {deployed.port} of {deployed.sandbox}")
+    return replace(deployed, status="unknown", problem=problem)
 
 
 def check_free(order: DeployOrder, answer: Health | None) -> None:

@@ -15,6 +15,7 @@ from ..core.usage_text import parse_usage
 
 # 64 AMD partitions tell 60 KB of JSON.
 _KEEP = 200_000
+_LATE_S = 5.0
 
 
 async def measure(sandbox: Sandbox, timeout_s: float = 12.0) -> Usage:
@@ -23,7 +24,8 @@ async def measure(sandbox: Sandbox, timeout_s: float = 12.0) -> Usage:
     What hangs there (a broken GPU driver, a dead file server) is left out and told in the Usage.
     Raises what `sandbox.run` raises, and SandboxError where the machine's answer holds nothing.
     """
-    outcome = await sandbox.run(Command(_script(), timeout_s=timeout_s, keep=_KEEP))
+    # A machine that does not even end its probe in time is one that does not answer.
+    outcome = await sandbox.run(Command(_script(), timeout_s=timeout_s, keep=_KEEP), patience_s=timeout_s + _LATE_S)
     sandbox.forget(outcome.run_id)
     try:
         return parse_usage((outcome.stdout.head + outcome.stdout.tail).decode("utf-8", "replace"))

@@ -13,7 +13,7 @@ from ..core.ignore import Ignore
 from ..core.lane import Lane, Reply, RootName
 from ..core.plan import Item
 from ..core.transfer import DEFAULT_EXCLUDES, Order, Place
-from ..core.tree import Tree, is_name, read_tree
+from ..core.tree import MOST_BYTES, Tree, TreeReader, is_name
 from .batches import names_of
 from .lanes import Lanes
 
@@ -102,10 +102,11 @@ class End:
 
     async def scan(self, order: Order, path: str = "") -> Tree:
         """What is there, without what is left out. Raises FileProblem, Unreachable."""
-        parts: list[bytes] = []
+        reader = TreeReader(str(self.place))
         reply = await self.lane.begin(
             "scan",
-            heard=parts.append,
+            heard=reader.feed,
+            room=MOST_BYTES,
             path=path or self.path,
             rules=list(order.rules),
             watched=list(DEFAULT_EXCLUDES) if order.default_excludes else [],
@@ -113,7 +114,7 @@ class End:
             squeeze=self.is_far,
             **self._exactly(),
         )
-        return read_tree(reply.end, parts)
+        return reader.finish(reply.end)
 
 
 class Ends:

@@ -11,8 +11,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from ..backends.outpost.far import wire
+from ..backends.outpost.far.chunks import CHUNK, LEAST_CHUNK
 from ..backends.outpost.far.large import SAME
 from ..core.errors import FileProblem
+from ..core.foreign import to_text, to_whole
+from ..core.lane import SMALL_ANSWER
 from ..core.pieces import Matcher, Span, joined
 from ..core.plan import Item
 from ..core.tree import child
@@ -26,6 +29,9 @@ BLOCKS_AT_ONCE = 64
 # Below this a file is sent whole: to compare it would take as long.
 COMPARED_FROM = 4 << 20
 SPAN = 32 << 20
+# An old file that is so many times as large is not compared: to read it would take as long as to send the new one.
+GROWN = 8
+MOST_INDEX = 128 << 20
 
 
 class Chunks(Protocol):
@@ -102,7 +108,8 @@ class LargeFile:
         stream.joined.add(self.key)
         self.partial = reply.text("partial").encode("utf-8", "surrogateescape")
         self.fresh, old = bool(reply.end.get("fresh")), reply.end.get("old")
-        self.old_state = str(old.get("state", "")) if isinstance(old, dict) else ""
+        if isinstance(old, dict) and to_whole(old.get("size")) <= GROWN * self.size:
+            self.old_state = to_text(old.get("state"))
 
     async def _commit(self, stream: Stream) -> str:
         """If it changed while it was read it gets the time that it had before, so that the next sync sees it."""
@@ -154,7 +161,8 @@ class LargeFile:
         return stream
 
     async def _send_part(self, stream: Stream, offset: int, length: int) -> None:
-        await self.streams.carry(stream, "part", self.raw, self.key, {"large": True}, offset=offset, length=length)
+        large, part = {"large": True}, {"offset": offset, "length": length}
+        await self.streams.carry(stream, "part", self.raw, self.key, large, length, **part)
         self._arrived(length)
 
     def _arrived(self, length: int) -> None:
@@ -191,7 +199,8 @@ class LargeFile:
         self.mark = self.mark or await self._choose_mark(stream)
         told: asyncio.Queue[bytes] = asyncio.Queue()
         raw, root = self.raw + b"\0" + self.mark, self.streams.source_root
-        reading = asyncio.ensure_future(stream.source.begin("index", raw, root=root, heard=told.put_nowait))
+        asked = stream.source.begin("index", raw, root=root, heard=told.put_nowait, room=self._room_of_index)
+        reading = asyncio.ensure_future(asked)
         reading.add_done_callback(lambda _: told.put_nowait(b""))
         async with Together() as tasks:
             theirs = theirs or await self._index_old(stream)
@@ -210,7 +219,13 @@ class LargeFile:
 
     async def _index_old(self, stream: Stream) -> bytes:
         root = self.streams.target_root
-        return (await stream.target.begin("index_old", self.key + b"\0" + self.mark, root=root)).out
+        raw, room = self.key + b"\0" + self.mark, self._room_of_index
+        return (await stream.target.begin("index_old", raw, root=root, room=room)).out
+
+    @property
+    def _room_of_index(self) -> int:
+        """An index names every piece of a file; the old one, or this one by now, may be larger than was planned."""
+        return min(MOST_INDEX, SMALL_ANSWER + CHUNK.size * (GROWN * self.size // LEAST_CHUNK))
 
     def _chunks_key(self, state: str) -> bytes:
         facts = (self.where.encode("utf-8", "surrogateescape"), self.item.path, state.encode())

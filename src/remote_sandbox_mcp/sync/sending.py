@@ -90,9 +90,9 @@ class Sending:
     async def _send_batch(self, streams: Streams, stream: Stream, batch: list[Item]) -> None:
         expected = {"wanted": wanted_of(batch), "found": list(map(text_of, self.plan.found_of(batch)))}
         try:
-            said, arrived = await streams.carry(
-                stream, "send", names_of(batch), self.ends.target_names(batch), expected
-            )
+            names, size = names_of(batch), sum(item.size for item in batch)
+            target_names = self.ends.target_names(batch)
+            said, arrived = await streams.carry(stream, "send", names, target_names, expected, size)
         except FileProblem as problem:
             for item in batch:
                 self.tally.note(Problem(text_of(item.path), str(problem)))
@@ -101,7 +101,7 @@ class Sending:
         self.tally.hear(arrived)
         self.tally.sent += arrived.number("files")
         self.tally.bytes += arrived.number("bytes")
-        self.meter.add(time.monotonic(), len(batch), sum(item.size for item in batch), batch[-1].path)
+        self.meter.add(time.monotonic(), len(batch), size, batch[-1].path)
 
     async def _send_large(self, streams: Streams, items: list[Item]) -> None:
         room = asyncio.Semaphore(LARGE_AT_ONCE)

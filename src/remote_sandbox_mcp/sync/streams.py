@@ -14,6 +14,8 @@ from .tempo import Flow, Squeeze
 
 # Enough to fill a line of 100 ms with one channel's window, and little enough to be held in memory.
 DEPTH = 4
+# Files may have grown since they were listed, and holes are told in many small frames; but an item is small.
+GROWTH = 32 << 20
 # A machine next door has no more than these.
 NEXT_DOOR = 2
 
@@ -75,18 +77,27 @@ class Streams:
         self._changed.set()
 
     async def carry(
-        self, stream: Stream, verb: str, raw: bytes, target_raw: bytes, expected: dict[str, Any], **order: Any
+        self,
+        stream: Stream,
+        verb: str,
+        raw: bytes,
+        target_raw: bytes,
+        expected: dict[str, Any],
+        size: int,
+        **order: Any,
     ) -> tuple[Reply, Reply]:
-        """One item: what the source said of it, and what the target made of it. Raises FileProblem, Unreachable.
+        """One item of so many bytes: what the source said of it, and what the target made of it.
 
-        `expected` tells the target what comes, so that it need not take the source's word for it.
+        `expected` tells the target what comes, so that it need not take the source's word for it. Raises FileProblem,
+        Unreachable.
         """
         number, way = next(numbers), self.squeeze.way
         received = stream.target.begin("receive", target_raw, number=number, root=self.target_root, **expected)
         if stream.bridged:
             order["bridged"] = True
         to = None if stream.bridged else stream.target
-        sent = stream.source.begin(verb, raw, number=number, to=to, root=self.source_root, squeeze=way, **order)
+        order |= {"root": self.source_root, "squeeze": way}
+        sent = stream.source.begin(verb, raw, number=number, to=to, passes=2 * size + GROWTH, **order)
         try:
             said = await sent
         except FileProblem:

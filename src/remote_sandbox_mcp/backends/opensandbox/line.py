@@ -22,6 +22,8 @@ PIECE, MOST_UNREAD = 256 << 10, 64
 LONGEST_NUMBER = 20
 UPGRADE = {"Connection": "Upgrade", "Upgrade": PROTOCOL}
 UPGRADED, OPENED = 101, 200
+# What a bridge answers to a part that it was sent: nothing at all.
+LONGEST_RECEIPT = 1024
 
 
 class HttpLine:
@@ -42,6 +44,8 @@ class HttpLine:
         self._opened = asyncio.Event()
         self._send: Callable[[memoryview], Awaitable[object]] | None = None
         self._ended = False
+        # Whether the connection itself became the line, or was said to.
+        self.is_upgraded = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, argv: Sequence[str]) -> None:
@@ -56,6 +60,8 @@ class HttpLine:
         """The one task that holds the answer: it gives it up when it is cancelled."""
         import httpx
 
+        from .transport import ENDLESS
+
         headers = {**self._headers, "X-Line-Argv": json.dumps(list(argv))}
         # What a program prints may be a long time coming; that a line is dead is found out by asking over it.
         patience = httpx.Timeout(self._client.timeout.connect, read=None)
@@ -63,7 +69,9 @@ class HttpLine:
             with contextlib.suppress(*cuts()):
                 # A proxy may pass over what it does not know, or refuse it.
                 for further in [UPGRADE, {}] if self._may_upgrade else [{}]:
-                    asking = self._client.stream("POST", self._url, headers=headers | further, timeout=patience)
+                    asking = self._client.stream(
+                        "POST", self._url, headers=headers | further, timeout=patience, extensions=ENDLESS
+                    )
                     async with asking as answer:
                         if await self._receive(answer):
                             return
@@ -80,6 +88,7 @@ class HttpLine:
 
     async def _receive_upgraded(self, answer: httpx.Response) -> None:
         stream = answer.extensions["network_stream"]
+        self.is_upgraded = True
         self._open(stream.write)
         while data := await stream.read(PIECE):
             await self._arrived.put(data)
@@ -131,7 +140,17 @@ class HttpLine:
         self.close()
 
     async def _post(self, url: str, part: memoryview) -> None:
-        (await self._client.post(url, content=bytes(part), headers=self._headers)).raise_for_status()
+        import httpx
+
+        asking = self._client.stream("POST", url, content=bytes(part), headers=self._headers)
+        async with asking as answer:
+            answer.raise_for_status()
+            heard = 0
+            # To the end, so that the connection can be used again.
+            async for piece in answer.aiter_raw():
+                heard += len(piece)
+                if heard > LONGEST_RECEIPT:
+                    raise httpx.RemoteProtocolError("a bridge says more than it was asked for")
 
     def _end(self) -> None:
         self._ended = True

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from opensandbox.config import ConnectionConfig
     from opensandbox.models.sandboxes import SandboxInfo
 
-PAGE = 100
+PAGE, MOST_PAGES = 100, 1000
 # Looked at this often while it starts: the SDK's own pace would cost a fifth of a second each time.
 POLL = timedelta(milliseconds=20)
 CONNECTIONS = 200
@@ -154,6 +154,8 @@ class Link:
             wanted = SandboxFilter(metadata=dict(mark), page=page, page_size=PAGE)
             answer = await told(doing, manager.list_sandbox_infos(wanted))
             found += answer.sandbox_infos
+            if page > MOST_PAGES:
+                raise ConnectError(f"{doing}: its list of sandboxes has no end")
             if not answer.pagination.has_next_page:
                 return found
             page += 1
@@ -208,6 +210,8 @@ def connection_config(platform: Platform) -> ConnectionConfig:
     from opensandbox.config import ConnectionConfig
     from opensandbox.transport import RetryAsyncTransport, RetryPolicy
 
+    from .transport import BoundedTransport
+
     keep_quiet()
     scheme, _, domain = platform.server_url.rstrip("/").rpartition("://")
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=CONNECTIONS, keepalive_expiry=20)
@@ -217,7 +221,7 @@ def connection_config(platform: Platform) -> ConnectionConfig:
         initial_backoff=timedelta(milliseconds=200),
         overall_deadline=timedelta(seconds=platform.request_timeout_s),
     )
-    transport = RetryAsyncTransport(httpx.AsyncHTTPTransport(limits=limits), retries, owns_inner=True)
+    transport = RetryAsyncTransport(BoundedTransport(limits=limits), retries, owns_inner=True)
     return ConnectionConfig(
         domain=domain,
         protocol=scheme or "http",

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 PYTHON = "python3"
 G = TypeVar("G", OutpostClient, OutpostLane, PortRelay)
 SOON_OPEN_S, OPEN_S = 6.0, 20.0
+# A connection that became the line carries a greeting soon. One that does not was upgraded by a proxy that does not
+# pass anything on.
+UPGRADED_S = 6.0
 NOT_FOUND = 127
+LONGEST_PORT = 5
 
 
 class NoPython(Exception):
@@ -56,13 +60,15 @@ class Way:
         self.disposable = disposable
         self._address: tuple[str, dict[str, str]] | None = None
         self._building: asyncio.Task[tuple[str, dict[str, str]]] | None = None
+        # The platform's own proxy passes on requests and answers only.
+        self._may_upgrade = not link.platform.use_server_proxy
 
     async def outpost(self) -> OutpostClient:
         """Raises ConnectError, NoPython."""
         # One that is paused takes connections, too, and lets them wait.
         if self._address and isinstance(fate := await self._link.why_not(self.disposable), (Gone, Paused)):
             raise fate
-        return await self._greeted(program.OUTPOST, OutpostClient)
+        return await self._greeted(program.OUTPOST, lambda line: OutpostClient(line, self.disposable.title))
 
     async def lane(self) -> OutpostLane:
         """Raises ConnectError."""
@@ -74,38 +80,50 @@ class Way:
 
     async def _greeted(self, pieces: tuple[str, ...], make: Callable[[HttpLine], G]) -> G:
         """Who has greeted us at the far end of a new line. Raises ConnectError, NoPython."""
-        line, token = await self._line(pieces)
+        line, token = await self._line(pieces, self._may_upgrade)
+        try:
+            return await self._hear(line, token, make)
+        except (NoOutpost, asyncio.TimeoutError) as problem:
+            if not line.is_upgraded:
+                raise await self._why(str(problem) or "no answer in time") from None
+        line, token = await self._line(pieces, may_upgrade=False)
+        try:
+            spoken = await self._hear(line, token, make)
+        except (NoOutpost, asyncio.TimeoutError) as problem:
+            raise await self._why(str(problem) or "no answer in time") from None
+        self._may_upgrade = False
+        return spoken
+
+    async def _hear(self, line: HttpLine, token: str, make: Callable[[HttpLine], G]) -> G:
+        """Raises NoOutpost, TimeoutError, Unreachable."""
         spoken = make(line)
         try:
-            await within(spoken.greet(token), OPEN_S)
-        except (NoOutpost, asyncio.TimeoutError) as problem:
-            line.close()
-            raise await self._why(str(problem) or "no answer in time") from None
+            await within(spoken.greet(token), UPGRADED_S if line.is_upgraded else OPEN_S)
         except BaseException:
             line.close()
             raise
         return spoken
 
-    async def _line(self, pieces: tuple[str, ...], *, again: bool = True) -> tuple[HttpLine, str]:
+    async def _line(self, pieces: tuple[str, ...], may_upgrade: bool, *, again: bool = True) -> tuple[HttpLine, str]:
         """A program at the far end of a new line. A bridge of earlier may be gone: then there is a new one."""
         try:
             # Its parts have limits of their own: a busy platform may need long for each.
             address = await self._bridge()
-            return await within(self._start(address, pieces), SOON_OPEN_S if again else OPEN_S)
+            return await within(self._start(address, pieces, may_upgrade), SOON_OPEN_S if again else OPEN_S)
         except (NoOutpost, asyncio.TimeoutError) as problem:
             self._address = None
             if not again:
                 raise await self._why(str(problem) or "no answer in time") from None
         if known_reason := await self._link.why_not(self.disposable):
             raise known_reason
-        return await self._line(pieces, again=False)
+        return await self._line(pieces, may_upgrade, again=False)
 
-    async def _start(self, address: tuple[str, dict[str, str]], pieces: tuple[str, ...]) -> tuple[HttpLine, str]:
+    async def _start(
+        self, address: tuple[str, dict[str, str]], pieces: tuple[str, ...], may_upgrade: bool
+    ) -> tuple[HttpLine, str]:
         url, headers = address
         token = secrets.token_hex(16)
-        # The platform's own proxy passes on requests and answers only.
-        direct = not self._link.platform.use_server_proxy
-        line = HttpLine(self._link.client, f"{url}/line", headers, may_upgrade=direct)
+        line = HttpLine(self._link.client, f"{url}/line", headers, may_upgrade=may_upgrade)
         try:
             await line.start([PYTHON, "-IS", "-c", program.loader(pieces), token])
         except BaseException:
@@ -162,7 +180,7 @@ def _port(done: Execution) -> int:
         raise NoPython
     for line in printed.splitlines():
         word, _, number = line.partition(" ")
-        if word == "bridge" and number.isdigit():
+        if word == "bridge" and len(number) <= LONGEST_PORT and number.isascii() and number.isdigit():
             return int(number)
     complaint = " ".join(message.text for message in done.logs.stderr)[-200:]
     raise NoOutpost(f"its Python could not start the line: {complaint or f'exit code {done.exit_code}'}")

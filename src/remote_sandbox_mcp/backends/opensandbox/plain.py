@@ -10,7 +10,16 @@ from typing import Any
 
 from ...core.command import RUN_ID, Command, Completed, Environment, Missing, Observation, Running
 from ...core.disposable import Disposable
-from ...core.errors import BadArgument, ConnectError, LostContact, NotStarted, SandboxError, Unreachable, Unsupported
+from ...core.errors import (
+    BadArgument,
+    BrokenRules,
+    ConnectError,
+    LostContact,
+    NotStarted,
+    SandboxError,
+    Unreachable,
+    Unsupported,
+)
 from ...core.files import FileSlice, Found, Listing, Search, Span, Written
 from ...core.lane import Lane
 from ...core.output import last_line
@@ -104,7 +113,7 @@ class PlainContainer:
                 except ConnectError as problem:
                     await self._explain(command)
                     give_up = give_up or time.monotonic() + MEND_S
-                    if time.monotonic() > give_up:
+                    if time.monotonic() > give_up or isinstance(problem, BrokenRules):
                         so_far = Running(command.run_id)
                         raise LostContact.while_running(self.description.name, str(problem), so_far) from None
                     await asyncio.sleep(SOON_S)

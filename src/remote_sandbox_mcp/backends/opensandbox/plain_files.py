@@ -8,6 +8,7 @@ import secrets
 
 from ...core.errors import FileProblem
 from ...core.files import Entry, FileSlice, Listing, Problem, Span, Written
+from ...core.foreign import to_number, to_whole, understood
 from ..outpost.far.files import MOST_PROBLEMS
 from ..outpost.far.place import to_bytes, to_text
 from .shell import FILES, Answer, Shell, is_text
@@ -128,10 +129,11 @@ class PlainFiles:
         token = secrets.token_hex(16)
         depth = "" if recursive else "1"
         answer = await self.ask("list", path, token=token, depth=depth, most=str(limit + 1))
-        records = answer.data("entries").split(f"{token} ".encode())[1:]
-        below = to_text(answer.data("below"))
-        entries = [_entry(below, record) for record in records]
-        return Listing(tuple(entries[:limit]), len(entries) > limit, complaints(answer, below))
+        with understood(self._name):
+            records = answer.data("entries").split(f"{token} ".encode(), limit + 2)[1:]
+            below = to_text(answer.data("below"))
+            entries = [_entry(below, record) for record in records[: limit + 1]]
+            return Listing(tuple(entries[:limit]), len(entries) > limit, complaints(answer, below))
 
 
 def complaints(answer: Answer, below: str) -> tuple[Problem, ...]:
@@ -153,14 +155,14 @@ def inside(below: str, path: str) -> str:
 def _entry(below: str, record: bytes) -> Entry:
     mode, size, changed, name = record.removesuffix(b"\n").split(b" ", 3)
     kind = KINDS.get(int(mode, 16) >> 12, "other")
-    return Entry(inside(below, to_text(name)), kind, int(size), float(changed))
+    return Entry(inside(below, to_text(name)), kind, to_whole(int(size)), to_number(float(changed)))
 
 
 def _numbers(found: str) -> tuple[int, int]:
     """The mode and the size of a file; what a container prints may be anything."""
     mode, _, size = found.partition(" ")
     try:
-        return int(mode, 16), int(size)
+        return to_whole(int(mode, 16)), to_whole(int(size))
     except ValueError:
         return 0, 0
 

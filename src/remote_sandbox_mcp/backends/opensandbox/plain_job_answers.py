@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Sequence
 
-from ...core.errors import Unreachable
+from ...core.foreign import to_number, to_whole, understood
 from ...core.job import JOB_ID, Checkpoint, JobLook, JobSeen, JobState, JobUsage
 from ..outpost.far.place import to_text
 from .shell import Answer
@@ -45,12 +45,10 @@ def look_values(looks: Sequence[JobLook]) -> dict[str, str]:
 
 
 def read_jobs(answer: Answer, looks: Sequence[JobLook]) -> list[JobSeen]:
-    """Raises Unreachable: what a container prints may be anything."""
-    try:
+    """Raises BrokenRules: what a container prints may be anything."""
+    with understood("a container"):
         uptime, epoch = answer.numbers("clock")
         return [_read_job(answer.part(str(number)), look, uptime, epoch) for number, look in enumerate(looks)]
-    except (ValueError, OverflowError):
-        raise Unreachable("a container's answer about its jobs cannot be understood") from None
 
 
 def _read_job(job: Answer, look: JobLook, uptime: float, epoch: float) -> JobSeen:
@@ -66,20 +64,20 @@ def _read_job(job: Answer, look: JobLook, uptime: float, epoch: float) -> JobSee
         cwd=to_text(job.data("cwd")),
         command=to_text(job.data("command")),
         via="detached" if begun else "",
-        exit_code=int(code) if ending else None,
+        exit_code=to_whole(int(code)) if ending else None,
         signal=_signal(int(code)) if is_stopped else "",
         ending=ending,
         reason=UNKNOWN if state is JobState.MISSING else REASONS.get(why, why),
         rebooted=why == "restarted",
         started=started,
-        seconds=round(max(0.0, float(ended) - begun[0]), 2) if begun else 0.0,
+        seconds=round(max(0.0, to_number(float(ended)) - begun[0]), 2) if begun else 0.0,
         log=log,
         log_size=size,
         cursor=job.number("start") + len(log) if job.has("start") else size,
         silent_s=max(0.0, epoch - max(grown, started)) if grown or started else 0.0,
         checkpoint=_checkpoint(job),
         usage=_usage(job),
-        survivors=tuple(int(word) for word in living) if is_stopped else (),
+        survivors=tuple(to_whole(int(word)) for word in living) if is_stopped else (),
         foreign=job.has("foreign"),
     )
 

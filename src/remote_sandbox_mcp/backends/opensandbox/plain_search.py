@@ -15,6 +15,7 @@ from .plain_files import PlainFiles, complaints, inside
 from .shell import Answer
 
 ALL = 1_000_000_000
+MOST_PAGES, LONGEST_NUMBER = 1000, 19
 # As much as comes at once; then the next files are asked for.
 LARGEST_PAGE = 4 << 20
 LONGEST_LOOKED_AT = 1000
@@ -35,7 +36,9 @@ async def find_matches(files: PlainFiles, search: Search) -> Found:
         gathered.take_names(answer)
     else:
         values |= {"literal": required(search.pattern), "case": "i" if search.ignore_case else ""}
-        while not gathered.is_complete:
+        for _ in range(MOST_PAGES):
+            if gathered.is_complete:
+                break
             await _page(files, gathered, values)
     return gathered.found()
 
@@ -106,6 +109,8 @@ class _Gathered:
         if not self._ended and len(records) > 1:
             # The last one was cut, and comes again.
             records.pop()
+        elif not records:
+            self._ended = True
         elif not self._ended:
             name = to_text(records[0].partition(b"\0")[0])
             self._problems[Problem(inside(below, name), "too many lines of it may fit; only the first were seen")] = (
@@ -153,5 +158,5 @@ def _numbered(path: str, lines: bytes) -> Iterator[tuple[str, int, bytes]]:
     for line in lines.split(b"\n"):
         number, _, text = line.removesuffix(b"\r").partition(b":")
         # A grep that does not skip binary files is not believed about them.
-        if number.isdigit() and b"\0" not in text:
+        if len(number) < LONGEST_NUMBER and number.isdigit() and b"\0" not in text:
             yield path, int(number), text

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from ...core.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
 from ...core.disposable import Disposable
-from ...core.errors import BadArgument, ConnectError, SandboxError, Unreachable, Unsupported
+from ...core.errors import BadArgument, BrokenRules, ConnectError, SandboxError, Unreachable, Unsupported
+from ...core.foreign import to_number
 from ...core.shell import join
 from ..outpost.far.place import to_bytes, to_text
 from .link import Link
@@ -32,6 +33,7 @@ JOBS = (
 )
 FILES = ("container.sh", "container_files.sh")
 TIMED_OUT = 124
+MOST_LIVING = 100
 LINE = """exec sh -c 'eval "$RSM_PROGRAM"'"""
 # How often the platform is asked what became of a container that does not answer, and how many times.
 LOOK_S, LOOKS = 5.0, 12
@@ -70,7 +72,9 @@ class Shell:
         """One that may be asked twice. Raises SandboxError: what the platform says where it cannot run it."""
         try:
             return await self.ask_once(pieces, verb, **values)
-        except Unreachable:
+        except Unreachable as problem:
+            if isinstance(problem, BrokenRules):
+                raise
             # A connection that was kept open may have been cut long ago.
             return await self.ask_once(pieces, verb, **values)
 
@@ -218,7 +222,7 @@ class Answer:
         try:
             return base64.b64decode(self.text(word))
         except ValueError:
-            raise Unreachable(f"a container's answer cannot be understood: {word} is not in base64") from None
+            raise BrokenRules(f"a container's answer cannot be understood: {word[:40]!r} is not in base64") from None
 
     def part(self, name: str) -> Answer:
         """The words that begin with a name and a dot, without them."""
@@ -235,9 +239,9 @@ class Answer:
     def _seconds(self, word: str, place: int = 0) -> float:
         """Raises Unreachable."""
         try:
-            return float((self.text(word).split() or ["0"])[place])
+            return to_number(float((self.text(word).split() or ["0"])[place]))
         except (ValueError, IndexError, OverflowError):
-            raise Unreachable(f"a container's answer cannot be understood: {word} is no number") from None
+            raise BrokenRules(f"a container's answer cannot be understood: {word[:40]!r} is no number") from None
 
     def observation(self, run_id: str, keep: int) -> Observation:
         state, out, err = self.text("state"), self._excerpt(run_id, "out", keep), self._excerpt(run_id, "err", keep)
@@ -250,7 +254,7 @@ class Answer:
 
     def _completed(self, run_id: str, out: Excerpt, err: Excerpt) -> Completed:
         ending, *_ = words = self.text("end").split() or [""]
-        living = tuple(int(word) for word in words[3:] if word.isdigit())
+        living = tuple(int(word) for word in words[3:MOST_LIVING] if len(word) < 19 and word.isdecimal())
         by_itself = ending not in (Ending.STOPPED, Ending.TIMED_OUT)
         return Completed(
             run_id,
@@ -265,7 +269,9 @@ class Answer:
 
     def _excerpt(self, run_id: str, name: str, keep: int) -> Excerpt:
         held, total = self.data(f"{name}.data"), self.number(f"{name}.size")
-        return Excerpt(held[:keep], held[keep:], total, f"{self.text('base')}/{run_id}/{name}" if total else "")
+        return Excerpt(
+            held[:keep], held[keep : 2 * keep], total, f"{self.text('base')}/{run_id}/{name}" if total else ""
+        )
 
 
 @functools.cache

@@ -6,17 +6,28 @@ import asyncio
 import itertools
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from ...core.errors import Unreachable
+from ...core.errors import BrokenRules, Unreachable
+from ...core.foreign import NONSENSE, Fields, not_understood, read_json, too_much, understood
 from .far import wire
+from .far.worker import WORKER_S
 
 SILENCE_S = 2.0
 PONG_S = 3.0
 LONGEST_GREETING = 1 << 20
 # What a request's frame may carry beside its path and its other words.
 LARGEST = wire.MAX_BODY - (1 << 20)
+# What an answer without data may take: a few paths and a sentence.
+SMALL = 64 << 10
+# A sign of life: its longest is the end of a run's output, in JSON. One comes every second or two.
+LONGEST_BEAT = 16 << 10
+SPARE_BEATS, BEATS_A_SECOND = 100, 10
+# The far side gives a request up after WORKER_S. The slowest line that we wait for carries so many bytes a second.
+ANSWER_S, SLOWEST = WORKER_S + 30.0, 8 << 10
+STREAMS = (wire.OUT, wire.ERR, wire.OUT_TAIL, wire.ERR_TAIL)
+LAST_WORDS = (wire.END, wire.FAIL, wire.PONG)
 
 
 class Line(Protocol):
@@ -59,115 +70,170 @@ def too_long(script: str) -> str:
     return f"a command of {len(script)} characters is more than can be sent; put it into a file there, and run that"
 
 
-async def greet(line: Line, token: str) -> tuple[dict[str, Any], bytearray]:
-    """A program's first words, and what came after them; what a start-up file printed before them is dropped."""
-    buffer, mark = bytearray(), b"\n" + token.encode() + b"\n"
-    while mark not in buffer:
+async def greet(line: Line, token: str, name: str) -> tuple[Fields, bytearray]:
+    """A program's first words, and what came after them; what a start-up file printed before them is dropped.
+
+    Raises NoOutpost, Unreachable.
+    """
+    buffer, mark, searched = bytearray(), b"\n" + token.encode() + b"\n", 0
+    while (found := buffer.find(mark, searched)) < 0:
+        searched = max(0, len(buffer) - len(mark))
         data = await line.read()
         buffer += data
         if not data or len(buffer) > LONGEST_GREETING:
             raise NoOutpost(bytes(buffer[-400:]).decode("utf-8", "replace").strip())
-    rest = buffer[buffer.index(mark) + len(mark) :]
-    while not (frames := wire.split_frames(rest)):
-        data = await line.read()
-        if not data:
-            raise NoOutpost("it ended in its greeting")
-        rest += data
-    kind, _, body = frames[0]
-    if kind != wire.HELLO:
-        raise Unreachable(json.loads(body)["message"])
-    hello: dict[str, Any] = json.loads(body)
-    return hello, rest
+    rest = buffer[found + len(mark) :]
+    with understood(name):
+        while not (frames := wire.split_frames(rest, _is_greeting)):
+            data = await line.read()
+            if not data:
+                raise NoOutpost("it ended in its greeting")
+            rest += data
+        kind, _, body = frames[0]
+        said = Fields.read(body)
+        if kind == wire.FAIL:
+            raise Unreachable(said.sentence("message"))
+        return said, rest
+
+
+def _is_greeting(kind: int, number: int, length: int) -> None:
+    if kind not in (wire.HELLO, wire.FAIL) or length > SMALL:
+        raise ValueError(f"a frame of kind {kind} with {length} bytes instead of a greeting")
 
 
 @dataclass
 class Exchange:
-    """One request and what has come back for it so far."""
+    """One request and what has come back for it so far; no more than `room` bytes may still come."""
 
     number: int
     done: asyncio.Future[dict[str, Any]]
+    room: int
     parts: dict[int, bytearray] = field(default_factory=dict)
     last_bytes: int = 0
     last_text: str = ""
+    begun: float = field(default_factory=time.monotonic)
+    beats: int = 0
+    # Nobody waits for it any more; what still comes is dropped.
+    released: bool = False
 
     def part(self, kind: int) -> bytes:
         return bytes(self.parts.get(kind, b""))
 
+    def has_room(self, kind: int, length: int) -> bool:
+        return length <= (LONGEST_BEAT if kind == wire.BEAT else self.room)
+
     def take(self, kind: int, body: bytes) -> None:
-        if kind in (wire.OUT, wire.ERR, wire.OUT_TAIL, wire.ERR_TAIL):
-            self.parts.setdefault(kind, bytearray()).extend(body)
-        elif kind == wire.BEAT:
-            beat = json.loads(body)
-            self.last_bytes, self.last_text = int(beat["bytes"]), str(beat["line"])
-        elif self.done.done():
+        """Raises ValueError for what is no answer, and counts: what is not has_room is not to be taken."""
+        if kind == wire.BEAT:
+            self._beat(Fields.read(body))
             return
-        elif kind in (wire.END, wire.PONG):
-            self.done.set_result(json.loads(body or b"{}"))
-        elif kind == wire.FAIL:
-            answer = json.loads(body)
-            self.done.set_exception(Refusal(str(answer["reason"]), str(answer["message"])))
+        self.room -= len(body) or wire.EMPTY
+        if self.room < 0:
+            return
+        if kind in STREAMS:
+            if not self.released:
+                self.parts.setdefault(kind, bytearray()).extend(body)
+        elif kind in LAST_WORDS:
+            self._conclude(kind, read_json(body or b"{}"))
+
+    def _beat(self, beat: Fields) -> None:
+        self.beats += 1
+        if self.beats > SPARE_BEATS + BEATS_A_SECOND * (time.monotonic() - self.begun):
+            self.room = -1
+        self.last_bytes, self.last_text = beat.whole("bytes"), beat.text("line")
+
+    def _conclude(self, kind: int, end: Any) -> None:
+        said = Fields(end)
+        refusal = Refusal(said.text("reason"), said.sentence("message")) if kind == wire.FAIL else None
+        if self.done.done():
+            return
+        if refusal:
+            self.done.set_exception(refusal)
+        else:
+            self.done.set_result(end)
 
 
 class OutpostClient:
     """Talks to one outpost; any number of requests at once."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, name: str = "the machine") -> None:
         self.line = line
+        self.name = name
         self._numbers = itertools.count(1)
         self._open: dict[int, Exchange] = {}
         self._heard = time.monotonic()
         self._pinged = 0.0
+        self._signs = 0
+        self._opened = time.monotonic()
+        self._trouble: BrokenRules | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.hello: dict[str, Any] = {}
         self.is_alive = False
+        # When it ended, by the monotonic clock.
+        self.ended = 0.0
 
     async def greet(self, token: str) -> None:
         """Wait for the outpost's own first words. Raises NoOutpost, Unreachable."""
-        self.hello, rest = await greet(self.line, token)
+        hello, rest = await greet(self.line, token, self.name)
+        with understood(self.name):
+            # Told again when a start is repeated after a cut.
+            self.hello = {"place": hello.text("place"), **hello.plain()}
         self.is_alive = True
         self._tasks = [asyncio.create_task(self._listen(rest)), asyncio.create_task(self._watch())]
 
-    def begin(self, verb: str, raw: bytes = b"", **order: Any) -> Exchange:
-        """Send a request; the exchange fills as answers come."""
+    def begin(self, verb: str, raw: bytes = b"", *, room: int = SMALL, **order: Any) -> Exchange:
+        """Send a request; the exchange fills as answers come, with up to `room` bytes."""
         body = json.dumps({"verb": verb, **order}).encode() + (b"\0" + raw if raw else b"")
-        return self._begin(wire.REQUEST, body)
+        return self._begin(wire.REQUEST, body, room)
 
     async def ping(self) -> None:
-        """One round trip. Raises LineLost."""
+        """One round trip. Raises LineLost, Unreachable."""
         await self._begin(wire.PING).done
 
-    def _begin(self, kind: int, body: bytes = b"") -> Exchange:
-        exchange = Exchange(next(self._numbers), asyncio.get_running_loop().create_future())
+    def _begin(self, kind: int, body: bytes = b"", room: int = SMALL) -> Exchange:
+        exchange = Exchange(next(self._numbers), asyncio.get_running_loop().create_future(), room)
         # A failure that nobody waits for any more is not an error in the log.
         exchange.done.add_done_callback(lambda done: done.cancelled() or done.exception())
         if not self.is_alive:
             exchange.done.set_exception(LineLost())
             return exchange
-        if not self._open:
+        if not self._awaited:
             self._heard = time.monotonic()
         self._open[exchange.number] = exchange
         self.line.write(wire.frame(kind, exchange.number, body))
         return exchange
 
-    async def ask(self, verb: str, raw: bytes = b"", **order: Any) -> tuple[Exchange, dict[str, Any]]:
-        """A request and its whole answer. Raises Refusal or LineLost; cancelling it cancels the request."""
-        exchange = self.begin(verb, raw, **order)
+    async def ask(
+        self, verb: str, raw: bytes = b"", *, room: int = SMALL, takes_s: float = 0.0, **order: Any
+    ) -> tuple[Exchange, dict[str, Any]]:
+        """A request and its whole answer, which may take `takes_s` to be known. Cancelling it cancels the request.
+
+        Raises Refusal, LineLost, or Unreachable where the far side lives and does not answer.
+        """
+        exchange = self.begin(verb, raw, room=room, **order)
+        patience_s = ANSWER_S + takes_s + (len(raw) + room) / SLOWEST
         try:
-            return exchange, await exchange.done
+            done, _ = await asyncio.wait((exchange.done,), timeout=patience_s)
         except asyncio.CancelledError:
             self.cancel(exchange)
             raise
+        if not done:
+            self.cancel(exchange)
+            raise Unreachable(f"{self.name} did not answer in {patience_s:.0f} s; try again later")
+        return exchange, exchange.done.result()
 
     def cancel(self, exchange: Exchange) -> bool:
         """End the request's process at the far side, for a run its whole tree; False where it cannot be told."""
-        if not self._open.pop(exchange.number, None) or not self.is_alive:
+        if self._open.get(exchange.number) is not exchange or not self.is_alive:
             return False
+        self.release(exchange)
         self.line.write(wire.frame(wire.CANCEL, exchange.number))
         return True
 
     def release(self, exchange: Exchange) -> None:
-        """Stop listening; the far side goes on."""
-        self._open.pop(exchange.number, None)
+        """Stop listening; the far side goes on, and what it still says is counted and dropped."""
+        if self._open.get(exchange.number) is exchange:
+            self._open[exchange.number] = replace(exchange, parts={}, released=True)
 
     async def close(self) -> None:
         self._lose()
@@ -180,28 +246,46 @@ class OutpostClient:
             while data := await self.line.read():
                 self._heard = time.monotonic()
                 buffer += data
-                for kind, number, body in wire.split_frames(buffer):
+                for kind, number, body in wire.split_frames(buffer, self._admit):
                     self._dispatch(kind, number, body)
-        except ValueError:
-            # Bytes that are no frames: the far side is not what it was, so the line is as good as cut.
-            pass
+        except BrokenRules as problem:
+            self._trouble = problem
+        except NONSENSE as problem:
+            # The far side is not what it was.
+            self._trouble = not_understood(self.name, problem)
         finally:
             self._lose()
+
+    def _admit(self, kind: int, number: int, length: int) -> None:
+        """Only what was asked for may come. Raises BrokenRules."""
+        exchange = self._open.get(number)
+        if exchange.has_room(kind, length) if exchange else length <= SMALL:
+            return
+        raise too_much(self.name)
 
     def _dispatch(self, kind: int, number: int, body: bytes) -> None:
         exchange = self._open.get(number)
         if exchange is None:
+            self._count_sign()
             return
-        if kind in (wire.END, wire.FAIL, wire.PONG):
-            del self._open[number]
         exchange.take(kind, body)
+        if exchange.room < 0:
+            raise too_much(self.name)
+        if kind in LAST_WORDS:
+            del self._open[number]
+
+    def _count_sign(self) -> None:
+        """Signs of life belong to no request. Who sends more of them than makes sense keeps us from our work."""
+        self._signs += 1
+        if self._signs > SPARE_BEATS + BEATS_A_SECOND * (time.monotonic() - self._opened):
+            raise too_much(self.name)
 
     async def _watch(self) -> None:
         """While answers are awaited and nothing comes, ask for a sign of life; without one the line is frozen."""
         while self.is_alive:
             await asyncio.sleep(0.5)
             now = time.monotonic()
-            if not self._open or now - self._heard < SILENCE_S:
+            if not self._awaited or now - self._heard < SILENCE_S:
                 self._pinged = 0.0
             elif not self._pinged:
                 self._pinged = now
@@ -209,11 +293,15 @@ class OutpostClient:
             elif now - self._pinged > PONG_S:
                 self._lose()
 
+    @property
+    def _awaited(self) -> bool:
+        return any(not exchange.released for exchange in self._open.values())
+
     def _lose(self) -> None:
         if self.is_alive:
-            self.is_alive = False
+            self.is_alive, self.ended = False, time.monotonic()
             self.line.close()
         for exchange in self._open.values():
             if not exchange.done.done():
-                exchange.done.set_exception(LineLost())
+                exchange.done.set_exception(self._trouble or LineLost())
         self._open.clear()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from ...core.command import Environment
-from ...core.errors import BadArgument, ConnectError, NotStarted, Unreachable, Unsupported
+from ...core.errors import BadArgument, BrokenRules, ConnectError, NotStarted, Unreachable, Unsupported
+from ...core.foreign import Fields, to_number, to_text, to_whole, understood
 from ...core.job import (
     Checkpoint,
     JobLook,
@@ -26,8 +28,11 @@ from ...core.job import (
 from ...core.sandbox import Description
 from ..deadline import within
 from . import program
-from .client import Exchange, LineLost, OutpostClient, Refusal, too_long
+from .client import SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
 from .far import wire
+from .far.joblook import MOST_LOG
+from .far.jobtools import MOST_SAID
+from .far.jobwork import LONGEST_PARTIAL
 
 MEND_S = 20.0
 # One request's share of a wait: a line that is cut is mended before the next.
@@ -62,7 +67,8 @@ class OutpostJobs:
         for attempt in range(3):
             try:
                 _, end = await self._ask_on(client, "job_start", keeper, wanted)
-                return self._started(order, end)
+                with understood(self._name):
+                    return self._started(order, Fields(end))
             except LineLost:
                 client = await self._mend(order)
             except Refusal as refusal:
@@ -71,6 +77,9 @@ class OutpostJobs:
                     raise lost_start(self._name, order, str(refusal)) from None
                 if refusal.reason != "killed":
                     raise JobRefused(self._explained(refusal), refusal.reason) from None
+            except Unreachable as problem:
+                # Whatever it answered, it may have started it.
+                raise lost_start(self._name, order, str(problem)) from None
             # The same id never starts twice where the first start can be found again.
             wanted["only_in"] = place
         raise lost_start(self._name, order, "the connection was cut again and again")
@@ -89,16 +98,16 @@ class OutpostJobs:
             "instead_of": order.instead_of,
         }
 
-    def _started(self, order: JobOrder, end: dict[str, Any]) -> JobStarted:
+    def _started(self, order: JobOrder, end: Fields) -> JobStarted:
         lasting = self._description.capabilities.survives_disconnect
         return JobStarted(
             job_id=order.job_id,
-            session=str(end["session"]),
-            log_file=str(end["log"]),
-            cwd=str(end["cwd"]),
-            via=str(end["via"]),
-            recovered=bool(end["recovered"]),
-            notes=(*map(str, end["notes"]), *(() if lasting else (NOT_LASTING,))),
+            session=end.text("session"),
+            log_file=end.text("log"),
+            cwd=end.text("cwd"),
+            via=end.text("via"),
+            recovered=end.flag("recovered"),
+            notes=(*map(to_text, end.list("notes")), *(() if lasting else (NOT_LASTING,))),
         )
 
     async def _mend(self, order: JobOrder) -> OutpostClient:
@@ -108,7 +117,8 @@ class OutpostJobs:
             try:
                 return await within(self._reach(), max(0.1, give_up - time.monotonic()))
             except (ConnectError, TimeoutError, asyncio.TimeoutError) as problem:
-                if time.monotonic() + delay > give_up or not isinstance(problem, Unreachable):
+                final = not isinstance(problem, Unreachable) or isinstance(problem, BrokenRules)
+                if time.monotonic() + delay > give_up or final:
                     raise lost_start(self._name, order, str(problem) or "no answer in time") from None
             await asyncio.sleep(delay)
             delay = min(delay * 2, 2.0)
@@ -116,28 +126,45 @@ class OutpostJobs:
     async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
         if not looks:
             return []
-        return read_jobs(*await self._ask("job_look", jobs=[asdict(look) for look in looks]))
+        room = sum(map(room_of_look, looks))
+        seen = self._read(*await self._ask("job_look", jobs=[asdict(look) for look in looks], room=room))
+        if len(seen) != len(looks):
+            raise BrokenRules(f"{self._name} was asked for {len(looks)} jobs and answered for {len(seen)}")
+        return seen
 
     async def wait(self, look: JobLook, wait: JobWait) -> JobWaited:
         until, position = time.monotonic() + wait.seconds, look.cursor
         while True:
             seconds = max(0.0, min(WAIT_S, until - time.monotonic()))
             more: dict[str, Any] = {"pattern": wait.pattern, "silence": wait.silence_s, "from": position}
-            exchange, end = await self._ask("job_wait", job=asdict(look), seconds=seconds, **more)
-            (seen,) = read_jobs(exchange, end)
-            if end["why"] or time.monotonic() >= until:
-                return JobWaited(str(end["why"]) or "timeout", seen, str(end["line"]))
-            position = end["from"]
+            room = room_of_look(look)
+            exchange, end = await self._ask("job_wait", job=asdict(look), seconds=seconds, **more, room=room)
+            seen = self._read_one(exchange, end)
+            with understood(self._name):
+                said = Fields(end)
+                why, line, position = said.text("why"), said.text("line"), said.whole("from")
+            if why or time.monotonic() >= until:
+                return JobWaited(why or "timeout", seen, line)
 
     async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
         until = time.monotonic() + grace_s + 12.0
         while True:
-            (seen,) = read_jobs(*await self._ask("job_stop", job=asdict(look), grace=grace_s))
+            answer = await self._ask("job_stop", job=asdict(look), grace=grace_s, room=room_of_look(look))
+            seen = self._read_one(*answer)
             if not seen.is_running or time.monotonic() >= until:
                 return seen
 
     async def list(self, limit: int = 100) -> list[JobSeen]:
-        return read_jobs(*await self._ask("job_list", limit=limit))
+        return self._read(*await self._ask("job_list", limit=limit, room=limit * SMALL + SMALL))[:limit]
+
+    def _read(self, exchange: Exchange, end: dict[str, Any]) -> builtins.list[JobSeen]:
+        with understood(self._name):
+            return read_jobs(exchange.part(wire.OUT), Fields(end))
+
+    def _read_one(self, exchange: Exchange, end: dict[str, Any]) -> JobSeen:
+        with understood(self._name):
+            (seen,) = self._read(exchange, end)
+            return seen
 
     async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
         # Asked once: what was typed before a cut would be typed again.
@@ -175,50 +202,62 @@ class OutpostJobs:
         return await client.ask(verb, raw, **order)
 
 
-def read_jobs(exchange: Exchange, end: dict[str, Any]) -> list[JobSeen]:
-    """The far side's answers as values; the bytes of each follow one another."""
-    printed, at = exchange.part(wire.OUT), 0
-    jobs = []
-    for job in end["jobs"]:
-        size, more = int(job["log"]), job["checkpoint"]
-        behind = at + size + (int(more["size"]) if more else 0)
-        jobs.append(read_job(job, printed[at : at + size], printed[at + size : behind]))
-        at = behind
+def room_of_look(look: JobLook) -> int:
+    """What may come back of a look at a job: log, checkpoint, a line of any length, and all else."""
+    return min(max(0, look.most_bytes), MOST_LOG) + MOST_SAID + 8 * LONGEST_PARTIAL + SMALL
+
+
+# The far side's answers as values. Each raises ValueError for what is none.
+
+
+def read_jobs(printed: bytes, end: Fields) -> list[JobSeen]:
+    """The bytes of each follow one another."""
+    jobs, at = [], 0
+    for job in map(Fields, end.list("jobs")):
+        size = job.whole("log")
+        more = job.part("checkpoint").whole("size") if job.has("checkpoint") else 0
+        if size < 0 or more < 0:
+            raise ValueError("less than nothing")
+        jobs.append(read_job(job, printed[at : at + size], printed[at + size : at + size + more]))
+        at += size + more
     return jobs
 
 
-def read_job(job: dict[str, Any], log: bytes, checkpoint: bytes) -> JobSeen:
-    more = job["checkpoint"]
+def read_job(job: Fields, log: bytes, checkpoint: bytes) -> JobSeen:
     return JobSeen(
-        state=JobState(job["state"]),
-        job_id=str(job["id"]),
-        session=str(job["session"]),
-        log_file=str(job["log_file"]),
-        cwd=str(job["cwd"]),
-        command=str(job["command"]),
-        via=str(job["via"]),
-        exit_code=None if job["exit"] is None else int(job["exit"]),
-        signal=str(job["signal"] or ""),
-        ending=str(job["ending"] or ""),
-        reason=str(job["reason"] or ""),
-        rebooted=bool(job["rebooted"]),
-        started=float(job["started"]),
-        seconds=float(job["seconds"]),
+        state=JobState(job.text("state")),
+        job_id=job.text("id"),
+        session=job.text("session"),
+        log_file=job.text("log_file"),
+        cwd=job.text("cwd"),
+        command=job.text("command"),
+        via=job.text("via"),
+        exit_code=job.whole("exit") if job.has("exit") else None,
+        signal=job.text("signal") if job.has("signal") else "",
+        ending=job.text("ending") if job.has("ending") else "",
+        reason=job.text("reason") if job.has("reason") else "",
+        rebooted=job.flag("rebooted"),
+        started=job.number("started"),
+        seconds=job.number("seconds"),
         log=log,
-        log_size=int(job["log_size"]),
-        cursor=int(job["cursor"]),
-        silent_s=float(job["silent"]),
-        checkpoint=more and Checkpoint(text=checkpoint, mtime=float(more["mtime"]), problem=str(more["problem"])),
-        usage=read_usage(job["usage"]) if job["usage"] else None,
-        survivors=tuple(map(int, job["survivors"])),
-        foreign=bool(job["foreign"]),
+        log_size=job.whole("log_size"),
+        cursor=job.whole("cursor"),
+        silent_s=job.number("silent"),
+        checkpoint=read_checkpoint(job.part("checkpoint"), checkpoint) if job.has("checkpoint") else None,
+        usage=read_usage(job.part("usage")) if job.has("usage") else None,
+        survivors=tuple(map(to_whole, job.list("survivors"))),
+        foreign=job.flag("foreign"),
     )
 
 
-def read_usage(usage: dict[str, Any]) -> JobUsage:
+def read_checkpoint(said: Fields, text: bytes) -> Checkpoint:
+    return Checkpoint(text=text, mtime=said.number("mtime"), problem=said.text("problem"))
+
+
+def read_usage(usage: Fields) -> JobUsage:
     return JobUsage(
-        processes=int(usage["processes"]),
-        memory_mb=float(usage["memory_mb"]),
-        cpu_s=float(usage["cpu_s"]),
-        gpus={int(index): float(megabytes) for index, megabytes in usage["gpus"].items()},
+        processes=usage.whole("processes"),
+        memory_mb=usage.number("memory_mb"),
+        cpu_s=usage.number("cpu_s"),
+        gpus={int(index[:6]): to_number(megabytes) for index, megabytes in usage.part("gpus").items()},
     )

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...core.errors import FileProblem, Unreachable
-from ...core.lane import Lane, Reply, numbers
+from ...core.errors import BrokenRules, FileProblem, SandboxError, Unreachable
+from ...core.foreign import NONSENSE, Fields, not_understood, read_json, to_text, too_much, understood
+from ...core.lane import MOST_PASSED, SMALL_ANSWER, Lane, Reply, numbers
 from .client import Line, greet
 from .far import wire
 
+# The last words of a scan hold the rules of all .gitignore files, which may have 8 MiB.
+LARGEST_END = 16 << 20
+# A lane is silent while a large file is read; but not for as long as this.
+SILENT_S, LOOK_S = 900.0, 5.0
 PASSED_ON = frozenset({wire.FILES, wire.PART, wire.COPY, wire.SQUEEZED, wire.DONE})
 
 
@@ -28,6 +34,22 @@ class _Request:
     out: bytearray
     to: Lane | None
     heard: Callable[[bytes], None] | None
+    # How many bytes may still come as its answer, and on their way to another lane.
+    room: int = SMALL_ANSWER
+    passes: int = MOST_PASSED
+
+    def left(self, kind: int) -> int:
+        if kind in PASSED_ON:
+            return self.passes
+        return min(self.room, LARGEST_END) if kind in (wire.END, wire.FAIL) else self.room
+
+    def count(self, kind: int, length: int) -> bool:
+        """Whether so much more may come."""
+        if kind in PASSED_ON:
+            self.passes -= length or wire.EMPTY
+        else:
+            self.room -= length or wire.EMPTY
+        return self.passes >= 0 and self.room >= 0
 
 
 class OutpostLane:
@@ -42,15 +64,18 @@ class OutpostLane:
         self.squeezers: tuple[str, ...] = ()
         self._line = line
         self._open: dict[int, _Request] = {}
-        self._listener: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._bridge: Callable[[bytes], None] | None = None
+        self._heard = time.monotonic()
+        self._trouble: SandboxError | None = None
 
     async def greet(self, token: str) -> None:
-        """Raises NoOutpost."""
-        hello, rest = await greet(self._line, token)
-        self.squeezers = tuple(hello["squeezers"])
+        """Raises NoOutpost, Unreachable."""
+        hello, rest = await greet(self._line, token, self.name)
+        with understood(self.name):
+            self.squeezers = tuple(map(to_text, hello.list("squeezers")))
         self.is_alive = True
-        self._listener = asyncio.create_task(self._listen(rest))
+        self._tasks = [asyncio.create_task(self._listen(rest)), asyncio.create_task(self._watch())]
 
     def begin(
         self,
@@ -60,6 +85,8 @@ class OutpostLane:
         number: int = 0,
         to: Lane | None = None,
         heard: Callable[[bytes], None] | None = None,
+        room: int = SMALL_ANSWER,
+        passes: int = MOST_PASSED,
         **order: Any,
     ) -> asyncio.Future[Reply]:
         done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -69,7 +96,9 @@ class OutpostLane:
             done.set_exception(self._lost())
             return done
         number = number or next(numbers)
-        self._open[number] = _Request(done, bytearray(), to, heard)
+        if not self._open:
+            self._heard = time.monotonic()
+        self._open[number] = _Request(done, bytearray(), to, heard, room, passes if to else 0)
         body = json.dumps({"verb": verb, **order}).encode() + b"\0" + raw
         self._write(wire.frame(wire.REQUEST, number, body))
         return done
@@ -93,56 +122,88 @@ class OutpostLane:
         await self._line.drain()
 
     async def close(self) -> None:
-        if self._listener:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._lose()
 
     async def _listen(self, buffer: bytearray) -> None:
         try:
             while data := await self._line.read():
+                self._heard = time.monotonic()
                 self.moved += len(data)
                 buffer += data
-                for kind, number, body in wire.split_frames(buffer):
+                for kind, number, body in wire.split_frames(buffer, self._admit):
                     await self._dispatch(kind, number, body)
-        except (ValueError, RecursionError):
-            # Bytes that are no frames: the far side is not what it was, so the line is as good as cut.
-            pass
+        except SandboxError as problem:
+            self._trouble = problem
+        except NONSENSE as problem:
+            # The far side is not what it was.
+            self._trouble = not_understood(self.name, problem)
         finally:
             self._lose()
+
+    async def _watch(self) -> None:
+        """Who says nothing at all for a very long time will not say anything any more."""
+        while self.is_alive:
+            await asyncio.sleep(LOOK_S)
+            if self._open and time.monotonic() - self._heard > SILENT_S:
+                self._trouble = Unreachable(f"{self.name} was silent for {SILENT_S:.0f} s while files were moving")
+                self._lose()
+
+    def _admit(self, kind: int, number: int, length: int) -> None:
+        """Only what was asked for may come. Raises BrokenRules."""
+        request = self._open.get(number)
+        if length > LARGEST_END or (request and length > request.left(kind)):
+            raise too_much(self.name)
 
     async def _dispatch(self, kind: int, number: int, body: bytes) -> None:
         if kind == wire.FORWARDED and self._bridge:
             self._bridge(body)
+            return
         request = self._open.get(number)
         if request is None:
             return
+        if not request.count(kind, len(body)):
+            raise too_much(self.name)
         if kind in PASSED_ON and request.to is not None:
             request.to.pass_on(kind, number, body)
             await request.to.room()
+            # The other lane may have been slow.
+            self._heard = time.monotonic()
         elif kind == wire.OUT:
-            if request.heard:
-                request.heard(body)
-            else:
-                request.out += body
+            self._take(request, body)
         elif kind in (wire.END, wire.FAIL):
-            end = json.loads(body)
-            if not isinstance(end, dict):
-                raise ValueError("an answer that is no object")
+            self._conclude(request, kind, read_json(body))
             del self._open[number]
-            self._conclude(request, kind, end)
 
-    def _conclude(self, request: _Request, kind: int, end: dict[str, Any]) -> None:
-        done = request.done
+    def _take(self, request: _Request, body: bytes) -> None:
+        """Raises FileProblem where the listener wants no more of it, and with it the line ends."""
+        if not request.heard:
+            request.out += body
+            return
+        try:
+            request.heard(body)
+        except FileProblem as problem:
+            if not request.done.done():
+                request.done.set_exception(problem)
+            raise BrokenRules(f"{self.name}: {problem}") from None
+
+    def _conclude(self, request: _Request, kind: int, end: Any) -> None:
+        """Raises ValueError."""
+        said, done = Fields(end), request.done
+        problem = None
+        if kind == wire.FAIL:
+            problem = FileProblem(f"{self.name}: {said.sentence('message')}", said.text("reason"))
         if done.done():
             return
-        if kind == wire.END:
-            done.set_result(Reply(bytes(request.out), end))
+        if problem:
+            done.set_exception(problem)
         else:
-            done.set_exception(FileProblem(f"{self.name}: {end.get('message')}", str(end.get("reason"))))
+            done.set_result(Reply(bytes(request.out), end))
 
-    def _lost(self) -> Unreachable:
-        return Unreachable(f"{self.name}: the connection was cut while files were moving")
+    def _lost(self) -> SandboxError:
+        return self._trouble or Unreachable(f"{self.name}: the connection was cut while files were moving")
 
     def _lose(self) -> None:
         if self.is_alive:

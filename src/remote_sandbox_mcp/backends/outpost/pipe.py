@@ -9,7 +9,7 @@ import subprocess
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-MOST_UNREAD = 1 << 20
+MOST_UNREAD, MOST_LEFT = 1 << 20, 4 << 20
 
 
 class PipeLine(asyncio.Protocol):
@@ -44,8 +44,10 @@ class PipeLine(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         with self._rest, contextlib.suppress(OSError):
-            while data := self._rest.recv(1 << 16):
-                self._unread.append(data)
+            # No more than a socket holds: who goes on writing would keep us here.
+            for _ in range(MOST_LEFT // (1 << 16)):
+                if data := self._rest.recv(1 << 16):
+                    self._unread.append(data)
         self._ended = True
         self._news.set()
         self._flowing.set()

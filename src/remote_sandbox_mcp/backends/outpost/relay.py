@@ -7,7 +7,8 @@ import itertools
 import math
 from collections.abc import Awaitable, Callable
 
-from ...core.errors import Unreachable
+from ...core.errors import BrokenRules, Unreachable
+from ...core.foreign import NONSENSE, not_understood, too_much
 from ...core.port import PortClosed, Stream
 from ..deadline import within
 from .client import LineLost, OutpostClient, greet
@@ -18,6 +19,7 @@ from .lane import WideLine
 RELAY = ("wire", "port")
 CONNECT_S = 15.0
 IDLE_S = 60.0
+LONGEST_NUMBER, LONGEST_REASON = 20, 500
 
 
 class RelayPorts:
@@ -58,10 +60,11 @@ class PortRelay:
         self._numbers = itertools.count(1)
         self._streams: dict[int, RelayStream] = {}
         self._listener: asyncio.Task[None] | None = None
+        self.trouble: BrokenRules | None = None
 
     async def greet(self, token: str) -> None:
-        """Raises NoOutpost."""
-        _, rest = await greet(self.line, token)
+        """Raises NoOutpost, Unreachable."""
+        _, rest = await greet(self.line, token, self.name)
         self.is_alive = True
         self._listener = asyncio.create_task(self._listen(rest))
 
@@ -108,14 +111,21 @@ class PortRelay:
         try:
             while data := await self.line.read():
                 buffer += data
-                for kind, number, body in wire.split_frames(buffer):
+                for kind, number, body in wire.split_frames(buffer, self._admit):
                     if number in self._streams:
                         self._streams[number].take(kind, body)
-        except ValueError:
-            # Bytes that are no frames: the far side is not what it was, so the line is as good as cut.
-            pass
+        except BrokenRules as problem:
+            self.trouble = problem
+        except NONSENSE as problem:
+            # The far side is not what it was.
+            self.trouble = not_understood(self.name, problem)
         finally:
             self._lose()
+
+    def _admit(self, kind: int, number: int, length: int) -> None:
+        """Raises BrokenRules for a frame that no window has room for."""
+        if length > far.PORT_WINDOW:
+            raise too_much(self.name)
 
     def _lose(self) -> None:
         if self.is_alive:
@@ -142,6 +152,8 @@ class RelayStream:
         self._read = 0
         self._unsent = bytearray()
         self._room = far.PORT_WINDOW
+        # What the far side may still send before it is told that there is room again.
+        self._window = far.PORT_WINDOW
         self._is_last = False
         self._news, self._sent = asyncio.Event(), asyncio.Event()
         self._sent.set()
@@ -157,6 +169,7 @@ class RelayStream:
         self._read += len(data)
         if self._read >= far.PORT_PIECE:
             self._relay.say(far.ROOM, self._number, b"%d" % self._read)
+            self._window += self._read
             self._read = 0
         return data
 
@@ -182,24 +195,37 @@ class RelayStream:
     def lose(self) -> None:
         """Its line is cut."""
         if not self.dialled.done():
-            self.dialled.set_exception(LineLost())
-        self._end("the line to the machine was lost")
+            self.dialled.set_exception(self._relay.trouble or LineLost())
+        self._end(str(self._relay.trouble or "the line to the machine was lost"))
 
     def take(self, kind: int, body: bytes) -> None:
+        """Raises BrokenRules for more than there is room for, ValueError for what cannot be understood."""
         if kind == far.DIALLED:
             if not self.dialled.done():
                 self.dialled.set_result(None)
         elif kind == far.BYTES:
-            self._arrived += body
-            self._news.set()
+            self._take_bytes(body)
         elif kind == far.ROOM:
-            self._room += int(body)
-            self._send()
+            self._take_room(int(body[:LONGEST_NUMBER]))
         elif kind == far.LAST:
             self._ended = True
             self._news.set()
         elif kind == far.ENDED:
-            self._refuse(body.decode("utf-8", "replace"))
+            self._refuse(body[:LONGEST_REASON].decode("utf-8", "replace"))
+
+    def _take_bytes(self, body: bytes) -> None:
+        self._window -= len(body)
+        if self._window < 0 or not body or self._ended:
+            raise too_much(self._relay.name)
+        self._arrived += body
+        self._news.set()
+
+    def _take_room(self, more: int) -> None:
+        """It can have taken no more than was sent."""
+        if not 0 < more <= far.PORT_WINDOW - self._room:
+            raise ValueError("room that there cannot be")
+        self._room += more
+        self._send()
 
     def _refuse(self, why: str) -> None:
         if not self.dialled.done():

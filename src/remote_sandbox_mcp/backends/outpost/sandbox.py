@@ -9,21 +9,29 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from ...core.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
-from ...core.errors import ConnectError, FileProblem, LostContact, NotStarted, Unreachable, Unsupported
+from ...core.errors import BrokenRules, ConnectError, FileProblem, LostContact, NotStarted, Unreachable, Unsupported
 from ...core.files import Entry, FileSlice, Found, Listing, Match, Problem, Search, Span, Written
+from ...core.foreign import Fields, to_list, to_number, to_text, to_whole, understood
 from ...core.lane import Lane
 from ...core.output import last_line
 from ...core.port import Stream, check_port
 from ...core.progress import Beat, Progress, silent
 from ...core.sandbox import Description
 from ..deadline import within
-from .client import LARGEST, Exchange, LineLost, OutpostClient, Refusal, too_long
+from ..pace import Pace
+from .client import LARGEST, SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
 from .far import wire
+from .far.files import MOST_PROBLEMS
 from .jobs import OutpostJobs
 
 BEAT_S = 5.0
 MEND_S = 20.0
 LAST_LOOK_S = 2.0
+# How long after its own time limit the far side may take to end a run, and to tell it.
+OVERTIME_S = 60.0
+# What one entry of a listing may take: the longest path, every letter of it written as six. With all of its entries
+# an answer is one frame, of which there may be no more than this.
+ENTRY_BYTES, LARGEST_LISTING = 8 << 10, 32 << 20
 
 
 class Ports(Protocol):
@@ -59,6 +67,8 @@ class OutpostSandbox:
         self._ports = ports
         self._client: OutpostClient | None = None
         self._opening: asyncio.Task[OutpostClient] | None = None
+        self._pace = Pace(description.name)
+        self._hello: dict[str, Any] = {}
         self._chores: set[asyncio.Task[None]] = set()
         self._jobs = OutpostJobs(description, environment, self._reach, self._explained)
 
@@ -73,7 +83,7 @@ class OutpostSandbox:
     @property
     def hello(self) -> dict[str, Any]:
         """What the far side said of itself when the line was opened."""
-        return self._client.hello if self._client else {}
+        return self._hello
 
     async def open(self) -> None:
         client = await self._reach()
@@ -119,8 +129,13 @@ class OutpostSandbox:
     async def _reopen(self) -> OutpostClient:
         if self._client:
             await self._client.close()
-        self._client = await self._connect()
-        return self._client
+            self._pace.ended(self._client.ended)
+            self._client = None
+        await self._pace.wait()
+        client = await self._connect()
+        self._pace.opened()
+        self._client, self._hello = client, client.hello
+        return client
 
     async def run(
         self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
@@ -128,7 +143,7 @@ class OutpostSandbox:
         order = self._order(command)
         client = first = await self._reach()
         watch = _Watch(command, patience_s, progress)
-        exchange = client.begin("run", **order)
+        exchange = client.begin("run", **order, room=room_of_run(command.keep))
         try:
             while True:
                 try:
@@ -137,7 +152,8 @@ class OutpostSandbox:
                 except LineLost:
                     client = await self._mend(watch, exchange)
                     # The same id never starts twice where the first start can be found again.
-                    exchange = client.begin("run", **order, only_in=first.hello["place"])
+                    place = first.hello["place"]
+                    exchange = client.begin("run", **order, only_in=place, room=room_of_run(command.keep))
         except asyncio.CancelledError:
             # On a new line the exchange only looks on: there the run has to be stopped by its name.
             if not client.cancel(exchange) or client is not first:
@@ -148,6 +164,10 @@ class OutpostSandbox:
                 # The process that kept it is gone: its folder tells whether it had begun, and what it had printed.
                 return not_missing(await self.observe(command.run_id, keep=command.keep))
             raise NotStarted(self._explained(refusal)) from None
+        except Unreachable as problem:
+            # Whatever it answered, it may have started it.
+            so_far = watch.snapshot(exchange)
+            raise LostContact.while_running(self.description.name, str(problem), so_far) from None
 
     def _order(self, command: Command) -> dict[str, Any]:
         script = self._environment.source(command.script)
@@ -180,7 +200,8 @@ class OutpostSandbox:
             try:
                 return await within(self._reach(), max(0.1, give_up - time.monotonic()))
             except (ConnectError, TimeoutError, asyncio.TimeoutError) as problem:
-                if time.monotonic() + delay > give_up or not isinstance(problem, Unreachable):
+                final = not isinstance(problem, Unreachable) or isinstance(problem, BrokenRules)
+                if time.monotonic() + delay > give_up or final:
                     why, so_far = str(problem) or "no answer in time", watch.snapshot(exchange)
                     raise LostContact.while_running(self.description.name, why, so_far) from None
             await asyncio.sleep(delay)
@@ -196,12 +217,17 @@ class OutpostSandbox:
         task.add_done_callback(self._chores.discard)
 
     async def observe(self, run_id: str, *, keep: int = 40_000) -> Observation:
-        exchange, end = await self._ask("look", id=run_id, keep=keep)
-        return read_end(run_id, exchange, end)
+        exchange, end = await self._ask("look", id=run_id, keep=keep, room=room_of_run(keep))
+        return self._read_end(run_id, exchange, end)
 
     async def stop(self, run_id: str, *, keep: int = 40_000) -> Observation:
-        exchange, end = await self._ask("look", id=run_id, keep=keep, stop=True, wait=8)
-        return read_end(run_id, exchange, end)
+        order: dict[str, Any] = {"id": run_id, "keep": keep, "stop": True, "wait": 8}
+        exchange, end = await self._ask("look", **order, room=room_of_run(keep))
+        return self._read_end(run_id, exchange, end)
+
+    def _read_end(self, run_id: str, exchange: Exchange, end: dict[str, Any]) -> Observation:
+        with understood(self.description.name):
+            return read_end(run_id, exchange, Fields(end))
 
     def forget(self, run_id: str) -> None:
         if self._client and self._client.is_alive:
@@ -209,9 +235,10 @@ class OutpostSandbox:
 
     async def read(self, path: str, span: Span) -> FileSlice:
         order: dict[str, Any] = {"offset": span.offset, "limit": span.limit, "line": span.line, "lines": span.lines}
-        exchange, end = await self._ask("read", path=path, **order)
+        exchange, end = await self._ask("read", path=path, **order, room=span.limit + SMALL)
         data = exchange.part(wire.OUT)
-        return FileSlice(data, int(end["size"]), str(end["version"]), int(end["offset"]), bool(end["more"]))
+        with understood(self.description.name):
+            return read_slice(data, Fields(end))
 
     async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
         if len(data) > LARGEST:
@@ -229,16 +256,25 @@ class OutpostSandbox:
                 if found.data == data:
                     return Written(found.size, found.version)
             _, end = await self._ask("write", data, **order)
-        return Written(int(end["size"]), str(end["version"]), bool(end["created"]))
+        with understood(self.description.name):
+            said = Fields(end)
+            return Written(said.whole("size"), said.text("version"), said.flag("created"))
 
     async def list(self, path: str, *, recursive: bool = False, limit: int = 200) -> Listing:
-        _, end = await self._ask("list", path=path, recursive=recursive, limit=limit)
-        return Listing(tuple(Entry(*entry) for entry in end["entries"]), bool(end["truncated"]), read_problems(end))
+        _, end = await self._ask("list", path=path, recursive=recursive, limit=limit, room=room_of_listing(limit))
+        with understood(self.description.name):
+            said = Fields(end)
+            entries = tuple(map(read_entry, said.list("entries")[:limit]))
+            return Listing(entries, said.flag("truncated"), read_problems(said))
 
     async def search(self, search: Search) -> Found:
         order: dict[str, Any] = {"glob": search.glob, "pattern": search.pattern, "ignore_case": search.ignore_case}
-        _, end = await self._ask("search", path=search.path, limit=search.limit, **order)
-        return Found(tuple(Match(*match) for match in end["matches"]), bool(end["truncated"]), read_problems(end))
+        room = room_of_listing(search.limit)
+        _, end = await self._ask("search", path=search.path, limit=search.limit, **order, room=room)
+        with understood(self.description.name):
+            said = Fields(end)
+            matches = tuple(map(read_match, said.list("matches")[: search.limit]))
+            return Found(matches, said.flag("truncated"), read_problems(said))
 
     async def _ask(self, verb: str, raw: bytes = b"", **order: Any) -> tuple[Exchange, dict[str, Any]]:
         """A request that may be repeated on a new line after a cut."""
@@ -267,7 +303,9 @@ class _Watch:
         self.command = command
         self.progress = progress
         self.begun = time.monotonic()
-        self.until = self.begun + (patience_s if patience_s is not None else 10 * 365 * 86400)
+        # Who never tells the end of a run does not keep its caller for ever.
+        longest_s = max(0.0, command.timeout_s) + OVERTIME_S
+        self.until = self.begun + (longest_s if patience_s is None else min(patience_s, longest_s))
 
     async def follow(self, client: OutpostClient, exchange: Exchange) -> Completed | Running | None:
         """The end, or None when patience is over. Raises LineLost, Refusal, LostContact."""
@@ -279,7 +317,10 @@ class _Watch:
             await asyncio.wait((exchange.done,), timeout=min(left, BEAT_S))
             if not exchange.done.done():
                 self._report(exchange)
-        return not_missing(read_end(self.command.run_id, exchange, exchange.done.result()))
+        end = exchange.done.result()
+        with understood(client.name):
+            seen = read_end(self.command.run_id, exchange, Fields(end))
+        return not_missing(seen)
 
     def _report(self, exchange: Exchange) -> None:
         heard = exchange.part(wire.OUT) or exchange.part(wire.ERR)
@@ -304,34 +345,63 @@ def not_missing(seen: Observation) -> Completed | Running:
     return seen
 
 
-def read_end(run_id: str, exchange: Exchange, end: dict[str, Any]) -> Observation:
-    """The far side's last words on a run, as a value."""
-    state = end["state"]
+def room_of_run(keep: int) -> int:
+    """What may come back of a run: each stream's head and tail, and how it ended."""
+    return 4 * max(0, keep) + SMALL
+
+
+def room_of_listing(entries: int) -> int:
+    return min(LARGEST_LISTING, entries * ENTRY_BYTES + (1 << 20))
+
+
+# The far side's answers as values. Each raises ValueError for what is none.
+
+
+def read_end(run_id: str, exchange: Exchange, end: Fields) -> Observation:
+    """The far side's last words on a run."""
+    state = end.text("state")
     if state == "missing":
-        return Missing(run_id, str(end["reason"]))
-    out = _excerpt(exchange, wire.OUT, wire.OUT_TAIL, int(end["out"]), f"{end['folder']}/out")
-    err = _excerpt(exchange, wire.ERR, wire.ERR_TAIL, int(end["err"]), f"{end['folder']}/err")
-    seconds = float(end["seconds"])
+        return Missing(run_id, end.sentence("reason"))
+    folder, seconds = end.text("folder"), end.number("seconds")
+    out = _excerpt(exchange, wire.OUT, wire.OUT_TAIL, end.whole("out"), f"{folder}/out")
+    err = _excerpt(exchange, wire.ERR, wire.ERR_TAIL, end.whole("err"), f"{folder}/err")
     if state == "running":
         return Running(run_id, out, err, seconds)
     if state == "lost":
-        return Missing(run_id, str(end["reason"]), out, err)
+        return Missing(run_id, end.sentence("reason"), out, err)
     return Completed(
         run_id,
-        int(end["exit"]),
-        Ending(end["ending"]),
-        str(end["signal"]),
+        end.whole("exit"),
+        Ending(end.text("ending")),
+        end.text("signal"),
         out,
         err,
         seconds,
-        tuple(end["survivors"]),
-        tuple(end["left"]),
+        tuple(map(to_whole, end.list("survivors"))),
+        tuple(map(to_whole, end.list("left"))),
     )
 
 
 def _excerpt(exchange: Exchange, head: int, tail: int, total: int, file: str) -> Excerpt:
+    if total < 0:
+        raise ValueError("less than nothing was printed")
     return Excerpt(exchange.part(head), exchange.part(tail), total, file if total else "")
 
 
-def read_problems(end: dict[str, Any]) -> tuple[Problem, ...]:
-    return tuple(Problem(*problem) for problem in end["problems"])
+def read_slice(data: bytes, end: Fields) -> FileSlice:
+    return FileSlice(data, end.whole("size"), end.text("version"), end.whole("offset"), end.flag("more"))
+
+
+def read_entry(entry: object) -> Entry:
+    path, kind, size, mtime = to_list(entry)
+    return Entry(to_text(path), to_text(kind), to_whole(size), to_number(mtime))
+
+
+def read_match(match: object) -> Match:
+    path, line, text = to_list(match)
+    return Match(to_text(path), to_whole(line), to_text(text))
+
+
+def read_problems(end: Fields) -> tuple[Problem, ...]:
+    pairs = [to_list(problem) for problem in end.list("problems")[:MOST_PROBLEMS]]
+    return tuple(Problem(to_text(path), to_text(reason)) for path, reason in pairs)

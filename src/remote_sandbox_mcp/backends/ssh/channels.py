@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...core.errors import ConnectError, Unreachable
 from ..deadline import within
 from ..outpost.client import LineLost
+from ..pace import Pace
 from .connection import KEEPALIVE_S, Gate
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Channels:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._links: list[_Link] = []
+        self._pace = Pace(gate.machine.name)
         self._limit = USUAL_SESSIONS
         self._waiting = 0
         self._changed = asyncio.Event()
@@ -250,11 +252,13 @@ class Channels:
 
     async def _open_link(self) -> None:
         try:
+            await self._pace.wait()
             connection = await self._gate.enter()
         except ConnectError as problem:
             self._failure, self._not_before = problem, time.monotonic() + RETRY_S
             return
         self._failure = None
+        self._pace.opened()
         self._links.append(_Link(connection, self._limit))
         self._later(self._watch(connection))
 
@@ -264,6 +268,7 @@ class Channels:
 
     async def _watch(self, connection: asyncssh.SSHClientConnection) -> None:
         await connection.wait_closed()
+        self._pace.ended(time.monotonic())
         # A frozen line leaves its socket behind.
         connection.abort()
         self._notify()

@@ -113,7 +113,7 @@ async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> 
         process = await connection.create_process(program.start_line(machine.python, token), encoding=None)
     except (OSError, asyncssh.Error) as problem:
         raise Unreachable(f"{who}: logged in, but no session could be opened: {problem}") from None
-    client = OutpostClient(ChannelLine(connection, process))
+    client = OutpostClient(ChannelLine(connection, process), machine.name)
     try:
         process.stdin.write(program.packed())
         await client.greet(token)

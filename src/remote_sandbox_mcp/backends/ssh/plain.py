@@ -9,8 +9,18 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from ...core.command import RUN_ID, Command, Completed, Environment, Missing, Observation, Running
-from ...core.errors import BadArgument, ConnectError, FileProblem, LostContact, NotStarted, SandboxError, Unreachable
+from ...core.errors import (
+    BadArgument,
+    BrokenRules,
+    ConnectError,
+    FileProblem,
+    LostContact,
+    NotStarted,
+    SandboxError,
+    Unreachable,
+)
 from ...core.files import FileSlice, Found, Listing, Search, Span, Written
+from ...core.foreign import understood
 from ...core.job import NoJobs
 from ...core.port import Stream
 from ...core.progress import Progress, silent
@@ -30,6 +40,7 @@ MEND_S = 20.0
 # How long a caller without patience still waits for a free channel, and for what was printed so far.
 START_S, SNAPSHOT_S = 15.0, 5.0
 FORGET_S = 1.0
+ANSWER_S = 90.0
 
 T = TypeVar("T")
 
@@ -95,12 +106,13 @@ class PlainSandbox:
     ) -> Completed | Running:
         request = self._start_order(command)
         await self._reach()
-        watch = Watch(command, patience_s, progress, self._place)
+        watch = Watch(command, patience_s, progress, self._place, self.description.name)
         try:
             while True:
                 try:
                     return await self._follow(watch, request)
                 except LineLost:
+                    watch.pace.ended(time.monotonic())
                     await self._mend(watch)
                     request = self._start_again(watch)
         except asyncio.CancelledError:
@@ -109,6 +121,9 @@ class PlainSandbox:
             raise
         except Refusal as refusal:
             raise NotStarted(f"{self.description.name}: {refusal}") from None
+        except BrokenRules as problem:
+            # Whatever it answered, it may have started it.
+            raise self._lost(str(problem), watch) from None
 
     def _start_order(self, command: Command, only_in: str = "") -> Order:
         if not RUN_ID.match(command.run_id):
@@ -134,6 +149,7 @@ class PlainSandbox:
             except ConnectError as problem:
                 # It was open a moment ago.
                 raise LineLost from problem
+            watch.pace.opened()
             answer = await watch.follow(Talk(process, request, self.description.name))
         if answer is None:
             answer = await self._look_once(watch)
@@ -161,9 +177,11 @@ class PlainSandbox:
             await asyncio.sleep(delay)
             delay = min(delay * 2 or 0.1, 2.0)
             try:
+                await watch.pace.wait()
                 return await within(self._reach(), max(0.1, give_up - time.monotonic()))
             except (ConnectError, TimeoutError, asyncio.TimeoutError) as problem:
-                final = isinstance(problem, ConnectError) and not isinstance(problem, Unreachable)
+                passing = isinstance(problem, Unreachable) and not isinstance(problem, BrokenRules)
+                final = isinstance(problem, ConnectError) and not passing
                 if time.monotonic() + delay > give_up or final:
                     raise self._lost(str(problem) or "no answer in time", watch) from None
 
@@ -195,7 +213,11 @@ class PlainSandbox:
         if not RUN_ID.match(run_id):
             return Missing(run_id, "it is not known on this machine")
         answer = await self._ask(order(verb, id=run_id, keep=str(keep), wait=wait))
-        return answer.observation(run_id)
+        with understood(self.description.name):
+            try:
+                return answer.observation(run_id)
+            except Refusal as refusal:
+                raise Unreachable(f"{self.description.name}: {refusal}") from None
 
     def forget(self, run_id: str) -> None:
         if not self.is_open or not RUN_ID.match(run_id) or run_id in self._tried_twice:
@@ -248,7 +270,11 @@ class PlainSandbox:
 
     async def _ask_once(self, request: Order) -> Answer:
         async with self._channels.process(START_LINE, urgent=True) as process:
-            return await Talk(process, request, self.description.name).hold()
+            name = self.description.name
+            try:
+                return await within(Talk(process, request, name).hold(), ANSWER_S)
+            except asyncio.TimeoutError:
+                raise Unreachable(f"{name} did not answer in {ANSWER_S:.0f} s; try again later") from None
 
     async def _twice(self, action: Callable[[], Awaitable[T]]) -> T:
         with contextlib.suppress(LineLost):

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import FileProblem, Unsupported
 from ...core.files import Found, Match, Problem, Search
+from ...core.foreign import NONSENSE, not_understood, too_much
+from ...core.tree import MOST_BYTES
 from ..deadline import within
 from ..outpost.client import LineLost
 from ..outpost.far.files import LONGEST_LINE, MOST_PROBLEMS, glob_test
+from ..outpost.sandbox import LARGEST_LISTING
 from .channels import Channels
 from .extended import NotExtended, to_extended
 from .runner import SILENCE_S, START_LINE, Marks, script_order
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 
 SEARCH_S = 60.0
 ALL = 1_000_000_000
+# As much as a listing of the largest tree.
+MOST_HEARD = MOST_BYTES
+MOST_COMPLAINTS, LONGEST_NUMBER = 1 << 20, 19
 _COMPLAINT = re.compile(r"(?:find|grep): ['‘]?(?P<path>.*?)['’]?: (?P<reason>[^:]+)\Z")
 
 
@@ -54,6 +60,8 @@ async def find_matches(channels: Channels, name: str, home: str, search: Search)
             ) from None
         except (OSError, asyncssh.Error) as problem:
             raise LineLost from problem
+        except NONSENSE as problem:
+            raise not_understood(name, problem) from None
         finally:
             hearing.cancel()
     return gathered.found(bytes(complaints))
@@ -61,7 +69,8 @@ async def find_matches(channels: Channels, name: str, home: str, search: Search)
 
 async def _hear(process: asyncssh.SSHClientProcess[bytes], complaints: bytearray) -> None:
     while data := await process.stderr.read(1 << 16):
-        complaints += data
+        # What is not kept is read all the same: who complains must not wait for us.
+        complaints += data[: MOST_COMPLAINTS - len(complaints)]
 
 
 def _translate(pattern: str, name: str) -> str:
@@ -77,12 +86,16 @@ def _names_that_fit(glob: str) -> str:
 
 
 async def _gather(process: asyncssh.SSHClientProcess[bytes], marks: Marks, gathered: _Gathered) -> None:
+    heard = 0
     while not gathered.is_complete:
         data = await within(process.stdout.read(1 << 18), SILENCE_S)
+        heard += len(data)
         if not data:
             raise LineLost
         for name, values, body in marks.feed(data):
             gathered.take(name, values, body)
+        if marks.size > LARGEST_LISTING or heard > MOST_HEARD:
+            raise too_much(gathered.name)
 
 
 def _named(path: bytes) -> str:
@@ -96,7 +109,7 @@ class _Gathered:
         self.root = self._below = root
         self.ended = False
         self._search = search
-        self._name = name
+        self.name = name
         self._fits = glob_test(search.glob)
         self._matches: list[Match] = []
         self._problems: list[Problem] = []
@@ -125,7 +138,7 @@ class _Gathered:
         for line in body.split(b"\n"):
             number, _, text = line.rstrip(b"\r").partition(b":")
             # A grep that does not skip binary files is not believed about them.
-            if number.isdigit() and b"\0" not in text:
+            if len(number) < LONGEST_NUMBER and number.isdigit() and b"\0" not in text:
                 self._add(path, int(number), text.decode("utf-8", "replace")[:LONGEST_LINE])
 
     def _add(self, path: str, line: int, text: str) -> None:
@@ -142,9 +155,9 @@ class _Gathered:
 
     def _fail(self, reason: str, message: str = "") -> None:
         if reason == "unsupported":
-            raise Unsupported(f"{self._name} cannot be searched: {message}")
+            raise Unsupported(f"{self.name} cannot be searched: {message}")
         where = "" if reason == "pattern" else f"{self._search.path}: "
-        raise FileProblem(f"{self._name}: {where}{message}", reason)
+        raise FileProblem(f"{self.name}: {where}{message}", reason)
 
     def found(self, complained: bytes) -> Found:
         for line in complained.decode("utf-8", "replace").splitlines():

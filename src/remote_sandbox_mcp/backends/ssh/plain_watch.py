@@ -7,23 +7,31 @@ import time
 
 from ...core.command import Command, Completed, Missing, Running
 from ...core.errors import LostContact
+from ...core.foreign import understood
 from ...core.progress import Beat, Progress
+from ..pace import Pace
 from .runner import Answer, Talk
 
 BEAT_S = 5.0
+# How long after its own time limit the far side may take to end a run, and to tell it; and to take one at all.
+OVERTIME_S, CLAIM_S = 60.0, 60.0
 
 
 class Watch:
     """Waits for one run: until its end, or until the caller's patience is over."""
 
-    def __init__(self, command: Command, patience_s: float | None, progress: Progress, place: str) -> None:
+    def __init__(self, command: Command, patience_s: float | None, progress: Progress, place: str, name: str) -> None:
         self.command = command
+        self.name = name
+        self.pace = Pace(name)
         self.progress = progress
         self.place = place
         self.sent = False
         self.mend_until = 0.0
         self.begun = self.beaten = time.monotonic()
-        self.until = self.begun + (patience_s if patience_s is not None else 10 * 365 * 86400)
+        # Who never tells the end of a run does not keep its caller for ever.
+        longest_s = max(0.0, command.timeout_s) + OVERTIME_S
+        self.until = self.begun + (longest_s if patience_s is None else min(patience_s, longest_s))
 
     @property
     def left_s(self) -> float:
@@ -34,7 +42,7 @@ class Watch:
         holding = asyncio.create_task(talk.hold())
         try:
             while not holding.done():
-                if self.left_s <= 0 and talk.answer.claimed:
+                if self.left_s <= (0 if talk.answer.claimed else -CLAIM_S):
                     return None
                 await asyncio.wait((holding,), timeout=max(0.05, min(self.left_s, BEAT_S)))
                 self._report(talk.answer)
@@ -53,8 +61,9 @@ class Watch:
             self.progress(Beat(now - self.begun, answer.last_bytes, answer.last_text))
 
     def judge(self, answer: Answer) -> Completed | Running:
-        """Raises Refusal for what could not be started, LostContact for what is not there any more."""
-        seen = answer.observation(self.command.run_id)
+        """Raises Refusal for what could not be started, LostContact for what is not there any more, BrokenRules."""
+        with understood(self.name):
+            seen = answer.observation(self.command.run_id)
         if not isinstance(seen, Missing):
             return seen
         never = answer.verdict == "unstarted"

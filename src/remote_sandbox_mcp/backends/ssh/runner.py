@@ -9,16 +9,17 @@ import math
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from ...core.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
 from ...core.errors import BadArgument, Unreachable
+from ...core.foreign import NONSENSE, not_understood, too_much
 from ...core.output import last_line
 from ...core.shell import join, quote
 from ..deadline import within
-from ..outpost.client import LineLost, Refusal
+from ..outpost.client import SMALL, LineLost, Refusal
 
 if TYPE_CHECKING:
     import asyncssh
@@ -33,6 +34,8 @@ LONGEST_S = 10 * 365 * 86400
 START_LINE = "exec sh -s"
 # Not what is read-only in some shell, nor what would change how the runner itself finds and splits words.
 _EXPORTED = re.compile(r"(?!(?:PATH|IFS|UID|EUID|PPID|BASHOPTS|SHELLOPTS|rs_\w*)\Z)[A-Za-z_][A-Za-z0-9_]*\Z")
+_WHOLE, _SECONDS = re.compile(r"[0-9]{1,18}\Z"), re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?\Z")
+MOST_LIVING = 100
 
 
 @functools.cache
@@ -48,12 +51,15 @@ class Order:
     text: bytes
     last: bytes
     token: str
+    # How many bytes of a stream may come back at once.
+    keep: int = 0
 
 
 def order(verb: str, words: Sequence[str] = (), **values: str) -> Order:
     """A request to runner.sh. Raises BadArgument for what no shell can hold."""
     names = {"verb": verb, "id": "", "keep": "40000", "wait": "0", "only_in": "", "revoke": "", **values}
-    return script_order(names, words, "place.sh", "runner.sh", "keeper.sh")
+    asked = script_order(names, words, "place.sh", "runner.sh", "keeper.sh")
+    return replace(asked, keep=int(names["keep"]))
 
 
 def script_order(values: Mapping[str, str], words: Sequence[str], *pieces: str) -> Order:
@@ -128,12 +134,23 @@ class Marks:
         """What no mark has claimed yet."""
         return bytes(self._buffer)
 
+    @property
+    def size(self) -> int:
+        """How much that is."""
+        return len(self._buffer)
+
+
+class Overflow(Exception):
+    """More came than was asked for."""
+
 
 @dataclass
 class Answer:
     """What the runner has said so far; `verdict` is its last word."""
 
     token: str
+    # How many bytes may come before a mark.
+    most: int = SMALL
     place: str = ""
     claimed: bool = False
     verdict: str = ""
@@ -148,11 +165,15 @@ class Answer:
         self._marks = Marks(self.token)
 
     def feed(self, data: bytes) -> None:
-        """Raises LineLost where a start-up file will not stop talking."""
+        """Raises LineLost where a start-up file will not stop talking, ValueError for what is no answer."""
         for name, values, body in self._marks.feed(data):
+            if self.heard and len(body) > self.most:
+                raise Overflow
             self._take(name, values, body)
-        if not self.heard and len(self.noise) > LONGEST_GREETING:
+        if not self.heard and self._marks.size > LONGEST_GREETING:
             raise LineLost
+        if self.heard and self._marks.size > self.most:
+            raise Overflow
 
     @property
     def noise(self) -> bytes:
@@ -167,7 +188,7 @@ class Answer:
             self.folder = values
         elif name == "beat":
             total, _, text = values.partition(" ")
-            self.last_bytes, self.last_text = int(total), last_line(_encode(text.replace("\036", "\n")))
+            self.last_bytes, self.last_text = whole(total), last_line(_encode(text.replace("\036", "\n")))
         elif name in ("out", "err", "out.tail", "err.tail"):
             self.parts[name] = (values, body)
         else:
@@ -183,21 +204,23 @@ class Answer:
         out, err = self._excerpt("out"), self._excerpt("err")
         begun, _, rest = self.values.partition(" ")
         if self.verdict == "running":
-            return Running(run_id, out, err, round(max(0.0, float(rest) - float(begun)), 2))
+            return Running(run_id, out, err, lasted(begun, rest))
         if self.verdict == "lost":
             return Missing(run_id, rest, out, err)
-        return self._completed(run_id, float(begun), rest.split(), out, err)
+        if self.verdict != "ended":
+            raise ValueError("it is no last word")
+        return self._completed(run_id, begun, rest.split(), out, err)
 
-    def _completed(self, run_id: str, begun: float, end: list[str], out: Excerpt, err: Excerpt) -> Completed:
-        ending, living = Ending(end[0]), tuple(int(pid) for pid in end[3:])
+    def _completed(self, run_id: str, begun: str, end: list[str], out: Excerpt, err: Excerpt) -> Completed:
+        ending, living = Ending(end[0]), tuple(map(whole, end[3:MOST_LIVING]))
         by_itself = ending is Ending.EXITED
         return Completed(
             run_id,
-            124 if ending is Ending.TIMED_OUT else int(end[1]),
+            124 if ending is Ending.TIMED_OUT else whole(end[1]),
             ending,
             stdout=out,
             stderr=err,
-            seconds=round(max(0.0, float(end[2]) - begun), 2),
+            seconds=lasted(begun, end[2]),
             survivors=() if by_itself else living,
             left_running=living if by_itself else (),
         )
@@ -205,7 +228,21 @@ class Answer:
     def _excerpt(self, name: str) -> Excerpt:
         total, head = self.parts.get(name, ("0", b""))
         _, tail = self.parts.get(f"{name}.tail", ("", b""))
-        return Excerpt(head, tail, int(total), f"{self.folder}/{name}" if int(total) else "")
+        return Excerpt(head, tail, whole(total), f"{self.folder}/{name}" if whole(total) else "")
+
+
+def whole(text: str) -> int:
+    """Raises ValueError for what is no number, or none that a machine has a use for."""
+    if not _WHOLE.match(text):
+        raise ValueError(f"{text[:40]} is no number")
+    return int(text)
+
+
+def lasted(begun: str, ended: str) -> float:
+    """Raises ValueError."""
+    if not (_SECONDS.match(begun) and _SECONDS.match(ended)):
+        raise ValueError("a time that is none")
+    return round(max(0.0, float(ended) - float(begun)), 2)
 
 
 class Talk:
@@ -215,11 +252,14 @@ class Talk:
         self._process = process
         self._name = name
         self._request = request
-        self.answer = Answer(request.token)
+        self.answer = Answer(request.token, request.keep + SMALL)
         self.sent = False
 
     async def hold(self) -> Answer:
-        """Ask, and listen until the last word. Raises LineLost, or Unreachable where no shell runs what is sent."""
+        """Ask, and listen until the last word.
+
+        Raises LineLost, BrokenRules, or Unreachable where no shell runs what is sent.
+        """
         import asyncssh
 
         # Who ends before everything is sent may have said why.
@@ -230,6 +270,10 @@ class Talk:
                 self.answer.feed(await self._read())
         except (OSError, asyncssh.Error, asyncio.TimeoutError) as problem:
             raise LineLost from problem
+        except Overflow:
+            raise too_much(self._name) from None
+        except NONSENSE as problem:
+            raise not_understood(self._name, problem) from None
         return self.answer
 
     async def _send(self) -> None:

@@ -107,7 +107,8 @@ async def read_exactly(file: asyncssh.SFTPClientFile, start: int, size: int) -> 
 async def read_piece(file: asyncssh.SFTPClientFile, start: int, size: int) -> bytes:
     data = await file.read(size, start)
     assert isinstance(data, bytes)
-    return data
+    # A server may answer more than it was asked for.
+    return data[:size]
 
 
 async def read_lines(file: asyncssh.SFTPClientFile, first: int, count: int, limit: int) -> tuple[int, bytes, bool]:

@@ -89,8 +89,11 @@ class SftpLane:
         number: int = 0,
         to: Lane | None = None,
         heard: Callable[[bytes], None] | None = None,
+        room: int = 0,
+        passes: int = 0,
         **order: Any,
     ) -> asyncio.Future[Reply]:
+        # What comes over SFTP is an answer to a question of ours, and no larger than was asked for.
         done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         # A failure that nobody waits for is not an error in the log.
         done.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -207,6 +210,9 @@ class SftpLane:
         except OSError as problem:
             reason = errno.errorcode.get(problem.errno or 0, "EIO")
             self._fail(request, reason, problem.strerror or str(problem))
+        except FileProblem as problem:
+            # Who listens wants no more of it.
+            self._fail(request, problem.reason, str(problem))
         except BROKEN as problem:
             self._fail(request, "broken", f"a request that cannot be understood ({problem!r})")
         except BaseException as problem:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # So much of one file, and so many hundreds of a folder's names, are asked for before the first of it has come.
 AHEAD, NAMES_AHEAD = 2 << 20, 16
+# Of one folder.
+MOST_NAMES = 1_000_000
 LONGEST_READ = 128 << 10
 # An answer for each piece of this length tells even a slow line from a frozen one.
 LONGEST_WRITE = 32 << 10
@@ -149,6 +151,8 @@ class Remote:
                         raise answer
                     else:
                         names += answer[0]
+                if len(names) > MOST_NAMES:
+                    raise OSError(errno.EFBIG, f"more than {MOST_NAMES} names; none of them was looked at")
                 count = min(2 * count, NAMES_AHEAD)
         finally:
             self._later(handler.close(handle))

@@ -6,10 +6,12 @@ import struct
 
 MYPY = False
 if MYPY:
-    from typing import Any, Iterator
+    from typing import Any, Callable, Iterator
 
 HEADER = struct.Struct(">IBI")
 MAX_BODY = 64 << 20
+# What an empty frame counts where bytes are counted: somebody has to look at it.
+EMPTY = 1 << 10
 
 # From the near side.
 REQUEST, CANCEL, PING = 1, 2, 3
@@ -32,8 +34,13 @@ def json_frame(kind: int, request: int, value: "dict[str, Any]") -> bytes:
     return frame(kind, request, json.dumps(value).encode())
 
 
-def split_frames(buffer: bytearray) -> "list[tuple[int, int, bytes]]":
-    """Take the whole frames off the front of `buffer`; raises ValueError when it cannot be a frame."""
+def split_frames(
+    buffer: bytearray, admit: "Callable[[int, int, int], None] | None" = None
+) -> "list[tuple[int, int, bytes]]":
+    """Take the whole frames off the front of `buffer`; raises ValueError when it cannot be a frame.
+
+    `admit` is told kind, request and length as soon as they are known, and may refuse a body before it comes.
+    """
     frames = []
     start = 0
     with memoryview(buffer) as view:
@@ -41,6 +48,8 @@ def split_frames(buffer: bytearray) -> "list[tuple[int, int, bytes]]":
             length, kind, request = HEADER.unpack_from(buffer, start)
             if length > MAX_BODY:
                 raise ValueError("a frame of %d bytes" % length)
+            if admit is not None:
+                admit(kind, request, length)
             end = start + HEADER.size + length
             if len(buffer) < end:
                 break
