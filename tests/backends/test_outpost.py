@@ -466,7 +466,7 @@ async def test_a_run_of_another_machine_with_this_home_is_not_restarted_stopped_
     path.write_text(
         json.dumps({**json.loads(mine), "boot": "another", "machine": "another", "host": "b.example.org"}) + "\n"
     )
-    as_root("touch", "-d", f"@{time.time() - 2 * DAY_S:.0f}", str(machine.folder(running.run_id)))
+    run_as_root("touch", "-d", f"@{time.time() - 2 * DAY_S:.0f}", str(machine.folder(running.run_id)))
     other = machine.sandbox()
     await other.open()
     for seen in (await other.observe(running.run_id), await other.stop(running.run_id)):

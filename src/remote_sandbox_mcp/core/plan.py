@@ -231,7 +231,7 @@ class _Planner:
         return self.sieve.keep(folder, found, self.plan.problems) if self.sieve else found
 
     def believed(self, folder: bytes, ours: dict[bytes, bytes], theirs: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """What another machine lists, without what was to be left out and without new links that lead out of the tree."""
+        """What another machine lists, without what is left out and without new links that lead out of the tree."""
         out = self.ignore.leaves_out
         taken = {name: text for name, text in ours.items() if not out(child(folder, name), text[:1] == b"d")}
         for name in [name for name, text in taken.items() if text[:1] == b"l" and text != theirs.get(name)]:
