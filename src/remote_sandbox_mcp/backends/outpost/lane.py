@@ -98,7 +98,7 @@ class OutpostLane:
         number = number or next(numbers)
         if not self._open:
             self._heard = time.monotonic()
-        self._open[number] = _Request(done, bytearray(), to, heard, room, passes if to else 0)
+        self._open[number] = _Request(done, bytearray(), to, heard, room, passes if to else SMALL_ANSWER)
         body = json.dumps({"verb": verb, **order}).encode() + b"\0" + raw
         self._write(wire.frame(wire.REQUEST, number, body))
         return done
