@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 
-.PHONY: run setup tools test check bench chaos pin clean
+.PHONY: run setup tools test check clients bench chaos pin clean
 
 run: setup ## A short guided tour on the local sandbox
 	@scripts/system-packages bubblewrap
@@ -41,6 +41,10 @@ check: tools ## Format, lint, types, import contract, shell scripts, tests
 	git ls-files -z '*.sh' scripts .ci | xargs -0 shellcheck
 	@$(MAKE) --no-print-directory test
 
+clients: tools ## Every tool through the Inspector, the TypeScript SDKs, mcporter, LangChain, the OpenAI Agents SDK
+	@scripts/system-packages bubblewrap
+	@$(BIN)/python -m clients $(ARGS)
+
 bench: tools ## Speed against OpenSSH and the published peer, as ratios
 	@scripts/system-packages openssh-server openssh-client bubblewrap rsync gcc libc6-dev docker.io debootstrap iproute2
 	@$(BIN)/python -m bench $(ARGS)
@@ -53,4 +57,4 @@ pin: tools ## Resolve requirements.txt and requirements-dev.txt anew
 	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/pin --upgrade
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .clients-cache

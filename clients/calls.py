@@ -62,8 +62,10 @@ def bad() -> Iterator[Call]:
     yield Call("exec_bash", {"command": "true", **nowhere}, "no-such-place", is_bad=True)
     yield Call("exec_bash_background", {"command": "true", **nowhere}, "no-such-place", is_bad=True)
     for tool in ("check_background_task", "wait_background_task", "stop_background_task"):
-        yield Call(tool, {"tmux_session": "no-such-job", "sandbox_name": "local"}, "no-such-job", is_bad=True)
-    yield Call("send_background_input", {"tmux_session": "no-such-job", "text": "x", "sandbox_name": "local"}, is_bad=True)
+        yield Call(tool, {"tmux_session": "job", **nowhere}, "no-such-place", is_bad=True)
+    yield Call(
+        "send_background_input", {"tmux_session": "no-such-job", "text": "x", "sandbox_name": "local"}, is_bad=True
+    )
     yield Call("list_background_tasks", nowhere, "no-such-place", is_bad=True)
     yield Call("list_remote_files", {"remote_path": "/no/such/folder", "sandbox_name": "local"}, is_bad=True)
     yield Call("read_remote_file", {"remote_path": "/no/such/file", "sandbox_name": "local"}, is_bad=True)

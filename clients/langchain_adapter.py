@@ -9,8 +9,7 @@ from langchain_mcp_adapters.client import MultiServerMCPClient
 from langchain_mcp_adapters.tools import load_mcp_tools
 
 
-async def main() -> None:
-    server, calls = (json.loads(Path(name).read_text()) for name in sys.argv[1:3])
+async def main(server: dict, calls: list) -> None:
     kind = "streamable_http" if "url" in server else "stdio"
     client = MultiServerMCPClient({"ours": {"transport": kind, **server}})
     async with client.session("ours") as session:
@@ -24,4 +23,4 @@ async def main() -> None:
             print(json.dumps({"tool": call["tool"], **told}), flush=True)
 
 
-asyncio.run(main())
+asyncio.run(main(*(json.loads(Path(name).read_text()) for name in sys.argv[1:3])))

@@ -8,8 +8,7 @@ from pathlib import Path
 from agents.mcp import MCPServerStdio, MCPServerStreamableHttp
 
 
-async def main() -> None:
-    server, calls = (json.loads(Path(name).read_text()) for name in sys.argv[1:3])
+async def main(server: dict, calls: list) -> None:
     kind = MCPServerStreamableHttp if "url" in server else MCPServerStdio
     async with kind(params=server, client_session_timeout_seconds=120) as ours:
         await ours.list_tools()
@@ -19,4 +18,4 @@ async def main() -> None:
             print(json.dumps({"tool": call["tool"], "is_error": bool(answer.isError), "text": text}), flush=True)
 
 
-asyncio.run(main())
+asyncio.run(main(*(json.loads(Path(name).read_text()) for name in sys.argv[1:3])))
