@@ -10,7 +10,7 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from ...core import check
-from ...core.errors import UnknownSandbox, Unsupported
+from ...core.errors import ConfigError, UnknownSandbox, Unsupported
 from ..containers import listed_fields
 from ..results import lean, reply, sandbox_fields, sentence
 from ..server import SandboxServer
@@ -81,3 +81,6 @@ async def active_sandbox(server: SandboxServer, ctx: Context[None, Any] | None) 
         return await server.meant(ctx), []
     except UnknownSandbox as problem:
         return "", [sentence(problem)] if server.app.fleet.default else []
+    except ConfigError as problem:
+        # What is wrong with the configuration is listed as its own problems.
+        return "", [] if server.app.fleet.refusal else [sentence(problem)]
