@@ -166,6 +166,19 @@ async def test_tests_are_run_and_told(tools: Caller) -> None:
     assert "python3 -m unittest -v" in logs.contents[0].text  # type: ignore[union-attr]
 
 
+async def test_a_sandbox_without_pytest_is_lent_one_and_told_so(tools: Caller) -> None:
+    place = await make(tools)
+    files = {"~/p/test_it.py": "def test_b():\n    assert 1 == 2\n", "~/p/Cargo.toml": ""}
+    files["~/p/conftest.py"] = ""
+    await tools.call("upload_files", sandbox_id=place, files=[{"path": at, "text": text} for at, text in files.items()])
+    report = await tools.call("run_tests", sandbox_id=place, path="~/p")
+    assert (report["runner"], report["failed"], report["other_runners"]) == ("pytest", 1, ["cargo"])
+    text = tools.answers[-1].content[0].text  # type: ignore[union-attr]
+    assert "also found, but not started: cargo" in text
+    assert "was lent by the server" in text
+    assert "was lent by the server" in report["notes"][0]
+
+
 async def test_a_suite_that_outlasts_the_call_tells_its_results_later(app: App) -> None:
     app.patience_s = 0.2
     async with connected(app) as tools:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from .reading import Case, Reading, Verdict, failures_of, tally
 
@@ -13,6 +13,7 @@ _END = re.compile(r"^(OK|FAILED|NO TESTS RAN)(?: \((.*)\))?$", re.MULTILINE)
 _BLOCK = re.compile(r"^={70}\n(FAIL|ERROR|UNEXPECTED SUCCESS): (.+)\n(?:.+\n)?-{70}\n", re.MULTILINE)
 _BLOCK_END = re.compile(r"^(?:={70}|-{70})$", re.MULTILINE)
 _START = re.compile(r"^ *([\w.]+ \([\w.<>]+\))")
+_TITLES = re.compile(r"\w+ \([\w.<>]+\)")
 _TITLE = re.compile(r"(\S+) \(([^\s()]+)\)(.*)")
 _FIXTURES = ("setUpClass", "tearDownClass", "setUpModule", "tearDownModule")
 _WORDS = {
@@ -44,6 +45,12 @@ def read_text(text: str) -> Reading | None:
         failures=failures_of(blocks),
         problem=_unimported(text),
     )
+
+
+def unseen(text: str, modules: Iterable[str]) -> list[str]:
+    """Those modules of which no test is named in what was printed."""
+    named = [dotted(title) for title in set(_TITLES.findall(text))]
+    return [it for it in modules if not any(name == it or name.startswith(f"{it}.") for name in named)]
 
 
 def _lines(text: str) -> Iterator[Case]:
