@@ -18,6 +18,8 @@ LENT_PYTHON = f"{LENT}/python3"
 PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "/bin/python3")
 # Bubblewrap's own, or the sandbox's.
 OURS = {"proc", "dev", "sys", "tmp", "home", "etc", "run", LENT.strip("/")}
+# Folders that documents for other sandboxes tell people to work in; see Folders.work.
+WORK_FOLDERS = ("app", "workspace")
 LOADERS = ("/lib64/ld-linux-*.so.*", "/lib/ld-linux-*.so.*", "/usr/lib/*/ld-linux-*.so.*")
 MOST_LINKS = 40
 
@@ -67,6 +69,20 @@ def find(root: Path, path: str) -> Path | None:
     return None
 
 
+def free_work_folders(root: Path) -> tuple[str, ...]:
+    """Those that the sandbox can have as its own: what an image holds under such a name stays, and stays read-only."""
+    return tuple(name for name in WORK_FOLDERS if _is_free(root / name))
+
+
+def _is_free(folder: Path) -> bool:
+    try:
+        return not folder.is_symlink() and not os.listdir(folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
 def find_python(root: Path) -> str:
     """The image's own, told by its real name, or else the one that is lent."""
     for python in PYTHONS:
@@ -112,7 +128,7 @@ def lent(script: Path) -> Iterator[str]:
 
 def folders(root: Path, synthetic: tuple[str, ...], tmp: Path) -> Iterator[str]:
     """All of the image but what is ours; entry by entry, because nothing can be put into a read-only folder."""
-    yield from _entries(root, "/", OURS)
+    yield from _entries(root, "/", OURS.union(free_work_folders(root)))
     if (root / "var/tmp").is_dir() and not (root / "var").is_symlink() and not (root / "var/tmp").is_symlink():
         yield from ("--bind", str(tmp), "/var/tmp")
     yield from ("--dir", "/etc", "--dir", "/run")

@@ -81,9 +81,15 @@ class Start:
             *(self.image() if self.place.image else self.system()),
             *bubblewrap.kernel_folders(self.footing, self.bounds.shm_mb),
             *("--dir", "/home", "--bind", str(folders.home), HOME, "--bind", str(folders.tmp), "/tmp"),
+            *self.work_folders(),
             *(("--bind", str(folders.runs), f"/tmp/remote-sandbox-{self.footing.user}") if folders.runs else ()),
             *("--remount-ro", "/", "--"),
         ]
+
+    def work_folders(self) -> list[str]:
+        image = self.place.image
+        names = images.free_work_folders(Path(image)) if image else images.WORK_FOLDERS
+        return [word for name in names for word in ("--bind", str(self.folders.work(name)), f"/{name}")]
 
     def system(self) -> list[str]:
         """The host's own, as far as programs need it."""
@@ -163,14 +169,19 @@ class Folders:
     def tmp(self) -> Path:
         return self.root / "tmp"
 
+    def work(self, name: str) -> Path:
+        """The sandbox's own /app or /workspace, where it can be written as its home can."""
+        return self.root / name
+
     def prepare(self, footing: Footing, hostname: str) -> None:
         self.root.parent.mkdir(parents=True, exist_ok=True)
         # A command owns its home and can open that to everybody, but not the folder around it.
-        for folder in (self.root, self.root / "etc", self.home, self.tmp):
+        writable = (self.home, self.tmp, *map(self.work, images.WORK_FOLDERS))
+        for folder in (self.root, self.root / "etc", *writable):
             folder.mkdir(mode=0o700, exist_ok=True)
         self.root.chmod(0o700)
         if footing.step_down:
-            for folder in (self.home, self.tmp):
+            for folder in writable:
                 os.chown(folder, footing.user, footing.user)
         for name, text in synthetic(footing.user, hostname).items():
             file = self.root / "etc" / name

@@ -287,7 +287,7 @@ def notes(order: SandboxOrder) -> list[str]:
     if order.network:
         told.append("network: it reaches what listens on this machine's own loopback, and its abstract sockets, too")
     if order.image:
-        told.append("image: read-only; its home and /tmp are its own")
+        told.append("image: read-only; its home and /tmp are its own, and /app and /workspace where the image has none")
     if order.entrypoint:
         told.append("entrypoint: not started, because an embedded sandbox has only the commands that are run in it")
     return told
