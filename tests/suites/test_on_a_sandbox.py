@@ -13,6 +13,7 @@ from remote_sandbox_mcp.core.command import Command, Completed, Running
 from remote_sandbox_mcp.core.errors import NotStarted, SandboxError
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.runners.log import LOG_BYTES
+from remote_sandbox_mcp.core.runners.suite import Loan
 from remote_sandbox_mcp.core.test_report import TestReport
 from remote_sandbox_mcp.suites import loan
 from remote_sandbox_mcp.suites.run import results_of, run_tests
@@ -174,6 +175,15 @@ async def test_pytest_is_lent_where_there_is_none(sandbox: OutpostSandbox, put: 
     again = await reported(sandbox, path="p", command=f"python3 {LENT} -q sub/test_b.py::test_b")
     assert (again.runner, counts(again)) == ("pytest", (0, 1, 0, 0))
     assert left_behind(home) == []
+
+
+async def test_a_pytest_that_is_too_new_is_not_lent(
+    sandbox: OutpostSandbox, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loan, "find_loan", lambda: Loan("99.0", (3, 99)))
+    put({"test_b.py": FAILING})
+    with pytest.raises(SandboxError, match=r"use an image with a newer Python \(pytest 99\.0, .* needs Python 3\.99"):
+        await run_tests(sandbox)
 
 
 async def test_a_pytest_that_cannot_be_put_there_is_told(sandbox: OutpostSandbox, put: Put) -> None:

@@ -111,10 +111,10 @@ def _remedied(sandbox: Sandbox, found: Found) -> Found:
     """Nothing is put on somebody's machine, which may have a network to install pytest from."""
     if sandbox.description.host:
         return found
-    if lendable := loan.find_loan():
-        return replace(found, loan=lendable)
-    offer = "let the operator install pytest beside remote-sandbox-mcp, which then lends it to sandboxes"
     may_install = sandbox.description.capabilities.network
+    if lendable := loan.find_loan():
+        return replace(found, loan=lendable, remedy=found.remedy if may_install else "use an image with a newer Python")
+    offer = "let the operator install pytest beside remote-sandbox-mcp, which then lends it to sandboxes"
     return replace(found, remedy=f"{found.remedy}, or {offer}" if may_install else f"without a network, {offer}")
 
 
