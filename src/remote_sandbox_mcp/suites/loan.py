@@ -12,10 +12,13 @@ from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, 
 
 from ..core.runners.suite import Loan
 
-PACKAGES = ("pytest", "pluggy", "iniconfig", "packaging")
+PACKAGES = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 # What these need besides on a Python that is older than 3.11.
 FOR_OLD_PYTHONS = ("exceptiongroup", "tomli", "typing_extensions")
 NEEDS_NOTHING_MORE = (3, 11)
+# Two thirds of the archive would be descriptions of other languages, of which pytest colours none.
+LANGUAGES = "pygments/lexers/"
+OWN_LANGUAGES = ("__init__.py", "_mapping.py", "python.py", "diff.py")
 # An archive without dates is the same each time, so that one that is in use may be written again.
 NO_DATE = (1980, 1, 1, 0, 0, 0)
 MAIN = '''"""Run pytest as `python -m pytest` does; whatever is installed for the project comes before what was lent."""
@@ -65,8 +68,13 @@ def _installed(names: Sequence[str]) -> list[Distribution]:
 
 def _files(package: Distribution) -> list[PackagePath]:
     """Its sources, and what says its version; nothing that lies elsewhere, as programs do."""
-    own = (file for file in package.files or () if not file.as_posix().startswith(("..", "/")))
-    return [file for file in own if file.suffix == ".py" or file.as_posix().endswith(".dist-info/METADATA")]
+    return [file for file in package.files or () if _is_wanted(file.as_posix())]
+
+
+def _is_wanted(path: str) -> bool:
+    if path.startswith(("..", "/")) or (path.startswith(LANGUAGES) and not path.endswith(OWN_LANGUAGES)):
+        return False
+    return path.endswith((".py", ".dist-info/METADATA"))
 
 
 def _oldest(package: Distribution) -> tuple[int, int]:
