@@ -519,6 +519,33 @@ async def test_an_image_has_its_own_python(python_image: Path, tmp_path: Path) -
         assert await say(sandbox, "cat /etc/marker; python3 -c 'print(6 * 7)'") == "of the image\n42"
 
 
+async def test_app_and_workspace_can_be_written_and_are_its_own(tmp_path: Path) -> None:
+    async with made(tmp_path, SandboxOrder()) as (_, _, sandbox), made(tmp_path) as (_, _, other):
+        await sandbox.write("/workspace/deep/a.txt", b"mine")
+        assert await say(sandbox, "cd /app && cp /workspace/deep/a.txt b && cat b") == "mine"
+        assert await say(other, "ls /app /workspace | tr '\\n' ' '") == "/app:  /workspace:"
+        assert await say(sandbox, "touch /other /a 2>/dev/null || echo refused") == "refused"
+
+
+async def test_what_an_image_has_in_app_stays_readable(tmp_path: Path) -> None:
+    image = small_image(tmp_path / "image")
+    (image / "app").mkdir()
+    (image / "app/main.py").write_text("of the image")
+    (image / "workspace").mkdir()
+    async with made(tmp_path, SandboxOrder(image=str(image))) as (_, disposable, sandbox):
+        assert await say(sandbox, "cat /app/main.py; touch /app/x 2>/dev/null || echo ' kept'") == "of the image kept"
+        assert await say(sandbox, "echo mine >/workspace/x; cat /workspace/x") == "mine"
+        assert "/app and /workspace where the image has none" in disposable.notes[-1]
+    assert os.listdir(image / "workspace") == []
+
+
+async def test_a_link_in_an_image_gives_no_way_to_write_elsewhere(tmp_path: Path) -> None:
+    image = small_image(tmp_path / "image")
+    (image / "app").symlink_to("etc")
+    async with made(tmp_path, SandboxOrder(image=str(image))) as (_, _, sandbox):
+        assert await say(sandbox, "touch /app/x 2>/dev/null || cat /app/marker") == "of the image"
+
+
 def test_an_ordinary_user_has_images_too() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)

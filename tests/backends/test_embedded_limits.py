@@ -116,7 +116,7 @@ async def test_a_memory_hog_ends_inside(hog: str, tmp_path: Path) -> None:
         assert await say(sandbox, "rm -f /dev/shm/file; echo well") == "well"
 
 
-@pytest.mark.parametrize("folder", ["~", "/tmp", "/var/tmp"])
+@pytest.mark.parametrize("folder", ["~", "/tmp", "/var/tmp", "/app", "/workspace"])
 async def test_a_disk_filler_ends_inside(folder: str, tmp_path: Path) -> None:
     async with made(tmp_path, SandboxOrder(limits=Limits(disk_mb=8))) as (_, disposable, sandbox):
         assert "file system in memory" in disposable.limits.told[-1]

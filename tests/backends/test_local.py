@@ -254,11 +254,11 @@ async def test_root_becomes_a_user_who_owns_nothing_of_the_host(footing: Footing
 # What stays
 
 
-async def test_home_and_tmp_stay_when_it_is_closed(footing: Footing, tmp_path: Path) -> None:
+async def test_its_own_folders_stay_when_it_is_closed(footing: Footing, tmp_path: Path) -> None:
     async with opened(tmp_path) as sandbox:
-        await run(sandbox, "echo kept > ~/file; echo kept too > /tmp/file")
+        await run(sandbox, "echo kept > ~/file; echo kept too > /tmp/file; touch /app/file /workspace/file")
     async with opened(tmp_path) as sandbox:
-        assert await say(sandbox, "cat ~/file /tmp/file") == "kept\nkept too"
+        assert await say(sandbox, "cat ~/file /tmp/file /app/file /workspace/file") == "kept\nkept too"
         assert (await sandbox.read("file", Span())).data == b"kept\n"
 
 

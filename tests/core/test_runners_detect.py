@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from remote_sandbox_mcp.core.runners.detect import NoSuite, choose
-from remote_sandbox_mcp.core.runners.suite import Found, Suite
+from remote_sandbox_mcp.core.runners.suite import Found, Loan, Suite
 
 PYTHON = {"python": "python3", "pytest": "python3"}
 NODE = {"node": "v20.20.2", "npm": "npm"}
@@ -134,7 +135,9 @@ REFUSED = [
         found("setup.cfg", tools=PYTHON), "no test runner is known for what is there (setup.cfg)", id="nothing known"
     ),
     pytest.param(
-        found("pytest.ini", tools={"python": "python3"}), "python3 there cannot import it: install it", id="no pytest"
+        found("pytest.ini", tools={"python": "python3"}),
+        "python3 there cannot import it: install it in a",
+        id="no pytest",
     ),
     pytest.param(found("pytest.ini", tools={}), "there is no Python there", id="no Python"),
     pytest.param(found("Cargo.toml", tools={}), "there is no cargo there", id="no cargo"),
@@ -167,6 +170,71 @@ def test_one_that_can_be_run_is_preferred_and_the_others_are_told() -> None:
     suite = choose(found("pytest.ini", "Cargo.toml", "go.mod", tools={"cargo": "cargo", "go": "go"}), "/tmp/r")
     assert suite.runner == "cargo"
     assert suite.others == ("pytest", "go")
+    assert suite.problem.startswith("pytest was not run: it is set up for pytest, but there is no Python there")
+
+
+def test_what_another_program_starts_may_be_the_runner_that_we_could_not_start() -> None:
+    folder = found("pytest.ini", tools={"make": "make", "python": "python3"}, Makefile="test:\n\tuv run pytest\n")
+    suite = choose(folder, "/tmp/r")
+    assert (suite.runner, suite.others, suite.problem) == ("make", ("pytest",), "")
+
+
+def sorted_files(*names: str, pytest: tuple[str, ...] = (), unittest: tuple[str, ...] = (), **tools: str) -> Found:
+    """A folder whose Python has no pytest."""
+    folder = found(*names, *pytest, *unittest, tools={"python": "python3", "home": "/home/me", **tools})
+    return replace(folder, for_pytest=frozenset(pytest), for_unittest=frozenset(unittest))
+
+
+LEFT_OUT = [
+    pytest.param(sorted_files(pytest=("test_b.py",), unittest=("test_a.py",)), "test_b.py", id="functions"),
+    pytest.param(sorted_files(unittest=("test_a.py", "b_test.py")), "b_test.py", id="a name that unittest skips"),
+    pytest.param(sorted_files(unittest=("test_a.py", "tests/test_b.py")), "tests/test_b.py", id="a loose folder"),
+    pytest.param(
+        sorted_files("tests/__init__.py", unittest=("tests/test_a.py", "tests/unit/test_b.py")),
+        "tests/unit/test_b.py",
+        id="a loose folder in a package",
+    ),
+    pytest.param(sorted_files(unittest=("tests/test_a.py", "pkg/test_b.py")), "pkg/test_b.py", id="beside the tests"),
+]
+
+
+@pytest.mark.parametrize(("folder", "name"), LEFT_OUT)
+def test_files_that_unittest_would_pass_over_are_a_problem(folder: Found, name: str) -> None:
+    suite = choose(folder, "/tmp/r")
+    assert (suite.runner, suite.others) == ("unittest", ("pytest",))
+    assert suite.problem.startswith(f"pytest was not run: only pytest runs {name}, but python3 there cannot import it")
+    assert ".venv/bin/pip install pytest" in suite.problem
+
+
+def test_unittest_must_have_run_something_of_each_file_that_it_finds() -> None:
+    loose = sorted_files("tests/unit/__init__.py", unittest=("tests/test_a.py", "tests/unit/test_b.py"))
+    assert choose(loose, "/tmp/r").expects == ("test_a", "unit.test_b")
+    assert choose(sorted_files(unittest=("test_a.py",)), "/tmp/r").expects == ("test_a",)
+    assert choose(sorted_files("test_nothing.py"), "/tmp/r").expects == ()
+
+
+def test_files_that_only_pytest_runs_are_refused_with_all_other_runners_that_were_found() -> None:
+    folder = sorted_files("Cargo.toml", pytest=tuple(f"test_{name}.py" for name in "abcde"))
+    with pytest.raises(NoSuite) as refusal:
+        choose(folder, "/tmp/r")
+    assert "only pytest runs test_a.py, test_b.py, test_c.py and 2 more, but python3" in str(refusal.value)
+    assert "there is no cargo there" in str(refusal.value)
+
+
+def test_a_pytest_that_can_be_lent_is_used_where_unittest_would_not_do() -> None:
+    folder = sorted_files(pytest=("test_b.py",), unittest=("test_a.py",), python_version="3.11")
+    suite = choose(replace(folder, loan=Loan("9.0", (3, 10))), "/tmp/r")
+    assert suite.shown == f"python3 /home/me/.local/share/remote-sandbox/pytest.pyz {JUNIT}"
+    assert suite.lent.startswith("pytest 9.0 was lent by the server")
+    assert suite.problem == ""
+    alone = sorted_files(unittest=("test_a.py",), python_version="3.11")
+    assert choose(replace(alone, loan=Loan("9.0", (3, 10))), "/tmp/r").runner == "unittest"
+
+
+@pytest.mark.parametrize("tools", [{"python_version": "3.9"}, {}, {"python_version": "3.11", "home": ""}])
+def test_a_pytest_that_would_not_run_there_is_not_lent(tools: dict[str, str]) -> None:
+    with pytest.raises(NoSuite, match=r"only pytest runs test_b\.py, but python3 there cannot import it"):
+        choose(replace(sorted_files(pytest=("test_b.py",), **tools), loan=Loan("9.0", (3, 10))), "/tmp/r")
 
 
 def test_settings_come_before_names() -> None:
@@ -176,8 +244,13 @@ def test_settings_come_before_names() -> None:
 
 
 def test_a_plan_survives_its_file() -> None:
-    suite = Suite("pytest", ("a b", "c'd"), others=("go",))
+    suite = Suite("pytest", ("a b", "c'd"), others=("go",), problem="p", lent="l", expects=("test_a",))
     assert Suite.loaded(suite.dumped()) == suite
+
+
+def test_a_plan_of_an_earlier_release_can_be_read() -> None:
+    old = {"runner": "pytest", "argv": ["pytest"], "command": "", "missing": "", "others": []}
+    assert Suite.loaded(json.dumps(old)) == Suite("pytest", ("pytest",))
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "3", '{"runner": 1}'])

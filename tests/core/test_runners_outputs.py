@@ -334,7 +334,34 @@ def test_what_no_runner_prints_is_not_taken_for_results(reader: Reader, output: 
     assert reader(output) is None
 
 
+SEEN = [
+    pytest.param("test_a (pkg.test_x.T.test_a) ... ok\n", id="a test"),
+    pytest.param("noisetest_a (pkg.test_x.T) ... ok\n", id="a test of an old Python, after some noise"),
+    pytest.param("ERROR: setUpClass (pkg.test_x.T)\n", id="a class that cannot be set up"),
+    pytest.param("setUpModule (pkg.test_x) ... skipped 'no'\n", id="a module that skips itself in its set-up"),
+    pytest.param("pkg.test_x (unittest.loader.ModuleSkipped.pkg.test_x) ... skipped 'no'\n", id="on import"),
+    pytest.param("pkg.test_x (unittest.loader.ModuleSkipped) ... skipped 'no'\n", id="on import, in an old Python"),
+    pytest.param("pkg.test_x (unittest.loader._FailedTest) ... ERROR\n", id="a module that cannot be imported"),
+]
+
+
+@pytest.mark.parametrize("output", SEEN)
+def test_a_module_that_unittest_dealt_with_is_seen(output: str) -> None:
+    assert python_unittest.unseen(output, ["pkg.test_x", "test_x", "pkg.test_a"]) == ["test_x", "pkg.test_a"]
+
+
+def test_a_test_with_the_name_of_a_module_does_not_stand_for_it() -> None:
+    assert python_unittest.unseen("test_b (test_a.T.test_b) ... ok\n", ["test_a", "test_b"]) == ["test_b"]
+
+
+def all_unseen(output: str) -> None:
+    python_unittest.unseen(output, [f"test_{number}" for number in range(100_000)])
+
+
 NASTY = [
+    "a" * 3_000_000,
+    "".join(f"a{number} (b.c{number}) " for number in range(100_000)),
+    "a (" + "b." * 1_000_000,
     "::a" * 100_000,
     "test_a (a.B" + " (" * 100_000 + " ... ",
     "ok 1 - " + " #" * 100_000 + " " * 100_000,
@@ -354,7 +381,7 @@ NASTY = [
 ]
 
 
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("reader", [*READERS, all_unseen])
 def test_an_output_made_to_take_long_does_not(reader: Reader) -> None:
     """What is read here was printed by anybody's code, and a regular expression stops for nobody."""
     for output in NASTY:

@@ -120,6 +120,34 @@ async def test_files_go_in_and_come_out_as_bytes_text_and_copies(tools: Caller, 
     assert (there / "sub" / "file").read_bytes() == (source / "sub" / "file").read_bytes()
 
 
+@pytest.mark.parametrize("copies", [False, True], ids=["bytes", "copies"])
+async def test_files_that_are_there_come_out_beside_those_that_are_not(
+    tools: Caller, tmp_path: Path, copies: bool
+) -> None:
+    place = await make(tools)
+    await tools.call(
+        "upload_files", sandbox_id=place, files=[{"path": "~/a", "text": "a"}, {"path": "~/b", "text": "b"}]
+    )
+    given = {"sandbox_id": place} | ({"local_dir": str(tmp_path / "out")} if copies else {})
+    taken = await tools.call("download_files", paths=["~/a", "~/gone", "~/b"], **given)
+    assert [file["path"] for file in taken["files"]] == ["~/a", "~/b"]
+    assert [problem["path"] for problem in taken["problems"]] == ["~/gone"]
+    text = tools.answers[-1].content[0].text  # type: ignore[union-attr]
+    assert text.startswith("2 taken\nnot taken: ")
+    assert "gone" in text
+    problem = await tools.fail("download_files", paths=["~/gone", "~/lost"], **given)
+    assert problem["code"] == "file"
+    assert "gone" in problem["error"]
+    assert "lost" in problem["error"]
+
+
+async def test_a_command_without_a_sandbox_runs_in_the_active_one(tools: Caller) -> None:
+    place = await make(tools)
+    await tools.call("run_command", sandbox_id=place, command="echo here >mark")
+    await tools.call("select_sandbox", sandbox_name=place)
+    assert (await tools.call("run_command", command="cat mark"))["stdout"] == "here\n"
+
+
 async def test_what_a_copy_leaves_out_is_told(tools: Caller, tmp_path: Path) -> None:
     place = await make(tools)
     (tmp_path / "project" / "node_modules").mkdir(parents=True)
@@ -176,6 +204,19 @@ async def test_tests_are_run_and_told(tools: Caller) -> None:
     assert crash["problem"]
     logs = await tools.client.read_resource(f"sandbox://{place}/logs")
     assert "python3 -m unittest -v" in logs.contents[0].text  # type: ignore[union-attr]
+
+
+async def test_a_sandbox_without_pytest_is_lent_one_and_told_so(tools: Caller) -> None:
+    place = await make(tools)
+    files = {"~/p/test_it.py": "def test_b():\n    assert 1 == 2\n", "~/p/Cargo.toml": ""}
+    files["~/p/conftest.py"] = ""
+    await tools.call("upload_files", sandbox_id=place, files=[{"path": at, "text": text} for at, text in files.items()])
+    report = await tools.call("run_tests", sandbox_id=place, path="~/p")
+    assert (report["runner"], report["failed"], report["other_runners"]) == ("pytest", 1, ["cargo"])
+    text = tools.answers[-1].content[0].text  # type: ignore[union-attr]
+    assert "also found, but not started: cargo" in text
+    assert "was lent by the server" in text
+    assert "was lent by the server" in report["notes"][0]
 
 
 async def test_a_suite_that_outlasts_the_call_tells_its_results_later(app: App) -> None:

@@ -10,7 +10,9 @@ import pytest
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
+from remote_sandbox_mcp.core.transfer import Listener, Order, Outcome, Place
 from remote_sandbox_mcp.fleet import Fleet
+from remote_sandbox_mcp.tasks.records import Records
 from remote_sandbox_mcp.testing import FakeSandbox
 from tests.mcp_server.conftest import Nearby, connected, member
 from tests.support.server import Caller
@@ -200,6 +202,21 @@ async def test_an_unknown_transfer_is_told(tools: Caller) -> None:
     assert "tr-nowhere" in problem["error"]
 
 
+@pytest.mark.parametrize("tool", ["check_file_transfer_task", "cancel_file_transfer_task"])
+async def test_an_id_of_digits_may_come_as_a_number(
+    tools: Caller, app: App, tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def done(order: Order, listener: Listener) -> Outcome:
+        return Outcome(synced_type="file")
+
+    app.copies.transfers._records.new_id()
+    monkeypatch.setattr(Records, "new_id", lambda self: "tr-00123456")
+    order = Order(source=Place("", "/etc/hostname"), target=Place("", "/nowhere/x"))
+    await app.copies.transfers.begin(order, done, wait_s=10)
+    assert (await tools.call(tool, task_id=123456))["task_id"] == "tr-00123456"
+    assert "no transfer has the id 'tr-00000007'" in (await tools.fail(tool, task_id=7))["error"]
+
+
 async def test_a_sandbox_that_cannot_move_files_says_so(other: FakeSandbox, near: Path) -> None:
     async with connected(App(Fleet([member(other)]))) as tools:
         problem = await tools.fail("sync_local_to_remote", local_path=str(near), remote_path="x")
@@ -215,6 +232,7 @@ async def test_the_background_tool_is_listed_only_for_who_asks_for_it(near: Path
         given = {"local_path": str(near), "remote_path": str(far)}
         begun = await tools.call("sync_local_to_remote_background", **given)
         assert begun["status"] == "queued"
+        assert begun["pid"] > 1
         assert (await tools.call("cancel_file_transfer_task", task_id=begun["task_id"]))["status"] in (
             *("cancelled", "failed"),
         )

@@ -101,7 +101,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "sync_local_to_remote": {"local_path": "/etc/hostname", "remote_path": "/nowhere/x", "dry_run": True},
     "sync_remote_to_local": {"remote_path": "/etc/hostname", "local_path": "/nowhere/x", "dry_run": True},
     "create_sandbox": {"name": "clean"},
-    "run_command": {"sandbox_id": "fake", "command": "true"},
+    "run_command": {"command": "true", "sandbox_id": "fake"},
     "upload_files": {"sandbox_id": "fake", "files": [{"path": "~/new", "text": "x"}]},
     "download_files": {"sandbox_id": "fake", "paths": ["~/notes.txt"]},
     "delete_sandbox": {"sandbox_id": "clean"},
@@ -181,6 +181,8 @@ async def test_a_value_of_the_wrong_type_is_refused_by_name(
     tools: Caller, tool: str, argument: str, kind: str, value: Any
 ) -> None:
     wrong = WRONG[kind] if value == "another type" or (value == {} and kind == "object") else value
+    # An id may be given as a number.
+    wrong = True if argument == "task_id" and wrong == 3 else wrong
     problem = await tools.fail(tool, **GOOD[tool] | {argument: wrong})
     assert problem["code"] == "bad_argument"
     assert problem["error"].startswith(f"{tool}: {argument}")

@@ -13,7 +13,9 @@ from remote_sandbox_mcp.core.command import Command, Completed, Running
 from remote_sandbox_mcp.core.errors import NotStarted, SandboxError
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.runners.log import LOG_BYTES
+from remote_sandbox_mcp.core.runners.suite import Loan
 from remote_sandbox_mcp.core.test_report import TestReport
+from remote_sandbox_mcp.suites import loan
 from remote_sandbox_mcp.suites.run import results_of, run_tests
 
 from .conftest import Put
@@ -29,6 +31,7 @@ class Sums(unittest.TestCase):
         self.assertEqual(1, 2)
 """
 DEADLINE_S = 20.0
+LENT = "/home/sandbox/.local/share/remote-sandbox/pytest.pyz"
 
 
 async def reported(sandbox: OutpostSandbox, *, command: str = "", path: str = "", timeout_s: float = 60) -> TestReport:
@@ -122,6 +125,71 @@ async def test_unittest_serves_where_pytest_is_not(sandbox: OutpostSandbox, put:
     assert report.failures[0].id == "test_x.Sums.test_b"
     assert report.failures[0].line == 8
     assert report.complete
+
+
+PASSING = "import unittest\n\nclass T(unittest.TestCase):\n    def test_a(self):\n        pass\n"
+FAILING = "def test_b():\n    assert 1 == 2\n"
+
+
+@pytest.fixture
+def nothing_to_lend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loan, "find_loan", lambda: None)
+
+
+@pytest.mark.usefixtures("nothing_to_lend")
+async def test_unittest_does_not_pass_for_tests_that_only_pytest_runs(sandbox: OutpostSandbox, put: Put) -> None:
+    put({"test_a.py": PASSING, "test_b.py": FAILING, "package.json": '{"devDependencies": {"vitest": "3"}}'})
+    report = await reported(sandbox)
+    assert (report.runner, report.succeeded, report.complete) == ("unittest", False, False)
+    assert "pytest was not run: only pytest runs test_b.py, but python3 there cannot import it" in report.problem
+    assert "install pytest beside remote-sandbox-mcp" in report.problem
+    assert set(report.others) >= {"pytest", "vitest"}
+    assert counts(report) == (1, 0, 0, 0)
+
+
+@pytest.mark.usefixtures("nothing_to_lend")
+async def test_tests_that_only_pytest_runs_are_refused_without_it(
+    sandbox: OutpostSandbox, put: Put, home: Path
+) -> None:
+    put({"test_b.py": FAILING, "Cargo.toml": ""})
+    with pytest.raises(SandboxError, match=r"only pytest runs test_b\.py, but python3 there cannot import it"):
+        await run_tests(sandbox)
+    assert left_behind(home) == []
+
+
+async def test_a_file_of_which_unittest_runs_nothing_is_told(sandbox: OutpostSandbox, put: Put) -> None:
+    put({"test_a.py": PASSING, "base.py": "class Base: pass\n"})
+    put({"test_b.py": "from base import Base\nclass TestB(Base):\n    def test_b(self):\n        assert 1 == 2\n"})
+    report = await reported(sandbox)
+    assert (report.runner, counts(report), report.complete) == ("unittest", (1, 0, 0, 0), False)
+    assert "no test of test_b was run" in report.problem
+
+
+async def test_pytest_is_lent_where_there_is_none(sandbox: OutpostSandbox, put: Put, home: Path) -> None:
+    put({"p/test_a.py": PASSING, "p/sub/test_b.py": FAILING, "p/packaging.py": "mine = True\n"})
+    put({"p/test_c.py": "import packaging\n\ndef test_own_modules_come_first():\n    assert packaging.mine\n"})
+    report = await reported(sandbox, path="p")
+    assert (report.runner, counts(report), report.problem) == ("pytest", (2, 1, 0, 0), "")
+    assert report.failures[0].id == "sub/test_b.py::test_b"
+    assert f"was lent by the server, because python3 there has none; it is {LENT}" in report.lent
+    again = await reported(sandbox, path="p", command=f"python3 {LENT} -q sub/test_b.py::test_b")
+    assert (again.runner, counts(again)) == ("pytest", (0, 1, 0, 0))
+    assert left_behind(home) == []
+
+
+async def test_a_pytest_that_is_too_new_is_not_lent(
+    sandbox: OutpostSandbox, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loan, "find_loan", lambda: Loan("99.0", (3, 99)))
+    put({"test_b.py": FAILING})
+    with pytest.raises(SandboxError, match=r"use an image with a newer Python \(pytest 99\.0, .* needs Python 3\.99"):
+        await run_tests(sandbox)
+
+
+async def test_a_pytest_that_cannot_be_put_there_is_told(sandbox: OutpostSandbox, put: Put) -> None:
+    put({"p/test_b.py": FAILING, ".local": ""})
+    with pytest.raises(SandboxError, match=r"cannot import it: it could not be lent either \(.*\.local"):
+        await run_tests(sandbox, path="p")
 
 
 async def test_node_is_found_and_run(sandbox: OutpostSandbox, put: Put, home: Path) -> None:

@@ -76,6 +76,28 @@ def test_a_project_is_seen(place: Place, shell: list[str]) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+def test_files_that_only_pytest_runs_are_told_apart_where_it_is_missing(place: Place, shell: list[str]) -> None:
+    (place.bin / "python3").symlink_to("/usr/bin/python3")
+    place.env["PATH"] = f"{place.bin}:/usr/bin:/bin"
+    case = "import unittest\n\nclass T(unittest.TestCase):\n    def test_a(self): pass\n"
+    files = {
+        **{"test_a.py": case, "pkg/__init__.py": "", "pkg/it's_test.py": case, "test_helpers.py": "x = 1\n"},
+        **{"test_suite.py": f"{case}\ndef test_suite():\n    pass\n", "tests/test_x.py": "async def test_x(): pass\n"},
+        **{"deep/er/test_y.py": "class TestY:\n    def test_y(self): pass\n", "test_z.py": f"import pytest\n{case}"},
+        **{".venv/test_no.py": case, "node_modules/test_no.py": case, "own/pyvenv.cfg": "", "own/test_no.py": case},
+        **{"mixed/test_m.py": f"{case}\ndef test_main_page():\n    pass\n"},
+    }
+    for name, text in files.items():
+        place.write(name, text)
+    found, _ = place.look(shell)
+    assert "pytest" not in found.tools
+    assert found.for_pytest == {"tests/test_x.py", "deep/er/test_y.py", "test_z.py", "mixed/test_m.py"}
+    assert found.for_unittest == {"test_a.py", "pkg/it's_test.py", "test_suite.py"}
+    assert "pkg/__init__.py" in found.names
+    assert found.tools["home"] == place.env["HOME"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 def test_what_a_run_wrote_is_brought_and_its_place_removed(place: Place, shell: list[str]) -> None:
     _, folder = place.look(shell, '{"a": "it\'s"}')
     Path(folder, "report").write_text("<a>\n\n  <b/>\n</a>")

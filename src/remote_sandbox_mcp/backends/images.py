@@ -24,6 +24,8 @@ LENT_PYTHON = f"{LENT}/python3"
 PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "/bin/python3")
 # Bubblewrap's own, or the sandbox's.
 OURS = {"proc", "dev", "sys", "tmp", "home", "etc", "run", "var", LENT.strip("/")}
+# Folders that documents for other sandboxes tell people to work in; see Folders.work.
+WORK_FOLDERS = ("app", "workspace")
 LOADERS = ("/lib64/ld-linux-*.so.*", "/lib/ld-linux-*.so.*", "/usr/lib/*/ld-linux-*.so.*")
 MOST_LINKS = 40
 # Other systems than Linux have no O_PATH, and no sandboxes of this kind; they only read this file.
@@ -48,6 +50,8 @@ class Image:
     folder: Path
     entries: tuple[Entry, ...]
     python: str
+    # Names of work folders that the sandbox has as its own.
+    free: tuple[str, ...] = ()
 
     @property
     def is_python_lent(self) -> bool:
@@ -101,8 +105,13 @@ def opened(image: str, state: Path, synthetic: tuple[str, ...] = ()) -> Iterator
         root = Path(f"/proc/self/fd/{descriptor}")
         python = _usable_python(image, root)
         skipped = {*synthetic, "resolv.conf", "mtab", "ld.so.preload"}
-        entries = [*_entries(root, "", OURS), *_entries(root, "etc", skipped), *_entries(root, "var", {"tmp"})]
-        yield Image(folder, tuple(entries), python)
+        free = free_work_folders(root)
+        entries = [
+            *_entries(root, "", OURS.union(free)),
+            *_entries(root, "etc", skipped),
+            *_entries(root, "var", {"tmp"}),
+        ]
+        yield Image(folder, tuple(entries), python, free)
     finally:
         os.close(descriptor)
 
@@ -215,6 +224,20 @@ def find(root: Path, path: str) -> Path | None:
             parts += [word for word in target.parts if word != "/"][::-1]
             at = root if target.is_absolute() else at.parent
     return None
+
+
+def free_work_folders(root: Path) -> tuple[str, ...]:
+    """Those that the sandbox can have as its own: what an image holds under such a name stays, and stays read-only."""
+    return tuple(name for name in WORK_FOLDERS if _is_free(root / name))
+
+
+def _is_free(folder: Path) -> bool:
+    try:
+        return not folder.is_symlink() and not os.listdir(folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
 
 
 def find_python(root: Path) -> str:

@@ -106,9 +106,13 @@ class Start:
             *bubblewrap.kernel_folders(self.bounds.shm_mb, room),
             *("--dir", f"{room}/home", "--bind", str(folders.home), f"{room}{HOME}"),
             *("--bind", str(folders.tmp), f"{room}/tmp"),
+            *self.work_folders(image.free if image else images.WORK_FOLDERS, room),
             *(("--bind", str(folders.runs), runs) if folders.runs else ()),
             *("--remount-ro", "/", "--"),
         ]
+
+    def work_folders(self, names: tuple[str, ...], room: str) -> list[str]:
+        return [word for name in names for word in ("--bind", str(self.folders.work(name)), f"{room}/{name}")]
 
     def system(self) -> list[str]:
         """The host's own, as far as programs need it."""
@@ -209,14 +213,19 @@ class Folders:
     def tmp(self) -> Path:
         return self.root / "tmp"
 
+    def work(self, name: str) -> Path:
+        """The sandbox's own /app or /workspace, where it can be written as its home can."""
+        return self.root / name
+
     def prepare(self, footing: Footing, hostname: str) -> None:
         self.root.parent.mkdir(parents=True, exist_ok=True)
         # A command owns its home and can open that to everybody, but not the folder around it.
-        for folder in (self.root, self.root / "etc", self.home, self.tmp):
+        writable = (self.home, self.tmp, *map(self.work, images.WORK_FOLDERS))
+        for folder in (self.root, self.root / "etc", *writable):
             folder.mkdir(mode=0o700, exist_ok=True)
         self.root.chmod(0o700)
         if footing.step_down:
-            for folder in (self.home, self.tmp):
+            for folder in writable:
                 os.chown(folder, footing.user, footing.user)
         for name, text in {**synthetic(footing.user, hostname), "resolv.conf": way.RESOLVER}.items():
             file = self.root / "etc" / name

@@ -63,6 +63,8 @@ class TestReport:
     source: str = ""
     # Other runners that would have fitted the folder.
     others: tuple[str, ...] = ()
+    # That the runner was brought by the server, and where it lies.
+    lent: str = ""
 
     @property
     def total(self) -> int:

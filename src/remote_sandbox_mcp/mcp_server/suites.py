@@ -24,7 +24,10 @@ def report_fields(report: TestReport) -> dict[str, Any]:
     fields |= lean(slowest=[{"id": plain_text(it.id), "seconds": round(it.seconds, 3)} for it in report.slowest])
     fields |= lean(log=clip(report.log, LOG_CHARS).text, log_file=plain_text(report.log.file))
     fields |= lean(stderr=clip(report.stderr, LOG_CHARS).text, counted_from=plain_text(report.source))
-    return fields | lean(other_runners=[plain_text(name) for name in report.others])
+    return fields | lean(
+        other_runners=[plain_text(name) for name in report.others],
+        notes=[plain_text(report.lent)] if report.lent else [],
+    )
 
 
 def failure_fields(failure: TestFailure) -> dict[str, Any]:
@@ -38,6 +41,8 @@ def report_text(report: TestReport) -> str:
     lines += [
         f"{plain_text(it.id)}: {plain_text(it.message).splitlines()[0] if it.message else ''}" for it in report.failures
     ]
+    others = plain_text(", ".join(report.others))
+    lines += [others and f"also found, but not started: {others}", plain_text(report.lent)]
     return "\n".join(filter(None, lines))
 
 

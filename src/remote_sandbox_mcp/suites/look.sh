@@ -8,6 +8,9 @@
 #   @@ place PATH       a new folder of the user's own: in it, `mark` is older than what the run writes
 #   @@ name NAME        a file, relative to the folder, that tells of tests
 #   @@ tool NAME VALUE  python, pytest (the Python that can import it), node (its version); others: how to call them
+#                       where no Python can import pytest: home (the user's), python_version
+#   @@ pytest NAME      where no Python can import pytest: a test file that only pytest can run
+#   @@ unittest NAME    likewise: a test file that unittest may run
 #   @@ text NAME        the beginning of a file; its lines follow, each after a space
 #   @@ end              nothing is missing
 
@@ -75,15 +78,57 @@ if command -v node >/dev/null 2>&1; then
 fi
 set -- ./.venv/bin/python ./venv/bin/python ./env/bin/python python3 python
 tool python "$@"
+has_pytest=
 for python; do
     # Whether it could be imported; importing it takes ten times as long.
     if command -v "$python" >/dev/null 2>&1 && "$python" -c '
 import importlib.util, sys
 sys.exit(importlib.util.find_spec("pytest") is None)' </dev/null >/dev/null 2>&1; then
         printf '@@ tool pytest %s\n' "$python"
+        has_pytest=yes
         break
     fi
 done
+
+# Test files wherever pytest would look for them. Only pytest can run functions, classes that are no TestCase, and what
+# imports it; two names are those of functions in suites of unittest. Any Python will do, 2.7 too.
+# shellcheck disable=SC2016
+sort_tests='
+import os, re, sys
+by_pytest = re.compile(
+    b"^(?:async +)?def +test(?!_(?:main|suite)\\()|^(?:import|from) +pytest|^class +Test\\w*(?:\\((?:object)?\\))?:", re.M)
+by_unittest = re.compile(b"^class +(?:Test|.*\\(.*TestCase)", re.M)
+told = []
+def tell(word, path):
+    if b"\n" not in path:
+        told.append(b"@@ " + word + b" " + path + b"\n")
+for folder, folders, files in os.walk(b"."):
+    folders[:] = sorted(name for name in folders if name[:1] != b"." and name not in (b"node_modules", b"site-packages")
+                        and not os.path.exists(os.path.join(folder, name, b"pyvenv.cfg")))
+    for name in files:
+        path = os.path.join(folder, name)
+        if name == b"__init__.py" and folder != b".":
+            tell(b"name", path)
+        elif re.match(b"(?:test_.*|.*_test)\\.py$", name) and os.path.isfile(path) and os.access(path, os.R_OK):
+            with open(path, "rb") as file:
+                text = file.read(1000000)
+            if by_pytest.search(text):
+                tell(b"pytest", path)
+            elif by_unittest.search(text):
+                tell(b"unittest", path)
+    if len(told) > 5000:
+        break
+told.insert(0, b"@@ tool python_version " + b".".join(str(number).encode() for number in sys.version_info[:2]) + b"\n")
+getattr(sys.stdout, "buffer", sys.stdout).write(b"".join(told))'
+if [ -z "$has_pytest" ]; then
+    printf '@@ tool home %s\n' "${HOME:-}"
+    for python; do
+        if command -v "$python" >/dev/null 2>&1; then
+            "$python" -c "$sort_tests" </dev/null 2>/dev/null
+            break
+        fi
+    done
+fi
 
 for file in pyproject.toml setup.cfg tox.ini package.json GNUmakefile makefile Makefile; do
     if [ -f "$file" ] && [ -r "$file" ]; then

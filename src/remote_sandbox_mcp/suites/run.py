@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ..core import check
 from ..core.command import Command, Completed, Ending, Excerpt, Missing, Running, new_run_id
-from ..core.errors import NotStarted, SandboxError
+from ..core.errors import FileProblem, NotStarted, SandboxError
 from ..core.files import Span
 from ..core.output import harmless, last_line
 from ..core.progress import Progress, silent
@@ -19,6 +19,7 @@ from ..core.runners.suite import GIVEN, Found, Suite
 from ..core.runners.verdict import Evidence, make_report
 from ..core.sandbox import Sandbox
 from ..core.test_report import TestReport
+from . import loan
 from .scripts import script
 
 KEEP = 200_000
@@ -53,7 +54,7 @@ async def run_tests(
     given = Suite(GIVEN, command=command) if command.strip() else None
     found, place = await _look(sandbox, run_id, path, given)
     try:
-        suite = given or _chosen(sandbox, found, place)
+        suite = given or await _choose(sandbox, found, place)
         source = command if given else _started(suite, place)
         order = Command(source, path, timeout_s, KEEP, run_id)
         left = None if patience_s is None else max(LEAST_PATIENCE_S, patience_s - (time.monotonic() - begun))
@@ -92,6 +93,29 @@ async def _look(sandbox: Sandbox, run_id: str, path: str, given: Suite | None) -
         else:
             why = last_line(seen.stderr.head + seen.stderr.tail) or str(problem)
         raise SandboxError(f"unable to run the tests in {path or '~'} on {sandbox.description.name}: {why}") from None
+
+
+async def _choose(sandbox: Sandbox, found: Found, place: str) -> Suite:
+    """The suite, with a pytest put into the sandbox where that is what it lacks."""
+    suite = _chosen(sandbox, _remedied(sandbox, found), place)
+    if not suite.lent:
+        return suite
+    try:
+        await sandbox.write(suite.argv[1], await asyncio.to_thread(loan.packed))
+    except FileProblem as problem:
+        return _chosen(sandbox, replace(found, remedy=f"it could not be lent either ({problem})"), place)
+    return suite
+
+
+def _remedied(sandbox: Sandbox, found: Found) -> Found:
+    """Nothing is put on somebody's machine, which may have a network to install pytest from."""
+    if sandbox.description.host:
+        return found
+    may_install = sandbox.description.capabilities.network
+    if lendable := loan.find_loan():
+        return replace(found, loan=lendable, remedy=found.remedy if may_install else "use an image with a newer Python")
+    offer = "let the operator install pytest beside remote-sandbox-mcp, which then lends it to sandboxes"
+    return replace(found, remedy=f"{found.remedy}, or {offer}" if may_install else f"without a network, {offer}")
 
 
 def _chosen(sandbox: Sandbox, found: Found, place: str) -> Suite:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..core.errors import BadArgument, SandboxError
@@ -115,8 +116,8 @@ class Transfers:
         guard = Lock.take(self._records.guard_file(task_id))
         try:
             transfer = self._records.add(task_id, order, QUEUED)
-            self._launch(task_id, guard, waiting=False)
-            return transfer
+            # It writes its number into the row itself, when it has got that far.
+            return replace(transfer, pid=self._launch(task_id, guard, waiting=False).pid)
         except OSError as error:
             end = End(FAILED, None, f"unable to start a process for it: {error}", SandboxError.code)
             self._records.ledger.end(task_id, end)

@@ -317,7 +317,7 @@ def notes(order: SandboxOrder) -> list[str]:
     """What its maker should know, and would not expect."""
     told = []
     if order.image:
-        told.append("image: read-only; its home and /tmp are its own")
+        told.append("image: read-only; its home and /tmp are its own, and /app and /workspace where the image has none")
     if order.entrypoint:
         told.append("entrypoint: not started, because an embedded sandbox has only the commands that are run in it")
     return told

@@ -64,10 +64,21 @@ def parse_look(output: bytes) -> tuple[Found, str]:
     one = {frame.word: frame.value for frame in told}
     if "place" not in one or "end" not in one:
         raise ValueError("the answer breaks off")
-    names = frozenset(frame.value.removeprefix("./") for frame in told if frame.word == "name")
     texts = {frame.value: frame.data.decode("utf-8", "replace") for frame in told if frame.word == "text"}
     tools = {name: value for name, _, value in (frame.value.partition(" ") for frame in told if frame.word == "tool")}
-    return Found(one.get("folder", "").strip(), names, texts, tools), one["place"]
+    found = Found(
+        folder=one.get("folder", "").strip(),
+        names=_named(told, "name"),
+        texts=texts,
+        tools=tools,
+        for_pytest=_named(told, "pytest"),
+        for_unittest=_named(told, "unittest"),
+    )
+    return found, one["place"]
+
+
+def _named(told: list[Frame], word: str) -> frozenset[str]:
+    return frozenset(frame.value.removeprefix("./") for frame in told if frame.word == word)
 
 
 def parse_collected(output: bytes) -> Collected:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
 from .reading import Case, Reading, Verdict, failures_of, tally
 
@@ -13,6 +14,8 @@ _END = re.compile(r"^(OK|FAILED|NO TESTS RAN)(?: \((.*)\))?$", re.MULTILINE)
 _BLOCK = re.compile(r"^={70}\n(FAIL|ERROR|UNEXPECTED SUCCESS): (.+)\n(?:.+\n)?-{70}\n", re.MULTILINE)
 _BLOCK_END = re.compile(r"^(?:={70}|-{70})$", re.MULTILINE)
 _START = re.compile(r"^ *([\w.]+ \([\w.<>]+\))")
+# Of bounded length, and only from the beginning of a word: what is searched may be made to take long.
+_TITLES = re.compile(r"(?<![\w.])[\w.]{1,300} \([\w.<>]{1,300}\)")
 _TITLE = re.compile(r"(\S+) \(([^\s()]+)\)(.*)")
 _FIXTURES = ("setUpClass", "tearDownClass", "setUpModule", "tearDownModule")
 _WORDS = {
@@ -44,6 +47,16 @@ def read_text(text: str) -> Reading | None:
         failures=failures_of(blocks),
         problem=_unimported(text),
     )
+
+
+def unseen(text: str, modules: Iterable[str]) -> list[str]:
+    """Those modules of which no test is named in what was printed."""
+    seen: set[str] = set()
+    for title in set(_TITLES.findall(text)):
+        # A module that could not be loaded, or that skips itself, is named in place of its tests.
+        name = title if "(unittest.loader." in title else dotted(title)
+        seen.update(accumulate(name.partition(" ")[0].split("."), "{}.{}".format))
+    return [module for module in modules if module not in seen]
 
 
 def _lines(text: str) -> Iterator[Case]:

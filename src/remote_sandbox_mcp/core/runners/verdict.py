@@ -43,9 +43,10 @@ class Evidence:
 def make_report(suite: Suite, end: Completed, evidence: Evidence) -> TestReport:
     """The one place where counts become a claim."""
     reading, source, refused = _read(suite, evidence)
-    problems = [*_ending(suite, end, reading), *_results(end, reading), *refused, *evidence.notes]
+    unrun = _unrun(suite, evidence.text)
+    problems = [*unrun, *_ending(suite, end, reading), *_results(end, reading), *refused, *evidence.notes]
     known = reading or Reading(runner=suite.runner, ended=False)
-    sound = known.ended and not known.problem and known.total > 0 and not refused and not evidence.notes
+    sound = known.ended and not known.problem and known.total > 0 and not refused and not evidence.notes and not unrun
     return TestReport(
         runner=known.runner if suite.runner in _STARTERS else suite.runner,
         command=suite.shown,
@@ -64,7 +65,17 @@ def make_report(suite: Suite, end: Completed, evidence: Evidence) -> TestReport:
         problem="; ".join(dict.fromkeys(problems)),
         source=source,
         others=suite.others,
+        lent=suite.lent,
     )
+
+
+def _unrun(suite: Suite, text: str) -> list[str]:
+    """Tests of the folder that the counts do not cover, though the runner may be content."""
+    unseen = python_unittest.unseen(text, suite.expects)
+    told = (
+        [f"no test of {', '.join(unseen[:5])} was run: unittest found none; use pytest, or check it"] if unseen else []
+    )
+    return [*filter(None, (suite.problem,)), *told]
 
 
 # What the results say

@@ -13,14 +13,14 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from ...core.disposable import Limits, SandboxOrder, Volume
-from ...core.errors import BadArgument
-from ...core.files import Span
+from ...core.errors import BadArgument, FileProblem
+from ...core.files import Problem, Span
 from ..containers import disposable_fields
 from ..reporting import Reporting
-from ..results import exec_fields, exec_text, plain_text, reply
+from ..results import exec_fields, exec_text, plain_text, reply, sentence
 from ..server import SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
-from ..transfers import copied_fields
+from ..transfers import MOST_SHOWN, copied_fields, problem_fields
 from .exec import RUN, beats, patience
 
 MAKE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
@@ -89,9 +89,9 @@ def create(server: SandboxServer) -> Any:
 
 def run(server: SandboxServer) -> Any:
     async def run_command(
-        sandbox_id: SandboxId,
         command: str,
         ctx: Context[None, Any],
+        sandbox_id: SandboxId = "",
         timeout: Annotated[float, Field(description="Seconds, default 120")] = 120,
         cwd: str = "",
     ) -> Annotated[CallToolResult, CommandShape]:
@@ -133,8 +133,16 @@ def download(server: SandboxServer) -> Any:
         max_bytes: Annotated[int, Field(description="Of each file, default 1000000", ge=1, le=16_000_000)] = 1_000_000,
     ) -> Annotated[CallToolResult, FilesShape]:
         """Take files out of a sandbox: as base64 or, with local_dir, copied (folders, too) without passing by you."""
-        done = [await take(server, sandbox_id, path, local_dir, max_bytes) for path in paths]
-        return reply({"files": done}, f"{len(done)} taken")
+        done, problems = [], []
+        for path in paths:
+            try:
+                done.append(await take(server, sandbox_id, path, local_dir, max_bytes))
+            except FileProblem as problem:
+                problems.append(Problem(path, sentence(problem)))
+        if problems and not done:
+            raise FileProblem("; ".join(problem.reason for problem in problems[:MOST_SHOWN]))
+        lines = [f"{len(done)} taken", *(f"not taken: {problem.reason}" for problem in problems[:MOST_SHOWN])]
+        return reply({"files": done} | problem_fields(tuple(problems), len(problems)), "\n".join(lines))
 
     return download_files
 

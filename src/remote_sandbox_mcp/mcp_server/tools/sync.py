@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from ...core.check import within
 from ...core.transfer import Headway, Listener, Order, Outcome
@@ -35,7 +35,14 @@ Checksum = Annotated[bool, Field(description="Compare content, not size and time
 Extras = Annotated[bool, Field(description="Delete what the source has not; never what is excluded")]
 Confirm = Annotated[bool, Field(description="For delete_extras in home or from an empty source")]
 DryRun = Annotated[bool, Field(description="Only show what would be done, and why")]
-TaskId = Annotated[str, Field(description="As a sync returned it")]
+
+
+def task_name(given: Any) -> Any:
+    """Some clients send an id of nothing but digits as a number, and without what comes before them."""
+    return f"tr-{given:08d}" if isinstance(given, int) and not isinstance(given, bool) else given
+
+
+TaskId = Annotated[str, BeforeValidator(task_name), Field(description="As a sync returned it")]
 
 
 def offer(server: SandboxServer) -> None:
