@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -89,6 +90,8 @@ class Exchange:
     parts: dict[int, bytearray] = field(default_factory=dict)
     last_bytes: int = 0
     last_text: str = ""
+    # Told of output each time that some has come.
+    on_output: Callable[[], None] | None = None
 
     def part(self, kind: int) -> bytes:
         return bytes(self.parts.get(kind, b""))
@@ -96,6 +99,8 @@ class Exchange:
     def take(self, kind: int, body: bytes) -> None:
         if kind in (wire.OUT, wire.ERR, wire.OUT_TAIL, wire.ERR_TAIL):
             self.parts.setdefault(kind, bytearray()).extend(body)
+            if self.on_output:
+                self.on_output()
         elif kind == wire.BEAT:
             beat = json.loads(body)
             self.last_bytes, self.last_text = int(beat["bytes"]), str(beat["line"])
