@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .outflow import Outflow
+from .parsing import add_json
 
 if TYPE_CHECKING:
     from ..app import App, Report
@@ -31,7 +32,8 @@ def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "exec",
         help="run a command in a sandbox",
-        usage="remote-sandbox-mcp exec [--sandbox NAME] [--cwd DIR] [--timeout S] [--json] [--] COMMAND...",
+        usage="remote-sandbox-mcp exec [--sandbox NAME] [--cwd DIR] [--timeout S] [--json] [--config FILE] "
+        "[--] COMMAND...",
         description="Runs a command to its end and prints what it prints, as it comes where the machine has python3 "
         "(of each stream the first 2 MB, and the last at its end). One argument is shell source, several are "
         "the words of one command. Ends with the command's exit code, 124 after a timeout, 255 without a connection. "
@@ -40,7 +42,7 @@ def add_arguments(subparsers: Any) -> None:
     parser.add_argument("--sandbox", metavar="NAME", default="", help="where (default: the default sandbox)")
     parser.add_argument("--cwd", metavar="DIR", default="", help="folder to start in (default: home)")
     parser.add_argument("--timeout", metavar="S", type=float, help="seconds after which it is ended (default: never)")
-    parser.add_argument("--json", action="store_true", help="for programs: what exec_bash returns")
+    add_json(parser, help="for programs: what exec_bash returns")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="shell source, or words")
 
 
