@@ -14,8 +14,10 @@ def texts() -> list[str]:
 
 
 def strings(tree: ast.AST) -> Iterator[str]:
+    """All but docstrings, which no user sees."""
+    unseen = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in unseen:
             yield node.value
         elif isinstance(node, ast.JoinedStr):
             parts = (part.value if isinstance(part, ast.Constant) else "..." for part in node.values)

@@ -4,6 +4,7 @@ import ipaddress
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.cli.main import parser
 from tests.docs.pages import PAGES, ROOT, blocks, heading_levels, prose, short, tables
 from tests.docs.sentences import is_said, texts
 from tests.support.sshd import wait_until
@@ -62,6 +64,22 @@ def test_addresses_are_of_this_computer_or_for_documentation_or_name_a_network(p
 def test_nothing_is_installed_by_a_name_that_another_program_has(page: Path) -> None:
     text = " ".join(page.read_text(encoding="utf-8").split())
     assert not re.search(r"(uvx|install) remote-sandbox-mcp\b", text)
+
+
+COMMANDS = sorted(
+    {
+        found.group(1)
+        for page in PAGES
+        for found in re.finditer(
+            r"^(?:\$ |    )?(remote-sandbox-mcp(?: .+?)?)(?:  .*)?$", page.read_text("utf-8"), re.M
+        )
+    }
+)
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_of_ours_is_one_that_is_understood(line: str) -> None:
+    parser().parse_args(shlex.split(line, comments=True)[1:])
 
 
 TROUBLES = re.findall(r"^\| `(.+?)` \|", (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8"), re.M)
