@@ -12,13 +12,13 @@ patience_s = 40
 colour = "red"
 
 [machines.gpu1]
-host = "10.0.0.1"
+host = "192.0.2.1"
 user = "me"
 password = "hunter2-is-secret"
 env = { TOKEN = "hunter2-is-secret" }
 
 [machines.gpu2]
-host = "10.0.0.2"
+host = "192.0.2.2"
 port = 2222
 """
 
