@@ -67,6 +67,14 @@ def test_a_command_whose_reader_closes_the_pipe_is_ended(cli: Cli, good: Sshd) -
     wait_until(lambda: "314.2" not in str(good.processes()), what="the command to end")
 
 
+def test_output_that_cannot_be_written_is_an_error_and_a_closed_stream_is_not(cli: Cli, good: Sshd) -> None:
+    full = subprocess.run(f"{COMMAND} exec 'seq 9' >/dev/full", shell=True, env=cli.env, capture_output=True)
+    told = b"its output cannot be written here (No space left on device), so it does not run any more"
+    assert (full.returncode, full.stderr) == (2, b"remote-sandbox-mcp: %s\n" % told)
+    shut = subprocess.run(f"{COMMAND} exec 'seq 9; exit 7' >&-", shell=True, env=cli.env, capture_output=True)
+    assert (shut.returncode, shut.stderr) == (7, b"")
+
+
 def test_a_terminal_is_shown_output_as_it_comes_and_no_escapes_cut_in_two(cli: Cli, good: Sshd) -> None:
     printed = "printf 'a\\033]0;ti'; sleep 0.1; printf 'tle\\007b\\303'; sleep 1; printf '\\244\\n'"
     seen = at_a_terminal(cli, "exec", printed)

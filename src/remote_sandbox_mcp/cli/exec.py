@@ -93,15 +93,23 @@ async def _run(app: App, options: argparse.Namespace) -> int:
         try:
             report = await task
         except asyncio.CancelledError:
-            if not caught and not show.is_unwanted:
+            if not caught and not show.unwritten:
                 raise
-            return _stopped(caught[0]) if caught else CLOSED_PIPE
+            return _stopped(caught[0]) if caught else _unwritten(show.unwritten)
     return show.tell(report)
 
 
 def _stopped(number: int) -> int:
     _complain("the command was told to stop")
     return 128 + number
+
+
+def _unwritten(problem: OSError | None) -> int:
+    """A reader who closes the pipe has had enough, which is no error."""
+    if problem is None or isinstance(problem, BrokenPipeError):
+        return CLOSED_PIPE
+    _complain(f"its output cannot be written here ({problem.strerror}), so it does not run any more")
+    return MISTAKE
 
 
 @contextlib.asynccontextmanager
@@ -125,9 +133,9 @@ async def stopped_by_signals(task: asyncio.Task[Any]) -> AsyncIterator[list[int]
 class Show:
     """What a program sees: the result as JSON, when there is one. A person at a terminal sees that it still runs."""
 
-    is_unwanted = False
-
     def __init__(self) -> None:
+        # Why its output is of no use any more.
+        self.unwritten: OSError | None = None
         self._update: Callable[[str], None] | None = None
         self._spinner = contextlib.ExitStack()
         self._has_output = False
@@ -174,13 +182,13 @@ class LiveShow(Show):
     async def beside(self, task: asyncio.Task[Any]) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
 
-        def close() -> None:
-            self.is_unwanted = True
+        def give_up(problem: OSError) -> None:
+            self.unwritten = problem
             # The loop may have ended meanwhile.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(task.cancel)
 
-        self._outflow = Outflow(close)
+        self._outflow = Outflow(give_up)
         try:
             async with super().beside(task):
                 yield
@@ -201,7 +209,8 @@ class LiveShow(Show):
             self._outflow.complete(report.seen)
             self._outflow.finish()
         _complain(*remarks(report.seen))
-        return exit_code(report.seen)
+        # It may have ended before all of its output was written.
+        return _unwritten(self.unwritten) if self.unwritten else exit_code(report.seen)
 
 
 def exit_code(seen: Completed | Running | Missing) -> int:

@@ -23,8 +23,8 @@ LONGEST_LINE = 1 << 14
 class Outflow:
     """Writes in a thread of its own, so that a slow reader does not keep the connection from being served."""
 
-    def __init__(self, on_closed: Callable[[], None]) -> None:
-        self._sinks = {"stdout": Sink(sys.stdout, on_closed), "stderr": Sink(sys.stderr, lambda: None)}
+    def __init__(self, on_failure: Callable[[OSError], None]) -> None:
+        self._sinks = {"stdout": Sink(sys.stdout, on_failure), "stderr": Sink(sys.stderr, lambda _: None)}
         self._queue: SimpleQueue[tuple[Sink, bytes] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, daemon=True)
         self._thread.start()
@@ -64,13 +64,14 @@ class Outflow:
 class Sink:
     """One of our streams: bytes as they came into a pipe; on a terminal nothing that could take hold of it."""
 
-    def __init__(self, stream: TextIO, on_closed: Callable[[], None]) -> None:
+    def __init__(self, stream: TextIO | None, on_failure: Callable[[OSError], None]) -> None:
         self.taken = 0
-        self._fd = stream.fileno()
-        self._encoding = stream.encoding or "utf-8"
-        self._is_terminal = stream.isatty()
-        self._is_open = True
-        self._on_closed = on_closed
+        # Python has no stream where the descriptor was closed before it began.
+        self._is_open = stream is not None
+        self._fd = stream.fileno() if stream else -1
+        self._encoding = (stream.encoding if stream else "") or "utf-8"
+        self._is_terminal = stream is not None and stream.isatty()
+        self._on_failure = on_failure
         self._held = b""
 
     def write(self, data: bytes) -> None:
@@ -103,10 +104,9 @@ class Sink:
                 select.select([], [self._fd], [])
                 with contextlib.suppress(BlockingIOError):
                     rest = rest[os.write(self._fd, rest) :]
-        except OSError:
-            # The reader has closed its end: it has had enough.
+        except OSError as problem:
             self._is_open = False
-            self._on_closed()
+            self._on_failure(problem)
 
 
 def pieces(excerpt: Excerpt, taken: int = 0) -> list[bytes]:
