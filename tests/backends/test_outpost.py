@@ -35,6 +35,7 @@ from remote_sandbox_mcp.core.command import Command, Completed, Ending, Missing,
 from remote_sandbox_mcp.core.errors import FileProblem, LostContact, NotStarted
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.job import JobOrder, JobRefused, new_job_id
+from remote_sandbox_mcp.core.progress import Beat, StreamName
 from tests.backends.contract.basics import (
     ShellPrograms,
     begin,
@@ -622,6 +623,40 @@ async def test_a_frozen_line_is_noticed_and_the_result_is_true(user: Sshd, line:
     assert isinstance(done, Completed)
     assert (done.exit_code, done.stdout.head) == (5, b"so far")
     assert await said(remote, "wc -l < started") == b"1\n"
+
+
+class Ears:
+    """Hears the output of a run as it comes."""
+
+    def __init__(self) -> None:
+        self.stdout = b""
+
+    def __call__(self, beat: Beat, /) -> None:
+        pass
+
+    def heard(self, stream: StreamName, data: bytes) -> None:
+        assert stream == "stdout"
+        self.stdout += data
+
+
+async def test_output_is_heard_before_the_end_and_once_whatever_is_cut(
+    user: Sshd, line: Line, remote: OutpostSandbox
+) -> None:
+    ears = Ears()
+    command = Command(f"{PROGRAMS.waits_for(f'{user.home}/go', b'first ', b'then')}; exit 5")
+    async with in_background(remote.run(command, progress=ears)) as running:
+        for _ in range(2):
+            await eventually(
+                lambda: remote.observe(command.run_id), lambda _: ears.stdout == b"first ", "its beginning"
+            )
+            line.cut()
+            await eventually(lambda: is_lost(remote), bool, "the cut to be seen")
+            await remote.open()
+        await remote.write("go", b"")
+        done = await running
+    assert isinstance(done, Completed)
+    assert done.stdout.head + done.stdout.tail == b"first then"
+    assert b"first then".startswith(ears.stdout)
 
 
 async def test_a_cut_line_gives_the_true_result_of_one_start(user: Sshd, line: Line, remote: OutpostSandbox) -> None:

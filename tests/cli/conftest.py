@@ -86,11 +86,11 @@ class Cli:
         )
 
 
-def at_a_terminal(cli: Cli, *words: str, typed: bytes = b"") -> str:
+def at_a_terminal(cli: Cli, *words: str, typed: bytes = b"", **environ: str) -> str:
     """What is seen on a terminal of the usual size, until the command ends; what it asks is answered already."""
     terminal, inside = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    env = cli.env | {"TERM": "xterm"}
+    env = cli.env | {"TERM": "xterm"} | environ
     process = subprocess.Popen([COMMAND, *words], env=env, stdin=inside, stdout=inside, stderr=inside)
     os.close(inside)
     os.write(terminal, typed)

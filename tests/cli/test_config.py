@@ -12,13 +12,13 @@ patience_s = 40
 colour = "red"
 
 [machines.gpu1]
-host = "10.0.0.1"
+host = "192.0.2.1"
 user = "me"
 password = "hunter2-is-secret"
 env = { TOKEN = "hunter2-is-secret" }
 
 [machines.gpu2]
-host = "10.0.0.2"
+host = "192.0.2.2"
 port = 2222
 """
 
@@ -62,3 +62,17 @@ def test_nothing_configured_is_no_error(cli: Cli) -> None:
     assert page.code == 0
     assert "(not there)" in page.stdout
     assert "the embedded sandbox on this machine" in page.stdout
+
+
+def test_config_alone_shows(cli: Cli) -> None:
+    assert cli("config").stdout == cli("config", "show").stdout
+    assert cli("config", "--json").json == cli("config", "show", "--json").json
+
+
+def test_a_broken_file_is_not_told_as_one_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("machines = [\n")
+    page = cli("config", "--config", str(file))
+    assert f"config file  {file} (cannot be used)" in page.stdout
+    assert "it is not valid TOML" in page.stdout
+    assert "(not there)" not in page.stdout

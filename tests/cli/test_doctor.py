@@ -241,6 +241,27 @@ def test_problems_of_the_configuration_are_shown(cli: Cli, tmp_path: Path) -> No
     assert cli("--config", str(config), "doctor", "--json", REMOTE_SANDBOX_LIST="").json["problems"]
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param("machines = [\n", "it is not valid TOML", id="no TOML"),
+        pytest.param("[machines.gpu1]\nuser = 'me'\n", "host is missing", id="one machine"),
+    ],
+)
+def test_not_all_is_well_with_a_mistake_in_the_configuration(
+    cli: Cli, good: Sshd, tmp_path: Path, text: str, told: str
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(text)
+    page = cli("doctor", good.name, "--config", str(config))
+    assert page.code == 1
+    assert told in page.stdout
+    assert "(not there)" not in page.stdout
+    assert "All is well" not in page.stdout
+    assert page.stdout.endswith("\nThe configuration has mistakes, told above: correct them.\n")
+    assert cli("doctor", good.name, "--config", str(config), "--json").json["ok"] is False
+
+
 def test_a_local_sandbox_that_cannot_run_is_no_failure(cli: Cli, tmp_path: Path) -> None:
     outcome = cli("doctor", "--json", PATH=str(tmp_path))
     assert outcome.code == 0

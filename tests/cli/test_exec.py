@@ -46,6 +46,42 @@ def test_it_runs_where_it_is_told_to(cli: Cli, good: Sshd, made: Maker) -> None:
     assert cli("exec", "whoami").stdout == f"{good.user}\n"
 
 
+def test_output_is_written_as_it_comes(cli: Cli, good: Sshd) -> None:
+    process = cli.start("exec", "echo first; echo wrong >&2; sleep 314.1")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert (process.stdout.readline(), process.stderr.readline()) == (b"first\n", b"wrong\n")
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=10) == (b"", b"remote-sandbox-mcp: the command was told to stop\n")
+
+
+def test_a_command_whose_reader_closes_the_pipe_is_ended(cli: Cli, good: Sshd) -> None:
+    process = cli.start("exec", "echo first; yes 314.2")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"first\n"
+    process.stdout.close()
+    assert process.wait(10) == 128 + signal.SIGPIPE
+    assert process.stderr is not None
+    with process.stderr as complaints:
+        assert complaints.read() == b""
+    wait_until(lambda: "314.2" not in str(good.processes()), what="the command to end")
+
+
+def test_output_that_cannot_be_written_is_an_error_and_a_closed_stream_is_not(cli: Cli, good: Sshd) -> None:
+    full = subprocess.run(f"{COMMAND} exec 'seq 9' >/dev/full", shell=True, env=cli.env, capture_output=True)
+    told = b"its output cannot be written here (No space left on device), so it does not run any more"
+    assert (full.returncode, full.stderr) == (2, b"remote-sandbox-mcp: %s\n" % told)
+    shut = subprocess.run(f"{COMMAND} exec 'seq 9; exit 7' >&-", shell=True, env=cli.env, capture_output=True)
+    assert (shut.returncode, shut.stderr) == (7, b"")
+
+
+def test_a_terminal_is_shown_output_as_it_comes_and_no_escapes_cut_in_two(cli: Cli, good: Sshd) -> None:
+    printed = "printf 'a\\033]0;ti'; sleep 0.1; printf 'tle\\007b\\303'; sleep 1; printf '\\244\\n'"
+    seen = at_a_terminal(cli, "exec", printed)
+    assert "ti" not in seen
+    assert seen.endswith("abä\r\n")
+
+
 def test_long_output_keeps_its_ends_with_a_note_between(cli: Cli, good: Sshd) -> None:
     outcome = cli("exec", "echo first; head -c 6000000 /dev/zero | tr '\\0' x; echo; echo last")
     assert outcome.code == 0

@@ -26,6 +26,11 @@ def test_an_empty_list_says_so(cli: Cli) -> None:
     assert cli("hosts", "list", "--json").json["hosts"] == []
 
 
+def test_hosts_alone_lists(cli: Cli) -> None:
+    assert cli("hosts").stdout == cli("hosts", "list").stdout
+    assert cli("hosts", "--json").json == cli("hosts", "list", "--json").json
+
+
 def test_forgetting_drops_the_machine_and_its_jump_hosts(cli: Cli, good: Sshd, with_password: Sshd) -> None:
     cli.machines.append(entry(with_password, name="inner", jump=good.name))
     assert cli("exec", "--sandbox", "inner", "true").code == 0

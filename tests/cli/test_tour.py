@@ -45,12 +45,12 @@ def test_it_shows_everything_and_ends_by_itself(tmp_path: Path) -> None:
 def test_the_users_configuration_is_neither_used_nor_touched(tmp_path: Path) -> None:
     config = Path(os.environ["XDG_CONFIG_HOME"]) / "remote-sandbox-mcp/config.toml"
     config.parent.mkdir(parents=True)
-    config.write_text("[local]\nenabled = false\n[machines.mine]\nhost = '10.0.0.1'\n")
+    config.write_text("[local]\nenabled = false\n[machines.mine]\nhost = '192.0.2.1'\n")
     before = sorted(Path.home().rglob("*"))
-    done = tour(REMOTE_SANDBOX_LIST='[{"host": "10.0.0.2"}]')
+    done = tour(REMOTE_SANDBOX_LIST='[{"host": "192.0.2.2"}]')
     assert done.returncode == 0, done.stdout + done.stderr
     assert "mine" not in done.stdout
-    assert "10.0.0.2" not in done.stdout
+    assert "192.0.2.2" not in done.stdout
     assert sorted(Path.home().rglob("*")) == before
 
 

@@ -1,37 +1,51 @@
 from __future__ import annotations
 
+import json
+import os
 import re
 import time
 from pathlib import Path
 
-from tests.cli.conftest import Cli, at_a_terminal, nobody
+from tests.cli.conftest import COMMAND, Cli, at_a_terminal, nobody
 from tests.support.sshd import silent_port
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
-def welcome(cli: Cli, *words: str) -> str:
-    return ESCAPES.sub("", at_a_terminal(cli, *words)).replace("\r\n", "\n")
+def welcome(cli: Cli, *words: str, **environ: str) -> str:
+    return ESCAPES.sub("", at_a_terminal(cli, *words, **environ)).replace("\r\n", "\n")
 
 
 def test_it_says_what_it_is_what_it_has_and_how_to_go_on(cli: Cli) -> None:
     with silent_port() as port:
-        cli.machines = [nobody("gpu1", port), nobody("gpu2", 22, "10.1.2.3")]
+        cli.machines = [nobody("gpu1", port), nobody("gpu2", 22, "192.0.2.3")]
         begun = time.monotonic()
         page = welcome(cli)
     assert time.monotonic() - begun < 4, "it waited for a machine"
     assert page.startswith("remote-sandbox-mcp 1.")
     assert f"nobody@127.0.0.1:{port}" in page
     assert "gpu1 *" in page
-    assert re.search(r"gpu2 +ssh +nobody@10\.1\.2\.3 *\n", page)
+    assert re.search(r"gpu2 +ssh +nobody@192\.0\.2\.3 *\n", page)
     assert re.search(r"claude mcp add remote-sandbox -- \S*remote-sandbox-mcp\n", page)
     assert '-e REMOTE_SANDBOX_LIST=\'[{"host":"gpu1","user":"me"}]\'' in page
-    assert "[mcp_servers.remote-sandbox]" in page
     assert "remote-sandbox-mcp doctor" in page
 
 
+def test_the_lines_for_clients_lead_to_this_program_whatever_else_has_its_name(cli: Cli, tmp_path: Path) -> None:
+    other = tmp_path / "remote-sandbox-mcp"
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o755)
+    plain = f"{Path(COMMAND).parent}:{os.environ['PATH']}"
+    for path, program in ((plain, "remote-sandbox-mcp"), (f"{tmp_path}:{plain}", COMMAND)):
+        page = welcome(cli, PATH=path)
+        assert f"  claude mcp add remote-sandbox -- {program}\n" in page
+        assert f"  codex mcp add remote-sandbox -- {program}\n" in page
+        (block,) = re.findall(r'^ +(\{"mcpServers".*)$', page, re.M)
+        assert json.loads(block) == {"mcpServers": {"remote-sandbox": {"command": program}}}
+
+
 def test_it_fits_one_screen_however_much_is_configured(cli: Cli) -> None:
-    cli.machines = [nobody(f"gpu{n}", host=f"10.1.2.{n}") for n in range(50)]
+    cli.machines = [nobody(f"gpu{n}", host=f"192.0.2.{n}") for n in range(50)]
     page = welcome(cli)
     assert "and 46 more" in page
     assert len(page.splitlines()) <= 24
@@ -44,7 +58,7 @@ def test_problems_are_shown(cli: Cli) -> None:
 
 def test_a_config_file_of_ones_own_is_named(cli: Cli, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
-    config.write_text('[machines.tower]\nhost = "10.9.8.7"\n')
+    config.write_text('[machines.tower]\nhost = "192.0.2.7"\n')
     page = welcome(cli, "--config", str(config))
-    assert "10.9.8.7" in page
+    assert "192.0.2.7" in page
     assert str(config) in page.replace("\n", "")

@@ -11,8 +11,8 @@ from remote_sandbox_mcp.config.show import show
 from remote_sandbox_mcp.core.machine import Hop, Machine
 
 HIDDEN = "hunter2-do-not-show"
-GOOD = {"name": "good", "host": "10.0.0.9", "user": "ubuntu", "password": HIDDEN}
-A = '[machines.a]\nhost = "10.0.0.1"\nuser = "u"\n'
+GOOD = {"name": "good", "host": "192.0.2.9", "user": "ubuntu", "password": HIDDEN}
+A = '[machines.a]\nhost = "192.0.2.1"\nuser = "u"\n'
 
 
 def read(tmp_path: Path, text: str, **environ: str) -> Configuration:

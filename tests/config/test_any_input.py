@@ -28,7 +28,7 @@ MACHINE = st.fixed_dictionaries(
     {},
     optional={
         "name": st.text(max_size=5) | ANYTHING,
-        "host": st.sampled_from(["a", "b", "10.0.0.1", "::1", "x y"]) | ANYTHING,
+        "host": st.sampled_from(["a", "b", "192.0.2.1", "::1", "x y"]) | ANYTHING,
         "port": st.integers(-1, 70000) | ANYTHING,
         "user": st.text(max_size=5) | ANYTHING,
         "password": SECRETS | st.lists(SECRETS) | st.dictionaries(KEYS, SECRETS),
@@ -101,6 +101,6 @@ def test_any_text_in_the_file(tmp_path_factory: pytest.TempPathFactory, text: st
 @settings(max_examples=80, deadline=None)
 @given(entry=MACHINE | ANYTHING)
 def test_whatever_stands_beside_it_a_good_machine_works(entry: Any) -> None:
-    good = {"name": "good one", "host": "10.0.0.9", "user": "u"}
+    good = {"name": "good one", "host": "192.0.2.9", "user": "u"}
     configuration = load(environ={"REMOTE_SANDBOX_LIST": json.dumps([good, entry])})
     assert configuration.machines[0].name == "good one"

@@ -94,7 +94,7 @@ def test_the_later_of_two_with_one_name_is_left_out() -> None:
         'REMOTE_SANDBOX_LIST entry 2 ("good") is left out: its name "good" is that of REMOTE_SANDBOX_LIST entry 1 '
         '("good") already; give it a name of its own.'
     )
-    assert only(Configuration(configuration.machines)).host == "10.0.0.9"
+    assert only(Configuration(configuration.machines)).host == "192.0.2.9"
 
 
 def test_an_unknown_key_is_told_with_the_nearest_and_the_entry_works() -> None:

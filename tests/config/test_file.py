@@ -26,7 +26,7 @@ def test_a_machine_may_say_everything(tmp_path: Path) -> None:
             tmp_path,
             f"""
             [machines.gpu1]
-            host = "10.0.0.1"
+            host = "192.0.2.1"
             port = 2222
             user = "ubuntu"
             password = "keyring:gpu1/ubuntu"
@@ -46,7 +46,7 @@ def test_a_machine_may_say_everything(tmp_path: Path) -> None:
             PHRASE="open",
         )
     )["gpu1"]
-    assert (machine.host, machine.port, machine.login.user) == ("10.0.0.1", 2222, "ubuntu")
+    assert (machine.host, machine.port, machine.login.user) == ("192.0.2.1", 2222, "ubuntu")
     assert machine.login.password
     assert machine.login.password.source == "keyring:gpu1/ubuntu"
     assert machine.login.key_passphrase
@@ -62,7 +62,7 @@ def test_a_machine_may_say_everything(tmp_path: Path) -> None:
 
 
 def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
-    assert machines(read(tmp_path, A))["a"] == Machine("a", "10.0.0.1", login=machines(read(tmp_path, A))["a"].login)
+    assert machines(read(tmp_path, A))["a"] == Machine("a", "192.0.2.1", login=machines(read(tmp_path, A))["a"].login)
 
 
 def test_the_usual_file_is_read_without_being_named() -> None:
@@ -148,7 +148,7 @@ def test_an_alias_and_a_machine_of_one_name_are_told(tmp_path: Path, ssh: Path) 
     configuration = read(tmp_path, f'hosts = ["a"]\n{A}')
     (problem,) = configuration.problems
     assert problem.startswith(f'{tmp_path}/config.toml hosts "a" is left out')
-    assert [machine.host for machine in configuration.machines] == ["10.0.0.1"]
+    assert [machine.host for machine in configuration.machines] == ["192.0.2.1"]
 
 
 def test_the_default_is_the_one_that_is_named(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.machine import Machine
 
 HIDDEN = "hunter2-do-not-show"
-GPU1 = {"name": "gpu1", "host": "10.0.0.1", "user": "u", "password": HIDDEN}
-GPU2 = {"name": "gpu2", "host": "10.0.0.2", "user": "u", "agent": "none"}
+GPU1 = {"name": "gpu1", "host": "192.0.2.1", "user": "u", "password": HIDDEN}
+GPU2 = {"name": "gpu2", "host": "192.0.2.2", "user": "u", "agent": "none"}
 
 
 class Keyring(keyring.backend.KeyringBackend):
@@ -125,16 +125,16 @@ def test_two_state_folders_do_not_share_what_they_keep(tmp_path: Path, wallet: K
     hand_over(["gpu1"], listed(GPU1), tmp_path / "a")
     hand_over(["gpu1"], listed({**GPU1, "host": "other"}), tmp_path / "b")
     assert len(wallet.kept) == 2
-    assert handed(tmp_path / "a")["gpu1"]["host"] == "10.0.0.1"
+    assert handed(tmp_path / "a")["gpu1"]["host"] == "192.0.2.1"
 
 
 def test_machines_are_merged_by_name_and_the_newest_wins(state: Path, wallet: Keyring) -> None:
     hand_over(["gpu1"], listed(GPU1), state)
     hand_over(["gpu2"], listed(GPU2), state)
-    hand_over(["gpu1"], listed({**GPU1, "host": "10.9.9.9"}), state)
-    assert {name: entry["host"] for name, entry in handed(state).items()} == {"gpu1": "10.9.9.9", "gpu2": "10.0.0.2"}
-    hand_over(["gpu1"], listed({"name": "gpu1", "host": "10.8.8.8", "agent": "none"}), state)
-    assert handed(state)["gpu1"]["host"] == "10.8.8.8"
+    hand_over(["gpu1"], listed({**GPU1, "host": "192.0.2.99"}), state)
+    assert {name: entry["host"] for name, entry in handed(state).items()} == {"gpu1": "192.0.2.99", "gpu2": "192.0.2.2"}
+    hand_over(["gpu1"], listed({"name": "gpu1", "host": "192.0.2.88", "agent": "none"}), state)
+    assert handed(state)["gpu1"]["host"] == "192.0.2.88"
     assert wallet.kept == {}
 
 
@@ -163,9 +163,9 @@ def test_a_locked_keyring_keeps_what_it_has_and_the_file_takes_the_rest(state: P
 def test_what_was_handed_over_while_the_keyring_was_locked_is_newer(state: Path, wallet: Keyring) -> None:
     hand_over(["gpu1"], listed(GPU1), state)
     wallet.locked = True
-    hand_over(["gpu1"], listed({**GPU1, "host": "10.9.9.9"}), state)
+    hand_over(["gpu1"], listed({**GPU1, "host": "192.0.2.99"}), state)
     wallet.locked = False
-    assert handed(state)["gpu1"]["host"] == "10.9.9.9"
+    assert handed(state)["gpu1"]["host"] == "192.0.2.99"
 
 
 def test_a_keyring_that_never_answers_is_not_waited_for(
@@ -246,7 +246,7 @@ def test_a_machine_that_moved_to_the_file_is_no_longer_handed_over(state: Path, 
     assert wallet.kept == {}
     config = '[machines.gpu1]\nhost = "from.file"\nuser = "u"\n'
     assert {name: machine.host for name, machine in seen_by_daemon(state, config).items()} == {
-        "gpu2": "10.0.0.2",
+        "gpu2": "192.0.2.2",
         "gpu1": "from.file",
     }
 
@@ -337,7 +337,7 @@ def test_what_the_daemon_has_itself_comes_first(state: Path) -> None:
     own = listed({"name": "gpu1", "host": "own", "user": "u", "agent": "none"})
     assert {name: machine.host for name, machine in seen_by_daemon(state, **own).items()} == {
         "gpu1": "own",
-        "gpu2": "10.0.0.2",
+        "gpu2": "192.0.2.2",
     }
 
 
@@ -362,7 +362,7 @@ def test_a_broken_file_is_as_good_as_none(state: Path, text: str) -> None:
     assert set(handed(state)) == {"gpu2"}
 
 
-PLATFORM_VARIABLES = {"OPENSANDBOX_SERVER": "http://10.0.0.9:8080", "OPEN_SANDBOX_API_KEY": HIDDEN}
+PLATFORM_VARIABLES = {"OPENSANDBOX_SERVER": "http://192.0.2.9:8080", "OPEN_SANDBOX_API_KEY": HIDDEN}
 
 
 def test_the_platform_of_a_client_is_known_to_the_daemon(state: Path, wallet: Keyring) -> None:
@@ -370,7 +370,7 @@ def test_the_platform_of_a_client_is_known_to_the_daemon(state: Path, wallet: Ke
     assert HIDDEN not in everything_in(state)
     assert handed(state) == {}
     found = load(state / "config.toml", daemon_environ({}, state))
-    assert found.settings.platform.server_url == "http://10.0.0.9:8080"
+    assert found.settings.platform.server_url == "http://192.0.2.9:8080"
     assert found.settings.platform.api_key is not None
     assert found.settings.platform.api_key.reveal() == HIDDEN
 
@@ -381,13 +381,13 @@ def test_a_platforms_key_in_a_file_is_told(state: Path) -> None:
 
 
 def test_a_platform_without_a_key_is_no_secret(state: Path) -> None:
-    assert hand_over([PLATFORM], {"OPEN_SANDBOX_DOMAIN": "10.0.0.9:8080"}, state) == ""
-    assert daemon_environ({}, state)["OPEN_SANDBOX_DOMAIN"] == "10.0.0.9:8080"
+    assert hand_over([PLATFORM], {"OPEN_SANDBOX_DOMAIN": "192.0.2.9:8080"}, state) == ""
+    assert daemon_environ({}, state)["OPEN_SANDBOX_DOMAIN"] == "192.0.2.9:8080"
 
 
 def test_a_key_is_not_sent_to_another_platform(state: Path, wallet: Keyring) -> None:
     hand_over([PLATFORM], PLATFORM_VARIABLES, state)
-    assert "OPEN_SANDBOX_API_KEY" not in daemon_environ({"OPENSANDBOX_SERVER": "http://10.0.0.8:8080"}, state)
+    assert "OPEN_SANDBOX_API_KEY" not in daemon_environ({"OPENSANDBOX_SERVER": "http://192.0.2.8:8080"}, state)
 
 
 def test_a_platform_that_moved_to_the_file_is_no_longer_handed_over(state: Path, wallet: Keyring) -> None:

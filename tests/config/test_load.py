@@ -54,11 +54,11 @@ def test_empty_variables_are_as_good_as_none() -> None:
 
 def test_several_machines_from_the_list_keep_their_order() -> None:
     configuration = from_list(
-        {"name": "A100", "host": "10.0.0.1", "port": 22, "user": "ubuntu", "password": "xxx"},
-        {"host": "10.0.0.2", "user": "root", "port": "2200", "name": None},
+        {"name": "A100", "host": "192.0.2.1", "port": 22, "user": "ubuntu", "password": "xxx"},
+        {"host": "192.0.2.2", "user": "root", "port": "2200", "name": None},
         GOOD,
     )
-    assert names(configuration) == ["A100", "10.0.0.2", "good"]
+    assert names(configuration) == ["A100", "192.0.2.2", "good"]
     assert [machine.port for machine in configuration.machines] == [22, 2200, 22]
     assert (configuration.default, configuration.problems) == ("A100", ())
     assert configuration.sources["machines.A100"] == 'REMOTE_SANDBOX_LIST entry 1 ("A100")'

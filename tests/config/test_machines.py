@@ -19,7 +19,7 @@ def ssh(clean_environment: Path) -> Path:
 
 CONFIG = """
 Host gpu2
-    HostName 10.0.0.2
+    HostName 192.0.2.2
     Port 2222
     User ubuntu
     IdentityFile ~/.ssh/work
@@ -42,7 +42,7 @@ def test_hosts_are_aliases(tmp_path: Path, ssh: Path) -> None:
     (ssh / "config").write_text(CONFIG)
     (ssh / "work").touch()
     machine = machines(read(tmp_path, 'hosts = ["gpu2"]\n', SSH_AUTH_SOCK="/run/agent"))["gpu2"]
-    assert (machine.host, machine.port, machine.login.user) == ("10.0.0.2", 2222, "ubuntu")
+    assert (machine.host, machine.port, machine.login.user) == ("192.0.2.2", 2222, "ubuntu")
     assert (machine.login.key_files, machine.login.agent) == ((f"{ssh}/work",), "/run/agent")
     assert ways(machine.hops) == ["out@outer:22", "jump@bastion.example.com:22"]
     assert machine.proxy_command == ("/bin/sh", "-c", "exec nc outer 22")
@@ -70,7 +70,7 @@ def test_a_machine_takes_from_an_alias_what_it_does_not_say(tmp_path: Path, ssh:
             SSH_AUTH_SOCK="/run/agent",
         )
     )["fast"]
-    assert (machine.host, machine.port, machine.login.user) == ("10.0.0.2", 22, "root")
+    assert (machine.host, machine.port, machine.login.user) == ("192.0.2.2", 22, "root")
     assert (machine.login.key_files, machine.login.agent) == ((f"{ssh}/mine",), "")
     assert machine.hops == ()
     assert (machine.strict_host_keys, machine.connect_timeout_s) == (False, 3.0)
@@ -116,18 +116,18 @@ def test_the_agent_can_be_chosen(tmp_path: Path, agent: str, socket: str) -> Non
         pytest.param(
             '["me@h", "bastion"]', ["me@h:22", "jump@bastion.example.com:22"], id="only the first is followed"
         ),
-        pytest.param('"a"', ["u@10.0.0.1:22"], id="machine"),
-        pytest.param('"b"', ["u@10.0.0.1:22", "v@10.0.0.2:22"], id="machine with a jump of its own"),
-        pytest.param('["me@h", "b"]', ["me@h:22", "v@10.0.0.2:22"], id="machine after another host"),
+        pytest.param('"a"', ["u@192.0.2.1:22"], id="machine"),
+        pytest.param('"b"', ["u@192.0.2.1:22", "v@192.0.2.2:22"], id="machine with a jump of its own"),
+        pytest.param('["me@h", "b"]', ["me@h:22", "v@192.0.2.2:22"], id="machine after another host"),
     ],
 )
 def test_jump_hosts(tmp_path: Path, ssh: Path, jump: str, expected: list[str]) -> None:
     (ssh / "config").write_text(CONFIG)
-    second = '[machines.b]\nhost = "10.0.0.2"\nuser = "v"\njump = "a"\n'
-    text = f'{A}password = "x"\n{second}[machines.c]\nhost = "10.0.0.3"\njump = {jump}\n'
+    second = '[machines.b]\nhost = "192.0.2.2"\nuser = "v"\njump = "a"\n'
+    text = f'{A}password = "x"\n{second}[machines.c]\nhost = "192.0.2.3"\njump = {jump}\n'
     hops = machines(read(tmp_path, text))["c"].hops
     assert ways(hops) == expected
-    assert all(bool(hop.login.password) == (hop.host == "10.0.0.1") for hop in hops)
+    assert all(bool(hop.login.password) == (hop.host == "192.0.2.1") for hop in hops)
 
 
 def test_jump_hosts_in_a_circle_are_told_and_the_others_work(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_what_is_in_force_is_shown_with_its_source(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_told_and_the_rest_holds(tmp_path: Path, text: str, told: str) -> None:
-    good = "[machines.a]\nhost = '10.0.0.1'\nuser = 'u'\n[local]\nname = 'here'\n"
+    good = "[machines.a]\nhost = '192.0.2.1'\nuser = 'u'\n[local]\nname = 'here'\n"
     configuration = read(tmp_path, f"{text}\n{good}")
     assert told in the_problem(configuration)
     assert [machine.name for machine in configuration.machines] == ["a"]

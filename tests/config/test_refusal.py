@@ -13,7 +13,7 @@ from remote_sandbox_mcp.config.schema import Configuration
 from remote_sandbox_mcp.core.errors import ConfigError
 from tests.config.reading import GOOD, HIDDEN, read
 
-BROKEN_LIST = f'[{{"host": "10.0.0.1", "password": "{HIDDEN}"}}'
+BROKEN_LIST = f'[{{"host": "192.0.2.1", "password": "{HIDDEN}"}}'
 
 
 def refused(configuration: Configuration) -> str:

@@ -13,7 +13,7 @@ default = "gpu1"
 [server]
 patience_s = 30
 [machines.gpu1]
-host = "10.0.0.1"
+host = "192.0.2.1"
 user = "ubuntu"
 password = "env:PW"
 key_passphrase = "{HIDDEN}"
@@ -52,7 +52,7 @@ def test_everything_is_shown_but_secrets(tmp_path: Path) -> None:
         "machines": [
             {
                 "name": "gpu1",
-                "host": "10.0.0.1",
+                "host": "192.0.2.1",
                 "port": 22,
                 "user": "ubuntu",
                 "password": "hidden (from env:PW)",

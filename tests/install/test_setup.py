@@ -50,8 +50,11 @@ def run(*words: str | Path, folder: Path = ROOT, env: dict[str, str] | None = No
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
+    return copy_project(tmp_path / "project")
+
+
+def copy_project(folder: Path) -> Path:
     """The project as a clone has it, with what is not committed yet."""
-    folder = tmp_path / "project"
     listed = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True)
     for name in filter(None, listed.stdout.decode().split("\0")):
         if (ROOT / name).is_file():

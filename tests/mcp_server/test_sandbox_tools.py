@@ -15,7 +15,7 @@ from tests.support.server import Caller
 
 FIRST = {"name": "fake", "kind": "fake", "is_active": True, "connection_alive": True}
 SECOND = {"name": "other", "kind": "fake", "is_active": False, "connection_alive": True}
-TROUBLE = "unable to open other (10.0.0.1): no answer within 5 s"
+TROUBLE = "unable to open other (192.0.2.1): no answer within 5 s"
 
 
 async def test_all_sandboxes_are_listed(tools: Caller) -> None:

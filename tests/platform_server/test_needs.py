@@ -108,7 +108,7 @@ def test_the_engine_is_the_one_that_the_docker_command_uses(path: Path) -> None:
     assert named["DOCKER_HOST"] == "tcp://127.0.0.1:2375"
 
 
-@pytest.mark.parametrize("address", ["ssh://me@far", "tcp://10.0.0.1:2376", "unknown"])
+@pytest.mark.parametrize("address", ["ssh://me@far", "tcp://192.0.2.1:2376", "unknown"])
 def test_an_engine_on_another_machine_is_refused(path: Path, address: str) -> None:
     docker(path, address)
     with pytest.raises(ConfigError, match="on another machine"):

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .parsing import add_json
+
 if TYPE_CHECKING:
     from .render import Page
 
@@ -18,11 +20,12 @@ def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "config",
         help="what is configured, and where",
-        description="Shows what is configured and where it came from, and accepts what a project sets.",
+        description="Shows what is configured and where it came from, and accepts what a project sets; without an "
+        "action, shows.",
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
     show = actions.add_parser("show", help="everything that is configured; secrets are hidden")
-    show.add_argument("--json", action="store_true", help="for programs")
+    add_json(parser, show)
     actions.add_parser("path", help="the configuration file's path, whether or not it is there")
     allow = actions.add_parser("allow", help="accept the config.json of a project, as it is now")
     deny = actions.add_parser("deny", help="do not accept it any more")
@@ -78,10 +81,10 @@ def _decide(path: str, *, is_allowed: bool) -> int:
 
 
 def _print(page: Page, shown: Mapping[str, Any], path: Path) -> None:
-    from .render import styled
+    from .render import shown_file, styled
 
-    there = "" if shown["file"] != "none" else " (not there)"
-    page.rows([("config file", styled((str(path), ""), (there, "dim"))), ("default", shown["default"] or "none")], 0)
+    file = shown_file(path, is_read=shown["file"] != "none")
+    page.rows([("config file", file), ("default", shown["default"] or "none")], 0)
     for machine in shown["machines"]:
         page.heading(machine["name"], f"from {machine['source']}")
         page.rows(

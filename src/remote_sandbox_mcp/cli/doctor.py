@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .parsing import add_json
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -26,10 +28,10 @@ def add_arguments(subparsers: Any) -> None:
         "doctor",
         help="check each machine step by step",
         description="Checks each machine from its name to the PATH that commands see there, all machines at once. "
-        "Ends with 0 if all is well, with 1 if a step failed or no machine that is configured can be used.",
+        "Ends with 0 if all is well, with 1 if a step failed, or something that is configured cannot be used.",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these sandboxes (default: all)")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    add_json(parser)
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,11 @@ class Practice:
 async def run(options: argparse.Namespace) -> int:
     practice = _begin(options)
     checkups = await (_report_json(practice) if options.json else _report(practice, bool(options.names)))
-    return 1 if any(checkup.failed for checkup in checkups) or practice.configuration.refusal else 0
+    return 0 if _is_well(practice, checkups) else 1
+
+
+def _is_well(practice: Practice, checkups: Sequence[Checkup]) -> bool:
+    return not (any(checkup.failed for checkup in checkups) or practice.configuration.faults)
 
 
 def _begin(options: argparse.Namespace) -> Practice:
@@ -77,7 +83,7 @@ async def _report_json(practice: Practice) -> list[Checkup]:
     checkups = [await task for _, task in practice.work]
     print_json(
         {
-            "ok": not (any(checkup.failed for checkup in checkups) or practice.configuration.refusal),
+            "ok": _is_well(practice, checkups),
             "config_file": str(practice.config_file),
             "config_file_read": bool(practice.configuration.file),
             "state_folder": str(practice.state_folder),
@@ -96,11 +102,11 @@ def _fields(checkup: Checkup) -> dict[str, Any]:
 
 async def _report(practice: Practice, chosen: bool) -> list[Checkup]:
     """Each sandbox is printed as soon as it and those before it are done."""
-    from .render import Page, styled
+    from .render import Page, shown_file, styled
 
     page = Page()
     configuration = practice.configuration
-    file = styled((str(practice.config_file), ""), ("" if configuration.file else " (not there)", "dim"))
+    file = shown_file(practice.config_file, is_read=bool(configuration.file))
     page.rows([("config file", file), ("state folder", str(practice.state_folder))], indent=0)
     page.problems(configuration.problems)
     if not configuration.machines:
@@ -114,7 +120,7 @@ async def _report(practice: Practice, chosen: bool) -> list[Checkup]:
                 status.update(_waiting(practice.work[place:]))
             checkups.append(await task)
             _show(page, checkups[-1])
-    _sum_up(page, checkups, is_refused=bool(configuration.refusal))
+    _sum_up(page, checkups, configuration)
     return checkups
 
 
@@ -142,12 +148,15 @@ def _row(page: Page, step: Step) -> tuple[Text | str, ...]:
     return page.mark(step.mark.value), step.name, said
 
 
-def _sum_up(page: Page, checkups: Sequence[Checkup], *, is_refused: bool) -> None:
+def _sum_up(page: Page, checkups: Sequence[Checkup], configuration: Configuration) -> None:
     from .render import styled
 
     bad = [checkup.name for checkup in checkups if checkup.failed]
     warned = any(step.mark.value == "warning" for checkup in checkups for step in checkup.steps)
+    warned = warned or bool(configuration.problems)
     if bad:
         page.print("", styled((f"Not usable: {', '.join(bad)}.", "red bold")))
-    elif checkups and not is_refused:
+    if configuration.faults:
+        page.print("", styled(("The configuration has mistakes, told above: correct them.", "red bold")))
+    elif checkups and not bad:
         page.print("", styled((f"All is well{', apart from the warnings' if warned else ''}.", "green bold")))

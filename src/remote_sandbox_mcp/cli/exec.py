@@ -5,19 +5,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
+from typing import TYPE_CHECKING, Any
+
+from .outflow import Outflow
+from .parsing import add_json
 
 if TYPE_CHECKING:
     from ..app import App, Report
-    from ..core.command import Completed, Excerpt, Missing, Running
+    from ..core.command import Completed, Missing, Running
     from ..core.errors import SandboxError
-    from ..core.progress import Beat
+    from ..core.progress import Beat, StreamName
 
 TIMED_OUT, NO_CONNECTION, MISTAKE = 124, 255, 2
+# What a shell says of a program whose reader has closed the pipe.
+CLOSED_PIPE = 128 + signal.SIGPIPE
 # As much of each stream as one call can take; agents are given less.
 MOST_CHARS, AGENT_CHARS = 1_000_000, 20_000
 SPINNER_AFTER_S = 0.5
@@ -28,15 +32,17 @@ def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "exec",
         help="run a command in a sandbox",
-        usage="remote-sandbox-mcp exec [--sandbox NAME] [--cwd DIR] [--timeout S] [--json] [--] COMMAND...",
-        description="Runs a command to its end and prints what it printed. One argument is shell source, several are "
+        usage="remote-sandbox-mcp exec [--sandbox NAME] [--cwd DIR] [--timeout S] [--json] [--config FILE] "
+        "[--] COMMAND...",
+        description="Runs a command to its end and prints what it prints, as it comes where the machine has python3 "
+        "(of each stream the first 2 MB, and the last at its end). One argument is shell source, several are "
         "the words of one command. Ends with the command's exit code, 124 after a timeout, 255 without a connection. "
         "Ctrl-C stops the command there. Its standard input is empty.",
     )
     parser.add_argument("--sandbox", metavar="NAME", default="", help="where (default: the default sandbox)")
     parser.add_argument("--cwd", metavar="DIR", default="", help="folder to start in (default: home)")
     parser.add_argument("--timeout", metavar="S", type=float, help="seconds after which it is ended (default: never)")
-    parser.add_argument("--json", action="store_true", help="for programs: what exec_bash returns")
+    add_json(parser, help="for programs: what exec_bash returns")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="shell source, or words")
 
 
@@ -73,25 +79,37 @@ def source(words: Sequence[str]) -> str:
 async def _run(app: App, options: argparse.Namespace) -> int:
     from ..core.check import LONGEST_TIMEOUT_S
 
-    spinner = Spinner()
+    show = Show() if options.json else LiveShow()
     work = app.run(
         source(options.command),
         cwd=options.cwd,
         timeout_s=LONGEST_TIMEOUT_S if options.timeout is None else options.timeout,
         limit=AGENT_CHARS if options.json else MOST_CHARS,
         name=options.sandbox,
-        progress=spinner.beat,
+        progress=show,
     )
     task = asyncio.ensure_future(work)
-    async with stopped_by_signals(task) as caught, spinner.beside(task):
+    async with stopped_by_signals(task) as caught, show.beside(task):
         try:
             report = await task
         except asyncio.CancelledError:
-            if not caught:
+            if not caught and not show.unwritten:
                 raise
-            _complain("the command was told to stop")
-            return 128 + caught[0]
-    return _tell(report, options)
+            return _stopped(caught[0]) if caught else _unwritten(show.unwritten)
+    return show.tell(report)
+
+
+def _stopped(number: int) -> int:
+    _complain("the command was told to stop")
+    return 128 + number
+
+
+def _unwritten(problem: OSError | None) -> int:
+    """A reader who closes the pipe has had enough, which is no error."""
+    if problem is None or isinstance(problem, BrokenPipeError):
+        return CLOSED_PIPE
+    _complain(f"its output cannot be written here ({problem.strerror}), so it does not run any more")
+    return MISTAKE
 
 
 @contextlib.asynccontextmanager
@@ -112,50 +130,87 @@ async def stopped_by_signals(task: asyncio.Task[Any]) -> AsyncIterator[list[int]
             loop.remove_signal_handler(number)
 
 
-class Spinner:
-    """Tells a person at a terminal that the command still runs, once that takes longer than a moment."""
+class Show:
+    """What a program sees: the result as JSON, when there is one. A person at a terminal sees that it still runs."""
 
     def __init__(self) -> None:
+        # Why its output is of no use any more.
+        self.unwritten: OSError | None = None
         self._update: Callable[[str], None] | None = None
+        self._spinner = contextlib.ExitStack()
+        self._has_output = False
 
-    def beat(self, beat: Beat, /) -> None:
-        if self._update:
-            self._update(beat.line)
+    def __call__(self, beat: Beat, /) -> None:
+        if self._update and beat.line:
+            self._update(beat.line[:60])
 
     @contextlib.asynccontextmanager
     async def beside(self, task: asyncio.Task[Any]) -> AsyncIterator[None]:
+        """While the task runs: a spinner, once that takes longer than a moment."""
         if sys.stderr.isatty():
             await asyncio.wait((task,), timeout=SPINNER_AFTER_S)
-        if task.done() or not sys.stderr.isatty():
-            yield
-            return
-        with self._spinning():
+        if not (task.done() or self._has_output) and sys.stderr.isatty():
+            self._spin()
+        with self._spinner:
             yield
 
-    @contextlib.contextmanager
-    def _spinning(self) -> Any:
+    def _spin(self) -> None:
         from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            line = progress.add_task("running; Ctrl-C stops it", total=None)
-            self._update = lambda text: progress.update(line, description=text[:60]) if text else None
-            yield
+        progress = self._spinner.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
+        line = progress.add_task("running; Ctrl-C stops it", total=None)
+        self._update = lambda text: progress.update(line, description=text)
 
-
-def _tell(report: Report, options: argparse.Namespace) -> int:
-    seen = report.seen
-    if options.json:
+    def tell(self, report: Report) -> int:
         from ..mcp_server.results import exec_fields
         from .render import print_json
 
         print_json(exec_fields(report))
-    else:
-        pour(seen.stdout, sys.stdout)
-        pour(seen.stderr, sys.stderr)
-        _complain(*remarks(seen))
-    return exit_code(seen)
+        return exit_code(report.seen)
+
+
+class LiveShow(Show):
+    """What a person sees: output as it comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._outflow: Outflow | None = None
+
+    @contextlib.asynccontextmanager
+    async def beside(self, task: asyncio.Task[Any]) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+
+        def give_up(problem: OSError) -> None:
+            self.unwritten = problem
+            # The loop may have ended meanwhile.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(task.cancel)
+
+        self._outflow = Outflow(give_up)
+        try:
+            async with super().beside(task):
+                yield
+        finally:
+            if task.cancelled() or (task.done() and task.exception()):
+                self._outflow.finish()
+
+    def heard(self, stream: StreamName, data: bytes) -> None:
+        # Both would be drawn on one terminal.
+        self._has_output = True
+        self._spinner.close()
+        self._update = None
+        if self._outflow:
+            self._outflow.add(stream, data)
+
+    def tell(self, report: Report) -> int:
+        if self._outflow:
+            self._outflow.complete(report.seen)
+            self._outflow.finish()
+        _complain(*remarks(report.seen))
+        # It may have ended before all of its output was written.
+        return _unwritten(self.unwritten) if self.unwritten else exit_code(report.seen)
 
 
 def exit_code(seen: Completed | Running | Missing) -> int:
@@ -176,33 +231,6 @@ def remarks(seen: Completed | Running | Missing) -> list[str]:
     if seen.survivors:
         told.append(f"could not be ended: {', '.join(f'pid {pid}' for pid in seen.survivors)}")
     return told
-
-
-def pour(excerpt: Excerpt, stream: TextIO) -> None:
-    """Bytes as they came into a pipe; on a terminal nothing that could take hold of it."""
-    from ..core.output import harmless
-
-    is_terminal = stream.isatty()
-    out: BinaryIO = stream.buffer
-    try:
-        for part in pieces(excerpt):
-            out.write(harmless(part).encode(stream.encoding or "utf-8", "replace") if is_terminal else part)
-        out.flush()
-    except BrokenPipeError:
-        # Whoever reads has had enough; Python would flush once more when it ends, and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def pieces(excerpt: Excerpt) -> list[bytes]:
-    """All of it, or the beginning and the end with a note in between."""
-    if not excerpt.omitted:
-        return [excerpt.head + excerpt.tail]
-    from ..core.output import KEPT_BYTES
-
-    much = "all of it is" if excerpt.total <= KEPT_BYTES else f"the first {KEPT_BYTES} bytes are"
-    where = f"; {much} in {excerpt.file} there" if excerpt.file else ""
-    note = f"\n[... {excerpt.omitted} of {excerpt.total} bytes left out{where} ...]\n"
-    return [excerpt.head, note.encode(), excerpt.tail]
 
 
 def _fail(problem: SandboxError, as_json: bool, code: int) -> int:

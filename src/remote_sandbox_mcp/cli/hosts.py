@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .parsing import add_json
+
 if TYPE_CHECKING:
     from ..config.schema import Configuration
 
@@ -42,14 +44,13 @@ def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "hosts",
         help="host keys that are remembered",
-        description="Lists and forgets the host keys that were accepted when first seen.",
+        description="Lists and forgets the host keys that were accepted when first seen; without an action, lists.",
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
     forget = actions.add_parser("forget", help="forget the host keys of a machine and of its jump hosts")
     forget.add_argument("name", metavar="NAME", help="a machine, or a host as `hosts list` shows it")
     listing = actions.add_parser("list", help="the host keys that were accepted when first seen")
-    for action in (forget, listing):
-        action.add_argument("--json", action="store_true", help="for programs")
+    add_json(parser, forget, listing)
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -57,9 +58,9 @@ async def run(options: argparse.Namespace) -> int:
     from ..config.load import load
 
     configuration, own = load(options.config), paths.known_hosts_file()
-    if options.action == "list":
-        return _list(configuration, own, options.json)
-    return _forget(configuration, own, options.name, options.json)
+    if options.action == "forget":
+        return _forget(configuration, own, options.name, options.json)
+    return _list(configuration, own, options.json)
 
 
 def places(configuration: Configuration) -> Iterator[tuple[str, Place]]:

@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import argparse
 
+WINDOWS = (
+    "remote-sandbox-mcp: it does not run on Windows itself; install it in WSL (wsl --install), "
+    "and give your client the command: wsl remote-sandbox-mcp"
+)
+
 VERBS = ("doctor", "sandboxes", "exec", "push", "pull", "transfers", "watchdog", "platform", "hosts", "config")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; operator mistakes print a sentence (exit 2), defects print a stack (exit 1)."""
+    if sys.platform == "win32":
+        print(WINDOWS, file=sys.stderr)
+        return 2
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments and not sys.stdin.isatty():
         return _serve(None)
@@ -24,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = understood.parse_args(arguments)
     if options.verb is not None:
         return _run_verb(options)
+    if options.json:
+        understood.error("--json goes with a verb")
     if options.mode == "http":
         return _serve_http(options)
     if options.host or options.port is not None or options.no_auth:
@@ -36,17 +46,19 @@ def parser() -> argparse.ArgumentParser:
     import argparse
 
     from .. import __version__
+    from .parsing import Parser, add_json
 
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="remote-sandbox-mcp",
         description="SSH machines and sandboxes for coding agents: an MCP server, on standard streams or over HTTP.",
     )
     top.add_argument("--version", action="version", version=__version__)
-    top.add_argument("--config", type=Path, metavar="FILE", help="a config.toml (or config.json) instead of the usual")
     top.add_argument("--mode", choices=("stdio", "http"), default="stdio", help="how to serve (default: stdio)")
     top.add_argument("--host", help="with --mode http: the address to listen on (default: 127.0.0.1)")
     top.add_argument("--port", type=_port, help="with --mode http: the port (default: 3000; 0: any that is free)")
     top.add_argument("--no-auth", action="store_true", help="with --mode http: ask for no key, on this machine alone")
+    top.set_defaults(config=None, json=False)
+    add_json(top, help=argparse.SUPPRESS)
     verbs = top.add_subparsers(dest="verb", metavar="VERB")
     for verb in VERBS:
         module = importlib.import_module(f".{verb}", __package__)

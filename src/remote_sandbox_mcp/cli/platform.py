@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from .parsing import add_json
 from .verb import complain, say
 
 if TYPE_CHECKING:
@@ -21,16 +22,16 @@ def add_arguments(subparsers: Any) -> None:
         "platform",
         help="an OpenSandbox server on your Docker engine",
         description="Disposable sandboxes as containers: starts an opensandbox-server on your Docker engine, which "
-        "listens on this machine alone, with a key that is made for it. Our tools find it by themselves.",
+        "listens on this machine alone, with a key that is made for it. Our tools find it by themselves. "
+        "Without an action, it tells how it stands.",
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
     up = actions.add_parser("up", help="start it in the background, unless it runs")
     up.add_argument("--port", type=_port, default=0, help="default: the one of last time, else any that is free")
     up.add_argument("--execd-image", default="", metavar="IMAGE", help="what is put into sandboxes, where it has")
     down = actions.add_parser("down", help="end it; its sandboxes stay in the engine")
     status = actions.add_parser("status", help="how it stands; exit code 1 where it does not run")
-    for action in (up, down, status):
-        action.add_argument("--json", action="store_true", help="for programs")
+    add_json(parser, up, down, status)
 
 
 def _port(word: str) -> int:
@@ -40,7 +41,7 @@ def _port(word: str) -> int:
 
 
 async def run(options: argparse.Namespace) -> int:
-    return await {"up": _up, "down": _down, "status": _status}[options.action](options)
+    return await {"up": _up, "down": _down, "status": _status}[options.action or "status"](options)
 
 
 async def _up(options: argparse.Namespace) -> int:

@@ -42,9 +42,20 @@ def write(text: str) -> None:
 
 
 def command_path() -> str:
-    """Our own command as others can start it: by its name where that is found, else by its path."""
+    """Our own command as others can start it: by its name where that leads to it, else by its path."""
     beside = Path(sys.executable).with_name(COMMAND)
-    return COMMAND if shutil.which(COMMAND) or not beside.exists() else str(beside)
+    started = Path(sys.argv[0]).absolute()
+    own = beside if beside.exists() else started if started.name == COMMAND else None
+    found = shutil.which(COMMAND)
+    # Another program may have the same name, or an older version of this one.
+    is_own = own is None or (found is not None and os.path.realpath(found) == os.path.realpath(own))
+    return COMMAND if is_own else str(own)
+
+
+def shown_file(path: Path, is_read: bool) -> Text:
+    """A configuration file's path, and why it does not count where it does not."""
+    is_there = os.path.lexists(os.path.expanduser(path))
+    return styled((str(path), ""), ("" if is_read else " (cannot be used)" if is_there else " (not there)", "dim"))
 
 
 class Page:

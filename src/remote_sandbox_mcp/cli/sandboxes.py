@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from .parsing import add_json
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -24,7 +26,7 @@ def add_arguments(subparsers: Any) -> None:
         description="Lists all sandboxes and whether each answers. * marks the one that is used when none is named.",
     )
     parser.add_argument("--resources", action="store_true", help="also CPU, memory, GPUs and who uses them")
-    parser.add_argument("--json", action="store_true", help="for programs: what list_sandboxes returns")
+    add_json(parser, help="for programs: what list_sandboxes returns")
 
 
 async def run(options: argparse.Namespace) -> int:

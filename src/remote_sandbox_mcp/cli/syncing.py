@@ -9,6 +9,7 @@ import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from .parsing import add_json
 from .verb import complain
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--gitignore", action="store_true", help="heed the .gitignore files in the source")
     add("--checksum", action="store_true", help="compare content, not size and time")
     add("--yes", action="store_true", help="delete without asking, even in the home folder or from an empty source")
-    add("--json", action="store_true", help="for programs: what the sync tools return")
+    add_json(parser, help="for programs: what the sync tools return")
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument("--dry-run", action="store_true", help="only show what would be done, and why")
     ways.add_argument("--background", action="store_true", help="leave it to a process of its own; see transfers")

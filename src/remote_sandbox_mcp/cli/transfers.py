@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from .parsing import add_json
 from .syncing import until_stopped
 from .verb import complain, say, with_app
 
@@ -39,7 +40,7 @@ def add_arguments(subparsers: Any) -> None:
     parser.add_argument("action", nargs="?", choices=ACTIONS, default="list", metavar="ACTION", help=told)
     parser.add_argument("id", nargs="?", default="", metavar="ID", help="as push, pull and list show it")
     parser.add_argument("--limit", type=int, metavar="N", help=f"rows ({LISTED}), or lines of a log ({LOGGED})")
-    parser.add_argument("--json", action="store_true", help="for programs: what check_file_transfer_task returns")
+    add_json(parser, help="for programs: what check_file_transfer_task returns")
 
 
 async def run(options: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import SandboxError
+from .parsing import add_json
 from .verb import complain, say
 
 if TYPE_CHECKING:
@@ -34,9 +35,10 @@ def add_arguments(subparsers: Any) -> None:
         "watchdog",
         help="the daemon that looks after background jobs",
         description="The watchdog looks after watched background jobs when no agent does: it tells of their end, "
-        "and resumes those that were cut off. It is started when it is first needed; `install` keeps it running.",
+        "and resumes those that were cut off. It is started when it is first needed; `install` keeps it running. "
+        "Without an action, it tells how it stands.",
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
     run = actions.add_parser("run", help="be the daemon, until told to end; exit code 3 where one runs already")
     run.add_argument("--until-idle", action="store_true", help="end after ten minutes with nothing to look after")
     run.add_argument("--lock", type=int, metavar="FD", help=argparse.SUPPRESS)
@@ -44,13 +46,12 @@ def add_arguments(subparsers: Any) -> None:
     install.add_argument("--no-start", dest="start", action="store_false", help="from the next login on")
     remove = actions.add_parser("remove", help="end it and remove its service")
     status = actions.add_parser("status", help="how it stands; exit code 1 where it does not run")
-    for action in (install, remove, status):
-        action.add_argument("--json", action="store_true", help="for programs")
+    add_json(parser, install, remove, status)
 
 
 async def run(options: argparse.Namespace) -> int:
     actions = {"run": _run, "install": _install, "remove": _remove, "status": _status}
-    return await actions[options.action](options)
+    return await actions[options.action or "status"](options)
 
 
 # The daemon

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ async def show(config: Path | None) -> int:
     from .. import __version__
     from ..config import paths
     from ..config.load import load
-    from .render import Page, styled
+    from .render import Page, command_path, styled
 
     configuration = load(config)
     page = Page()
@@ -34,14 +35,15 @@ async def show(config: Path | None) -> int:
     page.heading("Sandboxes", _origin(configuration, str(config or paths.config_file())))
     page.rows([*_machines(configuration), *await _local(configuration)])
     page.problems(_some(configuration.problems))
-    _show_agents(page)
+    program = command_path()
+    _show_agents(page, program)
     page.heading("Next")
-    page.rows(
-        [
-            (f"{COMMAND} doctor", styled(("check each machine, step by step", "dim"))),
-            (f"{COMMAND} --help", styled(("list sandboxes, run commands, and more", "dim"))),
-        ]
-    )
+    for words, told in (
+        ("doctor", "check each machine, step by step"),
+        ("--help", "list sandboxes, run commands, ..."),
+    ):
+        line = styled((f"  {shlex.quote(program)} {words}", ""), (f"  {told}", "dim"))
+        page.print(line, soft_wrap=True)
     return 0
 
 
@@ -86,14 +88,14 @@ def _some(problems: tuple[str, ...]) -> list[str]:
     return [*problems[:MOST_PROBLEMS], *([f"and {more} more: {COMMAND} config show"] if more > 0 else [])]
 
 
-def _show_agents(page: Page) -> None:
-    from .render import command_path, styled
+def _show_agents(page: Page, program: str) -> None:
+    from .render import styled
 
-    program = command_path()
-    word = shlex.quote(program)
-    page.heading("Add it to Claude Code")
+    word, quoted = shlex.quote(program), json.dumps(program, ensure_ascii=False)
+    page.heading("Add it to Claude Code, or to Codex")
     page.print(f"  claude mcp add remote-sandbox -- {word}", soft_wrap=True)
+    page.print(f"  codex mcp add remote-sandbox -- {word}", soft_wrap=True)
     page.print(styled(("or, with machines of its own:", "dim")), "  claude mcp add remote-sandbox \\")
     page.print(f"  -e REMOTE_SANDBOX_LIST='{EXAMPLE}' -- {word}", soft_wrap=True)
-    page.heading("Add it to Codex", "in ~/.codex/config.toml")
-    page.print("  [mcp_servers.remote-sandbox]", f'  command = "{program}"', soft_wrap=True)
+    page.heading("Add it to Cursor, Claude Desktop and others", "in their mcp.json")
+    page.print(f'  {{"mcpServers": {{"remote-sandbox": {{"command": {quoted}}}}}}}', soft_wrap=True)

@@ -83,6 +83,7 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
         refusal=refusal,
         settings=settings,
         problems=tuple(problems),
+        faults=tuple(faults),
         sources=sources | {f"machines.{machine.name}": entries[machine.name].where for machine in machines},
         # What another process has to be told in order to read the same.
         file=str(given_json) if given_json and in_json else "" if found is None else file,

@@ -193,10 +193,10 @@ def variables(value: object) -> dict[str, str]:
 def destinations(value: object) -> dict[str, str]:
     """Names of machines and what ssh calls them; nothing that ssh would take for an option."""
     if not isinstance(value, Mapping):
-        raise Fault('must be a table of machines and what ssh calls them, as in { gpu2 = "ubuntu@10.0.0.2" }')
+        raise Fault('must be a table of machines and what ssh calls them, as in { gpu2 = "ubuntu@gpu2.example.org" }')
     for item in value.values():
         if not isinstance(item, str) or not re.fullmatch(r"[A-Za-z0-9][\w.@:/%\[\]-]*", item):
-            raise Fault('holds what cannot be a destination of ssh, as "ubuntu@10.0.0.2" or an alias is')
+            raise Fault('holds what cannot be a destination of ssh, as "ubuntu@gpu2.example.org" or an alias is')
     return {str(key): str(item) for key, item in value.items()}
 
 

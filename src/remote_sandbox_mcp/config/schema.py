@@ -151,6 +151,7 @@ class Settings:
 class Configuration:
     """Everything the operator configured that can be used, and a sentence for each thing that cannot.
 
+    `faults` are those problems for which a machine, or a whole file, is missing.
     `default` is the sandbox meant when none is named. `refusal` says why there is none, where one was configured that
     cannot be used: what was to run on a machine must not run in another place instead. `sources` tells where a thing
     came from, under its path in config.toml ("machines.gpu1", "server.patience_s"). `file` is the configuration file
@@ -163,6 +164,7 @@ class Configuration:
     refusal: str = ""
     settings: Settings = field(default_factory=Settings)
     problems: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     file: str = ""
 

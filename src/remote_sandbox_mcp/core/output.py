@@ -67,13 +67,13 @@ MOST_SIGNS_PER_BYTE = 3
 
 def _beginning(data: bytes, limit: int) -> tuple[str, int]:
     """At most `limit` characters, and how many bytes they stand for."""
-    text = harmless(_without_broken_end(data))[:limit]
+    text = harmless(without_broken_end(data))[:limit]
     shown = text.encode()
     if data.startswith(shown):
         return text, len(shown)
-    cut = _without_broken_end(data[:limit])
+    cut = without_broken_end(data[:limit])
     if len(harmless(cut)) > limit:
-        cut = _without_broken_end(data[: limit // MOST_SIGNS_PER_BYTE])
+        cut = without_broken_end(data[: limit // MOST_SIGNS_PER_BYTE])
     return harmless(cut), len(cut)
 
 
@@ -89,7 +89,8 @@ def _end(data: bytes, limit: int) -> tuple[str, int]:
     return harmless(cut), len(cut)
 
 
-def _without_broken_end(data: bytes) -> bytes:
+def without_broken_end(data: bytes) -> bytes:
+    """Without the first bytes of a character whose others are missing."""
     for back in range(1, min(4, len(data)) + 1):
         lead = data[-back]
         if lead >= 0xC0:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, runtime_checkable
+
+StreamName = Literal["stdout", "stderr"]
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,17 @@ class Progress(Protocol):
     """Takes beats; never fails and never blocks."""
 
     def __call__(self, beat: Beat, /) -> None: ...
+
+
+@runtime_checkable
+class OutputListener(Progress, Protocol):
+    """A Progress that also takes output as it comes.
+
+    It is given the beginning of each stream (as many bytes as the command keeps), each byte once. A backend that
+    learns of output only at the end gives nothing, so the result counts, not what was heard.
+    """
+
+    def heard(self, stream: StreamName, data: bytes) -> None: ...
 
 
 def silent(beat: Beat, /) -> None:

@@ -29,7 +29,7 @@ STARTING_S = 10.0
 # A heart that beats twice a minute and has not for this long has stopped.
 SILENT_S = 120.0
 CACHED = (
-    "It runs from the cache of uvx, and no more when that is cleaned; to keep it: uv tool install remote-sandbox-mcp, "
+    "It runs from the cache of uvx, and no more when that is cleaned; to keep it: uv tool install . in its checkout, "
     "and then: remote-sandbox-mcp watchdog install"
 )
 

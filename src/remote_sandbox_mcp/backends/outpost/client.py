@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -115,6 +116,8 @@ class Exchange:
     beats: int = 0
     # Nobody waits for it any more; what still comes is dropped.
     released: bool = False
+    # Told of output each time that some has come.
+    on_output: Callable[[], None] | None = None
 
     def part(self, kind: int) -> bytes:
         return bytes(self.parts.get(kind, b""))
@@ -133,6 +136,8 @@ class Exchange:
         if kind in STREAMS:
             if not self.released:
                 self.parts.setdefault(kind, bytearray()).extend(body)
+                if self.on_output:
+                    self.on_output()
         elif kind in LAST_WORDS:
             self._conclude(kind, read_json(body or b"{}"))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from ...core.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
@@ -15,7 +16,7 @@ from ...core.foreign import Fields, to_list, to_number, to_text, to_whole, under
 from ...core.lane import Lane
 from ...core.output import last_line
 from ...core.port import Stream, check_port
-from ...core.progress import Beat, Progress, silent
+from ...core.progress import Beat, OutputListener, Progress, StreamName, silent
 from ...core.sandbox import Description
 from ..deadline import within
 from ..pace import Pace
@@ -143,7 +144,7 @@ class OutpostSandbox:
         order = self._order(command)
         client = first = await self._reach()
         watch = _Watch(command, patience_s, progress)
-        exchange = client.begin("run", **order, room=room_of_run(command.keep))
+        exchange = watch.listen(client.begin("run", **order, room=room_of_run(command.keep)))
         try:
             while True:
                 try:
@@ -152,8 +153,8 @@ class OutpostSandbox:
                 except LineLost:
                     client = await self._mend(watch, exchange)
                     # The same id never starts twice where the first start can be found again.
-                    place = first.hello["place"]
-                    exchange = client.begin("run", **order, only_in=place, room=room_of_run(command.keep))
+                    again = {**order, "only_in": first.hello["place"]}
+                    exchange = watch.listen(client.begin("run", **again, room=room_of_run(command.keep)))
         except asyncio.CancelledError:
             # On a new line the exchange only looks on: there the run has to be stopped by its name.
             if not client.cancel(exchange) or client is not first:
@@ -306,6 +307,20 @@ class _Watch:
         # Who never tells the end of a run does not keep its caller for ever.
         longest_s = max(0.0, command.timeout_s) + OVERTIME_S
         self.until = self.begun + (longest_s if patience_s is None else min(patience_s, longest_s))
+        self._passed_on: dict[StreamName, int] = {"stdout": 0, "stderr": 0}
+
+    def listen(self, exchange: Exchange) -> Exchange:
+        """Pass output on as it comes, where somebody listens; on a new line the same output comes once more."""
+        if isinstance(self.progress, OutputListener):
+            exchange.on_output = partial(self._pass_on, exchange.parts, self.progress)
+        return exchange
+
+    def _pass_on(self, parts: Mapping[int, bytearray], listener: OutputListener) -> None:
+        streams: tuple[tuple[StreamName, int], ...] = (("stdout", wire.OUT), ("stderr", wire.ERR))
+        for name, kind in streams:
+            if fresh := parts.get(kind, bytearray())[self._passed_on[name] :]:
+                self._passed_on[name] += len(fresh)
+                listener.heard(name, bytes(fresh))
 
     async def follow(self, client: OutpostClient, exchange: Exchange) -> Completed | Running | None:
         """The end, or None when patience is over. Raises LineLost, Refusal, LostContact."""

@@ -1,0 +1,35 @@
+"""The texts in the source that users can meet: every string, with `...` where a value is put in."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src/remote_sandbox_mcp"
+
+
+def texts() -> list[str]:
+    return [text for file in SOURCE.rglob("*.py") for text in strings(ast.parse(file.read_text(encoding="utf-8")))]
+
+
+def strings(tree: ast.AST) -> Iterator[str]:
+    """All but docstrings, which no user sees."""
+    unseen = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in unseen:
+            yield node.value
+        elif isinstance(node, ast.JoinedStr):
+            parts = (part.value if isinstance(part, ast.Constant) else "..." for part in node.values)
+            yield "".join(str(part) for part in parts)
+
+
+def is_said(quote: str, text: str) -> bool:
+    """Whether all of a quote's parts stand in a text, in their order; `...` leaves something out."""
+    start = 0
+    for part in filter(None, quote.split("...")):
+        found = text.find(part, start)
+        if found < 0:
+            return False
+        start = found + len(part)
+    return True
