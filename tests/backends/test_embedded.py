@@ -99,7 +99,7 @@ async def test_only_a_network_that_was_asked_for_is_there(tmp_path: Path) -> Non
 
 
 async def test_a_kept_sandbox_is_narrowed_to_its_hosts_by_the_next_server_too(tmp_path: Path) -> None:
-    order = SandboxOrder(network=True, hosts=("pypi.org",), keep=True)
+    order = SandboxOrder(network=True, hosts=("pypi.org",))
     async with provided(tmp_path) as provider:
         disposable = await provider.create(new_disposable_id(), order)
         assert "only pypi.org" in disposable.notes[0]

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.backends import pace
 from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
 from remote_sandbox_mcp.backends.outpost import client as client_module
@@ -305,12 +306,7 @@ async def test_the_nonsense_of_one_machine_is_no_matter_for_the_others() -> None
             return machine.sandbox
 
         members.append(Member(f"gpu{at}", lambda: Description("gpu", "ssh"), opener))
-    app = SimpleNamespace(fleet=Fleet(members))
-    from remote_sandbox_mcp.app import App
-
-    app.view = lambda member, resources: App.view(app, member, resources=resources)  # type: ignore[arg-type]
-    app._told = lambda member, view: App._told(app, member, view)  # type: ignore[arg-type]
-    views = await asyncio.wait_for(App.survey(app), IN_TIME_S)  # type: ignore[arg-type]
+    views = await asyncio.wait_for(App(Fleet(members)).survey(), IN_TIME_S)
     alive = [view.alive for view in views]
     assert alive == [True, *[False] * (len(GREETINGS) - 1), True, True]
     assert all(view.trouble for view in views if not view.alive)

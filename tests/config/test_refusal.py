@@ -19,7 +19,7 @@ BROKEN_LIST = f'[{{"host": "192.0.2.1", "password": "{HIDDEN}"}}'
 def refused(configuration: Configuration) -> str:
     """What is told where no sandbox is named; the local one is there all the same, by its name."""
     fleet = compose(configuration).fleet
-    assert (configuration.default, fleet.active) == ("", "")
+    assert (configuration.default, fleet.default) == ("", "")
     with pytest.raises(ConfigError) as told:
         fleet.member()
     assert fleet.member("local").name == "local"

@@ -28,6 +28,8 @@ SHORT_PATTERNS = "patterns of more than 1,000 characters are not looked at"
 BY_WRITER = "IgnoreWriter writes them so; see tests/core/test_ignore.py"
 MESSAGES = "messages were cut to 2,000 characters before, and names in them are at most 300 long"
 
+TITLES = "each begins where a word does, and neither of its parts is longer than 300 characters"
+
 # Those that cannot be judged by rule: why each takes no more than its share, by a reader who has thought about it.
 REVIEWED = {
     "backends.opensandbox.plain_search: '\\\\\\\\.|\\\\[\\\\^?\\\\]?(?:\\\\\\\\.|[^\\\\]\\\\\\\\])*\\": SHORT_PATTERNS,
@@ -54,6 +56,7 @@ REVIEWED = {
     "core.runners.javascript: '^test at (.+):(\\\\d{1,9}):\\\\d+\\\\n✖ (.+) ": ENDS_WELL,
     "core.runners.places: f\"panicked at (?:'[^\\\\n]*', )?({_NAME}\\\\": MESSAGES,
     "core.runners.places: f'({_NAME}\\\\.(?:go|rs)):{_LINE}'": MESSAGES,
+    "core.runners.python_unittest: '(?<![\\\\w.])[\\\\w.]{1,300} \\\\([\\\\w.<>]{1,": TITLES,
     "core.usage_text: pattern": "texts of ours, tried at the beginning of a key",
     "testing_jobs: pattern.encode()": "a sandbox for tests",
 }

@@ -239,7 +239,8 @@ def _rule_for(place: Way, root: Way) -> str | None:
         return None
     # A folder's name may have signs that mean something in a rule.
     below = "".join("/" + re.sub(r"[*?\[\\]", r"\\\g<0>", name) for name in place.names[depth:])
-    return re.sub(r" +\Z", lambda spaces: "\\ " * len(spaces[0]), below)
+    kept = below.rstrip(" ")
+    return kept + "\\ " * (len(below) - len(kept))
 
 
 class Sieve:
