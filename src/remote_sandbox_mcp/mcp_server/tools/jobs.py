@@ -188,7 +188,7 @@ def list_tasks(server: SandboxServer) -> Any:
         status: Annotated[Literal["", "running", "ended", "gone", "unknown"], Field(description="Default: all")] = "",
         limit: Annotated[int, Field(ge=1, le=1000)] = 50,
     ) -> Annotated[CallToolResult, JobsShape]:
-        """Every job, newest first, also those that another computer or an earlier conversation started."""
+        """Every job, and command that outlasted exec_bash, newest first, also of earlier conversations."""
         sights = await server.app.background.list(sandbox=sandbox_name, state=status, limit=limit)
         tasks = [sight_fields(sight) for sight in sights]
         lines = [f"{task['status']}: {task['tmux_session']} on {task['sandbox']}{of_exec(task)}" for task in tasks]
