@@ -35,6 +35,8 @@ LIST_S = 12.0
 LONGEST_WAIT_S = 280.0
 # How long another machine is asked whether a job is there.
 ELSEWHERE_S = 5.0
+# As long as a server that leaves waits for what it is writing down.
+LEAVE_S = 0.08
 
 
 class Background:
@@ -50,7 +52,7 @@ class Background:
         self.watching = Watching(fleet, self.known, self._starting, self.find)
 
     async def close(self) -> None:
-        await self.commands.settled()
+        await self.commands.settled(LEAVE_S)
         await self.known.close()
 
     @functools.cached_property

@@ -99,10 +99,10 @@ class Commands:
         if then is not None:
             then()
 
-    async def settled(self) -> None:
-        """Wait until everything is written."""
+    async def settled(self, limit_s: float | None = None) -> None:
+        """Wait until everything is written, or the time is over."""
         if self._writing:
-            await asyncio.wait(self._writing)
+            await asyncio.wait(self._writing, timeout=limit_s)
 
     # Reading
 
