@@ -278,6 +278,8 @@ async def test_the_stored_state_of_a_watch_is_shown_without_its_machine(other: F
             assert shown["log_tail"] == "step 7"
             assert "no sandbox is named 'elsewhere'" in shown["connection_error"]
         await tools.call("read_background_watch_checkpoint", watch_id=watch.id)
+        for tool in ("wait_background_task", "stop_background_task"):
+            assert "no sandbox is named 'elsewhere'" in (await tools.fail(tool, watch_id=watch.id))["error"]
 
 
 async def test_a_watched_end_is_told_without_its_machine(other: FakeSandbox, watch: Watch) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from remote_sandbox_mcp.store.database import Database
 from remote_sandbox_mcp.store.runs import ENDED, GONE, KEPT_S, MOST_RUNS, RUNNING, RunRecord, RunRecords
+from remote_sandbox_mcp.store.sql import migrations
 
 
 @pytest.fixture
@@ -21,9 +24,15 @@ def record(number: int, place: str = "me@a:22", **more: object) -> RunRecord:
     return RunRecord(**{**fields, **more})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
 def test_a_database_of_an_older_version_takes_commands(file: Path, number: int) -> None:
-    shutil.copy(Path(__file__).with_name(f"state_{number}.db"), file)
+    made = Path(__file__).with_name(f"state_{number}.db")
+    if made.exists():
+        shutil.copy(made, file)
+    else:
+        with closing(sqlite3.connect(file)) as connection:
+            connection.executescript("".join(migrations("migrations")[:number]))
+            connection.execute(f"PRAGMA user_version = {number}")
     database = Database(file)
     runs = RunRecords(database)
     runs.add(record(1, command="print \udcff", tail="x" * 9000))

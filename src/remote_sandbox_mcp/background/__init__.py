@@ -79,7 +79,7 @@ class Background:
             (seen,) = await sandbox.jobs.look([look])
             return seen
 
-        return await self._seen(target, ask)
+        return await self._seen(target, ask, or_last=True)
 
     async def wait(self, which: Which, wait: JobWait, *, lines: int = 50, cursor: int | None = None) -> JobWaited:
         """Wait for a job's end, for a line of its log, or for silence."""
@@ -135,13 +135,18 @@ class Background:
         record = await asyncio.to_thread(records.find, name, session)
         return Target(name, JobLook(session=session, log_file=which.log_file), record)
 
-    async def _seen(self, target: Target, ask: Callable[[Sandbox], Awaitable[JobSeen]]) -> JobSeen:
-        """What a job's machine says of it or, where it does not say how a job ended, what was written down of that."""
+    async def _seen(
+        self, target: Target, ask: Callable[[Sandbox], Awaitable[JobSeen]], *, or_last: bool = False
+    ) -> JobSeen:
+        """What a job's machine says of it or, where it does not say how a job ended, what was written down of that.
+
+        `or_last`: what was seen of a job that may still run will do, too.
+        """
         try:
             seen = await ask(await self._fleet.get(target.sandbox))
         except (ConnectError, LostContact, UnknownSandbox) as problem:
             known = target.recall(problem)
-            if known is None:
+            if known is None or not (or_last or known.state is JobState.ENDED):
                 raise
             return known
         await self.known.note(target.record, seen)

@@ -174,6 +174,7 @@ def as_job(row: RunRecord, seen: Observation | None = None) -> JobSeen:
     seconds = getattr(seen, "seconds", row.seconds) or (time.time() - row.created if state is JobState.RUNNING else 0.0)
     return JobSeen(
         state=state,
+        job_id=row.run_id,
         session=row.run_id,
         command=row.command,
         exit_code=seen.exit_code if ended and isinstance(seen, Completed) else row.exit_code,

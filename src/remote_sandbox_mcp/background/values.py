@@ -77,7 +77,7 @@ class Sight:
     def id(self) -> str:
         """The name that a job has wherever it is seen from."""
         if self.seen:
-            return self.seen.job_id or self.seen.session
+            return self.seen.job_id or f"{self.sandbox}:{self.seen.session}"
         return self.record.job_id if self.record else ""
 
     @property
