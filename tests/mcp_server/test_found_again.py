@@ -146,6 +146,8 @@ async def test_a_job_asked_for_on_the_wrong_machine_is_said_to_be_elsewhere(
         for tool in ("check_background_task", "wait_background_task", "stop_background_task"):
             seen = await tools.call(tool, tmux_session="t", sandbox_name="fake")
             assert "it is on other; pass sandbox_name='other'" in seen["error"]
+        typed = await tools.fail("send_background_input", tmux_session="t", text="y", sandbox_name="fake")
+        assert "it is on other; pass sandbox_name='other'" in typed["error"]
         assert (await tools.call("check_background_task", tmux_session="t", sandbox_name="other"))["running"]
 
 
@@ -223,6 +225,14 @@ async def test_an_end_is_told_where_the_machine_is_not_configured_any_more(
             3,
             "it was started on fake, which cannot be used here",
         )
+
+
+async def test_a_session_made_by_hand_is_stopped_and_said_to_have_ended(fake: FakeSandbox) -> None:
+    fake.jobs.foreign.add("theirs")
+    async with server(fake) as tools:
+        assert (await tools.call("check_background_task", tmux_session="theirs"))["running"]
+        stopped = await tools.call("stop_background_task", tmux_session="theirs")
+        assert stopped == {"tmux_session": "theirs", "running": False, "stopped": True}
 
 
 # One machine of two names

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..config import paths
 from ..config.schema import Settings
 from ..core import check
-from ..core.errors import BadArgument, ConnectError, LostContact, SandboxError, UnknownSandbox, Unsupported
+from ..core.errors import BadArgument, ConnectError, LostContact, NotStarted, SandboxError, UnknownSandbox, Unsupported
 from ..core.job import JobLook, JobSeen, JobState, JobWait, JobWaited, session_name
 from ..core.sandbox import Sandbox
 from ..fleet import Fleet, Member, unforeseen
@@ -113,7 +113,13 @@ class Background:
         sandbox, look, _ = await self.find(which)
         if not text and not keys:
             raise BadArgument("nothing is to be typed: give text, keys, or both")
-        await sandbox.jobs.send(look, text=text, keys=keys)
+        try:
+            await sandbox.jobs.send(look, text=text, keys=keys)
+        except NotStarted:
+            seen = await self.check(which, lines=1)
+            if seen.state is JobState.MISSING:
+                raise NotStarted(f"{sandbox.description.name} knows no {look.session}: {seen.reason}") from None
+            raise
         return look.session
 
     async def find(self, which: Which) -> tuple[Sandbox, JobLook, JobRecord | None]:
