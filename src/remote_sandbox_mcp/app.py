@@ -5,26 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import time
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .background import Background
+from .background import ELSEWHERE_S, Background, there
 from .config.identity import identity_of
 from .config.schema import Configuration, Settings
 from .copies import Copies, no_routes, routes_between
 from .core import check
-from .core.command import RUN_ID, Command, Completed, Missing, Running
-from .core.errors import BadArgument, ConnectError, FileProblem, SandboxError, Unsupported
+from .core.command import RUN_ID, Command, Completed, Missing, Observation, Running
+from .core.errors import (
+    BadArgument,
+    ConnectError,
+    FileProblem,
+    LostContact,
+    SandboxError,
+    UnknownSandbox,
+    Unsupported,
+)
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
 from .core.invisible import replace_shown, visible
-from .core.journal import Entry, Journal
 from .core.output import Clipped, clip
 from .core.progress import Progress, silent
-from .core.sandbox import Description
+from .core.sandbox import Description, Sandbox
 from .core.score import idle_score
 from .core.usage import Usage
 from .fleet import Fleet, Member, unforeseen
@@ -38,7 +44,6 @@ if TYPE_CHECKING:
     from .workshop import Workshop
 
 REMEMBERED_VERSIONS = 1000
-REMEMBERED_RUNS = 1000
 
 
 @dataclass(frozen=True)
@@ -90,9 +95,7 @@ class App:
         self.settings = settings or Settings()
         self.copies = Copies(fleet, self.settings, config_file, routes, private)
         self.background = Background(fleet, self.settings, config_file)
-        self.journal = Journal()
         self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._runs: OrderedDict[str, str] = OrderedDict()
         fleet.find = self._find_disposable
 
     @functools.cached_property
@@ -114,7 +117,7 @@ class App:
         from .workshop import Workshop
 
         local_ports = self.settings.forward_ports
-        return Workshop(self.fleet, self.background, self.disposables, self.journal, local_ports)
+        return Workshop(self.fleet, self.background, self.disposables, local_ports)
 
     def _find_disposable(self, name: str) -> Member | None:
         """A name that nobody has may be that of a disposable sandbox, of which the fleet learns with the first one."""
@@ -193,35 +196,72 @@ class App:
         member = self.fleet.member(name)
         sandbox = await member.open()
         command = Command(script, cwd, timeout_s, keep=2 * limit + 8)
-        seen = await sandbox.run(command, patience_s=patience_s, progress=progress)
+        commands = self.background.commands
+        commands.begin(member, command)
+        try:
+            seen = await sandbox.run(command, patience_s=patience_s, progress=progress)
+        except LostContact:
+            # It may run: then it stays known.
+            raise
+        except SandboxError:
+            commands.never_began(command)
+            raise
         report = make_report(seen, limit)
-        self.journal.note(member.name, entry_of(script, report))
-        if isinstance(seen, Running):
-            self._remember_run(seen.run_id, member.name)
-        if isinstance(seen, Completed) and not (report.stdout.omitted or report.stderr.omitted):
-            sandbox.forget(seen.run_id)
+        is_whole = isinstance(seen, Completed) and not (report.stdout.omitted or report.stderr.omitted)
+        # Where the machine drops a result, ours is written down before that.
+        then = functools.partial(sandbox.forget, command.run_id) if is_whole else None
+        commands.note(seen, printed(report), in_time=True, then=then)
         return report
 
     async def check(self, handle: str, *, limit: int = 20_000, name: str = "") -> Report:
         """What became of a run that outlasted its caller."""
-        sandbox = await self.fleet.get(name)
-        return make_report(await sandbox.observe(check.run_handle(handle), keep=2 * limit + 8), limit)
+        run_id, keep = check.run_handle(handle), 2 * limit + 8
+        return await self._told_of_run(run_id, limit, name, lambda sandbox: sandbox.observe(run_id, keep=keep))
 
     async def stop(self, handle: str, *, limit: int = 20_000, name: str = "") -> Report:
         """End a run's whole tree."""
-        sandbox = await self.fleet.get(name)
-        return make_report(await sandbox.stop(check.run_handle(handle), keep=2 * limit + 8), limit)
+        run_id, keep = check.run_handle(handle), 2 * limit + 8
+        return await self._told_of_run(run_id, limit, name, lambda sandbox: sandbox.stop(run_id, keep=keep))
+
+    async def _told_of_run(
+        self, run_id: str, limit: int, name: str, ask: Callable[[Sandbox], Awaitable[Observation]]
+    ) -> Report:
+        """What its machine says of a run or, where it does not say how that ended, what was written down of it."""
+        commands = self.background.commands
+        try:
+            seen = await ask(await self.fleet.get(name))
+        except (ConnectError, LostContact, UnknownSandbox):
+            known = await commands.recall(run_id)
+            if known is None:
+                raise
+            return make_report(known, limit)
+        if isinstance(seen, Missing) and not (seen.stdout.total or seen.stderr.total):
+            seen = await commands.recall(run_id) or await self._missed(seen, self.fleet.member(name).name)
+            return make_report(seen, limit)
+        report = make_report(seen, limit)
+        commands.note(seen, printed(report))
+        return report
+
+    async def _missed(self, seen: Missing, name: str) -> Missing:
+        """A run that is not where it was looked for, with the sandbox that has it, if that can be found out."""
+        row = await self.background.commands.find(seen.run_id)
+        if row is not None and row.sandbox != name:
+            usable = row.sandbox in self.fleet.names
+            where = there(row.sandbox) if usable else f"it was started on {row.sandbox}, which cannot be used here"
+            return replace(seen, reason=where)
+        for member in await self.background.others(name) if row is None else ():
+            with contextlib.suppress(SandboxError, asyncio.TimeoutError):
+                asked = (await member.open()).observe(seen.run_id, keep=1)
+                if not isinstance(await asyncio.wait_for(asked, ELSEWHERE_S), Missing):
+                    return replace(seen, reason=there(member.name))
+        return seen
 
     async def whereabouts(self, session: str, watch_id: int = 0) -> str:
         """The sandbox of a job, or of a run that outlasted its caller; nothing where that is not known here."""
-        if RUN_ID.match(session):
-            return self._runs.get(session, "")
-        return await self.background.whereabouts(session, watch_id)
-
-    def _remember_run(self, handle: str, name: str) -> None:
-        self._runs[handle] = name
-        if len(self._runs) > REMEMBERED_RUNS:
-            self._runs.popitem(last=False)
+        if not RUN_ID.match(session):
+            return await self.background.whereabouts(session, watch_id)
+        row = await self.background.commands.find(session)
+        return row.sandbox if row and row.sandbox in self.fleet.names else ""
 
     # Files
 
@@ -295,11 +335,9 @@ def make_report(seen: Completed | Running | Missing, limit: int) -> Report:
     return Report(seen, clip(seen.stdout, limit), clip(seen.stderr, limit))
 
 
-def entry_of(script: str, report: Report) -> Entry:
-    seen = report.seen
-    outcome = f"exit {seen.exit_code}" if isinstance(seen, Completed) else "still running"
-    tail = "\n".join(filter(None, (report.stdout.text, report.stderr.text)))
-    return Entry(at=time.time(), command=script, outcome=outcome, seconds=getattr(seen, "seconds", 0.0), tail=tail)
+def printed(report: Report) -> str:
+    """The end of what a command printed, for the log of its sandbox."""
+    return "\n".join(filter(None, (report.stdout.text, report.stderr.text)))
 
 
 def replaced(data: bytes, old: str, new: str) -> tuple[bytes, int]:

@@ -196,6 +196,9 @@ class FakeJobs:
     async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
         await self._reach()
         job = self._find(look)
+        if job is None and look.session in self.foreign:
+            self.foreign.discard(look.session)
+            return JobSeen(state=JobState.ENDED, session=look.session, ending="stopped", foreign=True)
         if job and job.seen.is_running:
             self._end(job, 143, "SIGTERM", "stopped")
         return self._seen(look)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,8 @@ from .background import Background, Wanted
 from .core import check
 from .core.command import Running
 from .core.disposable import DISPOSABLE_ID
-from .core.errors import ConfigError, Unsupported
+from .core.errors import ConfigError, UnknownSandbox, Unsupported
 from .core.job import JobSeen, JobStarted, JobState
-from .core.journal import Entry, Journal
 from .core.output import clip
 from .core.port import Deployment, DeployOrder, Forward
 from .core.progress import Progress, silent
@@ -41,14 +40,12 @@ class Workshop:
         fleet: Fleet,
         background: Background,
         disposables: Disposables,
-        journal: Journal,
         local_ports: Sequence[str] = (),
     ) -> None:
         self._fleet = fleet
         self._local_ports = local_ports
         self._background = background
         self._disposables = disposables
-        self._journal = journal
 
     async def close(self) -> None:
         if "_deployments" in self.__dict__:
@@ -98,7 +95,9 @@ class Workshop:
         return self._noted(member.name, await results_of(await member.open(), check.run_handle(handle)))
 
     def _noted(self, sandbox: str, report: TestReport | Running) -> TestReport | Running:
-        if isinstance(report, TestReport):
+        if isinstance(report, Running):
+            self._background.commands.outlasted(self._fleet.member(sandbox), report, "run_tests")
+        else:
             counts = f"{report.passed} passed, {report.failed} failed, {report.errors} errors, {report.skipped} skipped"
             outcome = report.problem or f"{counts}, exit {report.exit_code}"
             tail = clip(report.log, TAIL).text or clip(report.stderr, TAIL).text
@@ -126,7 +125,7 @@ class Workshop:
 
     async def forget(self, sandbox: str) -> None:
         """It is gone, and all that was deployed there with it."""
-        self._journal.forget(sandbox)
+        self._background.commands.forget(sandbox)
         if "_deployments" in self.__dict__:
             await self._deployments.forget(sandbox)
         elif "_forwards" in self.__dict__:
@@ -167,8 +166,8 @@ class Workshop:
             return None
 
     def _note(self, sandbox: str, command: str, outcome: str, seconds: float, tail: str) -> None:
-        entry = Entry(at=time.time(), command=command, outcome=outcome, seconds=seconds, tail=tail)
-        self._journal.note(sandbox, entry)
+        with contextlib.suppress(UnknownSandbox):
+            self._background.commands.add(self._fleet.member(sandbox), command, outcome, seconds, tail)
 
 
 def as_written(record: JobRecord) -> Deployment:

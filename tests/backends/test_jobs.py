@@ -443,7 +443,24 @@ async def test_sessions_that_are_not_ours(jobs: Jobs, user: Sshd) -> None:
     assert await seen(mine) is JobState.ENDED
     assert (await jobs.look([mine]))[0].exit_code == 7
     stopped = await jobs.stop(JobLook(session="theirs-2"))
-    assert (stopped.state, sessions(user)) == (JobState.MISSING, [])
+    assert (stopped.state, stopped.ending, sessions(user)) == (JobState.ENDED, "stopped", [])
+
+
+async def test_a_session_that_is_not_ours_counts_its_own_processes_and_is_stopped_whole(jobs: Jobs, user: Sshd) -> None:
+    # One of its processes does not hear that its session is hung up.
+    shell(user, "printf 'nohup sleep 61 >/dev/null & exec sleep 62' > two; tmux new-session -d -s theirs 'sh two'")
+    mine = JobLook(session="theirs", usage=True)
+
+    async def processes() -> int:
+        (found,) = await jobs.look([mine])
+        assert found.usage is not None
+        assert found.seconds < 60
+        return found.usage.processes
+
+    await eventually(processes, lambda count: count == 2, "its two processes")
+    stopped = await jobs.stop(mine, grace_s=0.2)
+    assert (stopped.state, stopped.ending, stopped.survivors) == (JobState.ENDED, "stopped", ())
+    assert not shell(user, "pgrep -u $(id -u) -f 'sleep 6[12]'")
 
 
 async def test_the_list_has_all_jobs_newest_first(jobs: Jobs) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.server import Wire, entry, wire
+from tests.support.server import Wire, entry, serve, wire
 from tests.support.sshd import HOST, Sshd, _processes, silent_port, wait_until
 
 # 0.3 s is what is promised; the rest is for a machine that runs other tests at the same time.
@@ -108,3 +108,21 @@ def test_what_came_before_the_end_of_input_is_still_answered(tmp_path: Path) -> 
         answers = [line.receive()["id"] for _ in range(20)]
         assert answers == sorted(answers)
         assert line.leave(None)[1] == 0
+
+
+async def test_a_command_of_a_server_that_was_killed_is_found_by_the_next(machine: Sshd, tmp_path: Path) -> None:
+    with wire(tmp_path, entry(machine)) as killed:
+        killed.initialize()
+        killed.start_call("exec_bash", command="echo begun; exec sleep 667")
+        wait_until(lambda: "sleep 667" in machine.processes().values(), what="the command to start")
+        killed.process.send_signal(signal.SIGKILL)
+        killed.process.wait()
+    async with serve(tmp_path, entry(machine)) as server:
+        (task,) = (await server.call("list_background_tasks"))["tasks"]
+        assert (task["kind"], task["status"], task["sandbox"]) == ("command", "running", machine.name)
+        assert task["command"] == "echo begun; exec sleep 667"
+        handle = task["tmux_session"]
+        assert (await server.call("check_background_task", tmux_session=handle))["log_tail"] == "begun"
+        assert (await server.call("stop_background_task", tmux_session=handle))["stopped"]
+        (ended,) = (await server.call("list_background_tasks", status="ended"))["tasks"]
+        assert ended["exit_code"] == 143

@@ -369,12 +369,12 @@ def begin(line: Wire, frozen: ThreadedLine, ours: Path, there: Path) -> float:
 
 
 async def test_a_transfer_outlives_its_server(machine: Sshd, line: ThreadedLine, there: Path, tmp_path: Path) -> None:
-    """Killed without a word, when its guardian waits."""
+    """Killed without a word, 0.4 s after its start: its guardian waits by then."""
     ours = make(tmp_path / "ours", {b"large": File(60 * MIB, 1)})
     with wire(tmp_path, entry(machine, port=line.port), env=BACKGROUND) as killed:
-        begun = begin(killed, line, ours, there)
-        task_id = await until(lambda: task_ids(tmp_path, ".guard"), "a guardian")
-        await asyncio.sleep(max(0.0, begun + 1.3 - time.monotonic()))
+        begin(killed, line, ours, there)
+        task_id = await until(lambda: task_ids(tmp_path, ".lock"), "the transfer")
+        await asyncio.sleep(0.4)
         killed.process.send_signal(signal.SIGKILL)
         killed.process.wait()
     assert "large" not in os.listdir(there)
@@ -383,6 +383,8 @@ async def test_a_transfer_outlives_its_server(machine: Sshd, line: ThreadedLine,
         told = await server.call("check_file_transfer_task", task_id=task_id[0], wait_s=20)
         assert told["status"] == "completed"
         assert "problems" not in told["result"]
+        (listed,) = (await server.call("check_file_transfer_task"))["tasks"]
+        assert (listed["task_id"], listed["status"], listed["source"]) == (task_id[0], "completed", str(ours))
     check_equal(ours, there)
 
 

@@ -204,7 +204,7 @@ def test_jobs_from_before_there_were_apps_are_none(file: Path, number: int) -> N
     database.close()
 
 
-@pytest.mark.parametrize("name", ["transfers", "chunks", "watches", "jobs", "disposables"])
+@pytest.mark.parametrize("name", ["transfers", "chunks", "watches", "jobs", "disposables", "runs"])
 def test_every_statement_has_a_name_and_one_end(name: str) -> None:
     found = statements(name)
     assert all(sqlite3.complete_statement(statement) for statement in found.values())

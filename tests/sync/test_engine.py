@@ -416,6 +416,25 @@ async def test_a_large_file_that_was_cut_is_resumed_from_what_is_there(pool: Poo
     assert outcome.wire_bytes < LARGE_SIZE - there + 6 * MIB
 
 
+async def test_what_was_left_of_another_version_of_a_single_file_goes_with_its_next_sync(pool: Pool) -> None:
+    path, target = large_file(pool), pool.target / "large"
+    pool.target.mkdir(exist_ok=True)
+    kept, old = (pool.target / f".remote-sandbox-part-{name}" for name in ("other", "old"))
+    kept.touch()
+    old.touch()
+    os.utime(old, (1, 1))
+    work = asyncio.ensure_future(pool.sync(path, target))
+    cancel_after(pool, work, 50 * MIB)
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    pool.heard = lambda lane: None
+    assert len(leftovers(os.fsencode(pool.target))) == 3
+    os.utime(path, (1, 1))
+    await pool.sync(path, target)
+    assert target.stat().st_size == LARGE_SIZE
+    assert [*pool.target.glob(".remote-*")] == [kept]
+
+
 async def test_what_is_resumed_is_verified(pool: Pool) -> None:
     large_file(pool)
     work = asyncio.ensure_future(pool.sync())

@@ -13,7 +13,7 @@ from remote_sandbox_mcp.tasks.guardian import Guardian
 from remote_sandbox_mcp.tasks.locks import Holder, Lock, holder
 from remote_sandbox_mcp.tasks.records import Records
 from remote_sandbox_mcp.tasks.transfers import Transfers
-from remote_sandbox_mcp.tasks.turn import Times
+from remote_sandbox_mcp.tasks.turn import USUAL, Times
 from tests.support.server import until
 from tests.tasks.conftest import ServerMaker, check_one_at_a_time, pieces, processes, turns
 from tests.tasks.stand_in import COMMAND, act, pretend
@@ -42,6 +42,18 @@ async def test_a_server_that_is_killed_is_followed_by_the_guardian(
     assert pieces(play) == [f"piece {number}" for number in range(40)]
     check_one_at_a_time(play)
     assert {begun.pid, waiting.pid} == {pid for pid, _ in turns(play)}
+
+
+async def test_a_server_that_is_killed_soon_after_the_start_is_followed(
+    transfers: Transfers, server: ServerMaker, state: Path, play: Path
+) -> None:
+    assert USUAL.guard_after_s <= 0.2
+    begun = server(pretend(play, pieces=40), guard_after_s=USUAL.guard_after_s)
+    await until(lambda: holder(Records(state).guard_file(begun.task_id)), "a guardian that may not have signed yet")
+    begun.kill()
+    done = await transfers.check(begun.task_id, wait_s=20)
+    assert (done.status, done.pid != begun.pid) == (COMPLETED, True)
+    check_one_at_a_time(play)
 
 
 @pytest.mark.parametrize("guard_after_s", [0.05, 60], ids=["with a guardian", "before there is one"])

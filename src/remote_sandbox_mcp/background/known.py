@@ -18,6 +18,7 @@ from ..core.watch import Status, Watch
 if TYPE_CHECKING:
     from ..store.database import Database
     from ..store.jobs import JobRecord, JobRecords
+    from ..store.runs import RunRecords
     from ..store.watches import Watches
 
 
@@ -41,6 +42,12 @@ class Known:
         from ..store.jobs import JobRecords
 
         return JobRecords(self._database)
+
+    @functools.cached_property
+    def runs(self) -> RunRecords:
+        from ..store.runs import RunRecords
+
+        return RunRecords(self._database)
 
     async def close(self) -> None:
         if "_database" in self.__dict__:

@@ -6,13 +6,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..core.job import JobSeen, JobStarted
+from ..core.job import JobSeen, JobStarted, JobState
 from ..core.port import DeployOrder
 from ..core.supervision import WatchOrder
 
 if TYPE_CHECKING:
     from ..store.jobs import JobRecord
 
+# What an entry of the list of jobs is.
+JOB, COMMAND = "job", "command"
 # Sees to it that the watchdog runs; says why it does not, or nothing.
 Ensure = Callable[[], Awaitable[str]]
 
@@ -53,21 +55,36 @@ class Which:
 
 @dataclass(frozen=True)
 class Sight:
-    """A job of a list: as its machine sees it, as it was written down, or both; `trouble` where nobody answered."""
+    """A job of a list: as its machine sees it, as it was written down, or both; `trouble` where nobody answered.
+
+    `kind` tells jobs from commands of exec_bash that outlasted their call.
+    """
 
     sandbox: str
     seen: JobSeen | None = None
     record: JobRecord | None = None
     trouble: str = ""
+    kind: str = JOB
 
     @property
     def state(self) -> str:
-        if self.trouble:
-            return "unknown"
-        if self.seen:
+        if self.seen and (not self.trouble or self.seen.state is JobState.ENDED):
             return self.seen.state.value
-        # The machine has answered, and knows nothing of it any more.
+        # An end that was seen once is true for ever, whether or not the machine answers or still knows of it.
         return self.record.state if self.record and self.record.ended else "unknown"
+
+    @property
+    def id(self) -> str:
+        """The name that a job has wherever it is seen from."""
+        if self.seen:
+            return self.seen.job_id or f"{self.sandbox}:{self.seen.session}"
+        return self.record.job_id if self.record else ""
+
+    @property
+    def worth(self) -> tuple[bool, bool]:
+        """Of two entries of the same job, the greater is shown: seen now, and under the name it was started with."""
+        named = self.record is not None and self.record.sandbox == self.sandbox
+        return self.seen is not None and not self.trouble, named
 
     @property
     def began(self) -> float:

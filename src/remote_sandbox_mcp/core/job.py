@@ -179,6 +179,9 @@ class JobSeen:
     survivors: tuple[int, ...] = ()
     # Not started by us: a session of tmux that somebody made.
     foreign: bool = False
+    # Why this is what was written down at some time, and not what its machine says now.
+    recalled: str = ""
+    recalled_at: float = 0.0
 
     @property
     def is_running(self) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.disposable import Disposable, Limits
-from ..core.journal import Entry
 from .results import lean, sentence
+
+if TYPE_CHECKING:
+    from ..store.runs import RunRecord
 
 
 def disposable_fields(made: Disposable) -> dict[str, Any]:
@@ -36,10 +38,11 @@ def stamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else ""
 
 
-def journal_text(entries: Sequence[Entry]) -> str:
+def log_text(records: Sequence[RunRecord]) -> str:
     """The last commands of a sandbox, oldest first."""
     parts = [
-        f"[{stamp(entry.at)}] {entry.outcome} after {entry.seconds:.1f} s\n$ {entry.command}\n{entry.tail}".rstrip()
-        for entry in entries
+        f"[{stamp(record.created)}] {record.outcome or record.state} after {record.seconds:.1f} s\n"
+        f"$ {record.command}\n{record.tail}".rstrip()
+        for record in records
     ]
-    return "\n\n".join(parts) or "nothing was run here by this server"
+    return "\n\n".join(parts) or "nothing was run here lately"

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from ..background import Begun, Sight
+from ..background.values import COMMAND
 from ..core.job import Checkpoint, JobSeen, JobState, JobUsage, JobWaited
 from ..core.output import harmless
 from ..core.watch import Event, Watch
@@ -33,11 +34,13 @@ def seen_fields(seen: JobSeen) -> dict[str, Any]:
         fields["exit_code"] = seen.exit_code
     fields |= lean(signal=seen.signal, stopped=seen.ending == "stopped", error=_trouble(seen))
     fields |= lean(log_file=plain_text(seen.log_file), log_tail=harmless(seen.log).rstrip("\n"))
-    if seen.log_file:
+    if seen.log_file and not seen.recalled:
         fields |= {"log_cursor": seen.cursor, "log_bytes": seen.log_size}
-    if seen.is_running:
+    if seen.is_running and not seen.recalled:
         fields |= {"silent_s": round(seen.silent_s, 1), "running_s": round(seen.seconds, 1)}
     fields |= lean(checkpoint=seen.checkpoint and checkpoint_fields(seen.checkpoint))
+    if seen.recalled:
+        fields |= {"connection_error": sentence(seen.recalled)} | lean(last_seen_ts=round(seen.recalled_at, 3) or None)
     return fields | lean(usage=seen.usage and usage_fields(seen.usage), still_alive=list(seen.survivors))
 
 
@@ -80,16 +83,24 @@ def seen_text(seen: JobSeen) -> str:
     if seen.is_running:
         first = f"running for {seen.seconds:.0f} s"
     elif seen.state is JobState.ENDED:
-        first = f"ended with exit code {seen.exit_code}" + (f" ({seen.signal})" if seen.signal else "")
+        first = _end_text(seen)
     else:
         first = _trouble(seen)
+    if seen.recalled:
+        first += f" (as it was seen last; {sentence(seen.recalled)})"
     return "\n".join(filter(None, (first, harmless(seen.log).rstrip("\n"))))
+
+
+def _end_text(seen: JobSeen) -> str:
+    if seen.exit_code is None:
+        return "stopped" if seen.ending == "stopped" else "ended; its exit code is not known"
+    return f"ended with exit code {seen.exit_code}" + (f" ({seen.signal})" if seen.signal else "")
 
 
 def sight_fields(sight: Sight) -> dict[str, Any]:
     """One job of a list."""
     seen, record = sight.seen, sight.record
-    fields: dict[str, Any] = {"sandbox": sight.sandbox}
+    fields: dict[str, Any] = {"sandbox": sight.sandbox} | lean(kind=sight.kind if sight.kind == COMMAND else "")
     if seen is not None:
         fields |= {"tmux_session": seen.session, "status": sight.state}
         fields |= lean(exit_code=seen.exit_code, signal=seen.signal, log_file=plain_text(seen.log_file))

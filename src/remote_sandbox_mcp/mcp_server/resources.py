@@ -9,7 +9,7 @@ from mcp.server.mcpserver.exceptions import ResourceError
 
 from ..core.errors import SandboxError
 from ..core.invisible import visible
-from .containers import disposable_fields, journal_text
+from .containers import disposable_fields, log_text
 from .results import sandbox_fields, sentence
 from .server import SandboxServer
 from .tools.sandboxes import active_sandbox
@@ -44,9 +44,9 @@ def offer(server: SandboxServer) -> None:
 
     @server.resource("sandbox://{id}/logs", title="What was run in a sandbox", mime_type=TEXT)
     async def logs(id: str) -> str:
-        """The last commands that this server ran there, and the end of what they printed."""
+        """The last commands that were run there by the user's servers, and the end of what they printed."""
         try:
-            return visible(journal_text(app.journal.of(app.fleet.member(id).name)))
+            return visible(log_text(await app.background.commands.latest(app.fleet.member(id))))
         except SandboxError as problem:
             raise ResourceError(sentence(problem)) from None
 

@@ -135,16 +135,17 @@ class PullShape(SyncShape, total=False):
     downloaded_files: int
 
 
-class TransferShape(TypedDict):
+class TransferShape(TypedDict, total=False):
     task_id: str
     status: str
-    running: NotRequired[bool]
-    pending: NotRequired[bool]
-    stale: NotRequired[bool]
-    progress: NotRequired[dict[str, Any]]
-    result: NotRequired[dict[str, Any]]
-    error: NotRequired[str]
-    log_tail: NotRequired[str]
+    running: bool
+    pending: bool
+    stale: bool
+    progress: dict[str, Any]
+    result: dict[str, Any]
+    error: str
+    log_tail: str
+    tasks: list[dict[str, Any]]
 
 
 class CancelledShape(TypedDict):

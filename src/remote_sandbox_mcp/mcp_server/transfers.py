@@ -79,6 +79,14 @@ def transfer_fields(transfer: Transfer, stale: bool) -> dict[str, Any]:
     return fields | lean(stale=stale) | _news(transfer)
 
 
+def listed_fields(transfer: Transfer, stale: bool) -> dict[str, Any]:
+    """One transfer of a list: what it moves, and how far it is; what came of it is told when it is asked for alone."""
+    order, fields = transfer.order, transfer_fields(transfer, stale)
+    places = {"source": plain_text(str(order.source)), "target": plain_text(str(order.target))}
+    times = lean(started_ts=round(transfer.created, 3), ended_ts=round(transfer.ended, 3) or None)
+    return {key: value for key, value in fields.items() if key != "result"} | places | times
+
+
 def _news(transfer: Transfer) -> dict[str, Any]:
     headway = transfer.headway if not transfer.is_over else None
     result = outcome_fields(transfer.outcome, transfer.order) if transfer.outcome else None

@@ -85,6 +85,10 @@ class JobRecords:
         """Newest first."""
         return self._select("list", sandbox=sandbox, state=state, limit=limit)
 
+    def of(self, job_ids: Iterable[str]) -> tuple[JobRecord, ...]:
+        """Those with these ids."""
+        return self._select("of", job_ids=json.dumps(list(job_ids)))
+
     def apps(self) -> tuple[JobRecord, ...]:
         """Those that are apps and have not been seen to end, newest first."""
         return self._select("apps")

@@ -15,6 +15,9 @@ ORDER BY created DESC, rowid DESC LIMIT 1;
 SELECT * FROM jobs WHERE (:sandbox IS NULL OR sandbox = :sandbox) AND (:state IS NULL OR state = :state)
 ORDER BY created DESC, rowid DESC LIMIT :limit;
 
+-- name: of
+SELECT * FROM jobs WHERE job_id IN (SELECT value FROM json_each(:job_ids));
+
 -- name: apps
 SELECT * FROM jobs WHERE state IN ('starting', 'running') AND json_extract(wanted, '$.app.port') IS NOT NULL
 ORDER BY created DESC, rowid DESC;

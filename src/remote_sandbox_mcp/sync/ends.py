@@ -16,6 +16,7 @@ from ..core.transfer import DEFAULT_EXCLUDES, Order, Place
 from ..core.tree import MOST_BYTES, Tree, TreeReader, is_name
 from .batches import names_of
 from .lanes import Lanes
+from .large import place_stem
 
 # A line this slow is worth a compressed listing, and more than two lanes.
 LONG_S = 0.004
@@ -100,9 +101,13 @@ class End:
     async def ask(self, verb: str, raw: bytes = b"", **order: Any) -> Reply:
         return await self.lane.begin(verb, raw, **order)
 
-    async def scan(self, order: Order, path: str = "") -> Tree:
-        """What is there, without what is left out. Raises FileProblem, Unreachable."""
+    async def scan(self, order: Order, path: str = "", beside: bytes = b"") -> Tree:
+        """What is there, without what is left out; with `beside`, also what transfers have left beside a file.
+
+        Raises FileProblem, Unreachable.
+        """
         reader = TreeReader(str(self.place))
+        more: dict[str, Any] = {"beside": beside.decode()} if beside else {}
         reply = await self.lane.begin(
             "scan",
             heard=reader.feed,
@@ -112,6 +117,7 @@ class End:
             watched=list(DEFAULT_EXCLUDES) if order.default_excludes else [],
             gitignore=order.respect_gitignore,
             squeeze=self.is_far,
+            **more,
             **self._exactly(),
         )
         return reader.finish(reply.end)
@@ -191,7 +197,8 @@ class Ends:
             self.target.sieve.check_file(path)
         self.target.root, target_name = posixpath.split(path)
         self.source.name, self.target.name = _bytes(real_name), _bytes(target_name)
-        target = await self.target.scan(self.order, path)
+        # What an earlier transfer of this file has left, perhaps of another version, lies beside it.
+        target = await self.target.scan(self.order, path, beside=place_stem(b"\0" + self.target.name))
         if target.kind == "dir":
             raise FileProblem(f"{path} is a folder, but {self.source.place} is a file", "is_dir")
         entry = self.source.name + b"\0"

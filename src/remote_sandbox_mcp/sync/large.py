@@ -42,6 +42,11 @@ class Chunks(Protocol):
     def put(self, key: bytes, blob: bytes) -> None: ...
 
 
+def place_stem(place: bytes) -> bytes:
+    """How the keys begin of all versions of a file at one place: a partial file tells by it what it was to become."""
+    return hashlib.sha256(place).hexdigest()[:8].encode()
+
+
 class LargeFile:
     """The way of one large file to its target."""
 
@@ -58,8 +63,9 @@ class LargeFile:
         self.where = where
         self.raw = item.folder + b"\0" + item.name
         self.size = item.meta.size
-        facts = f"{self.size}:{item.meta.mtime}:".encode() + item.folder + b"\0" + target_name
-        self.key = hashlib.sha256(facts).hexdigest()[:24].encode()
+        place = item.folder + b"\0" + target_name
+        facts = f"{self.size}:{item.meta.mtime}:".encode() + place
+        self.key = place_stem(place) + hashlib.sha256(facts).hexdigest()[:16].encode()
         self.target_raw = item.folder + b"\0" + target_name + b"\0" + self.key
         self.counted = 0
         self.partial = b""

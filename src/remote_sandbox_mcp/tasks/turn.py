@@ -20,7 +20,8 @@ from .records import Records
 class Times:
     """When a transfer that is not done gets a guardian, and when it is left to that."""
 
-    guard_after_s: float = 1.0
+    # Soon: one whose server is killed before that is taken over by nobody. Most small ones are done by then.
+    guard_after_s: float = 0.1
     pass_on_after_s: float = 15.0
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from ...app import Report
 from ...background import Wanted, Which
-from ...background.values import Ensure
+from ...background.values import COMMAND, Ensure
 from ...core.command import RUN_ID, Running
 from ...core.errors import BadArgument
 from ...core.job import JobWait
@@ -188,10 +188,10 @@ def list_tasks(server: SandboxServer) -> Any:
         status: Annotated[Literal["", "running", "ended", "gone", "unknown"], Field(description="Default: all")] = "",
         limit: Annotated[int, Field(ge=1, le=1000)] = 50,
     ) -> Annotated[CallToolResult, JobsShape]:
-        """Every job, newest first, also those that another computer or an earlier conversation started."""
+        """Every job, and command that outlasted exec_bash, newest first, also of earlier conversations."""
         sights = await server.app.background.list(sandbox=sandbox_name, state=status, limit=limit)
         tasks = [sight_fields(sight) for sight in sights]
-        lines = [f"{task['status']}: {task['tmux_session']} on {task['sandbox']}" for task in tasks]
+        lines = [f"{task['status']}: {task['tmux_session']} on {task['sandbox']}{of_exec(task)}" for task in tasks]
         return reply({"tasks": tasks}, "\n".join(lines) or "no jobs")
 
     return list_background_tasks
@@ -215,6 +215,10 @@ def send_input(server: SandboxServer) -> Any:
         return reply({"status": "sent", "tmux_session": session}, "sent")
 
     return send_background_input
+
+
+def of_exec(task: dict[str, Any]) -> str:
+    return " (a command of exec_bash)" if task.get("kind") == COMMAND else ""
 
 
 def cursor(given: int) -> int | None:

@@ -15,7 +15,15 @@ from ..reporting import Reporting
 from ..results import lean, reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import CancelledShape, PullShape, PushShape, TransferShape
-from ..transfers import cancelled_fields, headway_text, outcome_fields, preview_fields, started_fields, transfer_fields
+from ..transfers import (
+    cancelled_fields,
+    headway_text,
+    listed_fields,
+    outcome_fields,
+    preview_fields,
+    started_fields,
+    transfer_fields,
+)
 
 SYNC = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 ASK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
@@ -24,6 +32,7 @@ END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hi
 # A transfer that is done within a moment needs no second call.
 MOMENT_S = 3.0
 LONGEST_WAIT_S = 55.0
+LISTED = 20
 
 LocalPath = Annotated[str, Field(description="On the user's machine")]
 RemotePath = Annotated[str, Field(description="gpu1:/path names another sandbox")]
@@ -142,13 +151,17 @@ def push_in_background(server: SandboxServer) -> Any:
 
 def check_task(server: SandboxServer) -> Any:
     async def check_file_transfer_task(
-        task_id: TaskId,
+        task_id: Annotated[str, Field(description="Default: list the latest")] = "",
         last_n_lines: Annotated[int, Field(description="Of its log, default 20", ge=0, le=1000)] = 20,
         wait_s: Annotated[float, Field(description="Wait so long for its end, at most 55")] = 0,
     ) -> Annotated[CallToolResult, TransferShape]:
         """How far a transfer is, or what came of it. Use wait_s instead of asking again and again."""
         within("wait_s", wait_s, 0, LONGEST_WAIT_S)
         transfers = server.app.copies.transfers
+        if not task_id:
+            tasks = [listed_fields(each, await transfers.is_stale(each)) for each in await transfers.list(LISTED)]
+            lines = [f"{task['task_id']} {task['status']}: {task['source']} to {task['target']}" for task in tasks]
+            return reply({"tasks": tasks}, "\n".join(lines) or "no transfers")
         transfer = await transfers.check(task_id, wait_s=wait_s)
         stale = await transfers.is_stale(transfer)
         fields = transfer_fields(transfer, stale) | lean(log_tail="\n".join(transfers.log_tail(transfer, last_n_lines)))

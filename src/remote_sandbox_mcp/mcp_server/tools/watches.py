@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ...background import Which
 from ...config import paths
-from ...core.errors import ConnectError, LostContact
+from ...core.errors import ConnectError, LostContact, UnknownSandbox
 from ...core.output import harmless
 from ...core.supervision import WatchOrder
 from ..jobs import checkpoint_fields, event_fields, seen_fields, watch_fields
@@ -182,8 +182,10 @@ def get_progress(server: SandboxServer) -> Any:
             return reply(fields, watch.last_summary)
         try:
             seen = await server.app.background.watching.look_at(watch, lines=log_lines)
-        except (ConnectError, LostContact) as problem:
-            return reply(fields | {"connection_error": sentence(problem)}, sentence(problem))
+        except (ConnectError, LostContact, UnknownSandbox) as problem:
+            # What the watchdog saw last is there, whether or not its machine can be asked.
+            told = fields | lean(log_tail=watch.last_log_tail) | {"connection_error": sentence(problem)}
+            return reply(told, f"{watch.last_summary} ({sentence(problem)})")
         live = {key: value for key, value in seen_fields(seen).items() if key not in ("log_tail", "checkpoint")}
         fields |= {"live": live} | lean(log_tail=harmless(seen.log).rstrip("\n"))
         if seen.checkpoint:
@@ -199,10 +201,15 @@ def read_log(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, ProgressShape]:
         """The end of a watched job's log."""
         watch = await server.app.background.watching.get(watch_id)
-        seen = await server.app.background.watching.look_at(watch, lines=last_n_lines)
+        fields: dict[str, Any] = {"watch": {"id": watch.id, "status": watch.status.value}}
+        try:
+            seen = await server.app.background.watching.look_at(watch, lines=last_n_lines)
+        except UnknownSandbox as problem:
+            kept = "\n".join(watch.last_log_tail.splitlines()[-last_n_lines:])
+            told = fields | lean(log_tail=kept) | {"connection_error": sentence(problem)}
+            return reply(told, f"{kept}\n({sentence(problem)})")
         text = harmless(seen.log).rstrip("\n")
-        fields = {"watch": {"id": watch.id, "status": watch.status.value}} | lean(log_tail=text)
-        return reply(fields, text)
+        return reply(fields | lean(log_tail=text), text)
 
     return read_background_watch_log
 
@@ -213,8 +220,13 @@ def read_checkpoint(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, ProgressShape]:
         """A watched job's checkpoint as it is now."""
         watch = await server.app.background.watching.get(watch_id)
-        seen = await server.app.background.watching.look_at(watch, lines=1)
         fields: dict[str, Any] = {"watch": {"id": watch.id, "status": watch.status.value}}
+        try:
+            seen = await server.app.background.watching.look_at(watch, lines=1)
+        except UnknownSandbox as problem:
+            kept = lean(text=watch.last_checkpoint[-max_bytes:])
+            told = fields | lean(checkpoint=kept or None) | {"connection_error": sentence(problem)}
+            return reply(told, f"{kept.get('text', 'it has no checkpoint')} ({sentence(problem)})")
         if seen.checkpoint:
             found = checkpoint_fields(seen.checkpoint, watch.policy.checkpoint_format)
             fields["checkpoint"] = found | lean(text=str(found.get("text", ""))[-max_bytes:])

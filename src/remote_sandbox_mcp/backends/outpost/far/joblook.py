@@ -150,9 +150,21 @@ def ask_checkpoint(command: str, cwd: str) -> "tuple[bytes, float]":
 
 
 def members_of(known: "dict[str, Any]", lookout: Lookout) -> "list[int]":
-    """The job's processes: all that descends from its keeper, or that has its name in its environment."""
+    """The job's processes: all that descends from its keeper, or that has its name in its environment.
+
+    Those of a session that is not ours are its panes and what descends from them.
+    """
+    if known.get("foreign"):
+        return with_descendants(known.get("panes", []), lookout)
     below = lookout.below(int(known["begun"].get("keeper", 0)))
     return below or lookout.members(str(known["order"].get("id", "")))
+
+
+def with_descendants(pids: "list[int]", lookout: Lookout) -> "list[int]":
+    found = list(pids)
+    for pid in pids:
+        found.extend(lookout.below(pid))
+    return sorted(set(found))
 
 
 def measure(known: "dict[str, Any]", lookout: Lookout) -> "dict[str, Any]":

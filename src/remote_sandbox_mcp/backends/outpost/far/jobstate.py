@@ -8,7 +8,7 @@ from .family import read_parents
 from .files import Refused, open_regular
 from .jobplace import find_job, newest_of, session_elsewhere
 from .jobrecord import find_cookies, keeper_lives, read_begun, read_json
-from .jobtools import has_tmux_session
+from .jobtools import has_tmux_session, tmux_panes
 from .place import ELSEWHERE, boot_id, is_elsewhere, to_bytes, to_path, to_text
 
 MYPY = False
@@ -37,7 +37,10 @@ class Lookout:
         return self.cookies.get(job_id, [])
 
     def below(self, keeper: int) -> "list[int]":
-        """The processes that descend from a keeper."""
+        """The processes that descend from a keeper, or from another process that is known."""
+        if keeper <= 0:
+            # All processes descend from number 0.
+            return []
         if self.children is None:
             self.children = {}
             for pid, parent in (read_parents() or {}).items():
@@ -123,8 +126,9 @@ def foreign_state(look: "dict[str, Any]") -> "dict[str, Any]":
     session, log = str(look.get("session", "")), str(look.get("log_file", ""))
     known: "dict[str, Any]" = {"order": {"session": session, "log": to_text(to_path(log)) if log else ""}}
     known.update(foreign=True, begun={})
-    if session and has_tmux_session(to_bytes(session)):
-        return dict(known, state="running")
+    panes, made = tmux_panes(to_bytes(session)) if session else ([], 0.0)
+    if panes or (session and has_tmux_session(to_bytes(session))):
+        return dict(known, state="running", panes=panes, begun={"started": made} if made else {})
     last = read_last(to_path(log)) if log else None
     other = session_elsewhere(session)
     if other and not (last and LAST_LINE.search(last)):

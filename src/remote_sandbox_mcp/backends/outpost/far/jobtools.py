@@ -75,6 +75,18 @@ def has_tmux_session(session: bytes) -> bool:
         return False
 
 
+def tmux_panes(session: bytes) -> "tuple[list[int], float]":
+    """The processes of a session's panes, and when the session was made; nothing where there is no such session."""
+    try:
+        # With the colon it is the name of a session; without one tmux may take that of another session for it.
+        said = tmux_call("list-panes", "-s", "-t", b"=" + session + b":", "-F", "#{pane_pid} #{session_created}")
+    except OSError:
+        return [], 0.0
+    rows = [line.split() for line in said.text.splitlines()] if said.code == 0 else []
+    whole = [row for row in rows if len(row) == 2 and row[0].isdigit() and row[1].isdigit()]
+    return [int(pid) for pid, _ in whole], float(whole[0][1]) if whole else 0.0
+
+
 def tmux_server() -> int:
     """The pid of the user's tmux server, 0 for none."""
     said = tmux_call("display-message", "-p", "#{pid}")

@@ -6,7 +6,7 @@ import signal
 import time
 
 from .files import Refused, open_regular
-from .joblook import describe_job, list_jobs, look_at_jobs
+from .joblook import describe_job, list_jobs, look_at_jobs, with_descendants
 from .jobrecord import JOB_STOP_MARK, birth_of, is_same_process, is_told_to_stop, write_end, write_json
 from .jobstart import start_job
 from .jobstate import Lookout, find_state, foreign_state, job_state, wanted_job
@@ -149,8 +149,7 @@ def stop_job(order: "dict[str, Any]", raw: bytes, request: int, listener: Listen
         await_session_end(known)
         known = job_state(known["folder"])
     elif known["state"] == "running":
-        end_session(str(look["session"]))
-        known = foreign_state(look)
+        known = end_session(look, known, deadline, grace)
     answer = describe_job(look, known, Lookout(), request, listener)
     listener.send(json_frame(END, request, {"jobs": [answer]}))
 
@@ -206,17 +205,29 @@ def await_session_end(known: "dict[str, Any]") -> None:
         time.sleep(0.02)
 
 
-def end_session(session: str) -> None:
-    """Somebody else's session: its processes are hung up, then killed with it."""
-    name = to_bytes(session)
-    listed = tmux_call("list-panes", "-s", "-t", b"=" + name, "-F", "#{pane_pid}").text.split()
-    pids = [int(word) for word in listed if word.isdigit()]
+def end_session(look: "dict[str, Any]", known: "dict[str, Any]", deadline: float, grace: float) -> "dict[str, Any]":
+    """Somebody else's session: its processes are hung up, and those that stay are killed after the grace."""
+    pids = with_descendants(known.get("panes", []), Lookout())
     births = {pid: birth_of(pid) for pid in pids}
-    tmux_call("kill-session", "-t", b"=" + name)
-    deadline = time.monotonic() + 3.0
-    while time.monotonic() < deadline and any(is_same_process(pid, births[pid]) for pid in pids):
+    session = to_bytes(str(look["session"]))
+    tmux_call("kill-session", "-t", b"=" + session)
+    kill_at = min(time.monotonic() + grace, deadline - 3.0)
+    left = still_alive(births)
+    while left and time.monotonic() < deadline:
+        if time.monotonic() >= kill_at:
+            strike_all(left, signal.SIGKILL)
         time.sleep(0.05)
-    strike_all([pid for pid in pids if is_same_process(pid, births[pid])], signal.SIGKILL)
+        left = still_alive(births)
+    seen = foreign_state(look)
+    if left or seen["state"] == "running":
+        return dict(seen, state="running", survivors=left)
+    # Its log may tell its exit code; otherwise nobody knows one, but that it ended is certain.
+    told = {"exit": seen.get("exit"), "signal": "", "ending": "stopped", "reason": None, "ended": time.time()}
+    return dict(known, state="ended", survivors=[], **told)
+
+
+def still_alive(births: "dict[int, int]") -> "list[int]":
+    return [pid for pid, birth in births.items() if is_same_process(pid, birth)]
 
 
 # Typing

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import itertools
 import os
 import re
 import stat
@@ -30,6 +31,9 @@ OURS = b".remote-sandbox-"
 ONGOING = re.compile(rb"\.remote-sandbox-sync-([0-9a-f]+)-(\d+)-(\d+)-\d+\Z")
 PARTIAL = b".remote-sandbox-part-"
 FOREIGN_S = 3600
+RESUMED_S = 7 * 86400
+# How many entries of the folder around a single file are looked at.
+MOST_BESIDE = 100000
 SKIPPED = {
     stat.S_IFIFO: "a fifo",
     stat.S_IFSOCK: "a socket",
@@ -247,6 +251,8 @@ def scan(order: "dict[str, Any]", send: "Callable[[bytes], None]") -> "dict[str,
         exact = order.get("exact")
         found = os.stat(survey.root) if exact is None else stat_exactly(survey.root, exact)
         survey.fields["meta"] = to_text(meta_of(found))
+    if order.get("beside") and survey.fields["kind"] in ("file", "missing"):
+        survey.look_beside(to_bytes(str(order["beside"])))
     return survey.result()
 
 
@@ -388,6 +394,17 @@ class Survey:
         if len(self.leftovers) < MOST_LEFTOVERS:
             self.leftovers.append(to_text(path))
 
+    def look_beside(self, stem: bytes) -> None:
+        """What earlier transfers have left in the folder of a single file: of that file, or too old to be resumed."""
+        try:
+            with os.scandir(os.path.dirname(self.root)) as found:
+                ours = [entry for entry in itertools.islice(found, MOST_BESIDE) if entry.name.startswith(OURS)]
+        except OSError:
+            return
+        for entry in ours:
+            if is_of_no_use(entry.name, entry.stat(follow_symlinks=False).st_mtime, stem):
+                self.note_leftover(entry.name)
+
     def result(self) -> "dict[str, Any]":
         more = {"hits": sorted(map(to_text, self.hits)), "leftovers": self.leftovers, "gitignores": self.gitignores}
         return dict(self.fields, **more, **self.problems.fields())
@@ -437,6 +454,11 @@ def is_abandoned(name: bytes, found: os.stat_result) -> bool:
         return not is_process(pid, start)
     # Its own time may be that of the file which it is to become.
     return time.time() - found.st_ctime > FOREIGN_S
+
+
+def is_of_no_use(name: bytes, mtime: float, stem: bytes) -> bool:
+    """Whether a sync of the file of that stem may remove it; that of another file may be resumed for a week."""
+    return not name.startswith(PARTIAL) or name.startswith(PARTIAL + stem) or time.time() - mtime > RESUMED_S
 
 
 def is_process(pid: str, start: str) -> bool:
