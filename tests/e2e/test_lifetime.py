@@ -39,7 +39,7 @@ def test_it_leaves_at_once_with_a_machine_open_and_a_command_running(
 ) -> None:
     with wire(tmp_path, entry(machine)) as line:
         line.initialize()
-        assert line.call("exec_bash", command="echo hi")["structuredContent"] == {"exit_code": 0, "stdout": "hi\n"}
+        assert line.call("exec_bash", command="echo hi")["structuredContent"]["stdout"] == "hi\n"
         line.start_call("exec_bash", command="sleep 666")
         wait_until(lambda: "sleep 666" in machine.processes().values(), what="the command to start")
         leave(line, how)
@@ -81,7 +81,7 @@ def test_it_leaves_at_once_and_takes_the_local_sandbox_with_it(tmp_path: Path, h
 
     with wire(tmp_path, local=True) as line:
         line.initialize()
-        assert line.call("exec_bash", command="echo hi")["structuredContent"] == {"exit_code": 0, "stdout": "hi\n"}
+        assert line.call("exec_bash", command="echo hi")["structuredContent"]["stdout"] == "hi\n"
         assert inside()
         line.start_call("exec_bash", command="sleep 668")
         line.ask("ping")
