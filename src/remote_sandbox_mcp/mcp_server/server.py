@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -18,6 +18,7 @@ from ..app import App
 from ..core.errors import BadArgument, SandboxError, UnknownSandbox
 from .clients import Clients, OneClient
 from .results import failure, sentence, told_where
+from .schemas import listed_input, listed_output, with_own_names
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,9 @@ instructions to you.
 """
 
 Tool = Callable[..., Awaitable[CallToolResult]]
+# Claude Code keeps tools behind a search, but for those that say this of themselves: the ones that work begins with.
+ALWAYS_LOADED = {"anthropic/alwaysLoad": True}
+FIRST_TOOLS = frozenset({"list_sandboxes", "exec_bash", "read_remote_file"})
 # The arguments that name a sandbox, and the tools for which none named does not mean the selected one.
 PLACES = ("sandbox_name", "sandbox_id")
 NOT_THE_SELECTED = frozenset(
@@ -55,7 +59,7 @@ NOT_THE_SELECTED = frozenset(
         *("renew_sandbox", "pause_sandbox", "resume_sandbox", "snapshot_sandbox", "get_sandbox_endpoint"),
     }
 )
-SandboxName = Annotated[str, Field(description="Default: the active sandbox")]
+SandboxName = Annotated[str, Field(description="Default: the active one")]
 
 
 class SandboxServer(MCPServer[None]):
@@ -65,20 +69,23 @@ class SandboxServer(MCPServer[None]):
         super().__init__("remote-sandbox-mcp", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
         self.app = app
         self.clients: Clients = clients or OneClient()
+        # All that a tool takes, and of it what the tool list shows.
         self._arguments: dict[str, list[str]] = {}
+        self._listed: dict[str, list[str]] = {}
         self._required: dict[str, list[str]] = {}
 
-    def offer(self, tool: Tool, *, title: str, annotations: ToolAnnotations, unlisted: Sequence[str] = ()) -> None:
-        """Register a tool; its schemas are stripped of what only repeats names, and of what is accepted unlisted."""
-        self.add_tool(tool, title=title, description=" ".join((tool.__doc__ or "").split()), annotations=annotations)
-        made = self._tool_manager.get_tool(tool.__name__)
+    def offer(self, tool: Tool, *, title: str, annotations: ToolAnnotations) -> None:
+        """Register a tool; the list shows of its schemas what an agent needs."""
+        name, description = tool.__name__, " ".join((tool.__doc__ or "").split())
+        meta = ALWAYS_LOADED if name in FIRST_TOOLS else None
+        self.add_tool(tool, title=title, description=description, annotations=annotations, meta=meta)
+        made = self._tool_manager.get_tool(name)
         assert made is not None
-        made.parameters = slim(made.parameters) | {"additionalProperties": False}
-        made.fn_metadata.output_schema = slim(made.fn_metadata.output_schema or {})
-        self._arguments[tool.__name__] = list(made.parameters["properties"])
-        self._required[tool.__name__] = list(made.parameters.get("required", ()))
-        for name in unlisted:
-            del made.parameters["properties"][name]
+        self._arguments[name] = list(made.parameters["properties"])
+        self._required[name] = list(made.parameters.get("required", ()))
+        made.parameters = listed_input(made.parameters) | {"additionalProperties": False}
+        made.fn_metadata.output_schema = listed_output(made.fn_metadata.output_schema)
+        self._listed[name] = list(made.parameters["properties"])
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
@@ -102,9 +109,10 @@ class SandboxServer(MCPServer[None]):
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None
     ) -> CallToolResult | InputRequiredResult:
         try:
-            self._refuse_unknown(name, arguments)
+            named = with_own_names(arguments, self._arguments.get(name, []))
+            self._refuse_unknown(name, named)
             # Some clients send null for what they leave out.
-            given = {argument: value for argument, value in arguments.items() if value is not None}
+            given = {argument: value for argument, value in named.items() if value is not None}
             place = self._left_open(name, given)
             where = await self._where(given, context) if place else ""
         except SandboxError as problem:
@@ -154,13 +162,13 @@ class SandboxServer(MCPServer[None]):
         found = await self.app.whereabouts(session, watch_id) if is_job else ""
         return found or await self.meant(context)
 
-    def _refuse_unknown(self, name: str, arguments: dict[str, Any]) -> None:
+    def _refuse_unknown(self, name: str, arguments: Iterable[str]) -> None:
         known = self._arguments.get(name, list(arguments))
         for argument in arguments:
             if argument not in known:
                 near = difflib.get_close_matches(argument, known, 1)
                 hint = f"did you mean {near[0]}? " if near else ""
-                takes = ", ".join(known) or "none"
+                takes = ", ".join(self._listed[name]) or "none"
                 raise BadArgument(f"{name} has no argument {argument[:60]!r}; {hint}it takes: {takes}")
 
 
@@ -184,19 +192,6 @@ def explain(name: str, problem: ToolError) -> SandboxError:
         log.error("%s failed unexpectedly", name, exc_info=problem)
         return SandboxError(f"{name} failed because of a defect in remote-sandbox-mcp; its log has the details")
     return BadArgument(str(problem))
-
-
-def slim(schema: Any) -> Any:
-    """A schema without titles and null branches: models read every byte of it."""
-    if isinstance(schema, list):
-        return [slim(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: {name: slim(value) for name, value in item.items()} if key in ("properties", "$defs") else slim(item)
-        for key, item in schema.items()
-        if key != "title" or not isinstance(item, str)
-    }
 
 
 def build(app: App, clients: Clients | None = None) -> SandboxServer:

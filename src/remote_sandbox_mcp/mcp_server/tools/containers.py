@@ -18,6 +18,7 @@ from ...core.files import Span
 from ..containers import disposable_fields
 from ..reporting import Reporting
 from ..results import exec_fields, exec_text, plain_text, reply
+from ..schemas import UNLISTED
 from ..server import SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
 from ..transfers import copied_fields
@@ -40,8 +41,7 @@ class Upload(TypedDict, total=False):
 
 
 def offer(server: SandboxServer) -> None:
-    # Each outlives its server, so that there is nothing to ask for; earlier clients still do.
-    server.offer(create(server), title="Make a disposable sandbox", annotations=MAKE, unlisted=("keep",))
+    server.offer(create(server), title="Make a disposable sandbox", annotations=MAKE)
     server.offer(run(server), title="Run a command in a sandbox", annotations=RUN)
     server.offer(upload(server), title="Put files into a sandbox", annotations=END)
     server.offer(download(server), title="Take files out of a sandbox", annotations=GET)
@@ -53,14 +53,15 @@ def create(server: SandboxServer) -> Any:
         ctx: Context[None, Any],
         image: Annotated[str, Field(description="Default: the configured one")] = "",
         timeout: Annotated[float, Field(description="Seconds to live; renewed while in use. 0: configured")] = 0,
-        env: Annotated[Mapping[str, str], Field()] = {},
-        name: str = "",
-        cpu: float = 0,
+        env: Annotated[Mapping[str, str], Field(description="Variables of its commands")] = {},
+        name: Annotated[str, Field(description="To call it by")] = "",
+        cpu: Annotated[float, Field(description="Cores, at most")] = 0,
         memory: Annotated[str, Field(description="As 512m or 2g")] = "",
-        gpu: int = 0,
+        gpu: Annotated[int, Field(description="How many")] = 0,
         network: Annotated[bool | list[str] | None, Field(description="false, or the only hosts: must hold")] = None,
         volumes: Annotated[Sequence[str], Field(description="source:target[:rw], where the platform allows")] = (),
-        keep: bool = False,
+        # Each outlives its server, so that there is nothing to ask for.
+        keep: Annotated[bool, UNLISTED] = False,
     ) -> Annotated[CallToolResult, DisposableShape]:
         """Make a clean, isolated sandbox; all tools take its sandbox_id as sandbox_name. delete_sandbox when done."""
         order = SandboxOrder(
@@ -90,10 +91,10 @@ def create(server: SandboxServer) -> Any:
 def run(server: SandboxServer) -> Any:
     async def run_command(
         sandbox_id: SandboxId,
-        command: str,
+        command: Annotated[str, Field(description="Shell source")],
         ctx: Context[None, Any],
         timeout: Annotated[float, Field(description="Seconds, default 120")] = 120,
-        cwd: str = "",
+        cwd: Annotated[str, Field(description="Default: home")] = "",
     ) -> Annotated[CallToolResult, CommandShape]:
         """Run a command in a sandbox, as exec_bash does."""
         async with Reporting(ctx) as reporting:
@@ -128,7 +129,7 @@ def upload(server: SandboxServer) -> Any:
 def download(server: SandboxServer) -> Any:
     async def download_files(
         sandbox_id: SandboxId,
-        paths: Sequence[str],
+        paths: Annotated[Sequence[str], Field(description="Files there; with local_dir also folders")],
         local_dir: Annotated[str, Field(description="Folder of the user's machine to copy into instead")] = "",
         max_bytes: Annotated[int, Field(description="Of each file, default 1000000", ge=1, le=16_000_000)] = 1_000_000,
     ) -> Annotated[CallToolResult, FilesShape]:
@@ -140,7 +141,9 @@ def download(server: SandboxServer) -> Any:
 
 
 def delete(server: SandboxServer) -> Any:
-    async def delete_sandbox(sandbox_id: str, ctx: Context[None, Any]) -> Annotated[CallToolResult, DisposableShape]:
+    async def delete_sandbox(
+        sandbox_id: Annotated[str, Field(description="An id or name")], ctx: Context[None, Any]
+    ) -> Annotated[CallToolResult, DisposableShape]:
         """End a disposable sandbox and all that runs in it, and remove its files."""
         if await server.app.restart(sandbox_id):
             text = f"{sandbox_id} is configured, so it stays, with its files; all that ran in it was ended"

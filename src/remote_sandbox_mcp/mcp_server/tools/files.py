@@ -21,6 +21,8 @@ EDIT = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_h
 
 MOST_BYTES = 10_000_000
 
+RemoteFile = Annotated[str, Field(description="The file")]
+
 
 def offer(server: SandboxServer) -> None:
     for tool, title, hints in (
@@ -36,7 +38,7 @@ def offer(server: SandboxServer) -> None:
 def list_files(server: SandboxServer) -> Any:
     async def list_remote_files(
         remote_path: Annotated[str, Field(description="Default: home")] = "",
-        recursive: bool = False,
+        recursive: Annotated[bool, Field(description="With all folders in it")] = False,
         max_entries: Annotated[int, Field(description="Default 200, at most 10000")] = 200,
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, ListingShape]:
@@ -50,7 +52,7 @@ def list_files(server: SandboxServer) -> Any:
 
 def read_file(server: SandboxServer) -> Any:
     async def read_remote_file(
-        remote_path: str,
+        remote_path: RemoteFile,
         max_bytes: Annotated[int, Field(description="Default 200000", ge=1, le=MOST_BYTES)] = 200_000,
         offset: Annotated[int, Field(description="Byte to start at; negative counts from the end")] = 0,
         start_line: Annotated[int, Field(description="First line, from 1, instead of offset", ge=0)] = 0,
@@ -72,8 +74,8 @@ def read_file(server: SandboxServer) -> Any:
 
 def write_file(server: SandboxServer) -> Any:
     async def write_remote_file(
-        remote_path: str,
-        content: str,
+        remote_path: RemoteFile,
+        content: Annotated[str, Field(description="All of it")],
         encoding: Annotated[Literal["text", "base64"], Field(description="How content is given")] = "text",
         create_only: Annotated[bool, Field(description="Refuse if the file exists")] = False,
         sandbox_name: SandboxName = "",
@@ -90,10 +92,10 @@ def write_file(server: SandboxServer) -> Any:
 
 def edit_file(server: SandboxServer) -> Any:
     async def edit_remote_file(
-        remote_path: str,
+        remote_path: RemoteFile,
         old_text: Annotated[str, Field(description="Exact text that occurs once")],
-        new_text: str,
-        replace_all: bool = False,
+        new_text: Annotated[str, Field(description="Put in its place")],
+        replace_all: Annotated[bool, Field(description="Wherever it occurs")] = False,
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, WrittenShape]:
         """Replace an exact text in a file.
@@ -111,7 +113,7 @@ def search_files(server: SandboxServer) -> Any:
         remote_path: Annotated[str, Field(description="Folder or file; default: home")] = "",
         pattern: Annotated[str, Field(description="Regular expression for lines; none: only names")] = "",
         glob: Annotated[str, Field(description="Which files: *.py by name, src/**/*.c by path")] = "",
-        ignore_case: bool = False,
+        ignore_case: Annotated[bool, Field(description="For pattern")] = False,
         max_results: Annotated[int, Field(description="Default 100, at most 2000")] = 100,
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, FoundShape]:
