@@ -21,7 +21,7 @@ OTHER_NAMES = {
 
 def listed_input(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A tool's parameters without the unlisted ones. An empty default is left out: so may the argument be."""
-    slimmed = slim(schema)
+    slimmed: dict[str, Any] = slim(schema)
     listed = {name: item for name, item in slimmed["properties"].items() if not item.get(_MARK)}
     return slimmed | {"properties": {name: _without_empty_default(item) for name, item in listed.items()}}
 
@@ -58,7 +58,7 @@ def slim(schema: Any, shapes: Mapping[str, Any] | None = None) -> Any:
 def _says_nothing(key: str, item: Any) -> bool:
     """Titles repeat names; that numbers do not begin below 0 or 1 goes without saying, and an error says it."""
     if key == "minimum":
-        return -1 <= item <= 1
+        return bool(-1 <= item <= 1)
     return key == "$defs" or (key == "title" and isinstance(item, str)) or (key, item) == ("additionalProperties", True)
 
 

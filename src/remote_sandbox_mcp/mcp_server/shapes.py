@@ -75,7 +75,9 @@ class ListingShape(TypedDict):
 class ContentShape(TypedDict):
     size: int
     truncated: bool
-    content: str
+    # Not of an image, which is beside it; that has mime_type, width, height and, where it is not shown, a problem.
+    content: NotRequired[str]
+    mime_type: NotRequired[str]
     encoding: NotRequired[str]
     invisible_characters: NotRequired[int]
     offset: NotRequired[int]

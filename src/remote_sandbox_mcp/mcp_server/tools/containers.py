@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
@@ -14,8 +14,8 @@ from typing_extensions import TypedDict
 
 from ...core.disposable import Limits, SandboxOrder, Volume
 from ...core.errors import BadArgument
-from ...core.files import Span
 from ..containers import disposable_fields
+from ..images import Images, image_text, look
 from ..reporting import Reporting
 from ..results import exec_fields, exec_text, plain_text, reply
 from ..schemas import UNLISTED
@@ -27,6 +27,8 @@ from .exec import RUN, beats, patience
 MAKE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
 GET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
 END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
+
+USUAL_BYTES = 1_000_000
 
 SandboxId = Annotated[str, Field(description="An id or name, also of an SSH machine")]
 
@@ -131,11 +133,17 @@ def download(server: SandboxServer) -> Any:
         sandbox_id: SandboxId,
         paths: Annotated[Sequence[str], Field(description="Files there; with local_dir also folders")],
         local_dir: Annotated[str, Field(description="Folder of the user's machine to copy into instead")] = "",
-        max_bytes: Annotated[int, Field(description="Of each file, default 1000000", ge=1, le=16_000_000)] = 1_000_000,
+        max_bytes: Annotated[
+            int, Field(description="Of each file, default 1000000", ge=1, le=16_000_000)
+        ] = USUAL_BYTES,
+        encoding: Annotated[Literal["", "base64"], Field(description="base64: of images, too")] = "",
     ) -> Annotated[CallToolResult, FilesShape]:
-        """Take files out of a sandbox: as base64 or, with local_dir, copied (folders, too) without passing by you."""
-        done = [await take(server, sandbox_id, path, local_dir, max_bytes) for path in paths]
-        return reply({"files": done}, f"{len(done)} taken")
+        """Take files out of a sandbox: images are shown, others come as base64 or, with local_dir, all are copied
+        (folders, too) without passing by you."""
+        images = None if encoding else Images()
+        done = [await take(server, sandbox_id, path, local_dir, max_bytes, images) for path in paths]
+        lines = [f"{file['path']}: {image_text(file)}" for file in done if "mime_type" in file]
+        return reply({"files": done}, "\n".join((f"{len(done)} taken", *lines)), images=images.blocks if images else ())
 
     return download_files
 
@@ -168,11 +176,15 @@ async def put(server: SandboxServer, sandbox: str, file: Upload) -> dict[str, An
     return {"path": plain_text(path), "size": written.size}
 
 
-async def take(server: SandboxServer, sandbox: str, path: str, local_dir: str, most: int) -> dict[str, Any]:
+async def take(
+    server: SandboxServer, sandbox: str, path: str, local_dir: str, most: int, images: Images | None
+) -> dict[str, Any]:
     if local_dir:
         place, outcome = await server.app.copies.copy_out(path, local_dir, name=sandbox)
         return copied_fields(path, outcome) | {"local_path": place}
-    found = await server.app.read(path, Span(limit=most), name=sandbox)
+    found, image = await look(server.app, path, usual=USUAL_BYTES, limit=most, name=sandbox)
+    if image and images:
+        return {"path": plain_text(path)} | images.add(image, found)
     fields = {"path": plain_text(path), "size": found.size, "content": base64.b64encode(found.data).decode()}
     return fields | ({"truncated": True} if found.more else {})
 
