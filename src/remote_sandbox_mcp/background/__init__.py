@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,8 @@ from ..config.schema import Settings
 from ..core import check
 from ..core.errors import BadArgument, SandboxError
 from ..core.job import JobLook, JobSeen, JobWait, JobWaited, session_name
+from ..core.output import last_line
+from ..core.progress import Beat, Progress, silent
 from ..core.sandbox import Sandbox
 from ..fleet import Fleet, Member, unforeseen
 from .known import Known
@@ -30,6 +34,9 @@ __all__ = ["Background", "Begun", "Sight", "Wanted", "Which"]
 
 LIST_S = 12.0
 LONGEST_WAIT_S = 280.0
+# Between two looks at the log of a job that is waited for; the first comes soon.
+SOON_S, BEAT_S = 0.5, 2.0
+LAST_LINES, LAST_BYTES = 5, 4096
 
 
 class Background:
@@ -68,13 +75,19 @@ class Background:
         await self.known.note(record, seen)
         return seen
 
-    async def wait(self, which: Which, wait: JobWait, *, lines: int = 50, cursor: int | None = None) -> JobWaited:
+    async def wait(
+        self, which: Which, wait: JobWait, *, lines: int = 50, cursor: int | None = None, progress: Progress = silent
+    ) -> JobWaited:
         """Wait for a job's end, for a line of its log, or for silence."""
         check.within("timeout_s", wait.seconds, 0, LONGEST_WAIT_S)
         check.within("silence_s", wait.silence_s, 0, check.LONGEST_TIMEOUT_S)
         check.text_argument("until_pattern", wait.pattern, required=False)
         sandbox, look, record = await self.find(which)
-        waited = await sandbox.jobs.wait(replace(look, lines=lines, cursor=cursor), wait)
+        telling = asyncio.ensure_future(tell_last_line(sandbox, look, progress))
+        try:
+            waited = await sandbox.jobs.wait(replace(look, lines=lines, cursor=cursor), wait)
+        finally:
+            telling.cancel()
         await self.known.note(record, waited.seen)
         return waited
 
@@ -157,3 +170,17 @@ class Background:
 
     async def _ask_for_all(self, member: Member, limit: int) -> Sequence[JobSeen]:
         return await (await member.open()).jobs.list(limit)
+
+
+async def tell_last_line(sandbox: Sandbox, look: JobLook, progress: Progress) -> None:
+    """Tell what a job printed last, again and again until this is cancelled; trouble is left to whoever waits."""
+    if progress is silent:
+        return
+    begun, pause = time.monotonic(), SOON_S
+    look = replace(look, lines=LAST_LINES, cursor=None, most_bytes=LAST_BYTES)
+    while True:
+        await asyncio.sleep(pause)
+        with contextlib.suppress(SandboxError):
+            (seen,) = await sandbox.jobs.look([look])
+            progress(Beat(time.monotonic() - begun, seen.log_size, last_line(seen.log)))
+        pause = BEAT_S

@@ -11,13 +11,13 @@ from pydantic import Field
 from ...core.command import Running
 from ...core.port import DeployOrder
 from ...core.test_report import TestReport
-from ..reporting import Reporting
+from ..reporting import Reporting, beats
 from ..results import reply
 from ..server import SandboxServer
 from ..shapes import DeployedShape, ForwardShape, SuiteShape
 from ..suites import deployed_fields, forward_fields, report_fields, report_text, running_fields
 from .containers import GET, SandboxId
-from .exec import RUN, beats, patience
+from .exec import RUN, patience
 
 
 def offer(server: SandboxServer) -> None:
@@ -46,7 +46,7 @@ def run_suite(server: SandboxServer) -> Any:
                 path=path,
                 timeout_s=timeout,
                 patience_s=patience(server, ctx),
-                progress=beats(reporting, timeout),
+                progress=beats(reporting),
             )
         return told(report)
 
@@ -80,7 +80,7 @@ def deploy(server: SandboxServer) -> Any:
                 health_path=health_path,
                 timeout_s=min(timeout, patience(server, ctx)),
             )
-            deployed = await server.app.workshop.deploy(order, beats(reporting, timeout))
+            deployed = await server.app.workshop.deploy(order, beats(reporting))
         fields = deployed_fields(deployed)
         return reply(fields, f"{fields['status']}: {fields.get('url', '')}")
 

@@ -16,13 +16,13 @@ from ...core.disposable import Limits, SandboxOrder, Volume
 from ...core.errors import BadArgument
 from ..containers import disposable_fields
 from ..images import Images, image_text, look
-from ..reporting import Reporting
+from ..reporting import Reporting, beats
 from ..results import exec_fields, exec_text, plain_text, reply
 from ..schemas import UNLISTED
 from ..server import SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
 from ..transfers import copied_fields
-from .exec import RUN, beats, patience
+from .exec import RUN, patience
 
 MAKE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
 GET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
@@ -106,7 +106,7 @@ def run(server: SandboxServer) -> Any:
                 timeout_s=timeout,
                 name=sandbox_id,
                 patience_s=patience(server, ctx),
-                progress=beats(reporting, timeout),
+                progress=beats(reporting),
             )
         fields = {"stdout": "", "stderr": "", "duration": round(getattr(report.seen, "seconds", 0.0), 3)}
         return reply(fields | exec_fields(report), exec_text(report))

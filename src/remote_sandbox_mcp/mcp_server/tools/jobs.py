@@ -17,8 +17,11 @@ from ...background.values import Ensure
 from ...core.command import RUN_ID, Running
 from ...core.errors import BadArgument
 from ...core.job import JobWait
+from ...core.output import last_line
+from ...core.progress import Beat, Progress
 from ...core.supervision import WatchOrder
 from ..jobs import begun_fields, seen_fields, seen_text, sight_fields, waited_fields
+from ..reporting import Reporting, beats
 from ..results import exec_text, lean, reply, task_fields
 from ..schemas import UNLISTED
 from ..server import SandboxName, SandboxServer
@@ -160,11 +163,15 @@ def wait_for_task(server: SandboxServer) -> Any:
         if RUN_ID.match(tmux_session):
             if until_pattern or silence_s:
                 raise BadArgument("until_pattern and silence_s are for jobs; a command of exec_bash is awaited")
-            report, ended = await run_end(server, tmux_session, seconds, sandbox_name)
+            async with Reporting(ctx) as reporting:
+                report, ended = await run_end(server, tmux_session, seconds, sandbox_name, beats(reporting))
             return reply(task_fields(report, last_n_lines) | {"reason": ended}, exec_text(report))
         which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
         wait = JobWait(seconds=seconds, pattern=until_pattern, silence_s=silence_s)
-        waited = await server.app.background.wait(which, wait, lines=last_n_lines, cursor=cursor(log_cursor))
+        async with Reporting(ctx) as reporting:
+            waited = await server.app.background.wait(
+                which, wait, lines=last_n_lines, cursor=cursor(log_cursor), progress=beats(reporting)
+            )
         fields = waited_fields(waited) | lean(watch_id=watch_id or None)
         return reply(fields, f"{waited.why}: {seen_text(waited.seen)}")
 
@@ -230,15 +237,20 @@ def cursor(given: int) -> int | None:
     return None if given == NO_CURSOR else given
 
 
-async def run_end(server: SandboxServer, handle: str, seconds: float, name: str) -> tuple[Report, str]:
+async def run_end(
+    server: SandboxServer, handle: str, seconds: float, name: str, progress: Progress
+) -> tuple[Report, str]:
     """Wait for the end of a command that outlasted exec_bash."""
-    deadline = time.monotonic() + seconds
+    begun = time.monotonic()
+    deadline = begun + seconds
     while True:
         report = await server.app.check(handle, name=name)
         if not isinstance(report.seen, Running):
             return report, "ended"
         if time.monotonic() + PAUSE_S > deadline:
             return report, "timeout"
+        line = last_line((report.stdout.text or report.stderr.text).encode())
+        progress(Beat(time.monotonic() - begun, report.seen.stdout.total + report.seen.stderr.total, line))
         await asyncio.sleep(PAUSE_S)
 
 
