@@ -68,7 +68,7 @@ NOT_LOCAL = {
     "create_sandbox": {"env{}", "name", "memory", "network[]"},
     "run_command": {"sandbox_id", "command", "cwd"},
     "upload_files": {"sandbox_id", "files[].path", "files[].content", "files[].text"},
-    "download_files": {"sandbox_id", "paths[]"},
+    "download_files": {"sandbox_id", "paths[]", "encoding"},
     "delete_sandbox": {"sandbox_id"},
     "run_tests": {"sandbox_id", "command", "path", "tmux_session"},
     "deploy_app": {"sandbox_id", "command", "health_path", "cwd"},
