@@ -6,6 +6,8 @@ import asyncio
 import base64
 import math
 import re
+import time
+from itertools import pairwise
 
 import pytest
 from mcp import Client
@@ -189,15 +191,97 @@ async def test_what_a_command_prints_cannot_drive_a_terminal(tools: Caller, fake
     assert not {letter for letter in told if ord(letter) < 32 or 0x7F <= ord(letter) < 0xA0} - {"\n"}
 
 
-async def test_progress_carries_the_last_line(tools: Caller, fake: FakeSandbox) -> None:
-    beats: list[tuple[float, float | None, str | None]] = []
+class Heard:
+    """What a client hears of a call's progress, and when."""
 
-    async def listen(progress: float, total: float | None, message: str | None) -> None:
-        beats.append((progress, total, message))
+    def __init__(self) -> None:
+        self.at: list[float] = []
+        self.progress: list[float] = []
+        self.totals: set[float | None] = set()
+        self.messages: list[str | None] = []
 
-    fake.answers = {"build": Answer("one\ntwo\n", then=after(0.1, Answer("three\n")))}
-    await tools.call("exec_bash", command="build", timeout_s=30, progress=listen)
-    assert ("two", 30) in [(message, total) for _, total, message in beats]
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        self.at.append(time.monotonic())
+        self.progress.append(progress)
+        self.totals.add(total)
+        self.messages.append(message)
+
+    @property
+    def is_growing(self) -> bool:
+        return all(before < after for before, after in pairwise(self.progress))
+
+    @property
+    def shortest_pause(self) -> float:
+        return min((after - before for before, after in pairwise(self.at)), default=1.0)
+
+
+async def test_progress_carries_the_last_line_and_no_total(tools: Caller, fake: FakeSandbox) -> None:
+    heard = Heard()
+    fake.answers = {"build": Answer("one\ntw\u202eo\n", then=after(0.1, Answer("three\n")))}
+    await tools.call("exec_bash", command="build", timeout_s=30, progress=heard)
+    assert "tw\\u202eo" in heard.messages
+    # A client would show the timeout as what is to be done, and "8 %" of it.
+    assert heard.totals == {None}
+
+
+async def test_progress_comes_at_most_twice_a_second_with_the_newest_line(tools: Caller, fake: FakeSandbox) -> None:
+    heard = Heard()
+    answer = Answer("last\n")
+    for number in range(120):
+        answer = Answer(f"line {120 - number}\n", then=after(0.01, answer))
+    fake.answers = {"flood": answer}
+    await tools.call("exec_bash", command="flood", progress=heard)
+    assert 2 <= len(heard.messages) <= 8
+    assert heard.shortest_pause > 0.3
+    assert heard.is_growing
+    assert heard.messages[-1] not in ("line 1", "line 2")
+
+
+STEPS = "for i in 1 2 3 4 5 6; do echo step $i; sleep 0.35; done"
+STREAMING = {
+    "from the first byte": STEPS,
+    "on the other stream": f"({STEPS}) >&2",
+    "after much else": f"head -c 200000 /dev/zero | tr '\\0' x; echo; {STEPS}",
+}
+
+
+@pytest.mark.parametrize("command", STREAMING.values(), ids=STREAMING)
+async def test_output_streams_while_it_is_printed(local_tools: Caller, command: str) -> None:
+    heard = Heard()
+    await local_tools.call("exec_bash", command=command, progress=heard)
+    steps = [message for message in heard.messages if message and message.startswith("step")]
+    assert len(set(steps)) >= 3, heard.messages
+    assert heard.totals == {None}
+    assert heard.is_growing
+
+
+async def test_waiting_for_a_command_that_outlasted_its_call_tells_its_last_line(
+    tools: Caller, app: App, fake: FakeSandbox
+) -> None:
+    app.patience_s = 0.1
+    fake.answers = {"slow": Answer("begun\n", then=after(1.5, Answer("done\n")))}
+    session = (await tools.call("exec_bash", command="slow"))["tmux_session"]
+    app.patience_s = 10.0
+    heard = Heard()
+    await tools.call("wait_background_task", tmux_session=session, progress=heard)
+    assert "begun" in heard.messages
+    assert heard.totals == {None}
+
+
+@pytest.mark.parametrize("on", ["fake", "real"])
+async def test_waiting_for_a_job_tells_its_last_line(
+    tools: Caller, local_tools: Caller, fake: FakeSandbox, on: str
+) -> None:
+    caller, heard = (tools if on == "fake" else local_tools), Heard()
+    command = "ask" if on == "fake" else "echo epoch 1; sleep 0.2; echo epoch 2; sleep 30"
+    await caller.call("exec_bash_background", command=command, session_name="train", watch=False)
+    if on == "fake":
+        fake.jobs.print(fake.jobs.started[-1].job_id, b"epoch 1\nepoch 2\n")
+    waited = await caller.call("wait_background_task", tmux_session="train", timeout_s=1.5, progress=heard)
+    assert waited["reason"] == "timeout"
+    assert "epoch 2" in heard.messages
+    assert heard.totals == {None}
+    await caller.call("stop_background_task", tmux_session="train", grace_s=0)
 
 
 async def test_a_cancelled_call_stops_its_command(tools: Caller, fake: FakeSandbox) -> None:

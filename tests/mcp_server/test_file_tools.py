@@ -6,8 +6,10 @@ import base64
 from typing import Any
 
 import pytest
+from mcp.types import CallToolResult, ImageContent
 
 from remote_sandbox_mcp.testing import FakeSandbox
+from tests.support.images import WEBP_LOSSY, gif, jpeg, png
 from tests.support.server import Caller
 
 NOTES = "/home/fake/notes.txt"
@@ -62,6 +64,111 @@ async def test_what_is_not_text_makes_the_round_trip_in_base64(tools: Caller, fa
     assert fake.files["/home/fake/b"] == data
     seen = await tools.call("read_remote_file", remote_path="~/b")
     assert seen == {"size": len(data), "truncated": False, "content": encoded, "encoding": "base64"}
+
+
+# Images
+
+SHOWN = {"png": png(640, 480), "jpeg": jpeg(), "gif": gif(), "webp": WEBP_LOSSY}
+
+
+def shown(answer: CallToolResult) -> list[tuple[str, bytes]]:
+    """The images of a result, as a client shows them to its model."""
+    parts = [part for part in answer.content if isinstance(part, ImageContent)]
+    return [(part.mime_type, base64.b64decode(part.data)) for part in parts]
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+@pytest.mark.parametrize("named", ["~/plot", "~/notes.txt"], ids=["no suffix", "the suffix of a text"])
+async def test_an_image_is_shown_whatever_its_name(tools: Caller, fake: FakeSandbox, kind: str, named: str) -> None:
+    data = SHOWN[kind]
+    fake.files[named.replace("~", "/home/fake")] = data
+    answer = await tools.ask("read_remote_file", remote_path=named)
+    assert shown(answer) == [(f"image/{kind}", data)]
+    fields = answer.structured_content or {}
+    assert (fields["size"], fields["mime_type"], fields["truncated"]) == (len(data), f"image/{kind}", False)
+    assert "content" not in fields
+    assert base64.b64encode(data).decode()[:20] not in str(fields) + getattr(answer.content[0], "text", "")
+    (taken,) = (await tools.call("download_files", sandbox_id="fake", paths=[named]))["files"]
+    assert taken["mime_type"] == f"image/{kind}"
+    assert shown(tools.answers[-1]) == [(f"image/{kind}", data)]
+
+
+async def test_an_image_larger_than_a_text_may_be_is_shown_whole(tools: Caller, fake: FakeSandbox) -> None:
+    fake.files[NOTES] = data = png(padding=1_400_000)
+    assert shown(await tools.ask("read_remote_file", remote_path=NOTES)) == [("image/png", data)]
+    assert shown(await tools.ask("download_files", sandbox_id="fake", paths=[NOTES])) == [("image/png", data)]
+
+
+NOT_SHOWN = {
+    "too large": (png(padding=1_500_000), "1500000 can be shown"),
+    "too many pixels": (png(100_000, 100_000), "100000 x 100000 pixels"),
+    "still being written": (png(padding=300_000)[:-20], "still being written"),
+    "damaged": (b"\xff\xd8\xff\xe0\0\4\0\0\xff\xda", "damaged"),
+}
+
+
+@pytest.mark.parametrize(("data", "why"), NOT_SHOWN.values(), ids=NOT_SHOWN)
+async def test_an_image_that_cannot_be_shown_is_told_with_what_to_do(
+    tools: Caller, fake: FakeSandbox, data: bytes, why: str
+) -> None:
+    fake.files[NOTES] = data
+    for tool, given in (
+        ("read_remote_file", {"remote_path": NOTES, "max_bytes": 9_000_000}),
+        ("read_remote_file", {"remote_path": NOTES}),
+        ("download_files", {"sandbox_id": "fake", "paths": [NOTES]}),
+    ):
+        told = await tools.call(tool, **given)
+        told = told.get("files", [told])[0]
+        assert shown(tools.answers[-1]) == []
+        assert why in told["problem"]
+        assert "local_dir" in told["problem"]
+        assert told["size"] == len(data)
+        assert len(str(tools.answers[-1])) < 2000
+
+
+async def test_a_result_shows_few_images_and_tells_the_rest(tools: Caller, fake: FakeSandbox) -> None:
+    fake.files |= {f"/home/fake/{number}": png(number) for number in range(1, 7)}
+    paths = [f"~/{number}" for number in range(1, 7)]
+    files = (await tools.call("download_files", sandbox_id="fake", paths=paths))["files"]
+    assert shown(tools.answers[-1]) == [("image/png", png(number)) for number in range(1, 5)]
+    assert ["problem" in file for file in files] == [False] * 4 + [True] * 2
+    fake.files |= {f"/home/fake/{number}": png(padding=1_200_000) for number in range(1, 4)}
+    await tools.call("download_files", sandbox_id="fake", paths=paths[:3])
+    assert len(shown(tools.answers[-1])) == 2
+
+
+@pytest.mark.parametrize(
+    ("tool", "given"),
+    [
+        ("read_remote_file", {"remote_path": NOTES, "max_bytes": 16}),
+        ("read_remote_file", {"remote_path": NOTES, "offset": 8}),
+        ("read_remote_file", {"remote_path": NOTES, "start_line": 1}),
+        ("download_files", {"sandbox_id": "fake", "paths": [NOTES], "encoding": "base64"}),
+        ("download_files", {"sandbox_id": "fake", "paths": [NOTES], "max_bytes": 16}),
+    ],
+    ids=str,
+)
+async def test_the_bytes_of_an_image_come_as_base64_where_they_are_asked_for(
+    tools: Caller, fake: FakeSandbox, tool: str, given: dict[str, Any]
+) -> None:
+    fake.files[NOTES] = data = png()
+    told = await tools.call(tool, **given)
+    assert shown(tools.answers[-1]) == []
+    assert base64.b64decode(told.get("files", [told])[0]["content"]) in data
+
+
+async def test_an_image_is_still_there_where_the_call_named_no_sandbox(tools: Caller, fake: FakeSandbox) -> None:
+    fake.files[NOTES] = png()
+    answer = await tools.ask("read_remote_file", remote_path=NOTES)
+    assert (answer.structured_content or {})["sandbox"] == "fake"
+    assert getattr(answer.content[0], "text", "").startswith("on fake: image/png, 3 x 2 pixels")
+    assert len(shown(answer)) == 1
+
+
+async def test_an_image_of_a_real_sandbox_is_shown(local_tools: Caller) -> None:
+    data = base64.b64encode(png()).decode()
+    await local_tools.call("write_remote_file", remote_path="~/plot.dat", content=data, encoding="base64")
+    assert shown(await local_tools.ask("read_remote_file", remote_path="~/plot.dat")) == [("image/png", png())]
 
 
 @pytest.mark.parametrize("text", ["", "x", "a\r\nb\n", "äöü 🙂\n", '{"a": [1, 2]}', "[]", "null", '"quoted"', "12"])

@@ -68,7 +68,7 @@ NOT_LOCAL = {
     "create_sandbox": {"env{}", "name", "memory", "network[]"},
     "run_command": {"sandbox_id", "command", "cwd"},
     "upload_files": {"sandbox_id", "files[].path", "files[].content", "files[].text"},
-    "download_files": {"sandbox_id", "paths[]"},
+    "download_files": {"sandbox_id", "paths[]", "encoding"},
     "delete_sandbox": {"sandbox_id"},
     "run_tests": {"sandbox_id", "command", "path", "tmux_session"},
     "deploy_app": {"sandbox_id", "command", "health_path", "cwd"},
@@ -101,7 +101,9 @@ def texts(schema: dict[str, Any], defs: dict[str, Any], name: str = "") -> Itera
 def test_every_argument_is_known_to_name_a_local_file_or_not() -> None:
     server = build(App(Fleet([]), settings=Settings(expose_advanced_tools=True)))
     for tool in server._tool_manager.list_tools():
-        found = set(texts(tool.parameters, tool.parameters.get("$defs", {})))
+        # Of all that it takes: what is not listed can name a file just as well.
+        takes = tool.fn_metadata.arg_model.model_json_schema()
+        found = set(texts(takes, takes.get("$defs", {})))
         known = [table.get(tool.name, set()) for table in (LOCAL, SHOWN_INSIDE, NOT_LOCAL)]
         unknown = found - set().union(*known)
         assert not unknown, f"{tool.name}: say in this file whether {unknown} names a file of the user's machine"

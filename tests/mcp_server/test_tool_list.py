@@ -9,12 +9,16 @@ import jsonschema
 import pytest
 
 from remote_sandbox_mcp.app import App
+from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.transfer import Listener, Order, Outcome, Place
+from remote_sandbox_mcp.fleet import Fleet
+from remote_sandbox_mcp.testing import FakeSandbox
+from tests.mcp_server.conftest import connected, member
 from tests.mcp_server.pin import FILE, HOW, surface
 from tests.support.server import Caller
 
 BYTES_PER_TOKEN = 4
-MOST_TOKENS = 8000
+MOST_TOKENS = 7000
 
 
 async def test_the_tool_list_is_the_one_that_clients_know(tools: Caller) -> None:
@@ -63,8 +67,24 @@ async def test_every_schema_is_a_strict_object(tools: Caller) -> None:
 async def test_every_default_fits_its_own_schema(tools: Caller) -> None:
     for tool in (await tools.client.list_tools()).tools:
         for name, schema in tool.input_schema["properties"].items():
-            if name not in tool.input_schema.get("required", ()):
+            if "default" in schema:
+                assert name not in tool.input_schema.get("required", ()), (tool.name, name)
                 jsonschema.validate(schema["default"], schema)
+
+
+@pytest.mark.parametrize("advanced", [False, True], ids=["usual", "advanced"])
+async def test_every_listed_parameter_says_what_it_is(advanced: bool) -> None:
+    app = App(Fleet([]), settings=Settings(expose_advanced_tools=advanced))
+    async with connected(app) as tools:
+        for tool in (await tools.client.list_tools()).tools:
+            for name, schema in tool.input_schema["properties"].items():
+                assert schema.get("description"), (tool.name, name)
+
+
+async def test_the_tools_that_work_begins_with_are_not_kept_behind_a_search(tools: Caller) -> None:
+    listed = (await tools.client.list_tools()).tools
+    loaded = {tool.name for tool in listed if (tool.meta or {}).get("anthropic/alwaysLoad") is True}
+    assert loaded == {"exec_bash", "list_sandboxes", "read_remote_file"}
 
 
 async def test_the_instructions_are_short_and_name_only_tools_that_exist(tools: Caller) -> None:
@@ -80,8 +100,6 @@ async def test_the_instructions_are_short_and_name_only_tools_that_exist(tools: 
     assert not unknown
 
 
-# Accepted for the sake of earlier clients.
-UNLISTED = {"create_sandbox": ["keep"]}
 GOOD: dict[str, dict[str, Any]] = {
     "list_sandboxes": {},
     "select_sandbox": {"sandbox_name": "other"},
@@ -115,6 +133,11 @@ GOOD: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("tool", GOOD)
 async def test_a_good_call_answers_as_its_schema_says(tools: Caller, app: App, tool: str) -> None:
+    assert await tools.call(tool, **await prepared(tools, app, tool))
+
+
+async def prepared(tools: Caller, app: App, tool: str) -> dict[str, Any]:
+    """The arguments of a good call, and what it needs to be there."""
     given = GOOD[tool]
     if tool in ("delete_sandbox", "run_tests"):
         await tools.call("create_sandbox", name="clean")
@@ -124,7 +147,7 @@ async def test_a_good_call_answers_as_its_schema_says(tools: Caller, app: App, t
     if "task_id" in given:
         order = Order(source=Place("", "/etc/hostname"), target=Place("", "/nowhere/x"))
         given = {"task_id": (await app.copies.transfers.begin(order, nothing_to_do, wait_s=10)).id}
-    assert await tools.call(tool, **given)
+    return given
 
 
 async def nothing_to_do(order: Order, listener: Listener) -> Outcome:
@@ -158,8 +181,78 @@ async def test_an_unknown_argument_is_refused_with_the_right_names(tools: Caller
     problem = await tools.fail(tool, **GOOD[tool], comand="x")
     assert problem["code"] == "bad_argument"
     assert "'comand'" in problem["error"]
-    names = list(json.loads(FILE.read_text())[tool]) + UNLISTED.get(tool, [])
+    names = list(json.loads(FILE.read_text())[tool])
     assert problem["error"].endswith(f"it takes: {', '.join(names) or 'none'}")
+
+
+# Sent by configurations that were written for earlier programs.
+EARLIER: dict[str, dict[str, Any]] = {
+    "create_sandbox": {"keep": True},
+    "exec_bash_background": {
+        "ensure_watchdog": False,
+        "run_id": "r-1",
+        "watch_name": "w",
+        "resume_plan_json": '{"resume_command": "true"}',
+        "notify_local": False,
+        "event_command": "",
+        "metadata_json": '{"a": 1}',
+        "codex_wakeup": False,
+        "codex_command": "",
+        "alert_after_failures": 3,
+        "resume_delay_s": 60,
+    },
+    "wait_background_task": {"watch_id": 0},
+    "stop_background_task": {"watch_id": 0},
+    "send_background_input": {"watch_id": 0},
+    "sync_local_to_remote": {"exclude_file": ""},
+    "sync_remote_to_local": {"exclude_file": ""},
+    "check_file_transfer_task": {"last_n_lines": 5},
+    "cancel_file_transfer_task": {"force_kill_after_s": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("tool", "argument"), [(tool, argument) for tool, given in EARLIER.items() for argument in given]
+)
+async def test_what_earlier_configurations_send_is_taken_without_being_listed(
+    tools: Caller, app: App, tool: str, argument: str
+) -> None:
+    assert argument not in json.loads(FILE.read_text())[tool]
+    given = await prepared(tools, app, tool)
+    assert await tools.call(tool, **given | {argument: EARLIER[tool][argument]})
+    problem = await tools.fail(tool, **given | {argument: [[]]})
+    assert problem["error"].startswith(f"{tool}: {argument}")
+    misspelt = await tools.fail(tool, **given, **{f"{argument}x": 1})
+    assert f"did you mean {argument}?" in misspelt["error"]
+
+
+async def test_what_is_not_listed_does_what_it_did() -> None:
+    fake = FakeSandbox()
+    app = App(Fleet([member(fake)]), settings=Settings(expose_advanced_tools=True))
+    async with connected(app) as tools:
+        started = await tools.call("exec_bash_background", command="ask", **EARLIER["exec_bash_background"])
+        watch = (await tools.call("get_background_watch", watch_id=started["watch_id"]))["watch"]
+    kept = {"run_id": "r-1", "name": "w", "resume_command": "true", "metadata": {"a": 1}, "notify_local": False}
+    assert {name: watch[name] for name in kept} == kept
+    assert (watch["alert_after_failures"], watch["resume_delay_s"]) == (3, 60)
+
+
+@pytest.mark.parametrize(
+    ("tool", "given"),
+    [
+        ("exec_bash", {"command": "true", "sandbox_id": "other", "timeout": 5}),
+        ("run_command", {"command": "true", "sandbox_name": "other", "timeout_s": 5}),
+    ],
+    ids=str,
+)
+async def test_a_tool_takes_the_name_that_another_tool_has_for_the_same_thing(
+    tools: Caller, other: FakeSandbox, tool: str, given: dict[str, Any]
+) -> None:
+    assert "exit_code" in await tools.call(tool, **given)
+    assert other.commands[-1].timeout_s == 5
+    place = "sandbox_id" if "sandbox_name" in given else "sandbox_name"
+    twice = await tools.fail(tool, **given | {place: "fake"})
+    assert twice["error"].startswith(f"{tool} has no argument")
 
 
 WRONG: dict[str, Any] = {

@@ -118,7 +118,9 @@ def check_answer(answer: CallToolResult, schema: dict[str, Any] | None) -> None:
     """The contract of every result, whatever the tool."""
     structured = answer.structured_content
     assert structured, answer
-    assert [part.type for part in answer.content] == ["text"]
+    first, *shown = [part.type for part in answer.content]
+    assert first == "text"
+    assert set(shown) <= {"image"}
     assert not list(empty_fields(structured))
     if not answer.is_error:
         jsonschema.validate(structured, schema or False)

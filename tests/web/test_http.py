@@ -62,7 +62,7 @@ async def test_progress_comes_while_a_call_lasts(shared: Service, mode: str) -> 
         heard.append(message)
 
     async with connected(shared, mode=mode) as caller:
-        await caller.call("exec_bash", command="echo step 1; echo step 2; sleep 6", progress=listen)
+        await caller.call("exec_bash", command="echo step 1; echo step 2; sleep 2", progress=listen)
     assert "step 2" in heard
 
 

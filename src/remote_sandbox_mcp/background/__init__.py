@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from ..config.schema import Settings
 from ..core import check
 from ..core.errors import BadArgument, ConnectError, LostContact, NotStarted, SandboxError, UnknownSandbox, Unsupported
 from ..core.job import JobLook, JobSeen, JobState, JobWait, JobWaited, session_name
+from ..core.output import last_line
+from ..core.progress import Beat, Progress, silent
 from ..core.sandbox import Sandbox
 from ..fleet import Fleet, Member, unforeseen
 from .commands import Commands
@@ -37,6 +40,9 @@ LONGEST_WAIT_S = 280.0
 ELSEWHERE_S = 5.0
 # As long as a server that leaves waits for what it is writing down.
 LEAVE_S = 0.08
+# Between two looks at the log of a job that is waited for; the first comes soon.
+SOON_S, BEAT_S = 0.5, 2.0
+LAST_LINES, LAST_BYTES = 5, 4096
 
 
 class Background:
@@ -81,7 +87,9 @@ class Background:
 
         return await self._seen(target, ask, or_last=True)
 
-    async def wait(self, which: Which, wait: JobWait, *, lines: int = 50, cursor: int | None = None) -> JobWaited:
+    async def wait(
+        self, which: Which, wait: JobWait, *, lines: int = 50, cursor: int | None = None, progress: Progress = silent
+    ) -> JobWaited:
         """Wait for a job's end, for a line of its log, or for silence."""
         check.within("timeout_s", wait.seconds, 0, LONGEST_WAIT_S)
         check.within("silence_s", wait.silence_s, 0, check.LONGEST_TIMEOUT_S)
@@ -91,7 +99,11 @@ class Background:
 
         async def ask(sandbox: Sandbox) -> JobSeen:
             nonlocal waited
-            waited = await sandbox.jobs.wait(replace(target.look, lines=lines, cursor=cursor), wait)
+            telling = asyncio.ensure_future(tell_last_line(sandbox, target.look, progress))
+            try:
+                waited = await sandbox.jobs.wait(replace(target.look, lines=lines, cursor=cursor), wait)
+            finally:
+                telling.cancel()
             return waited.seen
 
         seen = await self._seen(target, ask)
@@ -265,3 +277,17 @@ def once(sights: Iterable[Sight]) -> Iterable[Sight]:
 
 def there(sandbox: str) -> str:
     return f"it is on {sandbox}; pass sandbox_name={sandbox!r}"
+
+
+async def tell_last_line(sandbox: Sandbox, look: JobLook, progress: Progress) -> None:
+    """Tell what a job printed last, again and again until this is cancelled; trouble is left to whoever waits."""
+    if progress is silent:
+        return
+    begun, pause = time.monotonic(), SOON_S
+    look = replace(look, lines=LAST_LINES, cursor=None, most_bytes=LAST_BYTES)
+    while True:
+        await asyncio.sleep(pause)
+        with contextlib.suppress(SandboxError):
+            (seen,) = await sandbox.jobs.look([look])
+            progress(Beat(time.monotonic() - begun, seen.log_size, last_line(seen.log)))
+        pause = BEAT_S

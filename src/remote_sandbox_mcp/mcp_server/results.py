@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from mcp_types import CallToolResult, TextContent
+from mcp_types import CallToolResult, ImageContent, TextContent
 
 from ..app import Report, View
 from ..core.command import Completed, Ending, Missing, Running
@@ -16,10 +17,12 @@ from ..core.usage import as_resources
 LONGEST_SENTENCE = 1000
 
 
-def reply(structured: dict[str, Any], text: str, *, is_error: bool = False) -> CallToolResult:
+def reply(
+    structured: dict[str, Any], text: str, *, is_error: bool = False, images: Sequence[ImageContent] = ()
+) -> CallToolResult:
     """The border that every result passes: whatever a machine has said, nothing in it is invisible to its reader."""
     return CallToolResult(
-        content=[TextContent(type="text", text=visible(text))],
+        content=[TextContent(type="text", text=visible(text)), *images],
         structured_content=all_visible(structured),
         is_error=is_error,
     )
@@ -60,7 +63,9 @@ def told_where(answer: CallToolResult, sandbox: str) -> CallToolResult:
     # Many errors name it themselves.
     text = text if answer.is_error and sandbox in text else f"on {sandbox}: {text}"
     told |= {"sandbox": sandbox} | ({"error": text} if answer.is_error else {})
-    return answer.model_copy(update={"content": [TextContent(type="text", text=text)], "structured_content": told})
+    shown = [part for part in answer.content if not isinstance(part, TextContent)]
+    content = [TextContent(type="text", text=text), *shown]
+    return answer.model_copy(update={"content": content, "structured_content": told})
 
 
 def sentence(problem: SandboxError | str) -> str:

@@ -1,4 +1,8 @@
-"""The shapes of tool results, from which the output schemas are made."""
+"""The shapes of tool results, from which the output schemas are made.
+
+They name what a program looks for first. What comes besides in special cases is in docs/tools.md: each name here is
+in the tool list, which every conversation carries.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +37,6 @@ class SelectedShape(TypedDict):
 class ActiveShape(TypedDict):
     active_sandbox: str
     kind: str
-    host: NotRequired[str]
-    port: NotRequired[int]
-    user: NotRequired[str]
     connection_alive: bool
     connection_error: NotRequired[str]
 
@@ -45,15 +46,7 @@ class OutcomeShape(TypedDict, total=False):
     running: bool
     tmux_session: str
     timed_out: bool
-    stopped: bool
-    signal: str
     truncated: bool
-    stdout_bytes: int
-    stdout_file: str
-    stderr_bytes: int
-    stderr_file: str
-    left_running: list[int]
-    still_alive: list[int]
 
 
 class ExecShape(OutcomeShape, total=False):
@@ -69,9 +62,8 @@ class EntryShape(TypedDict):
     kind: NotRequired[str]
 
 
-class ProblemShape(TypedDict):
-    path: str
-    reason: str
+# What could not be done: path, reason.
+ProblemShape = dict[str, Any]
 
 
 class ListingShape(TypedDict):
@@ -83,7 +75,9 @@ class ListingShape(TypedDict):
 class ContentShape(TypedDict):
     size: int
     truncated: bool
-    content: str
+    # Not of an image, which is beside it; that has mime_type, width, height and, where it is not shown, a problem.
+    content: NotRequired[str]
+    mime_type: NotRequired[str]
     encoding: NotRequired[str]
     invisible_characters: NotRequired[int]
     offset: NotRequired[int]
@@ -110,36 +104,27 @@ class FoundShape(TypedDict):
 class SyncShape(TypedDict, total=False):
     """What every sync says; figures, problems and a dry run's plan come besides, where there are any."""
 
-    mode: Literal["inline", "background", "dry_run"]
-    synced_type: str
+    # inline, background or dry_run
+    mode: str
     skipped_files: int
-    duration_s: float
     problems: list[ProblemShape]
-    auto_switched: bool
     task_id: str
     status: str
-    pid: int
-    log_file: str
     result: dict[str, Any]
 
 
 class PushShape(SyncShape, total=False):
-    uploaded_dirs: int
     uploaded_files: int
     deleted_files: int
-    deleted_dirs: int
 
 
 class PullShape(SyncShape, total=False):
-    created_dirs: int
     downloaded_files: int
 
 
 class TransferShape(TypedDict, total=False):
     task_id: str
     status: str
-    running: bool
-    pending: bool
     stale: bool
     progress: dict[str, Any]
     result: dict[str, Any]
@@ -151,9 +136,6 @@ class TransferShape(TypedDict, total=False):
 class CancelledShape(TypedDict):
     task_id: str
     status: str
-    terminated: NotRequired[bool]
-    force_killed: NotRequired[bool]
-    already_finished: NotRequired[bool]
     error: NotRequired[str]
 
 
@@ -163,8 +145,6 @@ class StartedShape(TypedDict):
     log_file: str
     sandbox: str
     watch_id: NotRequired[int]
-    launch_recovered: NotRequired[bool]
-    detached: NotRequired[bool]
     notes: NotRequired[list[str]]
 
 
@@ -180,7 +160,8 @@ class JobShape(TypedDict, total=False):
 
 
 class WaitedShape(JobShape, total=False):
-    reason: Literal["ended", "pattern", "silence", "timeout"]
+    # ended, pattern, silence or timeout
+    reason: str
 
 
 class JobsShape(TypedDict):

@@ -34,7 +34,7 @@ from .plain_jobs import PlainJobs
 from .plain_search import find_matches
 from .shell import LONGEST_VALUE, RUNS, Answer, Shell, fits, start_values
 
-BEAT_S, MEND_S, SOON_S = 5.0, 20.0, 0.1
+BEAT_S, MEND_S, SOON_S = 2.0, 20.0, 0.1
 FORGET_S = 1.0
 NO_PYTHON = "there is no python3 in the container"
 

@@ -24,6 +24,7 @@ LARGEST = wire.MAX_BODY - (1 << 20)
 SMALL = 64 << 10
 # A sign of life: its longest is the end of a run's output, in JSON. One comes every second or two.
 LONGEST_BEAT = 16 << 10
+LAST_HEARD = 4096
 SPARE_BEATS, BEATS_A_SECOND = 100, 10
 # The far side gives a request up after WORKER_S. The slowest line that we wait for carries so many bytes a second.
 ANSWER_S, SLOWEST = WORKER_S + 30.0, 8 << 10
@@ -114,6 +115,8 @@ class Exchange:
     last_text: str = ""
     begun: float = field(default_factory=time.monotonic)
     beats: int = 0
+    # The stream that something came for last.
+    latest: int = wire.OUT
     # Nobody waits for it any more; what still comes is dropped.
     released: bool = False
     # Told of output each time that some has come.
@@ -121,6 +124,16 @@ class Exchange:
 
     def part(self, kind: int) -> bytes:
         return bytes(self.parts.get(kind, b""))
+
+    @property
+    def heard(self) -> int:
+        """How many bytes have come of all streams."""
+        return sum(map(len, self.parts.values()))
+
+    @property
+    def last_heard(self) -> bytes:
+        """The end of what came last."""
+        return bytes(self.parts.get(self.latest, b"")[-LAST_HEARD:])
 
     def has_room(self, kind: int, length: int) -> bool:
         return length <= (LONGEST_BEAT if kind == wire.BEAT else self.room)
@@ -136,6 +149,7 @@ class Exchange:
         if kind in STREAMS:
             if not self.released:
                 self.parts.setdefault(kind, bytearray()).extend(body)
+                self.latest = kind
                 if self.on_output:
                     self.on_output()
         elif kind in LAST_WORDS:

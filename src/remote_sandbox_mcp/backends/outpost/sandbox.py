@@ -25,7 +25,7 @@ from .far import wire
 from .far.files import MOST_PROBLEMS
 from .jobs import OutpostJobs
 
-BEAT_S = 5.0
+BEAT_S = 0.5
 MEND_S = 20.0
 LAST_LOOK_S = 2.0
 # How long after its own time limit the far side may take to end a run, and to tell it.
@@ -338,10 +338,10 @@ class _Watch:
         return not_missing(seen)
 
     def _report(self, exchange: Exchange) -> None:
-        heard = exchange.part(wire.OUT) or exchange.part(wire.ERR)
-        line = last_line(exchange.last_text.encode() or heard)
-        total = max(exchange.last_bytes, len(heard))
-        self.progress(Beat(time.monotonic() - self.begun, total, line))
+        # The beginning comes as it is printed; of what is printed after it, the far side tells the last line.
+        is_beyond = exchange.last_bytes > exchange.heard
+        line = last_line(exchange.last_text.encode() if is_beyond else exchange.last_heard)
+        self.progress(Beat(time.monotonic() - self.begun, max(exchange.last_bytes, exchange.heard), line))
 
     def snapshot(self, exchange: Exchange) -> Running:
         out, err = exchange.part(wire.OUT), exchange.part(wire.ERR)

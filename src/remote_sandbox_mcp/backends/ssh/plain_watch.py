@@ -12,7 +12,7 @@ from ...core.progress import Beat, Progress
 from ..pace import Pace
 from .runner import Answer, Talk
 
-BEAT_S = 5.0
+BEAT_S = 0.5
 # How long after its own time limit the far side may take to end a run, and to tell it; and to take one at all.
 OVERTIME_S, CLAIM_S = 60.0, 60.0
 

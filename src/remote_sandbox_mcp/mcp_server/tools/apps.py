@@ -11,13 +11,13 @@ from pydantic import Field
 from ...core.command import Running
 from ...core.port import DeployOrder
 from ...core.test_report import TestReport
-from ..reporting import Reporting
+from ..reporting import Reporting, beats
 from ..results import reply
 from ..server import SandboxServer
 from ..shapes import DeployedShape, ForwardShape, SuiteShape
 from ..suites import deployed_fields, forward_fields, report_fields, report_text, running_fields
 from .containers import GET, SandboxId
-from .exec import RUN, beats, patience
+from .exec import RUN, patience
 
 
 def offer(server: SandboxServer) -> None:
@@ -46,7 +46,7 @@ def run_suite(server: SandboxServer) -> Any:
                 path=path,
                 timeout_s=timeout,
                 patience_s=patience(server, ctx),
-                progress=beats(reporting, timeout),
+                progress=beats(reporting),
             )
         return told(report)
 
@@ -63,12 +63,12 @@ def told(report: TestReport | Running) -> CallToolResult:
 def deploy(server: SandboxServer) -> Any:
     async def deploy_app(
         sandbox_id: SandboxId,
-        command: str,
-        port: Annotated[int, Field(ge=1, le=65535)],
+        command: Annotated[str, Field(description="Starts it and stays in the foreground")],
+        port: Annotated[int, Field(description="That it listens on", ge=1, le=65535)],
         ctx: Context[None, Any],
         health_path: Annotated[str, Field(description="Such as /health; waited for")] = "",
         timeout: Annotated[float, Field(description="Seconds to become healthy, default 60")] = 60,
-        cwd: str = "",
+        cwd: Annotated[str, Field(description="Default: home")] = "",
     ) -> Annotated[CallToolResult, DeployedShape]:
         """Start an app as a background job, wait for its port, and return a URL that opens on the user's machine."""
         async with Reporting(ctx) as reporting:
@@ -80,7 +80,7 @@ def deploy(server: SandboxServer) -> Any:
                 health_path=health_path,
                 timeout_s=min(timeout, patience(server, ctx)),
             )
-            deployed = await server.app.workshop.deploy(order, beats(reporting, timeout))
+            deployed = await server.app.workshop.deploy(order, beats(reporting))
         fields = deployed_fields(deployed)
         return reply(fields, f"{fields['status']}: {fields.get('url', '')}")
 
@@ -90,11 +90,11 @@ def deploy(server: SandboxServer) -> Any:
 def forward(server: SandboxServer) -> Any:
     async def forward_port(
         sandbox_id: SandboxId,
-        port: Annotated[int, Field(ge=1, le=65535)],
+        port: Annotated[int, Field(description="In the sandbox", ge=1, le=65535)],
         local_port: Annotated[int, Field(description="If allowed; default: any free", ge=0, le=65535)] = 0,
-        close: bool = False,
+        close: Annotated[bool, Field(description="End it")] = False,
     ) -> Annotated[CallToolResult, ForwardShape]:
-        """Bring a port of a sandbox (TensorBoard, Jupyter, vLLM) to 127.0.0.1 of the user's machine; close ends it."""
+        """Bring a port of a sandbox (TensorBoard, Jupyter, vLLM) to 127.0.0.1 of the user's machine."""
         if close:
             await server.app.workshop.close_port(sandbox_id, port)
             return reply({"status": "closed", "port": port}, "closed")

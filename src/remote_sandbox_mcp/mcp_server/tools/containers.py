@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
@@ -14,18 +14,22 @@ from typing_extensions import TypedDict
 
 from ...core.disposable import Limits, SandboxOrder, Volume
 from ...core.errors import BadArgument, FileProblem
-from ...core.files import Problem, Span
+from ...core.files import Problem
 from ..containers import disposable_fields
-from ..reporting import Reporting
+from ..images import Images, image_text, look
+from ..reporting import Reporting, beats
 from ..results import exec_fields, exec_text, plain_text, reply, sentence
+from ..schemas import UNLISTED
 from ..server import SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
 from ..transfers import MOST_SHOWN, copied_fields, problem_fields
-from .exec import RUN, beats, patience
+from .exec import RUN, patience
 
 MAKE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
 GET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
 END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
+
+USUAL_BYTES = 1_000_000
 
 SandboxId = Annotated[str, Field(description="An id or name, also of an SSH machine")]
 
@@ -40,8 +44,7 @@ class Upload(TypedDict, total=False):
 
 
 def offer(server: SandboxServer) -> None:
-    # Each outlives its server, so that there is nothing to ask for; earlier clients still do.
-    server.offer(create(server), title="Make a disposable sandbox", annotations=MAKE, unlisted=("keep",))
+    server.offer(create(server), title="Make a disposable sandbox", annotations=MAKE)
     server.offer(run(server), title="Run a command in a sandbox", annotations=RUN)
     server.offer(upload(server), title="Put files into a sandbox", annotations=END)
     server.offer(download(server), title="Take files out of a sandbox", annotations=GET)
@@ -53,14 +56,15 @@ def create(server: SandboxServer) -> Any:
         ctx: Context[None, Any],
         image: Annotated[str, Field(description="Default: the configured one")] = "",
         timeout: Annotated[float, Field(description="Seconds to live; renewed while in use. 0: configured")] = 0,
-        env: Annotated[Mapping[str, str], Field()] = {},
-        name: str = "",
-        cpu: float = 0,
+        env: Annotated[Mapping[str, str], Field(description="Variables of its commands")] = {},
+        name: Annotated[str, Field(description="To call it by")] = "",
+        cpu: Annotated[float, Field(description="Cores, at most")] = 0,
         memory: Annotated[str, Field(description="As 512m or 2g")] = "",
-        gpu: int = 0,
+        gpu: Annotated[int, Field(description="How many")] = 0,
         network: Annotated[bool | list[str] | None, Field(description="false, or the only hosts: must hold")] = None,
         volumes: Annotated[Sequence[str], Field(description="source:target[:rw], where the platform allows")] = (),
-        keep: bool = False,
+        # Each outlives its server, so that there is nothing to ask for.
+        keep: Annotated[bool, UNLISTED] = False,
     ) -> Annotated[CallToolResult, DisposableShape]:
         """Make a clean, isolated sandbox; all tools take its sandbox_id as sandbox_name. delete_sandbox when done."""
         order = SandboxOrder(
@@ -89,11 +93,11 @@ def create(server: SandboxServer) -> Any:
 
 def run(server: SandboxServer) -> Any:
     async def run_command(
-        command: str,
+        command: Annotated[str, Field(description="Shell source")],
         ctx: Context[None, Any],
         sandbox_id: SandboxId = "",
         timeout: Annotated[float, Field(description="Seconds, default 120")] = 120,
-        cwd: str = "",
+        cwd: Annotated[str, Field(description="Default: home")] = "",
     ) -> Annotated[CallToolResult, CommandShape]:
         """Run a command in a sandbox, as exec_bash does."""
         async with Reporting(ctx) as reporting:
@@ -103,7 +107,7 @@ def run(server: SandboxServer) -> Any:
                 timeout_s=timeout,
                 name=sandbox_id,
                 patience_s=patience(server, ctx),
-                progress=beats(reporting, timeout),
+                progress=beats(reporting),
             )
         fields = {"stdout": "", "stderr": "", "duration": round(getattr(report.seen, "seconds", 0.0), 3)}
         return reply(fields | exec_fields(report), exec_text(report))
@@ -128,27 +132,36 @@ def upload(server: SandboxServer) -> Any:
 def download(server: SandboxServer) -> Any:
     async def download_files(
         sandbox_id: SandboxId,
-        paths: Sequence[str],
+        paths: Annotated[Sequence[str], Field(description="Files there; with local_dir also folders")],
         local_dir: Annotated[str, Field(description="Folder of the user's machine to copy into instead")] = "",
-        max_bytes: Annotated[int, Field(description="Of each file, default 1000000", ge=1, le=16_000_000)] = 1_000_000,
+        max_bytes: Annotated[
+            int, Field(description="Of each file, default 1000000", ge=1, le=16_000_000)
+        ] = USUAL_BYTES,
+        encoding: Annotated[Literal["", "base64"], Field(description="base64: of images, too")] = "",
     ) -> Annotated[CallToolResult, FilesShape]:
-        """Take files out of a sandbox: as base64 or, with local_dir, copied (folders, too) without passing by you."""
+        """Take files out of a sandbox: images are shown, others come as base64 or, with local_dir, all are copied
+        (folders, too) without passing by you."""
+        images = None if encoding else Images()
         done, problems = [], []
         for path in paths:
             try:
-                done.append(await take(server, sandbox_id, path, local_dir, max_bytes))
+                done.append(await take(server, sandbox_id, path, local_dir, max_bytes, images))
             except FileProblem as problem:
                 problems.append(Problem(path, sentence(problem)))
         if problems and not done:
             raise FileProblem("; ".join(problem.reason for problem in problems[:MOST_SHOWN]))
-        lines = [f"{len(done)} taken", *(f"not taken: {problem.reason}" for problem in problems[:MOST_SHOWN])]
-        return reply({"files": done} | problem_fields(tuple(problems), len(problems)), "\n".join(lines))
+        lines = [f"{file['path']}: {image_text(file)}" for file in done if "mime_type" in file]
+        lines += [f"not taken: {problem.reason}" for problem in problems[:MOST_SHOWN]]
+        fields = {"files": done} | problem_fields(tuple(problems), len(problems))
+        return reply(fields, "\n".join((f"{len(done)} taken", *lines)), images=images.blocks if images else ())
 
     return download_files
 
 
 def delete(server: SandboxServer) -> Any:
-    async def delete_sandbox(sandbox_id: str, ctx: Context[None, Any]) -> Annotated[CallToolResult, DisposableShape]:
+    async def delete_sandbox(
+        sandbox_id: Annotated[str, Field(description="An id or name")], ctx: Context[None, Any]
+    ) -> Annotated[CallToolResult, DisposableShape]:
         """End a disposable sandbox and all that runs in it, and remove its files."""
         if await server.app.restart(sandbox_id):
             text = f"{sandbox_id} is configured, so it stays, with its files; all that ran in it was ended"
@@ -173,11 +186,15 @@ async def put(server: SandboxServer, sandbox: str, file: Upload) -> dict[str, An
     return {"path": plain_text(path), "size": written.size}
 
 
-async def take(server: SandboxServer, sandbox: str, path: str, local_dir: str, most: int) -> dict[str, Any]:
+async def take(
+    server: SandboxServer, sandbox: str, path: str, local_dir: str, most: int, images: Images | None
+) -> dict[str, Any]:
     if local_dir:
         place, outcome = await server.app.copies.copy_out(path, local_dir, name=sandbox)
         return copied_fields(path, outcome) | {"local_path": place}
-    found = await server.app.read(path, Span(limit=most), name=sandbox)
+    found, image = await look(server.app, path, usual=USUAL_BYTES, limit=most, name=sandbox)
+    if image and images:
+        return {"path": plain_text(path)} | images.add(image, found)
     fields = {"path": plain_text(path), "size": found.size, "content": base64.b64encode(found.data).decode()}
     return fields | ({"truncated": True} if found.more else {})
 

@@ -9,8 +9,7 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from ...core.patience import patience_of
-from ...core.progress import Beat, Progress
-from ..reporting import Reporting
+from ..reporting import Reporting, beats
 from ..results import exec_fields, exec_text, reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import ExecShape
@@ -44,7 +43,7 @@ def run_command(server: SandboxServer) -> Any:
                 limit=max_output_chars,
                 name=sandbox_name,
                 patience_s=patience(server, ctx),
-                progress=beats(reporting, timeout_s),
+                progress=beats(reporting),
             )
         return reply(exec_fields(report), exec_text(report))
 
@@ -55,10 +54,3 @@ def patience(server: SandboxServer, ctx: Context[None, Any]) -> float:
     """Seconds within which this client is to be answered."""
     params = ctx.session.client_params
     return server.app.patience_s or patience_of(params.client_info.name if params else "")
-
-
-def beats(reporting: Reporting, total: float) -> Progress:
-    def send(beat: Beat, /) -> None:
-        reporting.send(beat.seconds, total, beat.line or f"{beat.seconds:.0f} s, nothing printed yet")
-
-    return send

@@ -10,7 +10,9 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from ...core.errors import BadArgument
-from ...core.files import Entry, Match, Problem, Search, Span
+from ...core.files import Entry, FileSlice, Match, Problem, Search, Span
+from ...core.image import Image
+from ..images import Images, image_text, look
 from ..results import file_content, lean, plain_text, reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import ContentShape, FoundShape, ListingShape, WrittenShape
@@ -19,7 +21,9 @@ LOOK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 WRITE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 EDIT = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 
-MOST_BYTES = 10_000_000
+USUAL_BYTES, MOST_BYTES = 200_000, 10_000_000
+
+RemoteFile = Annotated[str, Field(description="The file")]
 
 
 def offer(server: SandboxServer) -> None:
@@ -36,7 +40,7 @@ def offer(server: SandboxServer) -> None:
 def list_files(server: SandboxServer) -> Any:
     async def list_remote_files(
         remote_path: Annotated[str, Field(description="Default: home")] = "",
-        recursive: bool = False,
+        recursive: Annotated[bool, Field(description="With all folders in it")] = False,
         max_entries: Annotated[int, Field(description="Default 200, at most 10000")] = 200,
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, ListingShape]:
@@ -50,30 +54,43 @@ def list_files(server: SandboxServer) -> Any:
 
 def read_file(server: SandboxServer) -> Any:
     async def read_remote_file(
-        remote_path: str,
-        max_bytes: Annotated[int, Field(description="Default 200000", ge=1, le=MOST_BYTES)] = 200_000,
+        remote_path: RemoteFile,
+        max_bytes: Annotated[int, Field(description="Default 200000", ge=1, le=MOST_BYTES)] = USUAL_BYTES,
         offset: Annotated[int, Field(description="Byte to start at; negative counts from the end")] = 0,
         start_line: Annotated[int, Field(description="First line, from 1, instead of offset", ge=0)] = 0,
         line_count: Annotated[int, Field(description="How many lines", ge=0)] = 0,
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, ContentShape]:
-        """Read a file or a part of it. size is the whole file's; what is not UTF-8 text comes as base64 (encoding)."""
+        """Read a file or a part of it. size is the whole file's. A PNG, JPEG, GIF or WebP is shown as an image; what
+        else is not UTF-8 text comes as base64 (encoding)."""
+        if not offset and not start_line and not line_count:
+            found, image = await look(server.app, remote_path, usual=USUAL_BYTES, limit=max_bytes, name=sandbox_name)
+            return shown(image, found) if image else told(found)
         lines = (line_count or 1_000_000_000) if start_line or line_count else 0
         span = Span(offset, max_bytes, max(1, start_line), lines)
-        found = await server.app.read(remote_path, span, name=sandbox_name)
-        fields = {"size": found.size, "truncated": found.more} | file_content(found.data)
-        text = f"{len(found.data)} of {found.size} bytes\n{fields['content']}"
-        if hidden := fields.get("invisible_characters"):
-            text = f"{hidden} invisible characters, shown as \\u escapes; {text}"
-        return reply(fields | lean(offset=found.offset or None), text)
+        return told(await server.app.read(remote_path, span, name=sandbox_name))
 
     return read_remote_file
 
 
+def told(found: FileSlice) -> CallToolResult:
+    fields = {"size": found.size, "truncated": found.more} | file_content(found.data)
+    text = f"{len(found.data)} of {found.size} bytes\n{fields['content']}"
+    if hidden := fields.get("invisible_characters"):
+        text = f"{hidden} invisible characters, shown as \\u escapes; {text}"
+    return reply(fields | lean(offset=found.offset or None), text)
+
+
+def shown(image: Image, found: FileSlice) -> CallToolResult:
+    images = Images()
+    fields = images.add(image, found)
+    return reply(fields | {"truncated": not images.blocks}, image_text(fields), images=images.blocks)
+
+
 def write_file(server: SandboxServer) -> Any:
     async def write_remote_file(
-        remote_path: str,
-        content: str,
+        remote_path: RemoteFile,
+        content: Annotated[str, Field(description="All of it")],
         encoding: Annotated[Literal["text", "base64"], Field(description="How content is given")] = "text",
         create_only: Annotated[bool, Field(description="Refuse if the file exists")] = False,
         sandbox_name: SandboxName = "",
@@ -90,10 +107,10 @@ def write_file(server: SandboxServer) -> Any:
 
 def edit_file(server: SandboxServer) -> Any:
     async def edit_remote_file(
-        remote_path: str,
+        remote_path: RemoteFile,
         old_text: Annotated[str, Field(description="Exact text that occurs once")],
-        new_text: str,
-        replace_all: bool = False,
+        new_text: Annotated[str, Field(description="Put in its place")],
+        replace_all: Annotated[bool, Field(description="Wherever it occurs")] = False,
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, WrittenShape]:
         """Replace an exact text in a file.
@@ -111,7 +128,7 @@ def search_files(server: SandboxServer) -> Any:
         remote_path: Annotated[str, Field(description="Folder or file; default: home")] = "",
         pattern: Annotated[str, Field(description="Regular expression for lines; none: only names")] = "",
         glob: Annotated[str, Field(description="Which files: *.py by name, src/**/*.c by path")] = "",
-        ignore_case: bool = False,
+        ignore_case: Annotated[bool, Field(description="For pattern")] = False,
         max_results: Annotated[int, Field(description="Default 100, at most 2000")] = 100,
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, FoundShape]:

@@ -17,9 +17,13 @@ from ...background.values import COMMAND, Ensure
 from ...core.command import RUN_ID, Running
 from ...core.errors import BadArgument
 from ...core.job import JobWait
+from ...core.output import last_line
+from ...core.progress import Beat, Progress
 from ...core.supervision import WatchOrder
 from ..jobs import begun_fields, seen_fields, seen_text, sight_fields, waited_fields
+from ..reporting import Reporting, beats
 from ..results import exec_text, lean, reply, task_fields
+from ..schemas import UNLISTED
 from ..server import SandboxName, SandboxServer
 from ..shapes import JobShape, JobsShape, SentShape, StartedShape, WaitedShape
 from ..watchdog import start_watchdog
@@ -29,8 +33,18 @@ TYPE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_
 
 Session = Annotated[str, Field(description="As exec_bash_background or exec_bash returned it")]
 WatchId = Annotated[int, Field(description="Instead of tmux_session", ge=0)]
+# check_background_task tells the session of a watch, which the others then take.
+UnlistedWatchId = Annotated[int, Field(ge=0), UNLISTED]
 Lines = Annotated[int, Field(description="Default 50", ge=1, le=5000)]
 Cursor = Annotated[int, Field(description="log_cursor of the last answer: only what is new", ge=-1)]
+ResumeCommand = Annotated[str, Field(description="Goes on from the checkpoint after an interruption")]
+CheckpointPath = Annotated[str, Field(description="File that shows its progress")]
+CheckpointCommand = Annotated[str, Field(description="Prints its progress")]
+CheckpointFormat = Annotated[Literal["text", "json"], Field(description="Default text")]
+Interval = Annotated[float, Field(description="Between looks, default 300")]
+Webhook = Annotated[str, Field(description="Only one that the operator allows")]
+AutoResume = Annotated[bool, Field(description="Run resume_command after a reboot or lost session")]
+Attempts = Annotated[int, Field(description="Default 1")]
 NO_CURSOR = -1
 PAUSE_S = 0.5
 STILL_RUNNING = "it was told to stop but is still running; ask again with check_background_task"
@@ -53,27 +67,25 @@ def start(server: SandboxServer) -> Any:
         cwd: Annotated[str, Field(description="Folder to start in; default: home")] = "",
         sandbox_name: SandboxName = "",
         watch: Annotated[bool, Field(description="Have the watchdog look after it")] = True,
-        ensure_watchdog: Annotated[bool, Field(description="Start the watchdog if it does not run")] = True,
-        run_id: str = "",
-        watch_name: str = "",
-        resume_command: Annotated[str, Field(description="Goes on from the checkpoint after an interruption")] = "",
-        resume_plan_json: Annotated[
-            str, Field(description="{resume_command, cwd?, env?, checkpoint_path?, checkpoint_format?}")
-        ] = "",
-        checkpoint_path: Annotated[str, Field(description="File that shows its progress")] = "",
-        checkpoint_command: Annotated[str, Field(description="Prints its progress")] = "",
-        checkpoint_format: Literal["text", "json"] = "text",
-        interval_s: Annotated[float, Field(description="Between looks, default 300")] = 300,
-        alert_after_failures: int = 2,
-        resume_delay_s: float = 300,
-        notify_local: bool = True,
-        webhook_url: Annotated[str, Field(description="Only one that the operator allows")] = "",
-        event_command: Annotated[str, Field(description="Name of a hook of the operator")] = "",
-        auto_resume: Annotated[bool, Field(description="Run resume_command after a reboot or lost session")] = False,
-        max_resume_attempts: int = 1,
-        metadata_json: str = "",
-        codex_wakeup: bool = False,
-        codex_command: str = "",
+        ensure_watchdog: Annotated[bool, UNLISTED] = True,
+        run_id: Annotated[str, UNLISTED] = "",
+        watch_name: Annotated[str, UNLISTED] = "",
+        resume_command: ResumeCommand = "",
+        resume_plan_json: Annotated[str, UNLISTED] = "",
+        checkpoint_path: CheckpointPath = "",
+        checkpoint_command: CheckpointCommand = "",
+        checkpoint_format: CheckpointFormat = "text",
+        interval_s: Interval = 300,
+        alert_after_failures: Annotated[int, UNLISTED] = 2,
+        resume_delay_s: Annotated[float, UNLISTED] = 300,
+        notify_local: Annotated[bool, UNLISTED] = True,
+        webhook_url: Webhook = "",
+        event_command: Annotated[str, UNLISTED] = "",
+        auto_resume: AutoResume = False,
+        max_resume_attempts: Attempts = 1,
+        metadata_json: Annotated[str, UNLISTED] = "",
+        codex_wakeup: Annotated[bool, UNLISTED] = False,
+        codex_command: Annotated[str, UNLISTED] = "",
     ) -> Annotated[CallToolResult, StartedShape]:
         """Start a long job in tmux and return at once; it survives disconnects and this conversation.
 
@@ -138,7 +150,7 @@ def wait_for_task(server: SandboxServer) -> Any:
     async def wait_background_task(
         ctx: Context[None, Any],
         tmux_session: Session = "",
-        watch_id: WatchId = 0,
+        watch_id: UnlistedWatchId = 0,
         timeout_s: Annotated[float, Field(description="Default 45", ge=0, le=280)] = 45,
         until_pattern: Annotated[str, Field(description="Regular expression for a line of the log")] = "",
         silence_s: Annotated[float, Field(description="Also return when it has printed nothing for so long")] = 0,
@@ -151,11 +163,15 @@ def wait_for_task(server: SandboxServer) -> Any:
         if RUN_ID.match(tmux_session):
             if until_pattern or silence_s:
                 raise BadArgument("until_pattern and silence_s are for jobs; a command of exec_bash is awaited")
-            report, ended = await run_end(server, tmux_session, seconds, sandbox_name)
+            async with Reporting(ctx) as reporting:
+                report, ended = await run_end(server, tmux_session, seconds, sandbox_name, beats(reporting))
             return reply(task_fields(report, last_n_lines) | {"reason": ended}, exec_text(report))
         which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
         wait = JobWait(seconds=seconds, pattern=until_pattern, silence_s=silence_s)
-        waited = await server.app.background.wait(which, wait, lines=last_n_lines, cursor=cursor(log_cursor))
+        async with Reporting(ctx) as reporting:
+            waited = await server.app.background.wait(
+                which, wait, lines=last_n_lines, cursor=cursor(log_cursor), progress=beats(reporting)
+            )
         fields = waited_fields(waited) | lean(watch_id=watch_id or None)
         return reply(fields, f"{waited.why}: {seen_text(waited.seen)}")
 
@@ -165,7 +181,7 @@ def wait_for_task(server: SandboxServer) -> Any:
 def stop_task(server: SandboxServer) -> Any:
     async def stop_background_task(
         tmux_session: Session = "",
-        watch_id: WatchId = 0,
+        watch_id: UnlistedWatchId = 0,
         grace_s: Annotated[float, Field(description="Between TERM and KILL, default 10", ge=0, le=30)] = 10,
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, JobShape]:
@@ -186,7 +202,7 @@ def list_tasks(server: SandboxServer) -> Any:
     async def list_background_tasks(
         sandbox_name: Annotated[str, Field(description="Default: all sandboxes")] = "",
         status: Annotated[Literal["", "running", "ended", "gone", "unknown"], Field(description="Default: all")] = "",
-        limit: Annotated[int, Field(ge=1, le=1000)] = 50,
+        limit: Annotated[int, Field(description="Default 50", ge=1, le=1000)] = 50,
     ) -> Annotated[CallToolResult, JobsShape]:
         """Every job, and command that outlasted exec_bash, newest first, also of earlier conversations."""
         sights = await server.app.background.list(sandbox=sandbox_name, state=status, limit=limit)
@@ -200,12 +216,12 @@ def list_tasks(server: SandboxServer) -> Any:
 def send_input(server: SandboxServer) -> Any:
     async def send_background_input(
         tmux_session: Session = "",
-        text: Annotated[str, Field(description="Typed as it is; Enter follows unless enter=false")] = "",
+        text: Annotated[str, Field(description="Typed as it is")] = "",
         keys: Annotated[
             Sequence[str], Field(description='After the text, by tmux names: ["C-c"], ["Up","Enter"]')
         ] = (),
-        enter: bool = True,
-        watch_id: WatchId = 0,
+        enter: Annotated[bool, Field(description="Press Enter after text, default true")] = True,
+        watch_id: UnlistedWatchId = 0,
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, SentShape]:
         """Answer a prompt of a running job, or use a debugger in it. Read what it says with wait_background_task."""
@@ -225,15 +241,20 @@ def cursor(given: int) -> int | None:
     return None if given == NO_CURSOR else given
 
 
-async def run_end(server: SandboxServer, handle: str, seconds: float, name: str) -> tuple[Report, str]:
+async def run_end(
+    server: SandboxServer, handle: str, seconds: float, name: str, progress: Progress
+) -> tuple[Report, str]:
     """Wait for the end of a command that outlasted exec_bash."""
-    deadline = time.monotonic() + seconds
+    begun = time.monotonic()
+    deadline = begun + seconds
     while True:
         report = await server.app.check(handle, name=name)
         if not isinstance(report.seen, Running):
             return report, "ended"
         if time.monotonic() + PAUSE_S > deadline:
             return report, "timeout"
+        line = last_line((report.stdout.text or report.stderr.text).encode())
+        progress(Beat(time.monotonic() - begun, report.seen.stdout.total + report.seen.stderr.total, line))
         await asyncio.sleep(PAUSE_S)
 
 

@@ -61,7 +61,9 @@ def resume(server: SandboxServer) -> Any:
 
 
 def snapshot(server: SandboxServer) -> Any:
-    async def snapshot_sandbox(sandbox_id: SandboxId, name: str = "") -> Annotated[CallToolResult, SnapshotShape]:
+    async def snapshot_sandbox(
+        sandbox_id: SandboxId, name: Annotated[str, Field(description="Of the snapshot; default: made up")] = ""
+    ) -> Annotated[CallToolResult, SnapshotShape]:
         """Keep its files as they are now; restore_sandbox makes another with them."""
         kept = await server.app.disposables.snapshot(sandbox_id, name)
         return reply({"snapshot": kept, "sandbox_id": sandbox_id}, kept)
@@ -71,7 +73,9 @@ def snapshot(server: SandboxServer) -> Any:
 
 def restore(server: SandboxServer) -> Any:
     async def restore_sandbox(
-        snapshot: str, name: str = "", timeout: Annotated[float, Field(description="Seconds; 0: configured")] = 0
+        snapshot: Annotated[str, Field(description="As snapshot_sandbox returned it")],
+        name: Annotated[str, Field(description="To call it by")] = "",
+        timeout: Annotated[float, Field(description="Seconds; 0: configured")] = 0,
     ) -> Annotated[CallToolResult, DisposableShape]:
         """A new sandbox with the files of a snapshot."""
         order = SandboxOrder(name=name, timeout_s=timeout or server.app.settings.rules.default_timeout_s)
@@ -83,7 +87,7 @@ def restore(server: SandboxServer) -> Any:
 
 def endpoint(server: SandboxServer) -> Any:
     async def get_sandbox_endpoint(
-        sandbox_id: SandboxId, port: Annotated[int, Field(ge=1, le=65535)]
+        sandbox_id: SandboxId, port: Annotated[int, Field(description="In the sandbox", ge=1, le=65535)]
     ) -> Annotated[CallToolResult, EndpointShape]:
         """The platform's own address of a port; forward_port works for every sandbox."""
         try:

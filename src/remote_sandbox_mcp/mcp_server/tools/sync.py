@@ -13,6 +13,7 @@ from ...core.check import within
 from ...core.transfer import Headway, Listener, Order, Outcome
 from ..reporting import Reporting
 from ..results import lean, reply
+from ..schemas import UNLISTED
 from ..server import SandboxName, SandboxServer
 from ..shapes import CancelledShape, PullShape, PushShape, TransferShape
 from ..transfers import (
@@ -37,7 +38,8 @@ LISTED = 20
 LocalPath = Annotated[str, Field(description="On the user's machine")]
 RemotePath = Annotated[str, Field(description="gpu1:/path names another sandbox")]
 Excludes = Annotated[Sequence[str], Field(description=".gitignore lines")]
-ExcludeFile = Annotated[str, Field(description="Local file with such lines")]
+# Its lines may as well be given as excludes.
+ExcludeFile = Annotated[str, UNLISTED]
 DefaultExcludes = Annotated[bool, Field(description="Also .git, __pycache__, node_modules, .venv")]
 Gitignore = Annotated[bool, Field(description="Heed .gitignore files")]
 Checksum = Annotated[bool, Field(description="Compare content, not size and time")]
@@ -152,7 +154,7 @@ def push_in_background(server: SandboxServer) -> Any:
 def check_task(server: SandboxServer) -> Any:
     async def check_file_transfer_task(
         task_id: Annotated[str, Field(description="Default: list the latest")] = "",
-        last_n_lines: Annotated[int, Field(description="Of its log, default 20", ge=0, le=1000)] = 20,
+        last_n_lines: Annotated[int, Field(ge=0, le=1000), UNLISTED] = 20,
         wait_s: Annotated[float, Field(description="Wait so long for its end, at most 55")] = 0,
     ) -> Annotated[CallToolResult, TransferShape]:
         """How far a transfer is, or what came of it. Use wait_s instead of asking again and again."""
@@ -174,7 +176,7 @@ def check_task(server: SandboxServer) -> Any:
 def cancel_task(server: SandboxServer) -> Any:
     async def cancel_file_transfer_task(
         task_id: TaskId,
-        force_kill_after_s: Annotated[float, Field(description="Default 5; then its process is killed")] = 5,
+        force_kill_after_s: Annotated[float, UNLISTED] = 5,
     ) -> Annotated[CallToolResult, CancelledShape]:
         """End a transfer. Files that have arrived stay; of each other file the old one is still there."""
         within("force_kill_after_s", force_kill_after_s, 0, 45)

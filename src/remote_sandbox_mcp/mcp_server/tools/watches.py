@@ -16,6 +16,7 @@ from ...core.output import harmless
 from ...core.supervision import WatchOrder
 from ..jobs import checkpoint_fields, event_fields, seen_fields, watch_fields
 from ..results import lean, reply, sentence
+from ..schemas import UNLISTED
 from ..server import SandboxName, SandboxServer
 from ..shapes import EventsShape, ProgressShape, WatchdogShape, WatchesShape, WatchShape
 from . import jobs
@@ -58,31 +59,31 @@ def named(tool: Any, name: str) -> Any:
 
 def watch_job(server: SandboxServer) -> Any:
     async def watch_background_task(
-        tmux_session: str,
-        log_file: str = "",
+        tmux_session: Annotated[str, Field(description="As list_background_tasks or tmux ls shows it")],
+        log_file: Annotated[str, Field(description="Only for a session that is not ours")] = "",
         sandbox_name: SandboxName = "",
-        run_id: str = "",
-        name: str = "",
-        cwd: str = "",
-        launch_command: str = "",
-        resume_command: str = "",
-        resume_plan_json: str = "",
-        checkpoint_path: str = "",
-        checkpoint_format: Literal["text", "json"] = "text",
-        checkpoint_command: str = "",
-        interval_s: float = 300,
-        max_log_lines: int = 80,
-        webhook_url: str = "",
-        event_command: str = "",
-        auto_resume: bool = False,
-        max_resume_attempts: int = 1,
-        ensure_watchdog: bool = True,
-        notify_local: bool = True,
-        alert_after_failures: int = 2,
-        resume_delay_s: float = 300,
-        metadata_json: str = "",
-        codex_wakeup: bool = False,
-        codex_command: str = "",
+        run_id: Annotated[str, UNLISTED] = "",
+        name: Annotated[str, Field(description="Of the watch; default: the session's")] = "",
+        cwd: Annotated[str, Field(description="Where resume_command starts; default: home")] = "",
+        launch_command: Annotated[str, Field(description="What the job was started with, for readers")] = "",
+        resume_command: jobs.ResumeCommand = "",
+        resume_plan_json: Annotated[str, UNLISTED] = "",
+        checkpoint_path: jobs.CheckpointPath = "",
+        checkpoint_format: jobs.CheckpointFormat = "text",
+        checkpoint_command: jobs.CheckpointCommand = "",
+        interval_s: jobs.Interval = 300,
+        max_log_lines: Annotated[int, Field(description="Kept of the log at each look, default 80")] = 80,
+        webhook_url: jobs.Webhook = "",
+        event_command: Annotated[str, UNLISTED] = "",
+        auto_resume: jobs.AutoResume = False,
+        max_resume_attempts: jobs.Attempts = 1,
+        ensure_watchdog: Annotated[bool, UNLISTED] = True,
+        notify_local: Annotated[bool, UNLISTED] = True,
+        alert_after_failures: Annotated[int, UNLISTED] = 2,
+        resume_delay_s: Annotated[float, UNLISTED] = 300,
+        metadata_json: Annotated[str, UNLISTED] = "",
+        codex_wakeup: Annotated[bool, UNLISTED] = False,
+        codex_command: Annotated[str, UNLISTED] = "",
     ) -> Annotated[CallToolResult, WatchShape]:
         """Have a job watched that runs already, also one that was started by hand in tmux."""
         order = WatchOrder(
@@ -124,7 +125,7 @@ def start_watched(server: SandboxServer) -> Any:
 
 def list_watches(server: SandboxServer) -> Any:
     async def list_background_watches(
-        status: Status = "", limit: Annotated[int, Field(ge=1, le=1000)] = 100
+        status: Status = "", limit: Annotated[int, Field(description="Default 100", ge=1, le=1000)] = 100
     ) -> Annotated[CallToolResult, WatchesShape]:
         """All watches, newest first."""
         watches = await server.app.background.watching.list(status, limit)
@@ -155,7 +156,7 @@ def cancel_watch(server: SandboxServer) -> Any:
 def list_events(server: SandboxServer) -> Any:
     async def list_background_watch_events(
         watch_id: Annotated[int, Field(description="Default: of all watches", ge=0)] = 0,
-        limit: Annotated[int, Field(ge=1, le=1000)] = 50,
+        limit: Annotated[int, Field(description="Default 50", ge=1, le=1000)] = 50,
         after_id: Annotated[
             int, Field(description="cursor of the last answer: only what is new; default: the newest", ge=-1)
         ] = jobs.NO_CURSOR,
@@ -173,7 +174,7 @@ def get_progress(server: SandboxServer) -> Any:
     async def get_background_watch_progress(
         watch_id: WatchId,
         refresh_live: Annotated[bool, Field(description="Ask the machine, too")] = True,
-        log_lines: Annotated[int, Field(ge=1, le=1000)] = 80,
+        log_lines: Annotated[int, Field(description="Default 80", ge=1, le=1000)] = 80,
     ) -> Annotated[CallToolResult, ProgressShape]:
         """A watched job's progress: what the watchdog saw last, and log and checkpoint as they are now."""
         watch = await server.app.background.watching.get(watch_id)
@@ -197,7 +198,7 @@ def get_progress(server: SandboxServer) -> Any:
 
 def read_log(server: SandboxServer) -> Any:
     async def read_background_watch_log(
-        watch_id: WatchId, last_n_lines: Annotated[int, Field(ge=1, le=5000)] = 80
+        watch_id: WatchId, last_n_lines: Annotated[int, Field(description="Default 80", ge=1, le=5000)] = 80
     ) -> Annotated[CallToolResult, ProgressShape]:
         """The end of a watched job's log."""
         watch = await server.app.background.watching.get(watch_id)
@@ -216,7 +217,7 @@ def read_log(server: SandboxServer) -> Any:
 
 def read_checkpoint(server: SandboxServer) -> Any:
     async def read_background_watch_checkpoint(
-        watch_id: WatchId, max_bytes: Annotated[int, Field(ge=1, le=65536)] = 65536
+        watch_id: WatchId, max_bytes: Annotated[int, Field(description="Of its end", ge=1, le=65536)] = 65536
     ) -> Annotated[CallToolResult, ProgressShape]:
         """A watched job's checkpoint as it is now."""
         watch = await server.app.background.watching.get(watch_id)
@@ -247,7 +248,7 @@ def watchdog_status(server: SandboxServer) -> Any:
 
 def install(server: SandboxServer) -> Any:
     async def install_watchdog(
-        start_now: bool = True,
+        start_now: Annotated[bool, Field(description="Not only at the next login")] = True,
         persist_current_sandboxes: Annotated[bool, Field(description="Hand over those of the environment")] = True,
     ) -> Annotated[CallToolResult, WatchdogShape]:
         """Have the watchdog start with the user's login (launchd, systemd), and hand it these sandboxes."""

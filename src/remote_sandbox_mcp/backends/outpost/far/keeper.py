@@ -20,7 +20,8 @@ if MYPY:
 GRACE_S = 2.0
 KILL_S = 2.0
 DRAIN_S = 0.2
-BEAT_S = 2.0
+# Between two beats while something is printed, and between two looks while nothing is.
+BEAT_S, REST_S = 0.5, 2.0
 # One argument may hold 128 KiB on Linux; a longer script is read from its file.
 LONGEST_ARGUMENT = 100000
 NO_FOLDER = "unable to make a folder for the run: %s"
@@ -182,7 +183,9 @@ class Keeper:
             return 20
         if self.status is not None:
             return max(0, int((self.ended_at + DRAIN_S - now) * 1000) + 1)
-        until = min(self.deadline, self.beaten[0] + (0.02 if self.listener.backlog else BEAT_S))
+        is_news = self.out.total + self.err.total != self.beaten[1]
+        pause = 0.02 if self.listener.backlog else BEAT_S if is_news else REST_S
+        until = min(self.deadline, self.beaten[0] + pause)
         return max(0, int((until - now) * 1000) + 1)
 
     def take(self, fd: int) -> None:
