@@ -16,13 +16,15 @@ class FakeProvider:
     """Keeps the Provider protocol without a platform. What is made lives until its time is over by `clock`.
 
     `made` holds what exists, by our ids, `sandboxes` what is inside; `orders` all that was asked for, `renewals` each
-    (id, seconds), `deleted` the ids in their order. With `delay_s` every call takes that much longer.
+    (id, seconds), `deleted` the ids in their order. With `delay_s` every call takes that much longer; no life is made
+    shorter than `least_s` by a renewal.
     """
 
     def __init__(
         self, kind: str = "embedded", answers: Answers | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
         self.kind = kind
+        self.where = "the platform at http://platform.example.org"
         self.answers = answers
         self.made: dict[str, Disposable] = {}
         self.sandboxes: dict[str, FakeSandbox] = {}
@@ -31,6 +33,7 @@ class FakeProvider:
         self.deleted: list[str] = []
         self.asked: list[str] = []
         self.delay_s = 0.0
+        self.least_s = 0.0
         self.is_closed = False
         self._clock = clock
         self._failures: dict[str, SandboxError] = {}
@@ -95,7 +98,7 @@ class FakeProvider:
     async def renew(self, disposable: Disposable, timeout_s: float) -> Disposable:
         await self._reach("renew")
         self.renewals.append((disposable.id, timeout_s))
-        return self._change(disposable, expires=self._clock() + timeout_s)
+        return self._change(disposable, expires=self._clock() + max(timeout_s, self.least_s))
 
     async def pause(self, disposable: Disposable) -> Disposable:
         await self._reach("pause")

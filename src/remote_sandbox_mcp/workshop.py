@@ -157,7 +157,7 @@ class Workshop:
         await asyncio.to_thread(self._background.known.records.note, job_id, seen)
 
     async def _endpoint(self, sandbox: str, port: int) -> str | None:
-        """A platform's own address of a port; where it has none that a browser opens, the port is forwarded."""
+        """A platform's own address of a port, for sandboxes whose ports cannot be forwarded; None without one."""
         if await self._disposables.find(sandbox) is None:
             return None
         try:

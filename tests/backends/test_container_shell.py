@@ -19,6 +19,7 @@ from opensandbox.exceptions import SandboxConnectionException
 from remote_sandbox_mcp.backends.opensandbox.link import Link, Paused
 from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
 from remote_sandbox_mcp.backends.opensandbox.plain_search import required
+from remote_sandbox_mcp.backends.opensandbox.problems import told
 from remote_sandbox_mcp.core.command import Command, Completed, Ending, Environment, Missing, Observation, Running
 from remote_sandbox_mcp.core.disposable import Disposable
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, FileProblem, LostContact, NotStarted
@@ -93,9 +94,15 @@ class HereLink:
     async def write_file(self, path: str, content: bytes, mode: int) -> None:
         await asyncio.to_thread(Path(path).write_bytes, content)
 
-    async def read_bytes(self, path: str, range_header: str) -> bytes:
-        first, last = map(int, range_header.removeprefix("bytes=").split("-"))
-        return (await asyncio.to_thread(Path(path).read_bytes))[first : last + 1]
+    name = "the platform at http://platform.example.org"
+
+    async def told_by_agent(self, doing: str, answer: Any) -> Any:
+        return await told(doing, answer, self.name, agent=True)
+
+    async def take_file(self, key: str, place: str, doing: str) -> bytes:
+        content = await asyncio.to_thread(Path(place).read_bytes)
+        Path(place).unlink()
+        return content
 
 
 def _lines(text: bytes) -> list[SimpleNamespace]:

@@ -42,6 +42,7 @@ from remote_sandbox_mcp.core.disposable import (
 from remote_sandbox_mcp.core.errors import (
     BadArgument,
     ConfigError,
+    ConnectError,
     FileProblem,
     LoginRefused,
     SandboxError,
@@ -54,7 +55,7 @@ from remote_sandbox_mcp.core.secret import Secret
 from remote_sandbox_mcp.core.shell import quote
 from tests.backends.contract import finish
 from tests.backends.contract.basics import eventually, said
-from tests.support.platform import API_KEY, IMAGE, WITHOUT_PYTHON, Platform, free_port
+from tests.support.platform import API_KEY, EXECD, IMAGE, WITHOUT_PYTHON, Platform, free_port
 
 # The first of them waits for the platform to come up.
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
@@ -173,7 +174,7 @@ async def test_one_that_does_not_get_ready_is_removed_again(platform: Platform) 
 
 async def test_a_wrong_key_is_told_and_not_shown(platform: Platform) -> None:
     provider = OpenSandboxProvider(platform.settings(key="a-wrong-key"), RULES, "tests")
-    with pytest.raises(LoginRefused, match="refused the API key") as refusal:
+    with pytest.raises(LoginRefused, match=f"the platform at {platform.url} refused the API key") as refusal:
         await provider.list()
     assert "a-wrong-key" not in str(refusal.value)
     await provider.close()
@@ -392,6 +393,27 @@ async def test_files_are_kept_without_python(plain: Sandbox) -> None:
     await said(plain, "ln -s /etc/passwd folder/link")
     with pytest.raises(FileProblem, match="symbolic link"):
         await plain.write("folder/link", b"")
+
+
+async def test_a_path_is_never_taken_for_something_else_by_the_agent(plain: Sandbox) -> None:
+    """The platform's agent puts the value of a variable in the place of its name in a path."""
+    size = (1 << 20) + 100
+    await said(plain, "mkdir -p '$HOME' ~/sub")
+    for path, letter in (("~/file", b"a"), ("~/$HOME/file", b"b"), ("~/sub/$NOTHING", b"c"), ("~/sub/${HOME}", b"d")):
+        await plain.write(path, letter * size)
+        assert (await plain.read(path, Span(limit=2 * size))).data == letter * size
+    assert (await plain.read("~/$HOME/file", Span(offset=10, limit=1 << 20))).data == b"b" * (1 << 20)
+    assert await said(plain, "ls '$HOME' sub") == b"$HOME:\nfile\n\nsub:\n$NOTHING\n${HOME}\n"
+
+
+@pytest.mark.parametrize("image", [IMAGE, WITHOUT_PYTHON])
+async def test_an_agent_that_is_too_old_is_told(provider: OpenSandboxProvider, platform: Platform, image: str) -> None:
+    if platform.execd != EXECD:
+        pytest.skip("the agent of the platform's makers is as new as it is")
+    async with made(provider, image=image, env={"EXECD_IS_OLD": "1"}) as found:
+        told = rf"agent \(execd\) in it is too old; set execd_image .* {platform.url} to opensandbox/execd:v1\.0\.7 or"
+        with pytest.raises(ConnectError, match=told):
+            await (await provider.open(found)).open()
 
 
 async def test_what_needs_python_says_so(plain: Sandbox) -> None:

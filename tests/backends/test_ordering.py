@@ -68,6 +68,7 @@ async def test_a_network_that_must_be_closed_and_cannot_be_is_told_and_nothing_i
     made = await server.call("create_sandbox")
     assert made["network"] is True
     assert "could not be kept off" in " ".join(made["notes"])
+    await server.call("delete_sandbox", sandbox_id=made["sandbox_id"])
 
 
 async def test_a_named_volume_carries_files_from_one_sandbox_to_the_next(server: Server, platform: Platform) -> None:

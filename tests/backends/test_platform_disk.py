@@ -11,16 +11,16 @@ import pytest
 
 from remote_sandbox_mcp.backends import here
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
-from remote_sandbox_mcp.core.command import Command, Completed
-from remote_sandbox_mcp.core.disposable import SandboxOrder, new_disposable_id
-from remote_sandbox_mcp.core.errors import FileProblem, NotStarted, SandboxError
+from remote_sandbox_mcp.core.command import Command, Completed, Running
+from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.errors import ConnectError, FileProblem, NotStarted, SandboxError
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobRefused, JobSeen, JobState
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.core.transfer import Order, Outcome, Place, unheard
 from remote_sandbox_mcp.sync.service import Syncs
 from tests.backends.contract.basics import eventually, said, table
-from tests.support.platform import WITHOUT_PYTHON, Platform
+from tests.support.platform import IMAGE, WITHOUT_PYTHON, Platform
 
 # The first of them waits for the platform to come up.
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
@@ -110,10 +110,17 @@ async def test_commands_run_on_a_full_disk_and_are_found_again(sandbox: Sandbox,
 async def test_a_sandbox_opens_on_a_full_disk(provider: OpenSandboxProvider, platform: Platform) -> None:
     made = await provider.create(new_disposable_id(), SandboxOrder(network=True))
     async with full(platform):
-        sandbox = await provider.open(made)
+        # The platform's agent needs a file for what a command prints, and here even a folder for that.
+        with pytest.raises(ConnectError, match="there is no room left on the disk of the platform's machine"):
+            await provider.open(made)
+    await (await provider.open(made)).close()
+    other = OpenSandboxProvider(platform.settings(), Rules(default_image=IMAGE), "tests")
+    async with full(platform):
+        sandbox = await other.open(made)
         assert await said(sandbox, "echo opened") == b"opened\n"
     assert await said(sandbox, "echo x >~/file; cat ~/file") == b"x\n"
     await sandbox.close()
+    await other.close()
     await provider.delete(made)
 
 
@@ -145,11 +152,26 @@ async def test_a_container_without_python_tells_it_too(provider: OpenSandboxProv
     made = await provider.create(new_disposable_id(), SandboxOrder(network=True, image=WITHOUT_PYTHON))
     sandbox = await provider.open(made)
     await sandbox.write("~/file", b"old")
+    # What fills the disk ends before its own end, which is written down all the same.
+    filling = Command("until [ -e /dev/shm/go ]; do sleep 0.05; done; echo lost; exit 3")
+    assert isinstance(await sandbox.run(filling, patience_s=0.5), Running)
     async with full(platform):
-        with pytest.raises(NotStarted, match=r"full|No space left"):
-            await sandbox.run(Command("echo x >~/began"))
-        with pytest.raises(SandboxError, match=r"no room left|No space left"):
-            await sandbox.write("~/file", bytes(LARGE))
+        words = ("exec", platform.container_of(made.key), "touch", "/dev/shm/go")
+        await asyncio.to_thread(platform.engine.docker, *words)
+        ended = await eventually(
+            lambda: sandbox.observe(filling.run_id), lambda seen: isinstance(seen, Completed), "the end of the run"
+        )
+        assert isinstance(ended, Completed)
+        assert (ended.exit_code, ended.stdout.total) == (3, 0)
+        for script in ("echo x >~/began", f"echo x >~/began # {'x' * 200_000}"):
+            with pytest.raises(NotStarted, match=r"No space left on device$"):
+                await sandbox.run(Command(script))
+        for size in (3, LARGE):
+            with pytest.raises(FileProblem, match=r"/file: No space left on device$") as problem:
+                await sandbox.write("~/file", bytes(size))
+            assert problem.value.reason == "ENOSPC"
+        with pytest.raises(JobRefused, match=r"No space left on device$"):
+            await sandbox.jobs.start(JobOrder(session="train", script="echo x"))
         assert (await sandbox.read("~/file", Span())).data == b"old"
     assert await said(sandbox, "ls -A ~ | grep -v '^[.][bp]'") == b"file\n"
     await sandbox.write("~/file", b"new")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +67,9 @@ CALLS: dict[str, Callable[[OpenSandboxProvider, Disposable], Any]] = {
 
 @pytest.mark.parametrize("call", list(CALLS.values()), ids=list(CALLS))
 async def test_a_platform_that_is_down_is_told(platform: Platform, call: Callable[..., Any]) -> None:
-    provider = OpenSandboxProvider(platform.settings(free_port()), RULES, "tests")
-    with pytest.raises(Unreachable, match="the platform does not answer"):
+    port = free_port()
+    provider = OpenSandboxProvider(platform.settings(port), RULES, "tests")
+    with pytest.raises(Unreachable, match=f"the platform at http://127.0.0.1:{port} does not answer"):
         await call(provider, Disposable(id="sb-12345678", provider="opensandbox", key="x"))
     await provider.close()
 
@@ -126,7 +129,49 @@ async def test_a_restart_of_the_platform_harms_no_run(provider: OpenSandboxProvi
         assert made.id in [each.id for each in await provider.list()]
 
 
+class Failing(BaseHTTPRequestHandler):
+    """A platform's server whose engine does not run: it answers everything with a page of plain text."""
+
+    def do_GET(self) -> None:
+        self.send_response(500)
+        self.send_header("Content-Type", "text/plain")
+        self.end_headers()
+        self.wfile.write(b"Internal Server Error")
+
+    do_POST = do_DELETE = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("call", list(CALLS.values()), ids=list(CALLS))
+async def test_a_platform_without_an_engine_is_told(platform: Platform, call: Callable[..., Any]) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        provider = OpenSandboxProvider(platform.settings(server.server_port), RULES, "tests")
+        told = f"the platform at http://127.0.0.1:{server.server_port} failed .*container engine may not run"
+        with pytest.raises(Unreachable, match=told):
+            await call(provider, Disposable(id="sb-12345678", provider="opensandbox", key="x"))
+        await provider.close()
+        server.shutdown()
+
+
 # The container
+
+
+@pytest.mark.parametrize(("image", "use_server_proxy"), [(IMAGE, False), (IMAGE, True), (WITHOUT_PYTHON, False)])
+async def test_a_dead_agent_is_not_taken_for_a_dead_platform(
+    platform: Platform, image: str, use_server_proxy: bool
+) -> None:
+    provider = OpenSandboxProvider(platform.settings(use_server_proxy=use_server_proxy), RULES, "tests")
+    made = await provider.create(new_disposable_id(), SandboxOrder(network=True, name="victim", image=image))
+    words = ("exec", platform.container_of(made.key), "pkill", "-KILL", "-f", "/opt/opensandbox/execd")
+    await asyncio.to_thread(platform.engine.docker, *words)
+    told = rf"agent \(execd\) in it does not answer, though the platform at {platform.url} does"
+    with pytest.raises(Unreachable, match=told):
+        await (await provider.open(made)).open()
+    await provider.delete(made)
+    await provider.close()
 
 
 async def test_a_killed_container_is_told_and_its_command_is_lost(

@@ -249,3 +249,12 @@ async def test_images_of_containers_are_not_made_ready_without_a_platform(build:
     await house.disposables.adopt()
     await house.disposables.tick()
     assert house.provider.orders == []
+
+
+async def test_what_is_being_made_when_the_server_ends_is_ended_with_it(house: House) -> None:
+    house.provider.delay_s = 1.2
+    creating = await begun(house.disposables.create(ORDER))
+    await until(lambda: house.provider.asked)
+    creating.cancel()
+    await house.close()
+    assert (len(house.provider.orders), house.provider.made) == (1, {})

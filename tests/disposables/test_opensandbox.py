@@ -14,7 +14,8 @@ from remote_sandbox_mcp.core.command import Command, Completed
 from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder
 from remote_sandbox_mcp.core.errors import ConnectError, SandboxError, UnknownSandbox
 from remote_sandbox_mcp.store.disposables import Owner
-from tests.support.platform import IMAGE, Platform
+from tests.support.platform import API_KEY, IMAGE, Platform
+from tests.support.server import serve
 
 from .house import House, until
 
@@ -151,3 +152,30 @@ async def test_while_the_platform_is_down_that_is_told_and_nothing_is_lost(make:
     # What may have been made meanwhile is looked for until it is certain that nothing was.
     (doubtful,) = house.rows.living()
     assert (doubtful.disposable.status, doubtful.disposable.key) == ("ending", "")
+
+
+async def test_what_a_server_was_making_when_it_ended_is_ended_by_it_or_by_the_next(
+    platform: Platform, tmp_path: Path
+) -> None:
+    config = f'[opensandbox]\nserver_url = "{platform.url}"\napi_key = "env:KEY"\ndefault_image = "{IMAGE}"\n'
+    async with serve(tmp_path, config=config, env={"KEY": API_KEY}) as server:
+        creating = asyncio.ensure_future(server.ask("create_sandbox", network=True))
+        await until(platform.containers, 60)
+    creating.cancel()
+    await asyncio.gather(creating, return_exceptions=True)
+    async with serve(tmp_path, config=config, env={"KEY": API_KEY}):
+        await until(lambda: not platform.containers(), 60)
+
+
+async def test_a_container_that_ended_by_itself_is_told_as_ended_and_removed(make: Make, platform: Platform) -> None:
+    house = make()
+    entrypoint = ("sh", "-c", "until [ -e /tmp/over ]; do sleep 0.1; done")
+    made = await house.disposables.create(SandboxOrder(name="web", entrypoint=entrypoint, network=True))
+    await output(house, "web", "touch /tmp/over")
+    await until(lambda: not platform.containers("status=running"), 30)
+    assert platform.containers()
+    with pytest.raises(ConnectError, match="the sandbox web ended by itself when its main process ended at "):
+        await output(house, "web", "true")
+    assert list(await house.disposables.list()) == []
+    assert house.row(made.id).disposable.status == "ended"
+    await until(lambda: not platform.containers(), 30)

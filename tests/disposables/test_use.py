@@ -360,3 +360,22 @@ async def test_who_listens_hears_of_changes_until_that_is_ended(house: House) ->
     count = len(heard)
     await house.disposables.tick()
     assert len(heard) == count
+
+
+async def test_a_renewal_tells_the_end_that_the_platform_has_set(house: House) -> None:
+    house.provider.least_s = 60.0
+    made, sandbox = await opened(house)
+    renewed = await house.disposables.renew("web", 10)
+    assert (renewed.expires, house.row(made).disposable.expires) == (1_000_060.0, 1_000_060.0)
+    house.pass_time(56)
+    house.provider.least_s = 90.0
+    await sandbox.run(Command("true", timeout_s=20))
+    assert house.row(made).disposable.expires == 1_000_146.0
+
+
+async def test_a_platform_that_gives_no_sandbox_is_told_though_nobody_has_one(build: Build) -> None:
+    platform = FakeProvider("opensandbox")
+    house = build(opensandbox=platform)
+    assert list(await house.disposables.troubles(())) == []
+    platform.fail(Unreachable("it does not answer"), "list")
+    assert list(await house.disposables.troubles(())) == ["it does not answer"]

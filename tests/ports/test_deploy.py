@@ -140,15 +140,30 @@ async def well(stream: Stream) -> None:
     await stream.drain()
 
 
-async def test_a_platform_with_addresses_of_its_own_is_asked_for_one() -> None:
+async def test_a_port_is_forwarded_though_the_platform_has_an_address_of_its_own() -> None:
+    """The agent behind that address keeps a connection for every request, long after its answer."""
     sandbox = FakeSandbox()
     async with deploying(sandbox, "https://box.example/8080") as world:
         starting = asyncio.ensure_future(world.deploy("serve", 8080, health_path="/"))
         await eventually(lambda: asyncio.sleep(0, sandbox.jobs.started), bool, "the job")
         sandbox.ports[8080] = well
         deployed = await starting
-        assert (deployed.status, deployed.url) == ("running", "https://box.example/8080")
-        assert world.forwards.list() == []
+        (forwarded,) = world.forwards.list()
+        assert (deployed.status, deployed.url) == ("running", forwarded.url)
+
+
+async def test_the_platforms_address_is_told_where_a_port_cannot_be_forwarded() -> None:
+    sandbox = FakeSandbox()
+
+    async def no_way(port: int) -> Stream:
+        raise Unsupported("fake forwards no ports")
+
+    sandbox.connect = no_way  # type: ignore[method-assign]
+    url = f"http://127.0.0.1:{free_port()}/"
+    async with deploying(sandbox, url) as world:
+        deployed = await world.deploy("serve", 8080, timeout_s=1)
+        assert (deployed.status, deployed.url, world.forwards.list()) == ("unhealthy", url, [])
+        assert [known.url for known in await world.deployments.list()] == [url]
 
 
 async def test_a_port_that_cannot_be_asked_for_a_while_is_asked_again() -> None:

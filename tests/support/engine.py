@@ -142,6 +142,21 @@ class Engine:
     def import_image(self, tar: Path, name: str) -> None:
         self.docker("import", str(tar), name)
 
+    def load_image(self, tar: Path) -> str:
+        """The name of an image that `docker save` wrote into a file. Raises EngineProblem."""
+        said = self.docker("load", f"--input={tar}").stdout
+        return said.strip().rpartition("\n")[2].partition(": ")[2]
+
+    def fetch_image(self, name: str) -> str:
+        """An image by its name, from the engine of this machine where that has it, else from its registry."""
+        with tempfile.TemporaryDirectory() as folder:
+            tar = Path(folder, "image.tar")
+            saved = subprocess.run(["docker", "save", f"--output={tar}", name], capture_output=True, check=False)
+            if saved.returncode == 0:
+                return self.load_image(tar)
+        self.docker("pull", name)
+        return name
+
     def run(self, image: str, *words: str, options: tuple[str, ...] = ()) -> Container:
         """A container that runs these words; it is removed with the engine."""
         name = f"container-{len(self._containers)}"

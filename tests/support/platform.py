@@ -17,12 +17,15 @@ from pathlib import Path
 
 from remote_sandbox_mcp.core import disposable
 from remote_sandbox_mcp.core.secret import Secret
-from tests.support.engine import START_S, Engine, made_image
+from tests.support.engine import CACHE, START_S, Engine, made_image
 from tests.support.root import as_root
 from tests.support.sshd import wait_until
 
 IMAGE, WITHOUT_PYTHON, AS_ROOT, EXECD = "sandbox:test", "sandbox:without-python", "sandbox:as-root", "execd:test"
 OFFICIAL = "opensandbox/execd"
+# Names an execd that the platform's makers published: a file that `docker save` wrote, or an image of the machine's own
+# engine, or one that can be pulled.
+EXECD_VARIABLE = "RSMCP_TEST_EXECD_IMAGE"
 AGENT = Path(__file__).parent / "execd"
 USER = "agent"
 API_KEY = "key-of-the-test-platform"
@@ -92,14 +95,9 @@ class Platform:
         self.engine.import_image(made_image("sandbox"), AS_ROOT)
         self._derive(IMAGE, "useradd", "--create-home", "--shell=/bin/bash", USER, change=f"USER {USER}")
         self._derive(WITHOUT_PYTHON, "sh", "-c", HIDE_PYTHON, change=f"USER {USER}")
-        self.execd = self._official() or EXECD
+        self.execd = official_execd(self.engine) or EXECD
         if self.execd == EXECD:
             self._derive(EXECD, "true", files={"execd.py": "/execd", "bootstrap.sh": "/bootstrap.sh"})
-
-    def _official(self) -> str:
-        """An execd that the platform's makers published, where the engine has one."""
-        named = self.engine.docker("image", "ls", "--format={{.Repository}}:{{.Tag}}", OFFICIAL).stdout.split()
-        return named[0] if named else ""
 
     def _derive(self, name: str, *words: str, files: dict[str, str] | None = None, change: str = "") -> None:
         maker = f"maker-{name.replace(':', '-')}"
@@ -176,6 +174,22 @@ class Platform:
             self.engine.stop()
             self.bridge.remove()
             subprocess.run([*as_root(), "rm", "-rf", str(self.folder)], check=False)
+
+
+def official_execd(engine: Engine) -> str:
+    """The image of an execd that the platform's makers published, brought into an engine of ours; empty without one.
+
+    It is what the variable names, or a file execd*.tar beside the images that the tests keep. Raises EngineProblem for
+    one that was named and cannot be had.
+    """
+    wanted = os.environ.get(EXECD_VARIABLE, "")
+    kept = sorted(CACHE.glob("execd*.tar"))
+    if wanted and not Path(wanted).is_file():
+        return engine.fetch_image(wanted)
+    if wanted or kept:
+        return engine.load_image(Path(wanted) if wanted else kept[-1])
+    named = engine.docker("image", "ls", "--format={{.Repository}}:{{.Tag}}", OFFICIAL).stdout.split()
+    return named[0] if named else ""
 
 
 class Bridge:

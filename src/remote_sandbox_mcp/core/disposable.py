@@ -76,7 +76,7 @@ class Disposable:
     key: str = ""
     name: str = ""
     image: str = ""
-    # running, paused, creating, failed, expired, gone
+    # running, paused, creating, failed, expired, ended (by itself; something of it is still there), gone
     status: str = "running"
     created: float = 0.0
     expires: float = 0.0
@@ -147,6 +147,11 @@ class Provider(Protocol):
     @property
     def kind(self) -> str:
         """embedded or opensandbox."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """The platform and its address, as sentences name them."""
         ...
 
     async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:

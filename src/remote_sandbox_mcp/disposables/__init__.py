@@ -93,7 +93,7 @@ class Disposables:
             await self._service.tending.sweep_expired()
 
     async def close(self) -> None:
-        """Let go of all, within a second: each lives on until it is deleted or its time is over."""
+        """Let go of all, within seconds: each lives on until it is deleted or its time is over."""
         if "_service" in self.__dict__:
             await self._service.close()
         elif "_rows" in self.__dict__:
@@ -128,6 +128,12 @@ class Disposables:
     async def list(self) -> Sequence[Disposable]:
         """All that live, oldest first, as their providers know them; `notes` tell of one that does not answer."""
         return () if self._is_empty() else await self._service.list()
+
+    async def troubles(self, listed: Sequence[Disposable]) -> Sequence[str]:
+        """Why no sandbox can be had of a configured platform now; those of `listed` have told it in their `notes`."""
+        from .orders import EMBEDDED
+
+        return await self._service.troubles(listed) if set(self._providers) - {EMBEDDED} else ()
 
     async def delete(self, name: str) -> Disposable:
         """End it with all that runs in it; of one that is over already `notes` say what became of it."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from ..core.disposable import Rules
-from ..store.disposables import CREATING, ENDING, EXPIRED, PAUSED, Kept, Owner
+from ..store.disposables import CREATING, ENDED, ENDING, EXPIRED, PAUSED, Kept, Owner
 
 # Its provider ends one that has expired; we see to it only if that has not happened soon after.
 GRACE_S = 2.0
@@ -19,6 +19,7 @@ DELETED = "was deleted"
 EXPIRED_BY_TIME = "has expired, unused for its whole time,"
 CLEANED_UP = "was cleaned up for want of use"
 WITH_SERVER = "ended with the server that was making it"
+BY_ITSELF = "ended by itself when its main process ended"
 FROM_OUTSIDE = "was ended by its platform or from outside"
 
 
@@ -89,5 +90,7 @@ def farewell(title: str, why: str, ended: float) -> str:
 
 def why_ended(kept: Kept, status: str, now: float) -> str:
     """Reason shown for a sandbox that we did not delete ourselves."""
+    if status == ENDED:
+        return BY_ITSELF
     over = 0 < kept.disposable.expires < now + GRACE_S
     return EXPIRED_BY_TIME if status == EXPIRED or over else FROM_OUTSIDE

@@ -14,7 +14,7 @@ from ..core.disposable import Disposable, Provider
 from ..core.errors import ConnectError, LostContact, SandboxError, UnknownSandbox, Unreachable, Unsupported
 from ..core.lane import Lane
 from ..core.sandbox import Description, Sandbox
-from ..store.disposables import EXPIRED, GONE, PAUSED, DisposableRows, Kept
+from ..store.disposables import ENDED, EXPIRED, GONE, OVER, PAUSED, DisposableRows, Kept
 from .fate import farewell, is_about_to_expire, why_ended
 
 # How long a provider may take to say how one is, and to renew it.
@@ -204,18 +204,21 @@ class Life:
                 self._note_expires(before.disposable.expires)
                 return
             try:
-                await self._renew(seconds)
+                renewed = await self._renew(seconds)
             except SandboxError:
                 await asyncio.to_thread(self._around.rows.take_back, before, expires)
                 raise
             except BaseException:
                 self._around.spawn(asyncio.to_thread(self._around.rows.take_back, before, expires))
                 raise
-            self._note_expires(expires)
+            # As the provider has set it, which may be another time than was asked for.
+            if abs(renewed.expires - expires) > LEAST_S:
+                await asyncio.to_thread(self._around.rows.note_expires, self.kept.id, renewed.expires)
+            self._note_expires(renewed.expires)
 
-    async def _renew(self, seconds: float) -> None:
+    async def _renew(self, seconds: float) -> Disposable:
         try:
-            await within(self._provider().renew(self.disposable, seconds), RENEW_S)
+            return await within(self._provider().renew(self.disposable, seconds), RENEW_S)
         except asyncio.TimeoutError:
             raise Unreachable(f"{self.disposable.title} could not be renewed within {RENEW_S:g} s") from None
 
@@ -233,7 +236,7 @@ class Life:
             why, ended = (row.why, row.ended) if row else (self.ending or why_ended(self.kept, GONE, now), now)
             return _as(problem, farewell(self.disposable.title, why, ended))
         seen = await self._look()
-        if seen is not None and seen.status in (GONE, EXPIRED):
+        if seen is not None and seen.status in OVER:
             return _as(problem, await self.note_end(row, seen.status))
         if seen is not None and seen.status == PAUSED:
             return ConnectError(f"{self.disposable.title} is paused; continue it with resume_sandbox")
@@ -251,8 +254,8 @@ class Life:
         why = self.ending or why_ended(row, status, now)
         await asyncio.to_thread(self._around.rows.end, self.kept.id, status, why, now)
         self._around.bury(self.kept.id)
-        if status == EXPIRED:
-            # Something may still be there of one whose time is over.
+        if status in (EXPIRED, ENDED):
+            # Something is still there of one whose time is over, or that has ended by itself.
             self._around.spawn(self._provider().delete(self.disposable))
         return farewell(self.disposable.title, why, now)
 

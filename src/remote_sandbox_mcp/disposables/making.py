@@ -24,11 +24,14 @@ class Making:
         self._known = known
         self._rules = rules
         self._sweep = sweep
+        self._under_way: set[asyncio.Future[Kept]] = set()
         self.pool = Pool(known, rules, self.make)
 
     async def create(self, order: SandboxOrder) -> Disposable:
         order = checked(order, self._rules, self._known.kinds, self._taken_names())
         task = asyncio.ensure_future(self._obtain(order, self._plan(order)))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
         try:
             # Cut off in the middle nobody could tell whether it was made; so it is made, and then ended.
             made = await asyncio.shield(task)
@@ -40,6 +43,22 @@ class Making:
         self._known.admit(made)
         self._known.changed()
         return made.disposable
+
+    @property
+    def is_under_way(self) -> bool:
+        return bool(self._under_way)
+
+    async def finish(self, seconds: float) -> None:
+        """Wait for what is being made: a platform goes on with what it was asked for, and only then it can be ended.
+
+        What takes longer is given up; it is written down, so that the next server looks for it.
+        """
+        if not self._under_way:
+            return
+        _, late = await asyncio.wait(tuple(self._under_way), timeout=seconds)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
     async def _obtain(self, order: SandboxOrder, plan: Kept) -> Kept:
         taken = await self.pool.take(order, plan)

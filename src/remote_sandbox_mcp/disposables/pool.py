@@ -51,15 +51,13 @@ class Pool:
 
     async def _given_its_time(self, taken: Kept) -> Kept:
         """Renewing also shows that it is still there."""
-        await self._known.provider_of(taken).renew(taken.disposable, taken.timeout_s)
-        expires = self._known.now() + taken.timeout_s
+        expires = (await self._known.provider_of(taken).renew(taken.disposable, taken.timeout_s)).expires
         await asyncio.to_thread(self._known.rows.note_expires, taken.id, expires)
         return replace(taken, disposable=replace(taken.disposable, expires=expires))
 
     async def renew(self, ready: Kept) -> None:
         """One more while, for one that nobody has taken yet."""
-        await self._known.provider_of(ready).renew(ready.disposable, ready.timeout_s)
-        expires = self._known.now() + ready.timeout_s
+        expires = (await self._known.provider_of(ready).renew(ready.disposable, ready.timeout_s)).expires
         await asyncio.to_thread(self._known.rows.extend, ready.id, expires)
 
     def refill(self) -> None:

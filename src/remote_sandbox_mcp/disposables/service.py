@@ -16,13 +16,15 @@ from . import viewing
 from .fate import DELETED, Fate, farewell, is_visible
 from .known import Known
 from .making import Making
+from .orders import EMBEDDED
 from .tending import DELETE_S, Tending
 
 if TYPE_CHECKING:
     from ..store.disposables import Kept
 
-# Letting go of all of them takes no longer than this.
-CLOSE_S = 1.0
+# Letting go of all of them takes no longer than this, and this much longer where one is being made. Clients give a
+# server about four seconds.
+CLOSE_S, MAKING_S = 1.0, 2.5
 
 T = TypeVar("T")
 
@@ -48,7 +50,7 @@ class Service:
     async def close(self) -> None:
         await self.tending.stop()
         try:
-            await within(self._let_go(), CLOSE_S)
+            await within(self._let_go(), CLOSE_S + (MAKING_S if self.making.is_under_way else 0.0))
         except asyncio.TimeoutError:
             pass
         finally:
@@ -56,6 +58,7 @@ class Service:
 
     async def _let_go(self) -> None:
         await self.tending.leave()
+        await self.making.finish(MAKING_S)
         await self.known.settle(0.8 * CLOSE_S)
         await asyncio.gather(*(life.close() for life in self.known.lives.values()), return_exceptions=True)
         await self.known.close()
@@ -75,6 +78,11 @@ class Service:
         self.known.admit_all(living)
         return await viewing.survey(self.known, [it for it in living if is_visible(it, self.known.configuration)])
 
+    async def troubles(self, listed: Sequence[Disposable]) -> Sequence[str]:
+        heard = {it.provider for it in listed}
+        asked = [kind for kind in self.known.kinds if kind != EMBEDDED and kind not in heard]
+        return [why for why in await asyncio.gather(*(viewing.trouble(self.known, kind) for kind in asked)) if why]
+
     async def delete(self, name: str) -> Disposable:
         kept = await self.known.find(name)
         if kept.ended:
@@ -93,8 +101,9 @@ class Service:
         kept = await self._living(name)
         # Nothing that runs in it is cut off, whatever was asked for.
         seconds = max(timeout_s, self.known.life_of(kept).needs_s)
-        await self._ask(kept, self.known.provider_of(kept).renew(kept.disposable, seconds))
-        expires = self.known.now() + seconds
+        # As the provider has set it: a platform allows no life that is shorter than its own least.
+        renewed = await self._ask(kept, self.known.provider_of(kept).renew(kept.disposable, seconds))
+        expires = renewed.expires
         await asyncio.to_thread(self.known.rows.renewed, kept.id, expires, timeout_s)
         return self._noted(replace(kept, timeout_s=timeout_s), expires=expires)
 

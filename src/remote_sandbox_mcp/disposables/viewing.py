@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..backends.deadline import within
 from ..core.disposable import Disposable
 from ..core.errors import SandboxError
-from ..store.disposables import CREATING, ENDING, EXPIRED, GONE, PAUSED, RUNNING, Kept
+from ..store.disposables import CREATING, ENDING, OVER, PAUSED, RUNNING, Kept
 from .known import Known
 from .life import LOOK_S
 
@@ -25,7 +25,7 @@ async def survey(known: Known, living: Sequence[Kept]) -> list[Disposable]:
     kinds = sorted({kept.disposable.provider for kept in held})
     answers = dict(zip(kinds, await asyncio.gather(*(_ask(known, kind) for kind in kinds)), strict=True))
     views = await asyncio.gather(*(_view(known, kept, answers[kept.disposable.provider]) for kept in held))
-    return [view for view in views if view.status not in (GONE, EXPIRED)]
+    return [view for view in views if view.status not in OVER]
 
 
 async def look(known: Known, kept: Kept) -> Disposable:
@@ -39,11 +39,20 @@ async def look(known: Known, kept: Kept) -> Disposable:
     return await _note(known, kept, seen.status)
 
 
+async def trouble(known: Known, kind: str) -> str:
+    """Why no sandbox can be had of a provider now; empty where it answers."""
+    seen = await _ask(known, kind)
+    return seen if isinstance(seen, str) else ""
+
+
 async def _ask(known: Known, kind: str) -> Seen:
     try:
-        return {it.id: it for it in await within(known.provider(kind).list(), LIST_S)}
-    except (SandboxError, asyncio.TimeoutError) as problem:
-        return str(problem) or f"no answer within {LIST_S:g} s"
+        provider = known.provider(kind)
+        return {it.id: it for it in await within(provider.list(), LIST_S)}
+    except SandboxError as problem:
+        return str(problem)
+    except asyncio.TimeoutError:
+        return f"{provider.where} has not answered within {LIST_S:g} s"
 
 
 async def _view(known: Known, kept: Kept, seen: Seen) -> Disposable:
@@ -65,7 +74,7 @@ def _doubtful(kept: Kept, why: str) -> Disposable:
 async def _note(known: Known, kept: Kept, status: str) -> Disposable:
     """What a provider says is written down."""
     it = replace(kept.disposable, status=status)
-    if status in (GONE, EXPIRED):
+    if status in OVER:
         await known.life_of(kept).note_end(kept, status)
     elif status in (RUNNING, PAUSED) and status != kept.disposable.status:
         await asyncio.to_thread(known.rows.note_status, kept.id, status)

@@ -63,6 +63,8 @@ class Deployments:
         # By sandbox and port: a port has one app at a time.
         self._known: dict[tuple[str, int], Deployment] = {}
         self._turns: dict[tuple[str, int], asyncio.Lock] = {}
+        # Sandboxes whose ports cannot be connected to, but by a platform's own address.
+        self._without_way: set[str] = set()
         self._chores: set[asyncio.Task[None]] = set()
 
     async def deploy(self, order: DeployOrder, progress: Progress = silent) -> Deployment:
@@ -112,6 +114,7 @@ class Deployments:
         try:
             return await check_health(sandbox, port, path, seconds=seconds)
         except Unsupported:
+            self._without_way.add(name)
             url = await self._endpoint(name, port)
             if url is None:
                 raise
@@ -156,14 +159,24 @@ class Deployments:
         return replace(deployed, status=status, url=url, problem=wait.health.problem)
 
     async def _address(self, sandbox_name: str, port: int) -> str:
-        url = await self._endpoint(sandbox_name, port)
-        return url if url is not None else (await self._forwards.open(sandbox_name, port)).url
+        """A forwarded port; a platform's own address only where a sandbox has no way to its ports.
+
+        The agent behind a platform's address keeps a connection for every request, long after its answer: some
+        thousands of them, and the sandbox is of no use any more.
+        """
+        try:
+            return (await self._forwards.open(sandbox_name, port)).url
+        except Unsupported:
+            url = await self._endpoint(sandbox_name, port)
+            if url is None:
+                raise
+            return url
 
     async def _address_now(self, sandbox_name: str, port: int) -> str:
         """Where it opens already; nothing is opened for who only looks."""
         if opened := self._forwards.find(sandbox_name, port):
             return opened.url
-        return await self._endpoint(sandbox_name, port) or ""
+        return await self._endpoint(sandbox_name, port) or "" if sandbox_name in self._without_way else ""
 
     async def list(self, sandbox_name: str = "") -> Sequence[Deployment]:
         """What was deployed, as it is now; what does not answer soon is told as unknown."""

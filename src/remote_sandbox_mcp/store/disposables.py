@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import sqlite3
 
 CREATING, RUNNING, PAUSED, ENDING, EXPIRED, GONE = "creating", "running", "paused", "ending", "expired", "gone"
+# By itself, as its provider says.
+ENDED = "ended"
+OVER = (GONE, EXPIRED, ENDED)
 # Why one cannot be written down.
 NAME_TAKEN, FULL = "name", "full"
 # How long it can be said what became of one.

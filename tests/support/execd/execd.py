@@ -12,7 +12,6 @@ import json
 import os
 import pwd
 import re
-import selectors
 import shutil
 import signal
 import socket
@@ -27,6 +26,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 PORT = int(os.environ.get("EXECD_PORT", "44772"))
 SHELL = shutil.which("bash") or "/bin/sh"
 CHUNK = 1 << 18
+PRINTED = ("stdout", "stderr")
 HOP_BY_HOP = ("connection", "transfer-encoding", "content-length", "keep-alive", "host", "upgrade")
 
 
@@ -73,20 +73,22 @@ class Command:
     """A process group, what it prints, and how it ended."""
 
     def __init__(self, order):
-        folder = order.get("cwd") or None
+        folder = place(order.get("cwd") or "") or None
         if folder and not os.path.isdir(folder):
             raise Refused(400, "INVALID_REQUEST_BODY", f"working directory does not exist: {folder}")
         self.id, self.content = uuid.uuid4().hex, order.get("command", "")
         self.background = bool(order.get("background"))
         self.begun, self.ended, self.code, self.error = time.time(), None, None, ""
         self.log = bytearray()
+        self.printed = {kind: self.open_log(kind) for kind in (("output",) if self.background else PRINTED)}
         self.process = subprocess.Popen(
             order.get("argv") or [SHELL, "-c", order["command"]],
             cwd=folder,
-            env={**os.environ, **(order.get("envs") or {})},
+            # Agents before 1.0.7 pass over a request's variables.
+            env={**os.environ, **({} if "EXECD_IS_OLD" in os.environ else order.get("envs") or {})},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if self.background else subprocess.PIPE,
+            stdout=self.printed["output" if self.background else "stdout"],
+            stderr=subprocess.STDOUT if self.background else self.printed["stderr"],
             start_new_session=True,
         )
         COMMANDS[self.id] = self
@@ -108,39 +110,54 @@ class Command:
         self.error = "" if code == 0 else f"exit status {code}" if code > 0 else f"signal: {-code}"
         self.ended = time.time()
 
+    def open_log(self, kind):
+        """What a command prints goes into a file of the temporary folder, as with the published agent."""
+        path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"{self.id}.{kind}")
+        file = open(path, "wb+")
+        os.unlink(path)
+        return file
+
+    def read_on(self, kind, count):
+        return os.pread(self.printed[kind].fileno(), CHUNK, count)
+
     def keep_log(self):
-        while data := self.process.stdout.read1(CHUNK):
-            self.log += data
+        has_ended = False
+        while not has_ended:
+            has_ended = self.has_ended_in(0.05)
+            while data := self.read_on("output", len(self.log)):
+                self.log += data
         self.finish()
 
+    def has_ended_in(self, seconds):
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def tell(self, emit):
-        """Line by line, each as an event, until the process and its pipes have ended."""
-        chooser = selectors.DefaultSelector()
-        for file, kind in ((self.process.stdout, "stdout"), (self.process.stderr, "stderr")):
-            chooser.register(file, selectors.EVENT_READ, Lines(kind, emit))
-        died = 0.0
-        while chooser.get_map():
-            for key, _ in chooser.select(0.2):
-                data = os.read(key.fd, CHUNK)
-                key.data.feed(data)
-                if not data:
-                    chooser.unregister(key.fileobj)
-            if self.process.poll() is not None:
-                died = died or time.time()
-                # A grandchild may keep the pipe for ever.
-                if time.time() - died > 1:
-                    break
+        """Line by line, each as an event, until the process has ended."""
+        told = [(kind, Lines(kind, emit)) for kind in PRINTED]
+        has_ended = False
+        while not has_ended:
+            # A grandchild may go on, and is not waited for.
+            has_ended = self.has_ended_in(0.05)
+            for kind, lines in told:
+                while data := self.read_on(kind, lines.count):
+                    lines.feed(data)
+        for kind, lines in told:
+            lines.feed(b"")
+            self.printed[kind].close()
         self.finish()
-        self.process.stdout.close()
-        self.process.stderr.close()
 
 
 class Lines:
     def __init__(self, kind, emit):
-        self.kind, self.emit, self.rest = kind, emit, ""
+        self.kind, self.emit, self.rest, self.count = kind, emit, "", 0
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, data):
+        self.count += len(data)
         *lines, self.rest = (self.rest + self.decoder.decode(data, not data)).split("\n")
         if not data and self.rest:
             lines.append(self.rest)
@@ -155,6 +172,13 @@ def known_command(command_id):
 
 
 # Files
+
+
+def place(path):
+    """Where a path leads: as the published agent does since 1.0.12, a variable's name in it becomes its value."""
+    if path == "~" or path.startswith("~/"):
+        path = os.environ.get("HOME", "") + path[1:]
+    return re.sub(r"\$(?:{([^}]*)}|(\w+|\W))", lambda found: os.environ.get(found[1] or found[2] or "", ""), path)
 
 
 def describe(path):
@@ -208,6 +232,7 @@ def save_parts(raw, boundary):
         at = end + 2
     for about, content in zip(metadata, contents):  # noqa: B905 - older Pythons know no strict
         wanted = json.loads(bytes(about))
+        wanted["path"] = place(wanted["path"])
         os.makedirs(os.path.dirname(wanted["path"]) or "/", exist_ok=True)
         with open(wanted["path"], "wb") as file:
             file.write(content)
@@ -402,29 +427,30 @@ class Request(BaseHTTPRequestHandler):
     # Files and folders
 
     def describe_files(self):
-        self.reply({path: describe(path) for path in self.query.get("path", [])})
+        self.reply({path: describe(place(path)) for path in self.query.get("path", [])})
 
     def remove_files(self):
-        for path in self.query.get("path", []):
+        for path in map(place, self.query.get("path", [])):
             if os.path.lexists(path):
                 os.unlink(path)
         self.reply()
 
     def move_files(self):
         for entry in self.order():
-            describe(entry["src"])
-            os.makedirs(os.path.dirname(entry["dest"]) or "/", exist_ok=True)
-            os.replace(entry["src"], entry["dest"])
+            source, target = place(entry["src"]), place(entry["dest"])
+            describe(source)
+            os.makedirs(os.path.dirname(target) or "/", exist_ok=True)
+            os.replace(source, target)
         self.reply()
 
     def change_access(self):
         for path, wanted in self.order().items():
-            describe(path)
-            set_access(path, wanted)
+            describe(place(path))
+            set_access(place(path), wanted)
         self.reply()
 
     def search_files(self):
-        top, pattern = self.first("path"), self.first("pattern", "*")
+        top, pattern = place(self.first("path")), self.first("pattern", "*")
         describe(top)
         found = (os.path.join(folder, name) for folder, _, names in os.walk(top) for name in names)
         self.reply([describe(path) for path in found if fnmatch.fnmatch(os.path.relpath(path, top), pattern)])
@@ -435,7 +461,7 @@ class Request(BaseHTTPRequestHandler):
         self.reply()
 
     def download(self):
-        path = self.first("path")
+        path = place(self.first("path"))
         size = describe(path)["size"]
         with open(path, "rb") as file:
             wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
@@ -450,18 +476,18 @@ class Request(BaseHTTPRequestHandler):
             self.reply(raw=file.read(end - begin + 1), status=206, kind="application/octet-stream", headers=headers)
 
     def list_folder(self):
-        folder = self.first("path")
+        folder = place(self.first("path"))
         describe(folder)
         self.reply(list(walk(folder, int(self.first("depth", "1")))))
 
     def make_folders(self):
         for path, wanted in self.order().items():
-            os.makedirs(path, exist_ok=True)
-            set_access(path, wanted or {})
+            os.makedirs(place(path), exist_ok=True)
+            set_access(place(path), wanted or {})
         self.reply()
 
     def remove_folders(self):
-        for path in self.query.get("path", []):
+        for path in map(place, self.query.get("path", [])):
             shutil.rmtree(path, ignore_errors=True)
         self.reply()
 

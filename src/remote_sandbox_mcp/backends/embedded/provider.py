@@ -30,6 +30,8 @@ NO_RULES = Rules()
 class EmbeddedProvider:
     """Sandboxes in folders of the state folder, which outlive this server; their processes end with it, or before."""
 
+    where = "this machine"
+
     def __init__(self, state_folder: Path, environment: Environment = USUAL, rules: Rules = NO_RULES) -> None:
         self._shelf = Shelf(state_folder.absolute() / "disposable")
         self._environment = environment

@@ -6,7 +6,8 @@
 #   RSM_PROGRAM  all of this text
 #   RSM_VERB     the function to call
 #   RSM_CODED    which of the other variables (without RSM_) are written as `printf %b` reads them
-# Answers are lines of a word and a value; what may hold anything is in base64.
+# Answers are lines of a word and a value; what may hold anything is in base64. The last line is `over`, which the shell
+# prints when it exits: an answer without it was cut short.
 
 coded() {
 	base64 | tr -d '\n'

@@ -135,7 +135,7 @@ lock() {
 		flock 9
 	elif [ -n "${RSM_BASE-}" ]; then
 		lock=$RSM_BASE/lock-$(stat -c %d-%i "$folder") turns=0
-		trap 'rmdir "$lock"' EXIT
+		trap 'rmdir "$lock" 2>/dev/null; echo over' EXIT
 		until mkdir "$lock" || [ "$turns" -ge 40 ]; do
 			sleep 0.05 || sleep 1
 			turns=$((turns + 1))

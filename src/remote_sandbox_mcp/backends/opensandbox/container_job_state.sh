@@ -94,8 +94,3 @@ is_alive() {
 	members
 	[ -n "$rs_living" ]
 }
-
-# write_down NAME TEXT: into the room that was made for it.
-write_down() {
-	printf '%s\n' "$2" 1<>"$rs_dir/$1.room" && mv -f "$rs_dir/$1.room" "$rs_dir/$1"
-} 2>/dev/null

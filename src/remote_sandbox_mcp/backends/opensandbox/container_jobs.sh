@@ -15,7 +15,7 @@
 # shellcheck disable=SC2034,SC2153,SC2154 # they read what the others found, and what is asked is in the environment
 
 rs_reason=folder rs_mine='' rs_link='' rs_new_log='' rs_kept=''
-rs_full='unable to make the job: the disk may be full'
+rs_full='unable to make the job'
 
 # Instead of that for runs. Nothing is left of a start that was refused.
 refuse() {
@@ -53,12 +53,12 @@ job_start() {
 	enter
 	find_log
 	rs_reason=folder
-	if mkdir -m 700 "$rs_dir" 2>/dev/null; then
+	if rs_said=$(LC_ALL=C mkdir -m 700 "$rs_dir" 2>&1); then
 		begin_job
 	elif [ -d "$rs_dir" ]; then
 		job_start
 	else
-		refuse "$rs_full"
+		refuse "$rs_full: ${rs_said##*: }"
 	fi
 }
 
@@ -164,24 +164,24 @@ has_room() {
 
 begin_job() {
 	rs_mine=$rs_dir
-	furnish_job 2>/dev/null || refuse "$rs_full"
+	rs_said=$(furnish_job 2>&1) || refuse "$rs_full: ${rs_said##*: }"
 	check_syntax
 	open_log
-	note_order 2>/dev/null || refuse "$rs_full"
+	rs_said=$(note_order 2>&1) || refuse "$rs_full: ${rs_said##*: }"
 	name_session
 	launch
 }
 
 furnish_job() {
 	born "$$"
-	echo "$$ $rs_birth $rs_boot" >"$rs_dir/starter" || return
+	echo "$$ $rs_birth $rs_boot" | LC_ALL=C cat >"$rs_dir/starter" || return
 	if [ -n "${RSM_FROM-}" ]; then
-		cp "$RSM_FROM" "$rs_dir/command" || return
+		LC_ALL=C cp "$RSM_FROM" "$rs_dir/command" || return
 	else
-		printf %s "$RSM_SCRIPT" >"$rs_dir/command" || return
+		printf %s "$RSM_SCRIPT" | LC_ALL=C cat >"$rs_dir/command" || return
 	fi
 	for rs_name in pid.room end.room stop; do
-		printf '%512s\n' '' >"$rs_dir/$rs_name" || return
+		room "$rs_name" || return
 	done
 	chmod 600 "$rs_dir/stop"
 }
@@ -196,7 +196,7 @@ note_order() {
 		tell log "$rs_log"
 		tell command "$RSM_SHOWN"
 	)
-	printf '%s\n' "$rs_told" >"$rs_dir/order" && ln -s "$rs_log" "$rs_dir/log" && ln -s "$PWD" "$rs_dir/cwd"
+	printf '%s\n' "$rs_told" | LC_ALL=C cat >"$rs_dir/order" && ln -s "$rs_log" "$rs_dir/log" && ln -s "$PWD" "$rs_dir/cwd"
 }
 
 # Of several that want a name, one makes the link. Older links go, but whoever counts by them sees the newer one.
@@ -205,12 +205,12 @@ name_session() {
 	while :; do
 		check_session
 		rs_link=$rs_base/sessions/$RSM_SESSION.$((rs_turn + 1))
-		if ln -s "$RSM_ID" "$rs_link" 2>/dev/null; then
+		if rs_said=$(LC_ALL=C ln -s "$RSM_ID" "$rs_link" 2>&1); then
 			newest "$RSM_SESSION"
 			[ "$rs_newest" != "$RSM_ID" ] || break
 			rm -f "$rs_link"
 		elif [ ! -L "$rs_link" ]; then
-			refuse "$rs_full"
+			refuse "$rs_full: ${rs_said##*: }"
 		fi
 		rs_link=''
 	done

@@ -15,7 +15,7 @@ keep() {
 	become "$0" </dev/null >"$rs_dir/out" 2>"$rs_dir/err" &
 	rs_group=$!
 	born "$rs_group"
-	echo "$rs_group $rs_birth $$ $rs_keeper_birth $rs_begun" >"$rs_dir/pid"
+	write_down pid "$rs_group $rs_birth $$ $rs_keeper_birth $rs_begun"
 	wait "$rs_group"
 	rs_code=$?
 	rs_ending=exited
@@ -28,7 +28,8 @@ keep() {
 	wait "$rs_timer"
 	clock
 	living
-	echo "$rs_ending $rs_code $rs_now$rs_living" >"$rs_dir/end"
+	# As long as there is no room even to overwrite, the run counts as running.
+	until write_down end "$rs_ending $rs_code $rs_now$rs_living" || [ ! -d "$rs_dir" ]; do nap 1; done
 }
 
 # become SETSID: the command, with nothing of ours in its environment.
@@ -45,7 +46,7 @@ become() {
 	fi
 	eval "$RSM_EXPORTS"
 	unset RSM_PROGRAM RSM_VERB RSM_CODED RSM_BASE RSM_ID RSM_KEEP RSM_SCRIPT RSM_FROM RSM_CWD RSM_SHELL RSM_SEEK \
-		RSM_EXPORTS RSM_TIMEOUT RSM_WORDS
+		RSM_EXPORTS RSM_TIMEOUT RSM_WORDS RSM_ANSWER
 	exec "$@"
 }
 
@@ -62,7 +63,7 @@ expire() {
 
 # strike ENDING: TERM, two seconds, KILL for the whole group.
 strike() {
-	[ -s "$rs_dir/ending" ] || echo "$1" >"$rs_dir/ending"
+	[ -s "$rs_dir/ending" ] || write_down ending "$1"
 	hit TERM
 	hit CONT
 	gone_in 2 || {

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs commands in a container without Python: hello, start, look, stop, forget. Goes after container.sh, before
+# Runs commands in a container without Python: hello, start, look, stop, forget, discard. Goes after container.sh, before
 # container_keeper.sh.
 #   RSM_BASE     the folder for runs, where it is known
 #   RSM_ID       the run, which is the name of its folder: mkdir of it is the start, which succeeds once
 #   RSM_IDS      forget: runs whose folders may go
 #   RSM_KEEP     how many bytes of each stream come back from each end
-#   RSM_SCRIPT   start: what the shell runs, or RSM_FROM: a file that holds it
+#   RSM_SCRIPT   start: what the shell runs, or RSM_FROM: a file that holds it (discard: that is not needed any more)
 #   RSM_CWD      start: the folder, empty for home
 #   RSM_SHELL    start: the program that must be there, empty for bash or else sh; RSM_SEEK: where to find it, or empty
 #   RSM_EXPORTS  start: an export command for the command's variables, or empty
@@ -18,7 +18,8 @@
 # all of them, or as many as are kept from each end.
 #
 # A run's folder: starter (pid, birth), pid (group, birth, keeper, birth, begun), out, err, ending (who strikes it says
-# why), end. Beside it is ID.never, where a run was revoked: whoever makes the one looks for the other.
+# why), end. For pid, ending and end there is room before the start: a disk that is full by then must not lose them.
+# Beside it is ID.never, where a run was revoked: whoever makes the one looks for the other.
 # shellcheck disable=SC2034 # some of what is found is read by container_keeper.sh
 
 nap() {
@@ -45,12 +46,14 @@ is_private() {
 	[ "$(stat -c '%u %a %F' "$1" 2>/dev/null)" = "$rs_uid 700 directory" ] && [ -w "$1" ]
 }
 
-# A folder of ours alone (another user may have made one of that name).
+# A folder of ours alone (another user may have made one of that name). The platform's agent, which brings large files
+# into it, takes a dollar sign in a path for the beginning of a variable's name.
 settle() {
 	rs_base=${RSM_BASE-}
 	if [ -z "$rs_base" ] || [ ! -d "$rs_base" ]; then
 		rs_uid=$(id -u)
 		for rs_base in "/tmp/remote-sandbox-$rs_uid" "${HOME-}/.cache/remote-sandbox" "/dev/shm/remote-sandbox-$rs_uid" ''; do
+			case $rs_base in *'$'*) continue ;; esac
 			[ -d "$rs_base" ] || { mkdir -p "${rs_base%/*}/" && mkdir -m 700 "$rs_base"; } 2>/dev/null
 			is_private "$rs_base" && break
 		done
@@ -172,12 +175,12 @@ start() {
 	[ -z "$RSM_SHELL" ] || (PATH=${RSM_SEEK:-$PATH} && command -v "$RSM_SHELL") >/dev/null 2>&1 ||
 		refuse "unable to start $RSM_SHELL: No such file or directory"
 	enter
-	if mkdir -m 700 "$rs_dir" 2>/dev/null; then
+	if rs_said=$(LC_ALL=C mkdir -m 700 "$rs_dir" 2>&1); then
 		begin
 	elif [ -d "$rs_dir" ]; then
 		attend
 	else
-		refuse "unable to make a folder for the run in $rs_base: the disk may be full"
+		refuse "unable to make a folder for the run in $rs_base: ${rs_said##*: }"
 	fi
 }
 
@@ -203,11 +206,26 @@ abandon() {
 	refuse "unable to begin: $1"
 } 2>/dev/null
 
-begin() {
+# room NAME: a file that something can be written into later. Not by echo: not every shell's says why it failed.
+room() {
+	printf '%512s\n' '' | LC_ALL=C cat >"$rs_dir/$1"
+}
+
+# write_down NAME TEXT: into the room that was made for it.
+write_down() {
+	printf '%s\n' "$2" 1<>"$rs_dir/$1.room" && mv -f "$rs_dir/$1.room" "$rs_dir/$1"
+} 2>/dev/null
+
+furnish_run() {
 	born "$$"
-	echo "$$ $rs_birth" >"$rs_dir/starter" || abandon 'the disk may be full'
+	echo "$$ $rs_birth" | LC_ALL=C cat >"$rs_dir/starter" && room pid.room && room ending.room && room end.room &&
+		: >"$rs_dir/out" && : >"$rs_dir/err"
+}
+
+begin() {
+	rs_said=$(furnish_run 2>&1) || abandon "${rs_said##*: }"
 	[ ! -e "$rs_dir.never" ] || abandon 'it was stopped before it started'
-	[ -z "${RSM_FROM-}" ] || mv "$RSM_FROM" "$rs_dir/command"
+	[ -z "${RSM_FROM-}" ] || rs_said=$(mv "$RSM_FROM" "$rs_dir/command" 2>&1) || abandon "${rs_said##*: }"
 	# The end of the line ends us, and nobody else: the keeper is in a session of its own. Its words say nothing of the
 	# command, or whoever looks for that among the processes would find the keeper, too.
 	# shellcheck disable=SC2016 # for the shell that runs it
@@ -219,6 +237,12 @@ begin() {
 # A run that is not there must not come later.
 revoke() {
 	[ -z "${RSM_REVOKE-}" ] || [ -s "$rs_dir/pid" ] || echo >"$rs_dir.never"
+}
+
+# A file that was brought, and that nobody needs any more.
+discard() {
+	rm -f "$RSM_FROM"
+	echo 'state discarded'
 }
 
 known() {

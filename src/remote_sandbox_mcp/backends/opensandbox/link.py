@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from ...core.disposable import Disposable, Platform
 from ...core.errors import ConfigError, ConnectError, SandboxError, UnknownSandbox
@@ -31,6 +33,11 @@ CONNECTIONS = 200
 # How much longer than its start the fetching of an image may take.
 FETCH_SHARE = 5
 
+# Where an answer lies for which there is no room on a disk.
+IN_MEMORY = "/dev/shm"
+
+T = TypeVar("T")
+
 
 class Link:
     """What is said to the platform. Every method raises SandboxError with a sentence that starts with `doing`."""
@@ -41,12 +48,22 @@ class Link:
                 "no OpenSandbox platform is configured; set OPEN_SANDBOX_DOMAIN or opensandbox.server_url"
             )
         self.platform = platform
+        # As sentences name it.
+        self.name = f"the platform at {shown(platform.server_url)}"
         self._config: ConnectionConfig | None = None
         self._manager: SandboxManager | None = None
         self._client: httpx.AsyncClient | None = None
         self._open: dict[str, SdkSandbox] = {}
         # When each one's time is over, as was last heard: an open sandbox outlives many renewals.
         self.expires: dict[str, float] = {}
+
+    async def told(self, doing: str, answer: Awaitable[T]) -> T:
+        """What the platform answers. Raises SandboxError."""
+        return await told(doing, answer, self.name)
+
+    async def told_by_agent(self, doing: str, answer: Awaitable[T]) -> T:
+        """What the platform's agent in a sandbox answers. Raises SandboxError."""
+        return await told(doing, answer, self.name, agent=True)
 
     @property
     def config(self) -> ConnectionConfig:
@@ -94,7 +111,7 @@ class Link:
         await self._unlock()
         password = await asyncio.to_thread(login.password.reveal) if login else ""
         auth = SandboxImageAuth(username=login.user, password=password) if login else None
-        made = await told(
+        made = await self.told(
             doing,
             SdkSandbox.create(
                 SandboxImageSpec(image=request.image, auth=auth) if request.image else None,
@@ -129,8 +146,17 @@ class Link:
         if key not in self._open:
             await self._unlock()
             connecting = SdkSandbox.connect(key, connection_config=self.config, skip_health_check=True)
-            self._open[key] = await told(doing, connecting)
+            self._open[key] = await self.told(doing, connecting)
         return self._open[key]
+
+    async def take_file(self, key: str, place: str, doing: str) -> bytes:
+        """Read a file of ours, whose path holds nothing that the agent could interpret, and remove it."""
+        sandbox = await self.sandbox(key, doing)
+        try:
+            return await self.told_by_agent(doing, sandbox.files.read_bytes(place))
+        finally:
+            with contextlib.suppress(SandboxError):
+                await self.told_by_agent(doing, sandbox.files.delete_files([place]))
 
     def forget(self, key: str) -> None:
         """Its addresses may be others now."""
@@ -140,7 +166,7 @@ class Link:
         """What the platform knows of it; None where it is not there."""
         manager = await self.manager()
         try:
-            seen = await told(doing, manager.get_sandbox_info(key))
+            seen = await self.told(doing, manager.get_sandbox_info(key))
         except UnknownSandbox:
             return None
         self.expires[key] = seconds(seen.expires_at)
@@ -152,7 +178,7 @@ class Link:
         manager, found, page = await self.manager(), [], 1
         while True:
             wanted = SandboxFilter(metadata=dict(mark), page=page, page_size=PAGE)
-            answer = await told(doing, manager.list_sandbox_infos(wanted))
+            answer = await self.told(doing, manager.list_sandbox_infos(wanted))
             found += answer.sandbox_infos
             if page > MOST_PAGES:
                 raise ConnectError(f"{doing}: its list of sandboxes has no end")
@@ -163,7 +189,7 @@ class Link:
     async def endpoint(self, key: str, port: int, doing: str) -> tuple[str, dict[str, str]]:
         """The address of a port, and the headers that its requests need."""
         sandbox = await self.sandbox(key, doing)
-        found = await told(doing, sandbox.get_endpoint(port))
+        found = await self.told(doing, sandbox.get_endpoint(port))
         address = found.endpoint.rstrip("/")
         if "://" not in address:
             address = f"{self.config.protocol}://{address}"
@@ -184,14 +210,22 @@ class Link:
         return reason(heard, STATUS.get(seen.status.state, "") if seen else "gone")
 
 
+def shown(url: str) -> str:
+    """An address without the secrets that may be in it."""
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+
+
 def reason(disposable: Disposable, status: str) -> ConnectError | None:
     name = f"unable to reach {disposable.title}"
     if status == "paused":
         return Paused(f"{name}: it is paused; resume it first")
-    if status not in ("gone", "failed"):
+    if status not in ("gone", "failed", "ended"):
         return None
     if disposable.expires and time.time() > disposable.expires - 2:
         return Gone(f"{name}: its time was over, and the platform has removed it; create another one")
+    if status == "ended":
+        return Gone(f"{name}: it ended by itself when its main process ended; create another one")
     if status == "failed":
         return Gone(f"{name}: it was killed, or ended by itself; delete it and create another one")
     return Gone(f"{name}: it is gone from the platform, where somebody deleted it; create another one")

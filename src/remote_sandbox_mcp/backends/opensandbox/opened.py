@@ -21,9 +21,10 @@ from ..outpost.client import NoOutpost, OutpostClient
 from ..outpost.lane import OutpostLane
 from ..outpost.relay import RELAY, PortRelay, RelayPorts
 from ..outpost.sandbox import OutpostSandbox
+from .bridge import IN_PLACE
 from .line import HttpLine
-from .link import Gone, Link, Paused
-from .problems import told
+from .link import IN_MEMORY, Gone, Link, Paused
+from .problems import too_old
 
 if TYPE_CHECKING:
     from opensandbox.models.execd import Execution
@@ -147,8 +148,10 @@ class Way:
         if known_reason := await self._link.why_not(self.disposable):
             raise known_reason
         try:
-            done = await self._run_in(f"exec {PYTHON} -IS -c {quote(bridge_source())}", key, doing)
-            port = _port(done)
+            done, printed = await self._run_in(f"exec {PYTHON} -IS -c {quote(bridge_source())}", key, doing)
+            if _lacks_variables(done):
+                raise too_old(doing, self._link.name)
+            port = _port(done, printed)
             url, headers = await self._link.endpoint(self.disposable.key, port, doing)
         except ConnectError:
             raise
@@ -156,17 +159,22 @@ class Way:
             raise ConnectError(str(problem)) from None
         return url, {**headers, "X-Line-Key": key}
 
-    async def _run_in(self, script: str, key: str, doing: str) -> Execution:
+    async def _run_in(self, script: str, key: str, doing: str) -> tuple[Execution, str]:
+        """A command, and what it printed."""
         from opensandbox.models.execd import RunCommandOpts
 
         sandbox = await self._link.sandbox(self.disposable.key, doing)
-        options = RunCommandOpts(envs={"LINE_KEY": key})
+        place = f"{IN_MEMORY}/remote-sandbox-{secrets.token_hex(16)}"
+        options = RunCommandOpts(envs={"LINE_KEY": key, "LINE_PLACE": place})
         try:
-            return await within(told(doing, sandbox.commands.run(script, opts=options)), OPEN_S)
+            done = await within(self._link.told_by_agent(doing, sandbox.commands.run(script, opts=options)), OPEN_S)
+            if done.exit_code == IN_PLACE:
+                return done, (await self._link.take_file(self.disposable.key, place, doing)).decode("utf-8", "replace")
         except Unreachable:
             # Its address may be another one since the platform was restarted.
             self._link.forget(self.disposable.key)
             raise
+        return done, "\n".join(message.text for message in done.logs.stdout)
 
     async def _why(self, problem: str) -> ConnectError:
         """The platform knows best why a container does not answer."""
@@ -174,8 +182,12 @@ class Way:
         return known_reason or Unreachable(f"unable to open {self.disposable.title}: {problem}")
 
 
-def _port(done: Execution) -> int:
-    printed = "\n".join(message.text for message in done.logs.stdout)
+def _lacks_variables(done: Execution) -> bool:
+    """Whether the agent did not give the bridge its key: older ones pass over variables."""
+    return any("KeyError: 'LINE_" in message.text for message in done.logs.stderr)
+
+
+def _port(done: Execution, printed: str) -> int:
     if done.exit_code == NOT_FOUND:
         raise NoPython
     for line in printed.splitlines():

@@ -28,7 +28,8 @@ STATUS = {
     "Pausing": "paused",
     "Paused": "paused",
     "Stopping": "gone",
-    "Terminated": "gone",
+    # Its main process has ended with 0; the container is still there.
+    "Terminated": "ended",
     "Failed": "failed",
 }
 

@@ -32,7 +32,8 @@ from .opened import describe, lost_with
 from .plain_files import PlainFiles
 from .plain_jobs import PlainJobs
 from .plain_search import find_matches
-from .shell import LONGEST_VALUE, RUNS, Answer, Shell, fits, start_values
+from .problems import NoRoom
+from .shell import FULL, LONGEST_VALUE, RUNS, Answer, Shell, fits, start_values
 
 BEAT_S, MEND_S, SOON_S = 2.0, 20.0, 0.1
 FORGET_S = 1.0
@@ -110,6 +111,8 @@ class PlainContainer:
                 try:
                     answer = await self._shell.follow(RUNS, "start", **values)
                     return self._truth(self._seen(command, answer))
+                except NoRoom:
+                    raise NotStarted(f"{self.description.name}: unable to begin: {FULL}") from None
                 except ConnectError as problem:
                     await self._explain(command)
                     give_up = give_up or time.monotonic() + MEND_S
@@ -129,7 +132,10 @@ class PlainContainer:
             )
         if fits(script):
             return {**values, "script": script}
-        return {**values, "from": await self._shell.upload(f"{command.run_id}.script", to_bytes(script))}
+        try:
+            return {**values, "from": await self._shell.upload(f"{command.run_id}.script", to_bytes(script))}
+        except NoRoom:
+            raise NotStarted(f"{self.description.name}: unable to begin: {FULL}") from None
 
     def _seen(self, command: Command, answer: Answer) -> Observation:
         if answer.text("state") == "refused":

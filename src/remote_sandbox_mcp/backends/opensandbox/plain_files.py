@@ -1,4 +1,4 @@
-"""Files of a container without Python: a shell reads, writes and lists them; the platform moves large ones."""
+"""Files of a container without Python: a shell reads, writes and lists them; the platform brings large ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ...core.files import Entry, FileSlice, Listing, Problem, Span, Written
 from ...core.foreign import to_number, to_whole, understood
 from ..outpost.far.files import MOST_PROBLEMS
 from ..outpost.far.place import to_bytes, to_text
-from .shell import FILES, Answer, Shell, is_text
+from .problems import NoRoom
+from .shell import FILES, FULL, Answer, Shell
 
 # As much as one variable, and as one answer, should hold.
 LARGEST_PUT, LARGEST_GET = 60_000, 1 << 20
@@ -72,7 +73,7 @@ class PlainFiles:
         path = await self.absolute(path)
         for _ in range(TRIES):
             found = await self._get(path, span, min(span.limit, LARGEST_GET))
-            if not found.more or span.limit <= LARGEST_GET or span.lines or not is_text(path):
+            if not found.more or span.limit <= LARGEST_GET or span.lines:
                 break
             whole = await self._read_on(path, span, found)
             if whole is not None:
@@ -102,14 +103,20 @@ class PlainFiles:
         return self.problem(path, "it is a pipe, socket or device, not a file", "not_a_file")
 
     async def _read_on(self, path: str, span: Span, found: FileSlice) -> FileSlice | None:
-        """The rest of a large file through the platform; None where it was replaced meanwhile."""
-        start = found.offset + len(found.data)
-        rest = await self._shell.download(path, start, min(span.limit, found.size - found.offset) - len(found.data))
-        now = await self._get(path, Span(), 0)
-        if now.version.partition("-")[0] != found.version.partition("-")[0]:
-            return None
-        data = found.data + rest
-        return FileSlice(data, found.size, found.version, found.offset, found.offset + len(data) < found.size)
+        """The rest of a large file, one answer after the other; None where it was replaced meanwhile.
+
+        Not through the platform's own download: its agent takes `$NAME` in a path for a variable, and would read
+        another file.
+        """
+        wanted = min(span.limit, found.size - found.offset)
+        data = bytearray(found.data)
+        while len(data) < wanted:
+            size = min(LARGEST_GET, wanted - len(data))
+            piece = await self._get(path, Span(offset=found.offset + len(data)), size)
+            if not piece.data or _inode(piece.version) != _inode(found.version):
+                return None
+            data += piece.data
+        return FileSlice(bytes(data), found.size, found.version, found.offset, found.offset + len(data) < found.size)
 
     async def write(self, path: str, data: bytes, expected: str | None) -> Written:
         path = await self.absolute(path)
@@ -117,11 +124,14 @@ class PlainFiles:
         values = {"path": path, "token": token}
         if len(data) <= LARGEST_PUT:
             values["data"] = base64.b64encode(data).decode("ascii")
-        else:
-            values["from"] = await self._shell.upload(f"put-{token}", data)
         if expected is not None:
             values["expected"] = expected.replace("_", " ")
-        answer = self._checked(path, await self._shell.ask_once(FILES, "put", **values))
+        try:
+            if len(data) > LARGEST_PUT:
+                values["from"] = await self._shell.upload(f"put-{token}", data)
+            answer = self._checked(path, await self._shell.ask_once(FILES, "put", **values))
+        except NoRoom:
+            raise self.problem(path, FULL, "ENOSPC") from None
         return Written(_numbers(answer.text("found"))[1], _version(answer), answer.has("created"))
 
     async def list(self, path: str, recursive: bool, limit: int) -> Listing:
@@ -169,6 +179,10 @@ def _numbers(found: str) -> tuple[int, int]:
 
 def _version(answer: Answer) -> str:
     return answer.text("version").replace(" ", "_")
+
+
+def _inode(version: str) -> str:
+    return version.partition("-")[0]
 
 
 def _shown(path: str) -> str:

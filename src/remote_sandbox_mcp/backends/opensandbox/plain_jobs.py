@@ -13,7 +13,8 @@ from ..outpost.far.place import to_bytes, to_text
 from .link import Gone, Paused
 from .plain_job_answers import SESSION, look_values, read_jobs
 from .plain_wait import LogSearch
-from .shell import JOBS, LONGEST_VALUE, Answer, Shell, fits, start_values
+from .problems import NoRoom
+from .shell import FULL, JOBS, LONGEST_VALUE, Answer, Shell, fits, start_values
 
 MEND_S, SOON_S = 20.0, 0.1
 # One request's share of a wait: a line that is cut is mended before the next.
@@ -37,6 +38,13 @@ class PlainJobs:
         check_order(order, self._name)
         if not self._shell.is_open:
             await self._shell.open()
+        try:
+            return await self._begin(order)
+        except NoRoom:
+            raise JobRefused(f"{self._name}: unable to make the job: {FULL}", "folder") from None
+
+    async def _begin(self, order: JobOrder) -> JobStarted:
+        """Raises JobRefused, NoRoom, and what became of a start whose answer was lost."""
         values, give_up = await self._describe(order), 0.0
         while True:
             try:

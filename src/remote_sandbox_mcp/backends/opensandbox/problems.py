@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -24,25 +25,53 @@ Kind = Callable[[str], SandboxError]
 LONGEST_WORDS = 300
 
 
+# The first published agent that gives a command the variables that a request names.
+OLDEST_AGENT = "1.0.7"
+
+
+class NoRoom(SandboxError):
+    """There is no room left on a disk."""
+
+
 @dataclass(frozen=True)
 class Row:
-    """What it means, as which error, and whether the platform's own words say more."""
+    """What it means, as which error, and whether the platform's own words say more.
+
+    `{platform}` stands for the platform and its address.
+    """
 
     kind: Kind
     means: str
     quoted: bool = False
 
 
-DOWN = Row(Unreachable, "the platform does not answer; check that its server runs and that server_url is right")
-SLOW = Row(Unreachable, "the platform did not answer in time; try again, or raise request_timeout_s")
+DOWN = Row(Unreachable, "{platform} does not answer; check that its server runs and that server_url is right")
+SLOW = Row(Unreachable, "{platform} did not answer in time; try again, or raise request_timeout_s")
 REFUSED = Row(BadArgument, "the platform refuses it", quoted=True)
-FAILED = Row(SandboxError, "the platform failed", quoted=True)
+FAILED = Row(SandboxError, "{platform} failed", quoted=True)
+# A server that cannot reach its engine answers with a page of plain text, where the SDK expects JSON.
+CONFUSED = Row(
+    Unreachable,
+    "{platform} failed and does not say why; its container engine may not run: see to that, and look at the log of the "
+    "platform's server",
+)
+AGENT_DOWN = Row(
+    Unreachable,
+    "the platform's agent (execd) in it does not answer, though {platform} does; delete it and create another one, or "
+    "set use_server_proxy where its ports cannot be reached from here",
+)
+AGENT_SLOW = Row(Unreachable, "the platform's agent (execd) in it did not answer in time; try again")
+AGENT_OLD = Row(
+    Unsupported,
+    "the platform's agent (execd) in it is too old; set execd_image in the settings of {platform} to "
+    f"opensandbox/execd:v{OLDEST_AGENT} or later, then create another one",
+)
 NOT_READY = Row(ConnectError, "it was not ready in time and was removed again; try again, or raise ready_timeout_s")
 FULL = Row(
     SandboxError, "the platform has no room for it now; delete sandboxes that are not needed, or try later", True
 )
 NO_DISK = Row(
-    SandboxError,
+    NoRoom,
     "there is no room left on the disk of the platform's machine; delete sandboxes, snapshots and images that are not "
     "needed there, then try again",
 )
@@ -54,7 +83,7 @@ NO_IMAGE = Row(
 )
 NO_VOLUME = Row(BadArgument, "the platform does not allow that volume", quoted=True)
 CANNOT = Row(Unsupported, "this platform cannot do that", quoted=True)
-NO_KEY = Row(LoginRefused, "the platform refused the API key; set OPEN_SANDBOX_API_KEY or opensandbox.api_key")
+NO_KEY = Row(LoginRefused, "{platform} refused the API key; set OPEN_SANDBOX_API_KEY or opensandbox.api_key")
 POOL = Row(FULL.kind, "the platform's pool gave none", quoted=True)
 
 # Every exception class of the SDK by its name: importing them here would cost every start of the server.
@@ -115,31 +144,55 @@ BY_STATUS: dict[int, Row] = {
 }
 
 
-async def told(doing: str, answer: Awaitable[T]) -> T:
-    """The answer, or our sentence for why there is none; `doing` is what failed, on what."""
+# Of what the agent in a sandbox was asked, where the platform itself was not.
+OF_AGENT = {DOWN: AGENT_DOWN, SLOW: AGENT_SLOW}
+# What the agent answers to a request that it does not know.
+NO_ROUTE = "404 page not found"
+
+
+async def told(doing: str, answer: Awaitable[T], platform: str = "the platform", *, agent: bool = False) -> T:
+    """The answer, or our sentence for why there is none; `doing` is what failed, on what.
+
+    `platform` names it with its address; `agent` says that the agent in a sandbox was asked.
+    """
     from opensandbox.exceptions import SandboxException
 
     try:
         return await answer
     except SandboxException as problem:
         # Not chained: an SDK exception can be its own cause, and who follows causes would never end.
-        raise sentence(doing, problem) from None
+        raise sentence(doing, problem, platform, agent=agent) from None
 
 
-def sentence(doing: str, problem: SandboxException) -> SandboxError:
+def sentence(
+    doing: str, problem: SandboxException, platform: str = "the platform", *, agent: bool = False
+) -> SandboxError:
     row = find_row(problem)
-    words = _words(problem) if row.quoted else ""
-    return row.kind(f"{doing}: {row.means}" + (f" ({words})" if words else ""))
+    if agent:
+        row = AGENT_OLD if NO_ROUTE in str(problem) else OF_AGENT.get(row, row)
+    return _said(doing, row, _words(problem), platform)
 
 
-def described(doing: str, words: str) -> SandboxError:
+def described(doing: str, words: str, platform: str = "the platform") -> SandboxError:
     """Our sentence for what the platform says of work that it went on with by itself, and that failed."""
     row = next((row for part, row in BY_TEXT if part in words.lower()), FAILED)
-    return row.kind(f"{doing}: {row.means}" + (f" ({words})" if row.quoted and words else ""))
+    return _said(doing, row, words, platform)
+
+
+def too_old(doing: str, platform: str) -> SandboxError:
+    """Of an agent that does not do what a request asks for."""
+    return _said(doing, AGENT_OLD, "", platform)
+
+
+def _said(doing: str, row: Row, words: str, platform: str) -> SandboxError:
+    means = row.means.replace("{platform}", platform)
+    return row.kind(f"{doing}: {means}" + (f" ({words})" if row.quoted and words else ""))
 
 
 def find_row(problem: SandboxException) -> Row:
     """The most telling row. A class that is not in the table is treated as the one that it comes from."""
+    if isinstance(problem.__cause__, json.JSONDecodeError):
+        return CONFUSED
     named = next(BY_CLASS[kind.__name__] for kind in type(problem).__mro__ if kind.__name__ in BY_CLASS)
     status = getattr(problem, "status_code", None)
     if status is None:

@@ -22,7 +22,7 @@ from . import egress
 from .link import Link, disposable_of, refreshed, seconds
 from .opened import ContainerSandbox, NoPython, Way
 from .order import ID, MARK, NETWORK, SHORTEST_LIFE_S, SNAPSHOT, Request, is_ours, mark_label, request_of
-from .problems import described, told
+from .problems import described
 from .registry import explained
 
 if TYPE_CHECKING:
@@ -46,6 +46,10 @@ class OpenSandboxProvider:
         self._mark = mark
         self._chores: set[asyncio.Task[None]] = set()
 
+    @property
+    def where(self) -> str:
+        return self._link.name
+
     async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:
         request = request_of(disposable_id, order, self._rules, self._mark)
         if not request.image and not request.snapshot:
@@ -64,7 +68,8 @@ class OpenSandboxProvider:
             name=order.name,
             image=order.image or self._rules.default_image,
             created=begun,
-            expires=time.time() + request.life_s if request.life_s else 0.0,
+            # The platform counts from the moment at which it was asked.
+            expires=begun + request.life_s if request.life_s else 0.0,
             limits=request.limits,
             network=request.has_network,
             notes=request.notes,
@@ -104,7 +109,7 @@ class OpenSandboxProvider:
             if request.must_hold:
                 raise egress.refusal(doing, request, why)
             manager = await self._link.manager()
-            await told(doing, manager.patch_sandbox_metadata(key, {NETWORK: "yes"}))
+            await self._link.told(doing, manager.patch_sandbox_metadata(key, {NETWORK: "yes"}))
         except BaseException:
             await self._discard(key, request.labels[ID])
             raise
@@ -115,7 +120,7 @@ class OpenSandboxProvider:
         self._link.forget(key)
         manager = await self._link.manager()
         try:
-            await told("unable to discard a sandbox", manager.kill_sandbox(key))
+            await self._link.told("unable to discard a sandbox", manager.kill_sandbox(key))
         except SandboxError:
             self._later(self._sweep(disposable_id))
 
@@ -168,7 +173,7 @@ class OpenSandboxProvider:
         manager = await self._link.manager()
         self._link.forget(disposable.key)
         try:
-            await told(doing, manager.kill_sandbox(disposable.key))
+            await self._link.told(doing, manager.kill_sandbox(disposable.key))
         except UnknownSandbox:
             # Somebody was quicker, or its time was over.
             pass
@@ -178,7 +183,7 @@ class OpenSandboxProvider:
         await self._must_be_mine(disposable, doing)
         manager = await self._link.manager()
         life = timedelta(seconds=max(timeout_s, SHORTEST_LIFE_S))
-        answer = await told(doing, manager.renew_sandbox(disposable.key, life))
+        answer = await self._link.told(doing, manager.renew_sandbox(disposable.key, life))
         expires = self._link.expires[disposable.key] = seconds(answer.expires_at)
         return replace(disposable, expires=expires)
 
@@ -187,7 +192,7 @@ class OpenSandboxProvider:
         seen = await self._must_be_mine(disposable, doing)
         if refreshed(disposable, seen).status != "paused":
             manager = await self._link.manager()
-            await told(doing, manager.pause_sandbox(disposable.key))
+            await self._link.told(doing, manager.pause_sandbox(disposable.key))
         return replace(disposable, status="paused")
 
     async def resume(self, disposable: Disposable) -> Disposable:
@@ -195,7 +200,7 @@ class OpenSandboxProvider:
         seen = await self._must_be_mine(disposable, doing)
         if refreshed(disposable, seen).status == "paused":
             manager = await self._link.manager()
-            await told(doing, manager.resume_sandbox(disposable.key))
+            await self._link.told(doing, manager.resume_sandbox(disposable.key))
             self._link.forget(disposable.key)
         return await self.look(disposable)
 
@@ -203,7 +208,7 @@ class OpenSandboxProvider:
         doing = f"unable to keep {disposable.title} as a snapshot"
         await self._must_be_mine(disposable, doing)
         manager = await self._link.manager()
-        made = await told(doing, manager.create_snapshot(disposable.key, name or None))
+        made = await self._link.told(doing, manager.create_snapshot(disposable.key, name or None))
         try:
             await within(self._until_kept(made.id, doing), SNAPSHOT_S)
         except asyncio.TimeoutError:
@@ -212,9 +217,9 @@ class OpenSandboxProvider:
 
     async def _until_kept(self, snapshot_id: str, doing: str) -> None:
         manager = await self._link.manager()
-        while (seen := await told(doing, manager.get_snapshot(snapshot_id))).status.state != "Ready":
+        while (seen := await self._link.told(doing, manager.get_snapshot(snapshot_id))).status.state != "Ready":
             if seen.status.state == "Failed":
-                raise described(doing, seen.status.message or seen.status.reason or "")
+                raise described(doing, seen.status.message or seen.status.reason or "", self._link.name)
             await asyncio.sleep(SOON_S)
 
     async def endpoint(self, disposable: Disposable, port: int) -> str:

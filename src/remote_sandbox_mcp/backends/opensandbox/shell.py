@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import functools
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -16,8 +18,8 @@ from ...core.errors import BadArgument, BrokenRules, ConnectError, SandboxError,
 from ...core.foreign import to_number
 from ...core.shell import join
 from ..outpost.far.place import to_bytes, to_text
-from .link import Link
-from .problems import told
+from .link import IN_MEMORY, Link
+from .problems import NoRoom, too_old
 
 if TYPE_CHECKING:
     from opensandbox.models.execd import Execution
@@ -34,7 +36,13 @@ JOBS = (
 FILES = ("container.sh", "container_files.sh")
 TIMED_OUT = 124
 MOST_LIVING = 100
-LINE = """exec sh -c 'eval "$RSM_PROGRAM"'"""
+# The platform's agent keeps what a command prints in a file of the container's temporary folder. On a full disk nothing
+# of it arrives: then nothing is done, and the same is asked again with the answer in RSM_ANSWER, a file in memory.
+HERE, OVER, NO_ROOM = "here", "over", 75
+LINE = f"""exec sh -c 'if [ -n "${{RSM_ANSWER-}}" ]; then
+(umask 077; set -C; : >"$RSM_ANSWER") && exec >>"$RSM_ANSWER" || exit {NO_ROOM}; fi
+echo {HERE} || exit {NO_ROOM}; trap "echo {OVER}" EXIT; eval "$RSM_PROGRAM"'"""
+FULL = "No space left on device"
 # How often the platform is asked what became of a container that does not answer, and how many times.
 LOOK_S, LOOKS = 5.0, 12
 LONGEST_S = 10 * 365 * 86400.0
@@ -54,6 +62,8 @@ class Shell:
         self._disposable = disposable
         self._base = ""
         self._home = ""
+        # An answer was cut short: the next one comes through a file in memory.
+        self._was_cut = False
         self.is_open = True
 
     async def open(self) -> None:
@@ -100,25 +110,52 @@ class Shell:
         doing = f"unable to run a command in {self._disposable.title}"
         given = {"RSM_PROGRAM": source(pieces), "RSM_VERB": verb, **coded({"base": self._base, **values})}
         try:
-            done = await self._run(given, doing)
+            printed, complaints = await self._printed(given, doing)
         except ConnectError:
             # Its address may be another one since the platform was restarted.
             self._link.forget(self._disposable.key)
             self.is_open = False
             raise
-        complaints = tuple(message.text for message in done.logs.stderr)
-        answer = Answer(dict(_pair(message.text) for message in done.logs.stdout), complaints)
-        if answer.is_empty:
-            why = " ".join(complaints)[-200:] or f"exit code {done.exit_code}"
-            raise Unsupported(f"{doing}: its shell could not: {why}")
+        answer = Answer(dict(_pair(line) for line in printed), complaints)
         self._base = answer.text("base") or self._base
         return answer
+
+    async def _printed(self, given: dict[str, str], doing: str) -> tuple[list[str], tuple[str, ...]]:
+        """The whole answer, and what programs complained about. Raises Unreachable for a part of an answer."""
+        done = None if self._was_cut else await self._run(given, doing)
+        if done is None or done.exit_code == NO_ROOM:
+            self._was_cut = False
+            return await self._printed_in_memory(given, doing), ()
+        complaints = tuple(message.text for message in done.logs.stderr)
+        printed = [message.text for message in done.logs.stdout]
+        if not printed:
+            why = " ".join(complaints)[-200:] or f"exit code {done.exit_code}"
+            raise Unsupported(f"{doing}: its shell could not: {why}")
+        if printed[-1] != OVER:
+            self._was_cut = True
+            raise Unreachable(f"{doing}: a part of the answer is missing; the disk of its temporary folder may be full")
+        if len(printed) == len((HERE, OVER)):
+            raise too_old(doing, self._link.name)
+        return printed[:-1], complaints
+
+    async def _printed_in_memory(self, given: dict[str, str], doing: str) -> list[str]:
+        """Raises NoRoom where there is no room for an answer in memory either."""
+        place = f"{IN_MEMORY}/remote-sandbox-{secrets.token_hex(16)}"
+        done = await self._run({**given, "RSM_ANSWER": place}, doing)
+        if done.exit_code == NO_ROOM:
+            raise NoRoom(f"{doing}: {FULL}")
+        read = await self._link.take_file(self._disposable.key, place, doing)
+        printed = read.decode("utf-8", "replace").splitlines()
+        if not printed or printed[-1] != OVER:
+            raise NoRoom(f"{doing}: {FULL}")
+        return printed[:-1]
 
     async def _run(self, given: dict[str, str], doing: str) -> Execution:
         from opensandbox.models.execd import RunCommandOpts
 
         sandbox = await self._link.sandbox(self._disposable.key, doing)
-        return await told(doing, sandbox.commands.run(LINE, opts=RunCommandOpts(envs=given)))
+        running = sandbox.commands.run(LINE, opts=RunCommandOpts(envs=given))
+        return await self._link.told_by_agent(doing, running)
 
     async def _hello(self) -> None:
         answer = await self.ask_once(RUNS, "hello")
@@ -130,21 +167,22 @@ class Shell:
         return self._home
 
     async def upload(self, name: str, content: bytes) -> str:
-        """The path of what is more than fits into a variable. Raises SandboxError."""
+        """The path of what is more than fits into a variable. Raises SandboxError, NoRoom."""
         doing = f"unable to send a file to {self._disposable.title}"
         if not self._base:
             await self._hello()
-        if not self._base:
+        # The platform's agent takes `$NAME` in a path for a variable, and would write another file.
+        if not self._base or "$" in self._base:
             raise Unsupported(f"{doing}: no folder in it is private and writable")
-        sandbox = await self._link.sandbox(self._disposable.key, doing)
-        await told(doing, sandbox.files.write_file(f"{self._base}/{name}", content, mode=600))
-        return f"{self._base}/{name}"
-
-    async def download(self, path: str, start: int, count: int) -> bytes:
-        """More than one answer should hold. Raises SandboxError."""
-        doing = f"unable to read {path} in {self._disposable.title}"
-        sandbox = await self._link.sandbox(self._disposable.key, doing)
-        return await told(doing, sandbox.files.read_bytes(path, range_header=f"bytes={start}-{start + count - 1}"))
+        sandbox, place = await self._link.sandbox(self._disposable.key, doing), f"{self._base}/{name}"
+        try:
+            await self._link.told_by_agent(doing, sandbox.files.write_file(place, content, mode=600))
+        except NoRoom:
+            # The agent leaves what there was room for.
+            with contextlib.suppress(SandboxError):
+                await self.ask_once(RUNS, "discard", **{"from": place})
+            raise
+        return place
 
 
 def start_values(command: Command, environment: Environment) -> dict[str, str]:
@@ -206,10 +244,6 @@ class Answer:
     def __init__(self, printed: Mapping[str, str], complaints: tuple[str, ...] = ()) -> None:
         self._printed = printed
         self.complaints = complaints
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._printed
 
     def has(self, word: str) -> bool:
         return word in self._printed

@@ -37,10 +37,14 @@ def offer(server: SandboxServer) -> None:
     ) -> Annotated[CallToolResult, SandboxesShape]:
         """All sandboxes, whether each answers and, on request, how busy it is (idle_score: 1 is idle, 0 is busy)."""
         # Asked first: those of an earlier server are members from then on.
-        made = {it.id: listed_fields(it) for it in await app.disposables.list()}
+        disposables = await app.disposables.list()
+        made = {it.id: listed_fields(it) for it in disposables}
         active, trouble = await active_sandbox(server, ctx)
         surveying = app.survey(resources=check_resources, active=active)
-        views, deployed = await asyncio.gather(surveying, app.workshop.apps())
+        views, deployed, troubles = await asyncio.gather(
+            surveying, app.workshop.apps(), app.disposables.troubles(disposables)
+        )
+        trouble += troubles
         listed = [
             sandbox_fields(view) | made.get(view.name, {}) | lean(apps=app_fields(deployed, view.name))
             for view in views
@@ -79,7 +83,8 @@ async def active_sandbox(server: SandboxServer, ctx: Context[None, Any] | None) 
     """What is meant where none is named; nothing, and why, where the selected one is over."""
     try:
         return await server.meant(ctx), []
-    except UnknownSandbox as problem:
+    except (UnknownSandbox, ConfigError) as problem:
+        # Where no configured machine can be used, the configuration's own problems say why.
         return "", [sentence(problem)] if server.app.fleet.default else []
     except ConfigError as problem:
         # What is wrong with the configuration is listed as its own problems.
