@@ -85,7 +85,5 @@ async def active_sandbox(server: SandboxServer, ctx: Context[None, Any] | None) 
         return await server.meant(ctx), []
     except (UnknownSandbox, ConfigError) as problem:
         # Where no configured machine can be used, the configuration's own problems say why.
-        return "", [sentence(problem)] if server.app.fleet.default else []
-    except ConfigError as problem:
-        # What is wrong with the configuration is listed as its own problems.
-        return "", [] if server.app.fleet.refusal else [sentence(problem)]
+        is_told = isinstance(problem, ConfigError) and bool(server.app.fleet.refusal)
+        return "", [sentence(problem)] if server.app.fleet.default and not is_told else []
