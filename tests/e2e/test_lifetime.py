@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -110,11 +112,19 @@ def test_what_came_before_the_end_of_input_is_still_answered(tmp_path: Path) -> 
         assert line.leave(None)[1] == 0
 
 
+def written_down(database: Path) -> bool:
+    """Commands are written down beside the work, so that no command waits for the disk."""
+    with contextlib.suppress(sqlite3.OperationalError), sqlite3.connect(f"file:{database}?mode=ro", uri=True) as rows:
+        return bool(rows.execute("SELECT count(*) FROM runs").fetchone()[0])
+    return False
+
+
 async def test_a_command_of_a_server_that_was_killed_is_found_by_the_next(machine: Sshd, tmp_path: Path) -> None:
     with wire(tmp_path, entry(machine)) as killed:
         killed.initialize()
         killed.start_call("exec_bash", command="echo begun; exec sleep 667")
         wait_until(lambda: "sleep 667" in machine.processes().values(), what="the command to start")
+        wait_until(lambda: written_down(tmp_path / "state/state.db"), what="the command to be written down")
         killed.process.send_signal(signal.SIGKILL)
         killed.process.wait()
     async with serve(tmp_path, entry(machine)) as server:
