@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import posixpath
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,8 @@ from .core.errors import BadArgument, ConnectError, FileProblem, SandboxError, U
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
 from .core.invisible import replace_shown, visible
 from .core.journal import Entry, Journal
-from .core.output import Clipped, clip
+from .core.output import Clipped, clip_both
+from .core.pages import read_cursor
 from .core.progress import Progress, silent
 from .core.sandbox import Description
 from .core.score import idle_score
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 REMEMBERED_VERSIONS = 1000
 REMEMBERED_RUNS = 1000
+# How far pages go: what comes before a page is looked at again for it.
+MOST_LISTED, MOST_FOUND = 50_000, 10_000
 
 
 @dataclass(frozen=True)
@@ -183,9 +187,9 @@ class App:
 
     async def run(
         self, script: str, *, cwd: str = "", timeout_s: float = 120, limit: int = 20_000, name: str = "",
-        patience_s: float | None = None, progress: Progress = silent,
+        patience_s: float | None = None, room: int | None = None, progress: Progress = silent,
     ) -> Report:  # fmt: skip
-        """Run a script and report within the caller's patience."""
+        """Run a script and report within the caller's patience, in `limit` characters a stream and `room` in all."""
         check.text_argument("command", script)
         check.text_argument("cwd", cwd, required=False)
         check.within("timeout_s", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)
@@ -194,7 +198,7 @@ class App:
         sandbox = await member.open()
         command = Command(script, cwd, timeout_s, keep=2 * limit + 8)
         seen = await sandbox.run(command, patience_s=patience_s, progress=progress)
-        report = make_report(seen, limit)
+        report = make_report(seen, limit, room)
         self.journal.note(member.name, entry_of(script, report))
         if isinstance(seen, Running):
             self._remember_run(seen.run_id, member.name)
@@ -202,15 +206,15 @@ class App:
             sandbox.forget(seen.run_id)
         return report
 
-    async def check(self, handle: str, *, limit: int = 20_000, name: str = "") -> Report:
+    async def check(self, handle: str, *, limit: int = 20_000, name: str = "", room: int | None = None) -> Report:
         """What became of a run that outlasted its caller."""
         sandbox = await self.fleet.get(name)
-        return make_report(await sandbox.observe(check.run_handle(handle), keep=2 * limit + 8), limit)
+        return make_report(await sandbox.observe(check.run_handle(handle), keep=2 * limit + 8), limit, room)
 
-    async def stop(self, handle: str, *, limit: int = 20_000, name: str = "") -> Report:
+    async def stop(self, handle: str, *, limit: int = 20_000, name: str = "", room: int | None = None) -> Report:
         """End a run's whole tree."""
         sandbox = await self.fleet.get(name)
-        return make_report(await sandbox.stop(check.run_handle(handle), keep=2 * limit + 8), limit)
+        return make_report(await sandbox.stop(check.run_handle(handle), keep=2 * limit + 8), limit, room)
 
     async def whereabouts(self, session: str, watch_id: int = 0) -> str:
         """The sandbox of a job, or of a run that outlasted its caller; nothing where that is not known here."""
@@ -261,18 +265,32 @@ class App:
             raise FileProblem(_mismatch(path, count), "no_match" if not count else "ambiguous")
         return await self._put(member, path, data, found.version), count
 
-    async def list(self, path: str, *, recursive: bool = False, limit: int = 200, name: str = "") -> Listing:
+    async def list(
+        self, path: str, *, recursive: bool = False, limit: int = 200, name: str = "", cursor: str = ""
+    ) -> Listing:
+        """One page of what is in a folder; `cursor` says where the page before it ended."""
         check.text_argument("remote_path", path, required=False)
         check.within("max_entries", limit, 1, 10_000)
-        return await (await self.fleet.get(name)).list(path, recursive=recursive, limit=limit)
+        page = read_cursor(cursor)
+        check.within("the place of cursor", page.skip, 0, MOST_LISTED)
+        sandbox = await self.fleet.get(name)
+        found = await sandbox.list(path, recursive=recursive, limit=page.skip + limit)
+        start = page.begin([entry.path for entry in found.entries])
+        # The first entry of all is in the folder itself.
+        folder = posixpath.dirname(found.entries[0].path) if found.entries else ""
+        return replace(found, entries=found.entries[start:], folder=folder, start=start)
 
-    async def search(self, search: Search, *, name: str = "") -> Found:
+    async def search(self, search: Search, *, name: str = "", cursor: str = "") -> Found:
         for argument in ("path", "glob", "pattern"):
             check.text_argument(argument, getattr(search, argument), required=False)
         if not search.glob and not search.pattern:
             raise BadArgument("give a glob (which files), a pattern (which lines), or both")
         check.within("max_results", search.limit, 1, 2000)
-        return await (await self.fleet.get(name)).search(search)
+        page = read_cursor(cursor)
+        check.within("the place of cursor", page.skip, 0, MOST_FOUND)
+        found = await (await self.fleet.get(name)).search(replace(search, limit=page.skip + search.limit))
+        start = page.begin([match.key for match in found.matches])
+        return replace(found, matches=found.matches[start:], start=start)
 
     async def _put(self, member: Member, path: str, data: bytes, expected: str | None) -> Written:
         try:
@@ -291,8 +309,8 @@ class App:
             self._versions.popitem(last=False)
 
 
-def make_report(seen: Completed | Running | Missing, limit: int) -> Report:
-    return Report(seen, clip(seen.stdout, limit), clip(seen.stderr, limit))
+def make_report(seen: Completed | Running | Missing, limit: int, room: int | None = None) -> Report:
+    return Report(seen, *clip_both(seen.stdout, seen.stderr, limit, room))
 
 
 def entry_of(script: str, report: Report) -> Entry:

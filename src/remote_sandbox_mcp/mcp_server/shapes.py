@@ -65,7 +65,7 @@ class EntryShape(TypedDict):
     path: str
     is_dir: bool
     size: int
-    mtime: float
+    mtime: str
     kind: NotRequired[str]
 
 
@@ -77,6 +77,7 @@ class ProblemShape(TypedDict):
 class ListingShape(TypedDict):
     truncated: bool
     entries: list[EntryShape]
+    next_cursor: NotRequired[str]
     problems: NotRequired[list[ProblemShape]]
 
 
@@ -87,6 +88,7 @@ class ContentShape(TypedDict):
     encoding: NotRequired[str]
     invisible_characters: NotRequired[int]
     offset: NotRequired[int]
+    next_offset: NotRequired[int]
 
 
 class WrittenShape(TypedDict):
@@ -104,6 +106,7 @@ class MatchShape(TypedDict):
 class FoundShape(TypedDict):
     truncated: bool
     matches: list[MatchShape]
+    next_cursor: NotRequired[str]
     problems: NotRequired[list[ProblemShape]]
 
 

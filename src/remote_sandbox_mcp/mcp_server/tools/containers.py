@@ -13,13 +13,15 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from ...core.disposable import Limits, SandboxOrder, Volume
-from ...core.errors import BadArgument
+from ...core.errors import BadArgument, SandboxError
 from ...core.files import Span
+from ..clients import calling, room
 from ..containers import disposable_fields
 from ..reporting import Reporting
 from ..results import exec_fields, exec_text, plain_text, reply
 from ..server import SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
+from ..texts import files_text, told
 from ..transfers import copied_fields
 from .exec import RUN, beats, patience
 
@@ -82,7 +84,8 @@ def create(server: SandboxServer) -> Any:
             # Where nothing else is configured, it is the one that is meant.
             await selection.choose(made.id)
         await tell_change(ctx)
-        return reply(disposable_fields(made), f"{made.id} is {made.status}")
+        fields = disposable_fields(made)
+        return reply(fields, told(f"{made.id} is {made.status}", fields, without=("sandbox_id", "status")))
 
     return create_sandbox
 
@@ -103,6 +106,7 @@ def run(server: SandboxServer) -> Any:
                 timeout_s=timeout,
                 name=sandbox_id,
                 patience_s=patience(server, ctx),
+                room=room(),
                 progress=beats(reporting, timeout),
             )
         fields = {"stdout": "", "stderr": "", "duration": round(getattr(report.seen, "seconds", 0.0), 3)}
@@ -119,8 +123,16 @@ def upload(server: SandboxServer) -> Any:
         ],
     ) -> Annotated[CallToolResult, FilesShape]:
         """Put files into a sandbox. local_path copies from the user's machine without passing through you."""
-        done = [await put(server, sandbox_id, file) for file in files]
-        return reply({"files": done}, f"{len(done)} put in place")
+        done: list[dict[str, Any]] = []
+        try:
+            for file in files:
+                done.append(await put(server, sandbox_id, file))
+        except SandboxError as problem:
+            if done:
+                before = ", ".join(str(file["path"]) for file in done)
+                problem.args = (f"{problem}; of {len(files)}, these were put in place before it: {before}",)
+            raise
+        return reply({"files": done}, files_text("put in place", done))
 
     return upload_files
 
@@ -133,8 +145,12 @@ def download(server: SandboxServer) -> Any:
         max_bytes: Annotated[int, Field(description="Of each file, default 1000000", ge=1, le=16_000_000)] = 1_000_000,
     ) -> Annotated[CallToolResult, FilesShape]:
         """Take files out of a sandbox: as base64 or, with local_dir, copied (folders, too) without passing by you."""
-        done = [await take(server, sandbox_id, path, local_dir, max_bytes) for path in paths]
-        return reply({"files": done}, f"{len(done)} taken")
+        # A client that shows results to a model cuts them; base64 that is cut is of no use to anybody.
+        each = max_bytes if not calling.get().name else min(max_bytes, room() * 3 // 4 // max(1, len(paths)))
+        done = [await take(server, sandbox_id, path, local_dir, max(1, each)) for path in paths]
+        more = any(file.get("truncated") for file in done)
+        text = files_text("taken", done) + ("\nwhat is truncated: local_dir copies it whole" if more else "")
+        return reply({"files": done}, text, whole=True)
 
     return download_files
 

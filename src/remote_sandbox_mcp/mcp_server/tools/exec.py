@@ -8,8 +8,8 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
-from ...core.patience import patience_of
 from ...core.progress import Beat, Progress
+from ..clients import calling, room
 from ..reporting import Reporting
 from ..results import exec_fields, exec_text, reply
 from ..server import SandboxName, SandboxServer
@@ -44,6 +44,7 @@ def run_command(server: SandboxServer) -> Any:
                 limit=max_output_chars,
                 name=sandbox_name,
                 patience_s=patience(server, ctx),
+                room=room(),
                 progress=beats(reporting, timeout_s),
             )
         return reply(exec_fields(report), exec_text(report))
@@ -53,8 +54,7 @@ def run_command(server: SandboxServer) -> Any:
 
 def patience(server: SandboxServer, ctx: Context[None, Any]) -> float:
     """Seconds within which this client is to be answered."""
-    params = ctx.session.client_params
-    return server.app.patience_s or patience_of(params.client_info.name if params else "")
+    return calling.get().patience_s
 
 
 def beats(reporting: Reporting, total: float) -> Progress:

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from ...core.errors import BadArgument
-from ...core.files import Entry, Match, Problem, Search, Span
+from ...core.files import Entry, FileSlice, Found, Listing, Match, Problem, Search, Span
+from ...core.output import without_broken_end
+from ...core.pages import cursor_after
+from ..clients import room
+from ..containers import moment
 from ..results import file_content, lean, plain_text, reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import ContentShape, FoundShape, ListingShape, WrittenShape
+from ..sizes import first_that_fit, size_of
+from ..texts import content_text, listing_text, matches_text
 
 LOOK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 WRITE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 EDIT = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 
 MOST_BYTES = 10_000_000
+# Of a file whose every byte takes many characters to show, at least so much comes at once.
+LEAST_BYTES = 64
+
+Cursor = Annotated[str, Field(description="next_cursor, to go on")]
 
 
 def offer(server: SandboxServer) -> None:
@@ -39,11 +51,14 @@ def list_files(server: SandboxServer) -> Any:
         recursive: bool = False,
         max_entries: Annotated[int, Field(description="Default 200, at most 10000")] = 200,
         sandbox_name: SandboxName = "",
+        cursor: Cursor = "",
     ) -> Annotated[CallToolResult, ListingShape]:
-        """What is in a folder, in the order of names. Folders that cannot be read are told in problems."""
-        found = await server.app.list(remote_path, recursive=recursive, limit=max_entries, name=sandbox_name)
-        fields = {"truncated": found.truncated, "entries": [entry_fields(entry) for entry in found.entries]}
-        return reply(fields | problem_fields(found.problems), f"{len(found.entries)} entries")
+        """What is in a folder, by name; paths are relative to it. Folders that cannot be read are told in problems."""
+        found = await server.app.list(
+            remote_path, recursive=recursive, limit=max_entries, name=sandbox_name, cursor=cursor
+        )
+        fields = listing_fields(found, room())
+        return reply(fields, listing_text(fields, plain_text(found.folder)))
 
     return list_remote_files
 
@@ -60,12 +75,10 @@ def read_file(server: SandboxServer) -> Any:
         """Read a file or a part of it. size is the whole file's; what is not UTF-8 text comes as base64 (encoding)."""
         lines = (line_count or 1_000_000_000) if start_line or line_count else 0
         span = Span(offset, max_bytes, max(1, start_line), lines)
-        found = await server.app.read(remote_path, span, name=sandbox_name)
+        found = fitting(await server.app.read(remote_path, span, name=sandbox_name), room())
         fields = {"size": found.size, "truncated": found.more} | file_content(found.data)
-        text = f"{len(found.data)} of {found.size} bytes\n{fields['content']}"
-        if hidden := fields.get("invisible_characters"):
-            text = f"{hidden} invisible characters, shown as \\u escapes; {text}"
-        return reply(fields | lean(offset=found.offset or None), text)
+        fields |= lean(offset=found.offset or None, next_offset=found.offset + len(found.data) if found.more else None)
+        return reply(fields, content_text(fields, len(found.data)))
 
     return read_remote_file
 
@@ -114,14 +127,15 @@ def search_files(server: SandboxServer) -> Any:
         ignore_case: bool = False,
         max_results: Annotated[int, Field(description="Default 100, at most 2000")] = 100,
         sandbox_name: SandboxName = "",
+        cursor: Cursor = "",
     ) -> Annotated[CallToolResult, FoundShape]:
         """Find files by name (glob) and lines by regular expression (pattern), at any depth.
 
         Binary files and .git are skipped."""
         search = Search(remote_path, glob, pattern, ignore_case, max_results)
-        found = await server.app.search(search, name=sandbox_name)
-        fields = {"truncated": found.truncated, "matches": [match_fields(match) for match in found.matches]}
-        return reply(fields | problem_fields(found.problems), f"{len(found.matches)} found")
+        found = await server.app.search(search, name=sandbox_name, cursor=cursor)
+        fields = found_fields(found, room())
+        return reply(fields, matches_text(fields))
 
     return search_remote_files
 
@@ -138,16 +152,61 @@ def decode(content: str, encoding: str) -> bytes:
         raise BadArgument("content is not valid base64, though encoding says so; check it") from None
 
 
-def entry_fields(entry: Entry) -> dict[str, Any]:
-    fields = {"path": plain_text(entry.path), "is_dir": entry.is_dir, "size": entry.size, "mtime": entry.mtime}
+def fitting(found: FileSlice, room: int) -> FileSlice:
+    """As much of it as fits, up to the end of a character, so that the next part is text again."""
+    data = whole_characters(found.data) if found.more else found.data
+    while (size := size_of(file_content(data))) > room and len(data) > LEAST_BYTES:
+        data = whole_characters(data[: max(LEAST_BYTES, len(data) * room // size * 9 // 10)])
+    return replace(found, data=data, more=found.more or len(data) < len(found.data))
+
+
+def whole_characters(data: bytes) -> bytes:
+    """Without the first bytes of a character whose others are missing, unless there is nothing else."""
+    return without_broken_end(data) or data
+
+
+def listing_fields(found: Listing, room: int) -> dict[str, Any]:
+    rows = [entry_fields(entry, found.folder) for entry in found.entries]
+    shown = first_that_fit(rows, [size_of(row) for row in rows], room)
+    truncated = found.truncated or len(shown) < len(rows)
+    keys = [entry.path for entry in found.entries[: len(shown)]]
+    fields = {"truncated": truncated, "entries": shown} | next_cursor(truncated, found.start, keys)
+    return fields | problem_fields(found.problems, found.folder)
+
+
+def found_fields(found: Found, room: int) -> dict[str, Any]:
+    rows = [match_fields(match) for match in found.matches]
+    shown = first_that_fit(rows, [size_of(row) for row in rows], room)
+    truncated = found.truncated or len(shown) < len(rows)
+    keys = [match.key for match in found.matches[: len(shown)]]
+    fields = {"truncated": truncated, "matches": shown} | next_cursor(truncated, found.start, keys)
+    return fields | problem_fields(found.problems)
+
+
+def next_cursor(truncated: bool, start: int, keys: Sequence[str]) -> dict[str, Any]:
+    return {"next_cursor": cursor_after(start + len(keys), keys[-1])} if truncated and keys else {}
+
+
+def entry_fields(entry: Entry, folder: str) -> dict[str, Any]:
+    path = plain_text(below(entry.path, folder))
+    fields = {"path": path, "is_dir": entry.is_dir, "size": entry.size, "mtime": moment(entry.mtime)}
     return fields | ({"kind": entry.kind} if entry.kind not in ("file", "dir") else {})
+
+
+def below(path: str, folder: str) -> str:
+    """A path as seen from the folder; one that is not in it stays as it is."""
+    start = f"{folder.rstrip('/')}/"
+    return path[len(start) :] if folder and path.startswith(start) and path != start else path
 
 
 def match_fields(match: Match) -> dict[str, Any]:
     return {"path": plain_text(match.path)} | lean(line=match.line or None, text=plain_text(match.text))
 
 
-def problem_fields(problems: tuple[Problem, ...]) -> dict[str, Any]:
+def problem_fields(problems: tuple[Problem, ...], folder: str = "") -> dict[str, Any]:
     return lean(
-        problems=[{"path": plain_text(problem.path), "reason": plain_text(problem.reason)} for problem in problems]
+        problems=[
+            {"path": plain_text(below(problem.path, folder)), "reason": plain_text(problem.reason)}
+            for problem in problems
+        ]
     )
