@@ -133,3 +133,5 @@ class LostContact(SandboxError):
 
 class Defect(SandboxError):
     """A mistake of our own, which is logged; whether anything was done before it is not known."""
+
+    code = "defect"

@@ -37,7 +37,9 @@ def failure_fields(failure: TestFailure) -> dict[str, Any]:
 
 def report_text(report: TestReport) -> str:
     counts = f"{report.passed} passed, {report.failed} failed, {report.errors} errors, {report.skipped} skipped"
-    return "\n".join(filter(None, (report.problem and f"problem: {sentence(report.problem)}", counts)))
+    others = plain_text(", ".join(report.others))
+    lines = [report.problem and f"problem: {sentence(report.problem)}", counts]
+    return "\n".join(filter(None, [*lines, others and f"also found, but not started: {others}"]))
 
 
 def running_fields(running: Running) -> dict[str, Any]:

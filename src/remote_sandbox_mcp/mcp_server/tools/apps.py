@@ -21,7 +21,7 @@ from ..texts import told
 from .containers import GET, SandboxId
 from .exec import RUN, patience
 
-IN_REPORT_TEXT = ("passed", "failed", "skipped", "errors", "problem")
+IN_REPORT_TEXT = ("passed", "failed", "skipped", "errors", "problem", "other_runners")
 
 
 def offer(server: SandboxServer) -> None:

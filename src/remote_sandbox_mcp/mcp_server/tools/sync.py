@@ -155,7 +155,7 @@ def push_in_background(server: SandboxServer) -> Any:
 
 def check_task(server: SandboxServer) -> Any:
     async def check_file_transfer_task(
-        task_id: Annotated[str, Field(description="Default: list the latest")] = "",
+        task_id: Annotated[str, BeforeValidator(task_name), Field(description="Default: list the latest")] = "",
         last_n_lines: Annotated[int, Field(ge=0, le=1000), UNLISTED] = 20,
         wait_s: Annotated[float, Field(description="Wait so long for its end, at most 55")] = 0,
     ) -> Annotated[CallToolResult, TransferShape]:
