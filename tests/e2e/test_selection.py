@@ -20,9 +20,11 @@ REAL: Entry = {"name": "real", "host": "127.0.0.1", "port": 1, "user": "nobody"}
 
 
 def where(line: Wire) -> Any:
-    """Where a command is run that names no sandbox."""
+    """Where a command is run that names no sandbox, or would be if that one answered."""
     line.initialize()
-    return line.call("exec_bash", command="true")["structuredContent"]["sandbox"]
+    answer = line.call("exec_bash", command="true")
+    told = answer["_meta"]["remote-sandbox/error"] if answer.get("isError") else answer["structuredContent"]
+    return told["sandbox"]
 
 
 def selecting(line: Wire, name: str = "local") -> None:
