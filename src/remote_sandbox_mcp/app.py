@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import posixpath
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,8 @@ from .core.errors import (
 )
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
 from .core.invisible import replace_shown, visible
-from .core.output import Clipped, clip
+from .core.output import Clipped, clip_both
+from .core.pages import read_cursor
 from .core.progress import Progress, silent
 from .core.sandbox import Description, Sandbox
 from .core.score import idle_score
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from .workshop import Workshop
 
 REMEMBERED_VERSIONS = 1000
+# How far pages go: what comes before a page is looked at again for it.
+MOST_LISTED, MOST_FOUND = 50_000, 10_000
 
 
 @dataclass(frozen=True)
@@ -186,9 +190,9 @@ class App:
 
     async def run(
         self, script: str, *, cwd: str = "", timeout_s: float = 120, limit: int = 20_000, name: str = "",
-        patience_s: float | None = None, progress: Progress = silent,
+        patience_s: float | None = None, room: int | None = None, progress: Progress = silent,
     ) -> Report:  # fmt: skip
-        """Run a script and report within the caller's patience."""
+        """Run a script and report within the caller's patience, in `limit` characters a stream and `room` in all."""
         check.text_argument("command", script)
         check.text_argument("cwd", cwd, required=False)
         check.within("timeout_s", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)
@@ -206,25 +210,25 @@ class App:
         except SandboxError:
             commands.never_began(command)
             raise
-        report = make_report(seen, limit)
+        report = make_report(seen, limit, room)
         is_whole = isinstance(seen, Completed) and not (report.stdout.omitted or report.stderr.omitted)
         # Where the machine drops a result, ours is written down before that.
         then = functools.partial(sandbox.forget, command.run_id) if is_whole else None
         commands.note(seen, printed(report), in_time=True, then=then)
         return report
 
-    async def check(self, handle: str, *, limit: int = 20_000, name: str = "") -> Report:
+    async def check(self, handle: str, *, limit: int = 20_000, name: str = "", room: int | None = None) -> Report:
         """What became of a run that outlasted its caller."""
         run_id, keep = check.run_handle(handle), 2 * limit + 8
-        return await self._told_of_run(run_id, limit, name, lambda sandbox: sandbox.observe(run_id, keep=keep))
+        return await self._told_of_run(run_id, limit, room, name, lambda sandbox: sandbox.observe(run_id, keep=keep))
 
-    async def stop(self, handle: str, *, limit: int = 20_000, name: str = "") -> Report:
+    async def stop(self, handle: str, *, limit: int = 20_000, name: str = "", room: int | None = None) -> Report:
         """End a run's whole tree."""
         run_id, keep = check.run_handle(handle), 2 * limit + 8
-        return await self._told_of_run(run_id, limit, name, lambda sandbox: sandbox.stop(run_id, keep=keep))
+        return await self._told_of_run(run_id, limit, room, name, lambda sandbox: sandbox.stop(run_id, keep=keep))
 
     async def _told_of_run(
-        self, run_id: str, limit: int, name: str, ask: Callable[[Sandbox], Awaitable[Observation]]
+        self, run_id: str, limit: int, room: int | None, name: str, ask: Callable[[Sandbox], Awaitable[Observation]]
     ) -> Report:
         """What its machine says of a run or, where it does not say how that ended, what was written down of it."""
         commands = self.background.commands
@@ -234,11 +238,11 @@ class App:
             known = await commands.recall(run_id)
             if known is None:
                 raise
-            return make_report(known, limit)
+            return make_report(known, limit, room)
         if isinstance(seen, Missing) and not (seen.stdout.total or seen.stderr.total):
             seen = await commands.recall(run_id) or await self._missed(seen, self.fleet.member(name).name)
-            return make_report(seen, limit)
-        report = make_report(seen, limit)
+            return make_report(seen, limit, room)
+        report = make_report(seen, limit, room)
         commands.note(seen, printed(report))
         return report
 
@@ -301,18 +305,32 @@ class App:
             raise FileProblem(_mismatch(path, count), "no_match" if not count else "ambiguous")
         return await self._put(member, path, data, found.version), count
 
-    async def list(self, path: str, *, recursive: bool = False, limit: int = 200, name: str = "") -> Listing:
+    async def list(
+        self, path: str, *, recursive: bool = False, limit: int = 200, name: str = "", cursor: str = ""
+    ) -> Listing:
+        """One page of what is in a folder; `cursor` says where the page before it ended."""
         check.text_argument("remote_path", path, required=False)
         check.within("max_entries", limit, 1, 10_000)
-        return await (await self.fleet.get(name)).list(path, recursive=recursive, limit=limit)
+        page = read_cursor(cursor)
+        check.within("the place of cursor", page.skip, 0, MOST_LISTED)
+        sandbox = await self.fleet.get(name)
+        found = await sandbox.list(path, recursive=recursive, limit=page.skip + limit)
+        start = page.begin([entry.path for entry in found.entries])
+        # The first entry of all is in the folder itself.
+        folder = posixpath.dirname(found.entries[0].path) if found.entries else ""
+        return replace(found, entries=found.entries[start:], folder=folder, start=start)
 
-    async def search(self, search: Search, *, name: str = "") -> Found:
+    async def search(self, search: Search, *, name: str = "", cursor: str = "") -> Found:
         for argument in ("path", "glob", "pattern"):
             check.text_argument(argument, getattr(search, argument), required=False)
         if not search.glob and not search.pattern:
             raise BadArgument("give a glob (which files), a pattern (which lines), or both")
         check.within("max_results", search.limit, 1, 2000)
-        return await (await self.fleet.get(name)).search(search)
+        page = read_cursor(cursor)
+        check.within("the place of cursor", page.skip, 0, MOST_FOUND)
+        found = await (await self.fleet.get(name)).search(replace(search, limit=page.skip + search.limit))
+        start = page.begin([match.key for match in found.matches])
+        return replace(found, matches=found.matches[start:], start=start)
 
     async def _put(self, member: Member, path: str, data: bytes, expected: str | None) -> Written:
         try:
@@ -331,8 +349,8 @@ class App:
             self._versions.popitem(last=False)
 
 
-def make_report(seen: Completed | Running | Missing, limit: int) -> Report:
-    return Report(seen, clip(seen.stdout, limit), clip(seen.stderr, limit))
+def make_report(seen: Completed | Running | Missing, limit: int, room: int | None = None) -> Report:
+    return Report(seen, *clip_both(seen.stdout, seen.stderr, limit, room))
 
 
 def printed(report: Report) -> str:

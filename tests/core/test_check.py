@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from remote_sandbox_mcp.core import check
+from remote_sandbox_mcp.core.client import client_named
 from remote_sandbox_mcp.core.command import new_run_id
 from remote_sandbox_mcp.core.errors import BadArgument
-from remote_sandbox_mcp.core.patience import patience_of
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,15 @@ def test_every_new_run_id_is_a_handle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("client", "seconds"),
-    [("claude-code", 110), ("Claude Code", 110), ("codex-mcp-client", 280), ("cursor", 50), ("", 50)],
+    ("client", "seconds", "chars", "drops_text"),
+    [
+        ("claude-code", 110, 45_000, True),
+        ("Claude Code", 110, 45_000, True),
+        ("codex-mcp-client", 280, 10_000, True),
+        ("cursor", 50, 100_000, False),
+        ("", 50, 100_000, False),
+    ],
 )
-def test_patience_by_client(client: str, seconds: float) -> None:
-    assert patience_of(client) == seconds
+def test_what_is_known_of_clients(client: str, seconds: float, chars: int, drops_text: bool) -> None:
+    known = client_named(client)
+    assert (known.patience_s, known.result_chars, known.drops_text) == (seconds, chars, drops_text)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from tests.support.line import ThreadedLine
-from tests.support.server import Server, entry, serve, until
+from tests.support.server import Server, entry, error_of, serve, until
 from tests.support.sshd import HOST, PASSWORD, Fleet, Sshd, closed_port
 
 
@@ -58,8 +58,9 @@ async def test_lost_disconnect(machine: Sshd, tmp_path: Path) -> None:
             await until(lambda: lines_of(count), "the command to begin")
             line.refuse()
             line.cut()
-            told = (await call).structured_content or {}
-            assert "exit_code" not in told
+            answer = await call
+            assert answer.structured_content is None
+            told = error_of(answer)
             assert told["connection_error"] is True
             assert told["outcome"] == "unknown"
             line.refuse(False)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from remote_sandbox_mcp.core.shell import quote
 from tests.mcp_server.pin import FILE
-from tests.support.server import Server, check_answer
+from tests.support.server import Server, check_answer, error_of
 from tests.support.sshd import Sshd
 
 pytestmark = [
@@ -120,8 +120,8 @@ async def test_a_quoted_word_reaches_the_command_exactly(server: Server, machine
 async def test_any_command_gives_a_result_or_one_sentence(server: Server, text: str) -> None:
     # Behind a word that ends the shell: it is read as a whole, but it does nothing.
     answer = await server.ask("exec_bash", command=f"exit 7\n{text}", timeout_s=20)
-    structured = answer.structured_content or {}
-    assert structured.get("exit_code") == 7 or structured["code"] == "bad_argument"
+    told = answer.structured_content or error_of(answer)
+    assert told.get("exit_code") == 7 or told["code"] == "bad_argument"
 
 
 @few

@@ -20,9 +20,11 @@ REAL: Entry = {"name": "real", "host": "127.0.0.1", "port": 1, "user": "nobody"}
 
 
 def where(line: Wire) -> Any:
-    """Where a command is run that names no sandbox."""
+    """Where a command is run that names no sandbox, or would be if that one answered."""
     line.initialize()
-    return line.call("exec_bash", command="true")["structuredContent"]["sandbox"]
+    answer = line.call("exec_bash", command="true")
+    told = answer["_meta"]["remote-sandbox/error"] if answer.get("isError") else answer["structuredContent"]
+    return told["sandbox"]
 
 
 def selecting(line: Wire, name: str = "local") -> None:
@@ -67,9 +69,10 @@ def test_two_servers_of_one_client_have_a_selection_each(tmp_path: Path) -> None
         # Now nobody can tell which of them the next one replaces.
         with wire(tmp_path, REAL, local=True) as third:
             third.initialize()
-            told = third.call("exec_bash", command="true")["structuredContent"]
-            assert told["code"] == "unknown_sandbox"
-            assert "they had selected different sandboxes (local and none); select one" in told["error"]
+            answer = third.call("exec_bash", command="true")
+            assert answer["_meta"]["remote-sandbox/error"]["code"] == "unknown_sandbox"
+            told = answer["content"][0]["text"]
+            assert "they had selected different sandboxes (local and none); select one" in told
             selecting(third)
             assert third.call("exec_bash", command="true")["structuredContent"]["sandbox"] == "local"
 
@@ -174,6 +177,6 @@ def test_a_disposable_sandbox_outlives_the_server_that_is_killed(tmp_path: Path)
             assert (found["content"], found["sandbox"]) == ("mine", made)
             with wire(tmp_path, {**REAL, "user": "another"}, local=True) as stranger:
                 stranger.initialize()
-                told = stranger.call("delete_sandbox", sandbox_id=made)["structuredContent"]
+                told = stranger.call("delete_sandbox", sandbox_id=made)["_meta"]["remote-sandbox/error"]
                 assert told["code"] == "unknown_sandbox"
             assert second.call("delete_sandbox", sandbox_id="web")["structuredContent"]["status"] == "deleted"

@@ -48,7 +48,10 @@ async def test_each_of_our_errors_has_its_code(
     tools: Caller, fake: FakeSandbox, problem: SandboxError, code: str, more: dict[str, object]
 ) -> None:
     fake.fail(problem)
-    assert await tools.fail("exec_bash", command="ls", sandbox_name="fake") == {"error": "no", "code": code} | more
+    text = "no; nothing was started" if more else "no"
+    assert await tools.fail("exec_bash", command="ls", sandbox_name="fake") == {"error": text, "code": code} | more
+    # What only looks starts nothing anyhow.
+    assert await tools.fail("list_remote_files", sandbox_name="fake") == {"error": "no", "code": code} | more
 
 
 class Unlucky(FakeSandbox):
@@ -64,12 +67,12 @@ class Unlucky(FakeSandbox):
 async def test_lost_contact_tells_the_outcome_the_handle_and_what_was_printed() -> None:
     async with connected(App(Fleet([member(Unlucky())]))) as tools:
         assert await tools.fail("exec_bash", command="ls", sandbox_name="fake") == {
-            "error": "contact was lost",
+            "error": "contact was lost; it may have been started: ask with "
+            "check_background_task(tmux_session='run-0123456789abcdef')\nstdout so far:\nhalf a line",
             "code": "connection_lost",
             "connection_error": True,
             "outcome": "unknown",
             "tmux_session": "run-0123456789abcdef",
-            "stdout": "half a line",
         }
 
 
@@ -101,7 +104,8 @@ async def test_a_defect_is_told_without_its_stack_and_logged_with_it(
         with caplog.at_level(logging.ERROR):
             problem = await tools.fail("exec_bash", command="ls", sandbox_name="fake")
         assert problem == {
-            "error": "exec_bash failed because of a defect in remote-sandbox-mcp; its log has the details",
+            "error": "exec_bash failed because of a defect in remote-sandbox-mcp; its log has the details; it may have "
+            "been started: look before repeating it",
             "code": "failed",
         }
         said = tools.answers[0].model_dump_json()

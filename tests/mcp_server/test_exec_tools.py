@@ -95,7 +95,10 @@ async def test_a_command_that_cannot_start_says_why(tools: Caller, fake: FakeSan
 
     fake.answers = refuse
     problem = await tools.fail("exec_bash", sandbox_name="fake", command="ls", cwd="/nope")
-    assert problem == {"error": "fake: unable to enter /nope: No such file or directory", "code": "not_started"}
+    assert problem == {
+        "error": "fake: unable to enter /nope: No such file or directory; nothing was started",
+        "code": "not_started",
+    }
 
 
 async def test_a_timeout_is_told_with_what_was_printed(tools: Caller, fake: FakeSandbox) -> None:
@@ -179,9 +182,14 @@ async def test_the_missing_middle_can_be_read_from_the_file_that_is_named(
 
 
 async def read_all(tools: Caller, path: str) -> bytes:
-    part = await tools.call("read_remote_file", remote_path=path, max_bytes=10_000_000)
-    content: str = part["content"]
-    return base64.b64decode(content) if part.get("encoding") else content.replace("\\u001b", "\x1b").encode()
+    whole, offset = b"", 0
+    while True:
+        part = await tools.call("read_remote_file", remote_path=path, offset=offset, max_bytes=10_000_000)
+        content: str = part["content"]
+        whole += base64.b64decode(content) if part.get("encoding") else content.replace("\\u001b", "\x1b").encode()
+        if not part["truncated"]:
+            return whole
+        offset = part["next_offset"]
 
 
 async def test_what_a_command_prints_cannot_drive_a_terminal(tools: Caller, fake: FakeSandbox) -> None:

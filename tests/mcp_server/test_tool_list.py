@@ -15,7 +15,7 @@ from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.testing import FakeSandbox
 from tests.mcp_server.conftest import connected, member
 from tests.mcp_server.pin import FILE, HOW, surface
-from tests.support.server import Caller
+from tests.support.server import Caller, error_of
 
 BYTES_PER_TOKEN = 4
 MOST_TOKENS = 7000
@@ -169,11 +169,11 @@ async def test_a_call_that_names_no_sandbox_says_where_it_was_and_others_do_not(
     await tools.call("select_sandbox", sandbox_name="other")
     await tools.call("exec_bash_background", command="ask", session_name="prompt", watch=False)
     answer = await tools.ask(tool, **UNNAMED[tool])
-    assert (answer.structured_content or {})["sandbox"] == "other"
+    assert (error_of(answer) if answer.is_error else answer.structured_content or {})["sandbox"] == "other"
     assert "other" in getattr(answer.content[0], "text", "")
     place = "sandbox_id" if "sandbox_id" in UNNAMED[tool] else "sandbox_name"
     named = await tools.ask(tool, **UNNAMED[tool] | {place: "other"})
-    assert ("sandbox" in (named.structured_content or {})) == (tool == "exec_bash_background")
+    assert ("sandbox" in (named.structured_content or error_of(named))) == (tool == "exec_bash_background")
 
 
 @pytest.mark.parametrize("tool", GOOD)

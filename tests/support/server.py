@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import inspect
 import json
 import os
@@ -92,7 +93,7 @@ class Caller:
     async def call(self, tool: str, *, progress: ProgressFnT | None = None, **given: Any) -> dict[str, Any]:
         """What a tool returns, but for where that was; fails where it tells an error."""
         answer = await self.ask(tool, progress=progress, **given)
-        assert not answer.is_error, answer.structured_content
+        assert not answer.is_error, text_of(answer)
         fields = dict(answer.structured_content or {})
         if tool not in ALWAYS_SAY_WHERE:
             fields.pop("sandbox", None)
@@ -102,7 +103,7 @@ class Caller:
         """The error that a tool tells; fails where it tells none."""
         answer = await self.ask(tool, **given)
         assert answer.is_error, answer.structured_content
-        return dict(answer.structured_content or {})
+        return error_of(answer)
 
     async def run(self, command: str, **given: Any) -> dict[str, Any]:
         return await self.call("exec_bash", command=command, **given)
@@ -114,22 +115,72 @@ class Caller:
         return str(done.get("stdout", ""))
 
 
+def text_of(answer: CallToolResult) -> str:
+    """All that a model is shown by a client that knows nothing but texts."""
+    return "\n".join(part.text for part in answer.content if part.type == "text")
+
+
+def error_of(answer: CallToolResult) -> dict[str, Any]:
+    """What an error tells: its text to the model, and the rest to programs."""
+    return {"error": text_of(answer)} | (answer.meta or {}).get("remote-sandbox/error", {})
+
+
 def check_answer(answer: CallToolResult, schema: dict[str, Any] | None) -> None:
     """The contract of every result, whatever the tool."""
-    structured = answer.structured_content
-    assert structured, answer
     first, *shown = [part.type for part in answer.content]
     assert first == "text"
     assert set(shown) <= {"image"}
-    assert not list(empty_fields(structured))
-    if not answer.is_error:
-        jsonschema.validate(structured, schema or False)
+    assert text_of(answer)
+    if answer.is_error:
+        check_error(answer)
         return
-    error = structured["error"]
-    assert getattr(answer.content[0], "text", "") == error
-    assert re.fullmatch(r"[a-z_]+", structured["code"])
-    assert "Traceback" not in error
-    assert len(error) < 1100
+    structured = answer.structured_content
+    assert structured, answer
+    assert not list(empty_fields(structured))
+    jsonschema.validate(structured, schema or False)
+    said = " ".join(text_of(answer).split())
+    # Bytes may be shown as they are sent, or as the text that they stand for.
+    unsaid = [
+        text
+        for text in texts_in(structured)
+        if not any(" ".join(form.split()) in said for form in (text, as_text(text)))
+    ]
+    assert not unsaid, (unsaid, text_of(answer))
+
+
+def check_error(answer: CallToolResult) -> None:
+    """An error has no structured content: it could not keep to the output schema of every tool."""
+    assert answer.structured_content is None
+    error = error_of(answer)
+    assert re.fullmatch(r"[a-z_]+", error["code"])
+    assert not list(empty_fields(error))
+    assert "Traceback" not in error["error"]
+    assert len(error["error"].partition("\nstdout so far:")[0]) < 1200
+
+
+def texts_in(value: object, name: str = "") -> Iterator[str]:
+    """Every text of a result; what the text says in other words is left out."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from texts_in(item, key)
+    elif isinstance(value, list):
+        for item in value:
+            yield from texts_in(item, name)
+    elif isinstance(value, str) and name not in SAID_OTHERWISE:
+        yield value
+
+
+def as_text(content: str) -> str:
+    """What base64 stands for, where that is a text."""
+    try:
+        text = base64.b64decode(content, validate=True).decode()
+    except ValueError:
+        return content
+    return text if text.isprintable() or "\n" in text else content
+
+
+# A signal's name is enough, and a mode shows in what was done.
+SAID_OTHERWISE = ("mode", "status", "signal")
 
 
 ALWAYS_SAY_WHERE = ("exec_bash_background", "exec_bash_background_watch")

@@ -235,10 +235,10 @@ def remarks(seen: Completed | Running | Missing) -> list[str]:
 
 def _fail(problem: SandboxError, as_json: bool, code: int) -> int:
     if as_json:
-        from ..mcp_server.results import failure
+        from ..mcp_server.results import error_fields
         from .render import print_json
 
-        print_json(failure(problem).structured_content)
+        print_json(error_fields(problem))
     else:
         _complain(str(problem))
     return code

@@ -115,6 +115,11 @@ class Tour:
 
     async def ask(self, tool: str, arguments: dict[str, Any]) -> Answer:
         result = await self._client.call_tool(tool, arguments)
+        if result.is_error:
+            from ..mcp_server.results import about_error
+
+            # What an agent reads of an error is its text.
+            return {"error": result.content[0].text, **about_error(result)}
         return dict(result.structured_content or {})
 
     async def call(self, tool: str, **arguments: Any) -> Answer:

@@ -36,10 +36,10 @@ async def with_app(options: argparse.Namespace, work: Callable[[App], Awaitable[
 
 def fail(problem: SandboxError, as_json: bool, code: int) -> int:
     if as_json:
-        from ..mcp_server.results import failure
+        from ..mcp_server.results import error_fields
         from .render import print_json
 
-        print_json(failure(problem).structured_content)
+        print_json(error_fields(problem))
     else:
         complain(str(problem))
     return code

@@ -24,6 +24,7 @@ SECRET_KEYS = ("password", "key_passphrase")
 
 SERVER_READERS: dict[str, Reader] = {
     "patience_s": readers.seconds,
+    "result_chars": readers.some,
     "strict_host_keys": readers.flag,
     "connect_timeout_s": readers.seconds,
     "expose_advanced_tools": readers.flag,
@@ -36,6 +37,7 @@ SERVER_READERS: dict[str, Reader] = {
 # The variables that stand for a key, the one that counts first.
 SERVER_VARIABLES = {
     "patience_s": ("REMOTE_SANDBOX_PATIENCE_S",),
+    "result_chars": ("REMOTE_SANDBOX_RESULT_CHARS",),
     "expose_advanced_tools": ("REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS",),
     "inline_sync_max_files": ("REMOTE_SANDBOX_INLINE_SYNC_MAX_FILES",),
     "inline_sync_max_bytes": ("REMOTE_SANDBOX_INLINE_SYNC_MAX_BYTES",),
@@ -130,6 +132,8 @@ class Settings:
     """What holds for the server, and for every machine that does not say otherwise."""
 
     patience_s: float | None = None
+    # The longest result; none: what the client is known to take.
+    result_chars: int | None = None
     strict_host_keys: bool = False
     connect_timeout_s: float = 5.0
     expose_advanced_tools: bool = False

@@ -12,7 +12,8 @@ SandboxError                 anything that we tell an agent in one sentence
 │   ├── LoginRefused         the machine answered and said no
 │   └── HostKeyProblem       the machine is not, or may not be, the one we know
 ├── NotStarted               the command itself could not be started
-└── LostContact              the line went while a command may have been running
+├── LostContact              the line went while a command may have been running
+└── Defect                   our own mistake; whether anything was done is not known
 """
 
 from __future__ import annotations
@@ -118,3 +119,19 @@ class LostContact(SandboxError):
             outcome="unknown",
             so_far=so_far,
         )
+
+    @classmethod
+    def while_starting(cls, name: str, session: str, why: str) -> LostContact:
+        """An app was started as a job, and its machine was lost before the app answered."""
+        return cls(
+            f"{session} was started on {name}, but contact was lost before it answered ({why}); it may still run. "
+            f"Ask with check_background_task(tmux_session={session!r}) before starting it again",
+            outcome="unknown",
+            so_far=Running(session),
+        )
+
+
+class Defect(SandboxError):
+    """A mistake of our own, which is logged; whether anything was done before it is not known."""
+
+    code = "defect"

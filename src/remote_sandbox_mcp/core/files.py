@@ -59,11 +59,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class Listing:
-    """Entries in the order of their names, and what could not be read."""
+    """Entries in the order of their names, and what could not be read. `start` entries came on earlier pages."""
 
     entries: tuple[Entry, ...]
     truncated: bool = False
     problems: tuple[Problem, ...] = ()
+    folder: str = ""
+    start: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,16 @@ class Match:
     line: int = 0
     text: str = ""
 
+    @property
+    def key(self) -> str:
+        return f"{self.path}:{self.line}"
+
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found, and whether there may be more."""
+    """What a search found, and whether there may be more. `start` matches came on earlier pages."""
 
     matches: tuple[Match, ...]
     truncated: bool = False
     problems: tuple[Problem, ...] = ()
+    start: int = 0

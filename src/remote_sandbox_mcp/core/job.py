@@ -81,7 +81,7 @@ def lost_start(name: str, order: JobOrder, why: str) -> LostContact:
         f"contact with {name} was lost while {order.session} was being started ({why}); it may run or not. "
         f"Ask with check_background_task(tmux_session={order.session!r}) before starting it again",
         outcome="unknown",
-        so_far=Running(order.job_id),
+        so_far=Running(order.session),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ _CONTROLS |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 # As much of a stream as is kept in a file on the far side, there said by far/output.py and keeper.sh.
 KEPT_BYTES = 64 << 20
+LEAST_SHOWN = 200
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,17 @@ def clip(excerpt: Excerpt, limit: int) -> Clipped:
     return Clipped(f"{head}\n[... {omitted} of {excerpt.total} bytes left out{where} ...]\n{tail}", omitted)
 
 
+def clip_both(first: Excerpt, second: Excerpt, limit: int, room: int | None = None) -> tuple[Clipped, Clipped]:
+    """Fit each of two streams into `limit` characters, and both together, as JSON texts, into `room`."""
+    while True:
+        shown = clip(first, limit), clip(second, limit)
+        size = sum(len(json.dumps(part.text, ensure_ascii=False)) for part in shown)
+        if room is None or size <= room or limit <= LEAST_SHOWN:
+            return shown
+        # What has many quotes or line ends is longer as JSON: then once is not enough.
+        limit = max(LEAST_SHOWN, min(limit, max(len(part.text) for part in shown)) * room // size * 9 // 10)
+
+
 def _where(excerpt: Excerpt, offset: int) -> str:
     if not excerpt.file:
         return ""
@@ -78,14 +91,14 @@ def _beginning(data: bytes, limit: int) -> tuple[str, int]:
 
 
 def _end(data: bytes, limit: int) -> tuple[str, int]:
-    text = harmless(_without_broken_start(data))
+    text = harmless(without_broken_start(data))
     text = text[max(0, len(text) - limit) :]
     shown = text.encode()
     if data.endswith(shown):
         return text, len(shown)
-    cut = _without_broken_start(data[max(0, len(data) - limit) :])
+    cut = without_broken_start(data[max(0, len(data) - limit) :])
     if len(harmless(cut)) > limit:
-        cut = _without_broken_start(data[max(0, len(data) - limit // MOST_SIGNS_PER_BYTE) :])
+        cut = without_broken_start(data[max(0, len(data) - limit // MOST_SIGNS_PER_BYTE) :])
     return harmless(cut), len(cut)
 
 
@@ -101,7 +114,7 @@ def without_broken_end(data: bytes) -> bytes:
     return data
 
 
-def _without_broken_start(data: bytes) -> bytes:
+def without_broken_start(data: bytes) -> bytes:
     start = 0
     while start < min(3, len(data)) and 0x80 <= data[start] < 0xC0:
         start += 1

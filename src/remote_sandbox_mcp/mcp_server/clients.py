@@ -1,14 +1,33 @@
-"""Which client a call comes from, as far as that can be told, and what it has selected."""
+"""Which client a call comes from, as far as that can be told, what it has selected, and what it can take."""
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 from mcp.server.mcpserver import Context
 
+from ..core.client import STRANGER, Client, client_named
 from ..selection import Selection
 
 STATE = "remote_sandbox_mcp.selection"
+# What a result has besides its content: other fields, and the first line of its text.
+BESIDES = 1000
+LEAST_ROOM = 1000
+
+# The program whose call is answered now.
+calling: ContextVar[Client] = ContextVar("calling", default=STRANGER)
+
+
+def client_of(context: Context[None, Any] | None) -> Client:
+    """By the name that it gave when it connected or, from 2026-07-28 on, that comes with the call."""
+    params = context.session.client_params if context else None
+    return client_named(params.client_info.name if params else "")
+
+
+def room() -> int:
+    """How many characters of content this client takes in one result."""
+    return max(LEAST_ROOM, calling.get().result_chars - BESIDES)
 
 
 class Clients(Protocol):

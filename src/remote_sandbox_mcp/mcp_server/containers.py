@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from ..core.disposable import Disposable, Limits
@@ -35,7 +35,13 @@ def listed_fields(made: Disposable) -> dict[str, Any]:
 
 def stamp(seconds: float) -> str:
     """A time as people and programs read it; nothing for never."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else ""
+    return moment(seconds) if seconds else ""
+
+
+def moment(seconds: float) -> str:
+    """A time by ISO 8601, whatever a file system says: years that have no four digits become the nearest that has."""
+    within = min(max(seconds, -62135596800.0), 253402300799.0)
+    return f"{datetime(1970, 1, 1) + timedelta(seconds=int(within)):%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")
 
 
 def log_text(records: Sequence[RunRecord]) -> str:

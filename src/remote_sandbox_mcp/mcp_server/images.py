@@ -44,12 +44,6 @@ class Images:
         return ""
 
 
-def image_text(fields: dict[str, Any]) -> str:
-    """The same for clients that show text alone."""
-    pixels = f", {fields['width']} x {fields['height']} pixels" if "width" in fields else ""
-    return f"{fields['mime_type']}{pixels}, {fields['size']} bytes; {fields.get('problem', 'shown as an image')}"
-
-
 async def look(app: App, path: str, *, usual: int, limit: int, name: str) -> tuple[FileSlice, Image | None]:
     """A file from its beginning and, where it is an image, all of it.
 

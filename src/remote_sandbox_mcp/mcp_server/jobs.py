@@ -3,16 +3,43 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..background import Begun, Sight
 from ..background.values import COMMAND
 from ..core.job import Checkpoint, JobSeen, JobState, JobUsage, JobWaited
-from ..core.output import harmless
+from ..core.output import harmless, without_broken_end, without_broken_start
 from ..core.watch import Event, Watch
 from .results import lean, plain_text, sentence
+from .sizes import size_of
+from .texts import told
 
 LONGEST_COMMAND = 300
+LEAST_LOG = 500
+IN_FIRST_LINE = ("running", "running_s", "exit_code", "truncated", "log_offset")
+
+
+def fit_log(seen: JobSeen, room: int, *, goes_on: bool = False) -> tuple[JobSeen, dict[str, Any]]:
+    """The job with as much of its log as there is room for, and what is said of the rest.
+
+    `goes_on`: the log was asked for from a cursor, so its beginning is kept, and the next cursor is where it ends.
+    Else its end is kept.
+    """
+    log = seen.log
+    while (size := size_of(harmless(log))) > room and len(log) > LEAST_LOG:
+        keep = max(LEAST_LOG, len(log) * room // size * 9 // 10)
+        log = without_broken_end(log[:keep]) if goes_on and not seen.recalled else without_broken_start(log[-keep:])
+    left_out = len(seen.log) - len(log)
+    if not left_out:
+        return seen, {}
+    if seen.recalled:
+        # What was written down of it has no place in the file.
+        return replace(seen, log=log), {"truncated": True}
+    if goes_on:
+        return replace(seen, log=log, cursor=seen.cursor - left_out), {"truncated": True}
+    return replace(seen, log=log), {"truncated": True, "log_offset": seen.cursor - len(log)}
 
 
 def begun_fields(begun: Begun) -> dict[str, Any]:
@@ -78,8 +105,8 @@ def waited_fields(waited: JobWaited) -> dict[str, Any]:
     )
 
 
-def seen_text(seen: JobSeen) -> str:
-    """The same in a line and the log."""
+def seen_text(seen: JobSeen, fields: Mapping[str, Any]) -> str:
+    """The same in a line, what else is known, and the log."""
     if seen.is_running:
         first = f"running for {seen.seconds:.0f} s"
     elif seen.state is JobState.ENDED:
@@ -87,14 +114,19 @@ def seen_text(seen: JobSeen) -> str:
     else:
         first = _trouble(seen)
     if seen.recalled:
-        first += f" (as it was seen last; {sentence(seen.recalled)})"
-    return "\n".join(filter(None, (first, harmless(seen.log).rstrip("\n"))))
+        first += " (as it was seen last)"
+    if "log_offset" in fields:
+        first += f"; the log begins earlier: read_remote_file shows what is before offset {fields['log_offset']}"
+    elif fields.get("truncated") and "log_cursor" in fields:
+        first += "; the log goes on: the same call with this log_cursor shows the rest"
+    rest = {name: value for name, value in fields.items() if name not in IN_FIRST_LINE and value != _trouble(seen)}
+    return told(first, rest)
 
 
 def _end_text(seen: JobSeen) -> str:
     if seen.exit_code is None:
         return "stopped" if seen.ending == "stopped" else "ended; its exit code is not known"
-    return f"ended with exit code {seen.exit_code}" + (f" ({seen.signal})" if seen.signal else "")
+    return f"ended with exit code {seen.exit_code}"
 
 
 def sight_fields(sight: Sight) -> dict[str, Any]:

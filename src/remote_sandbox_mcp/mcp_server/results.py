@@ -1,4 +1,4 @@
-"""Values as tool results: structured content without empty fields, and a short text."""
+"""Values as tool results: structured content without empty fields, a text that is complete, and errors."""
 
 from __future__ import annotations
 
@@ -9,22 +9,44 @@ from mcp_types import CallToolResult, ImageContent, TextContent
 
 from ..app import Report, View
 from ..core.command import Completed, Ending, Missing, Running
-from ..core.errors import BadArgument, ConnectError, LostContact, SandboxError
+from ..core.errors import BadArgument, ConnectError, Defect, LostContact, NotStarted, SandboxError
 from ..core.invisible import reveal_file, visible
 from ..core.output import clip, harmless
 from ..core.usage import as_resources
+from .clients import calling
+from .sizes import CUT, MOST_DROPPED_TEXT, fit, shorten
 
 LONGEST_SENTENCE = 1000
+# Of what was printed before a failure, that much of each stream is in the text of the error.
+SO_FAR_CHARS = 5000
+# The code of an error, and what a program has to know of it. It is no structured content: that would have to keep to
+# the output schema of the tool, and strict clients throw the whole answer away where it does not.
+ABOUT_ERROR = "remote-sandbox/error"
+STARTERS = frozenset(
+    {
+        *("exec_bash", "run_command", "exec_bash_background", "exec_bash_background_watch"),
+        *("run_tests", "deploy_app"),
+    }
+)
 
 
 def reply(
-    structured: dict[str, Any], text: str, *, is_error: bool = False, images: Sequence[ImageContent] = ()
+    structured: dict[str, Any], text: str, *, whole: bool = False, images: Sequence[ImageContent] = ()
 ) -> CallToolResult:
-    """The border that every result passes: whatever a machine has said, nothing in it is invisible to its reader."""
+    """The border that every result passes: nothing in it is invisible, and it is no longer than its client takes.
+
+    `whole`: a client of which we know nothing gets all of it, because a program asked for these very bytes.
+    """
+    client, fields = calling.get(), all_visible(structured)
+    most = 1 << 30 if whole and not client.name else client.result_chars
+    fitted = fit(fields, most)
+    if fitted is not fields:
+        fitted = {**fitted, "truncated": True, "cut": CUT}
+        text = f"{text}\n{CUT}"
+    # What a client never shows need not be long.
+    longest = MOST_DROPPED_TEXT if client.drops_text else client.result_chars
     return CallToolResult(
-        content=[TextContent(type="text", text=visible(text)), *images],
-        structured_content=all_visible(structured),
-        is_error=is_error,
+        content=[TextContent(type="text", text=shorten(visible(text), longest)), *images], structured_content=fitted
     )
 
 
@@ -41,30 +63,76 @@ def lean(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, "", [], ()) and value is not False}
 
 
-def failure(problem: SandboxError) -> CallToolResult:
-    """An error as the agent reads it: one sentence, and a code for programs."""
-    text = sentence(problem)
-    structured: dict[str, Any] = {"error": text, "code": problem.code}
+def failure(problem: SandboxError, tool: str = "") -> CallToolResult:
+    """An error as the agent reads it: a sentence, whether anything was started, and what it printed until then."""
+    fields = error_fields(problem)
+    parts = [with_fate(fields["error"], problem, tool)]
+    parts += [f"{name} so far:\n{fields[name]}" for name in ("stdout", "stderr") if name in fields]
+    about = {name: value for name, value in fields.items() if name not in ("error", "stdout", "stderr")}
+    return failed("\n".join(parts), about)
+
+
+def failed(text: str, about: dict[str, Any]) -> CallToolResult:
+    return CallToolResult(
+        content=[TextContent(type="text", text=visible(text))], is_error=True, _meta={ABOUT_ERROR: all_visible(about)}
+    )
+
+
+def about_error(answer: object) -> dict[str, Any]:
+    """What a program has to know of an error: `code`, and after trouble with the connection `outcome` and more."""
+    return dict((getattr(answer, "meta", None) or {}).get(ABOUT_ERROR, {}))
+
+
+def code_of(answer: object) -> str:
+    return str(about_error(answer).get("code", SandboxError.code))
+
+
+def error_fields(problem: SandboxError) -> dict[str, Any]:
+    """An error for programs."""
+    fields: dict[str, Any] = {"error": sentence(problem), "code": problem.code}
     if isinstance(problem, ConnectError):
-        structured |= {"connection_error": True, "outcome": "not_started"}
+        fields |= {"connection_error": True, "outcome": "not_started"}
     if isinstance(problem, LostContact):
         so_far = problem.so_far
-        structured |= {"connection_error": True, "outcome": problem.outcome, "tmux_session": so_far.run_id}
-        structured |= lean(stdout=clip(so_far.stdout, 5000).text, stderr=clip(so_far.stderr, 5000).text)
-    return reply(structured, text, is_error=True)
+        fields |= {"connection_error": True, "outcome": problem.outcome, "tmux_session": so_far.run_id}
+        fields |= lean(stdout=clip(so_far.stdout, SO_FAR_CHARS).text, stderr=clip(so_far.stderr, SO_FAR_CHARS).text)
+    return fields
+
+
+def with_fate(text: str, problem: SandboxError, tool: str) -> str:
+    """The sentence, and whether what the call was to start has been started."""
+    fate = ""
+    if isinstance(problem, LostContact):
+        fate = _fate_of_lost(problem, text)
+    elif isinstance(problem, NotStarted) or (isinstance(problem, ConnectError) and tool in STARTERS):
+        fate = "nothing was started"
+    elif isinstance(problem, Defect) and tool in STARTERS:
+        fate = "it may have been started: look before repeating it"
+    return f"{text.rstrip('.')}; {fate}" if fate else text
+
+
+def _fate_of_lost(problem: LostContact, text: str) -> str:
+    handle = problem.so_far.run_id
+    if problem.outcome == "not_started":
+        return "nothing was started"
+    # Most sentences name the handle themselves, with what to do.
+    ask = f"it may have been started: ask with check_background_task(tmux_session={handle!r})"
+    return ask if problem.outcome == "unknown" and handle not in text else ""
 
 
 def told_where(answer: CallToolResult, sandbox: str) -> CallToolResult:
     """The answer to a call that named no sandbox, with the one that it was carried out in."""
-    told = dict(answer.structured_content or {})
+    told = about_error(answer) if answer.is_error else dict(answer.structured_content or {})
     if "sandbox" in told or told.get("code") == BadArgument.code:
         return answer
-    text = "\n".join(part.text for part in answer.content if isinstance(part, TextContent))
-    # Many errors name it themselves.
-    text = text if answer.is_error and sandbox in text else f"on {sandbox}: {text}"
-    told |= {"sandbox": sandbox} | ({"error": text} if answer.is_error else {})
-    shown = [part for part in answer.content if not isinstance(part, TextContent)]
-    content = [TextContent(type="text", text=text), *shown]
+    told |= {"sandbox": sandbox}
+    # A text comes first; images may follow it.
+    first, *others = answer.content
+    assert isinstance(first, TextContent)
+    if answer.is_error:
+        # Many errors name it themselves.
+        return failed(first.text if sandbox in first.text else f"on {sandbox}: {first.text}", told)
+    content = [first.model_copy(update={"text": f"on {sandbox}: {first.text}"}), *others]
     return answer.model_copy(update={"content": content, "structured_content": told})
 
 
@@ -119,9 +187,7 @@ def exec_text(report: Report) -> str:
     """The same for clients that read only text."""
     seen = report.seen
     if isinstance(seen, Completed):
-        first = f"exit {seen.exit_code} after {seen.seconds:.1f} s"
-        if seen.ending is not Ending.EXITED or seen.signal:
-            first += f" ({seen.ending.value.replace('_', ' ') if seen.ending is not Ending.EXITED else seen.signal})"
+        first = f"exit {seen.exit_code} after {seen.seconds:.1f} s{_how(seen)}"
     elif isinstance(seen, Running):
         first = (
             f"still running after {seen.seconds:.0f} s; ask with check_background_task(tmux_session={seen.run_id!r})"
@@ -130,6 +196,15 @@ def exec_text(report: Report) -> str:
         first = f"{seen.run_id} is not there: {seen.reason}"
     parts = [first, report.stdout.text, f"stderr:\n{report.stderr.text}" if report.stderr.text else ""]
     return "\n".join(part for part in parts if part)
+
+
+def _how(seen: Completed) -> str:
+    """What the exit code alone does not say of an end."""
+    told = [seen.signal] if seen.ending is Ending.EXITED and seen.signal else []
+    told += [seen.ending.value.replace("_", " ")] if seen.ending is not Ending.EXITED else []
+    for name, pids in (("still alive", seen.survivors), ("left running", seen.left_running)):
+        told += [f"{name}: {', '.join(map(str, pids))}"] if pids else []
+    return f" ({'; '.join(told)})" if told else ""
 
 
 def task_fields(report: Report, lines: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import difflib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -16,9 +17,10 @@ from pydantic import Field, ValidationError
 
 from .. import __version__
 from ..app import App
-from ..core.errors import BadArgument, SandboxError, UnknownSandbox
-from .clients import Clients, OneClient
-from .results import failure, sentence, told_where
+from ..core.client import Client
+from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
+from .clients import Clients, OneClient, calling, client_of
+from .results import code_of, failure, sentence, told_where
 from .schemas import listed_input, listed_output, with_own_names
 
 log = logging.getLogger(__name__)
@@ -31,8 +33,8 @@ that is used when sandbox_name is left out; such a call's result says in sandbox
 exec_bash runs a command to its end and returns its true result. Each call is a new shell: pass cwd, or chain with &&.
 Standard input is empty. A command that needs longer than one call may wait comes back with running=true and a
 tmux_session; it goes on until its timeout_s: wait with wait_background_task, end it with stop_background_task. Output
-that is too long keeps its beginning and end; the rest can be read from the file that is named. After connection_error,
-look at outcome: not_started is safe to repeat; unknown and lost are not, so look first.
+that is too long keeps its beginning and end; the rest can be read from the file that is named. After an error of
+a connection, repeat a command only where it says that nothing was started; else look first.
 
 In parallel: most clients run calls of exec_bash one after another, and only tools that read at the same time. So start
 each piece of work with exec_bash_background (it returns at once, on as many machines as you like), then call
@@ -97,12 +99,23 @@ class SandboxServer(MCPServer[None]):
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
         begun, outcome = time.monotonic(), "cancelled"
+        called_by = calling.set(self._client(context))
         try:
             answer = await self._answer(name, arguments, context)
             outcome = outcome_of(answer)
             return answer
         finally:
+            calling.reset(called_by)
             log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - begun)
+
+    def _client(self, context: Context[None, Any] | None) -> Client:
+        """What the client is known to take, unless the operator has set it."""
+        known = client_of(context)
+        return replace(
+            known,
+            patience_s=self.app.patience_s or known.patience_s,
+            result_chars=self.app.settings.result_chars or known.result_chars,
+        )
 
     def _described(self, name: str, arguments: dict[str, Any]) -> str:
         """A call, without what was asked: commands and files are where people keep secrets."""
@@ -136,13 +149,13 @@ class SandboxServer(MCPServer[None]):
             place = self._left_open(name, given)
             where = await self._where(given, context) if place else ""
         except SandboxError as problem:
-            return failure(problem)
+            return failure(problem, name)
         try:
             answer = await super().call_tool(name, given | ({place: where} if where else {}), context)
         except SandboxError as problem:
-            answer = failure(problem)
+            answer = failure(problem, name)
         except ToolError as problem:
-            answer = failure(explain(name, problem))
+            answer = failure(explain(name, problem), name)
         return told_where(answer, where) if where and isinstance(answer, CallToolResult) else answer
 
     # Where a call is carried out that names no sandbox
@@ -195,8 +208,7 @@ class SandboxServer(MCPServer[None]):
 def outcome_of(answer: CallToolResult | InputRequiredResult) -> str:
     """In a word, for the log."""
     failed = isinstance(answer, CallToolResult) and answer.is_error
-    told = getattr(answer, "structured_content", None) or {}
-    return str(told.get("code", "failed")) if failed else "done"
+    return code_of(answer) if failed else "done"
 
 
 def explain(name: str, problem: ToolError) -> SandboxError:
@@ -210,7 +222,7 @@ def explain(name: str, problem: ToolError) -> SandboxError:
         return BadArgument(f"{name}: {where}: {first['msg']}")
     if isinstance(problem, UnexpectedToolError):
         log.error("%s failed unexpectedly", name, exc_info=problem)
-        return SandboxError(f"{name} failed because of a defect in remote-sandbox-mcp; its log has the details")
+        return Defect(f"{name} failed because of a defect in remote-sandbox-mcp; its log has the details")
     return BadArgument(str(problem))
 
 

@@ -58,7 +58,7 @@ class EntryShape(TypedDict):
     path: str
     is_dir: bool
     size: int
-    mtime: float
+    mtime: str
     kind: NotRequired[str]
 
 
@@ -69,6 +69,7 @@ ProblemShape = dict[str, Any]
 class ListingShape(TypedDict):
     truncated: bool
     entries: list[EntryShape]
+    next_cursor: NotRequired[str]
     problems: NotRequired[list[ProblemShape]]
 
 
@@ -81,6 +82,7 @@ class ContentShape(TypedDict):
     encoding: NotRequired[str]
     invisible_characters: NotRequired[int]
     offset: NotRequired[int]
+    next_offset: NotRequired[int]
 
 
 class WrittenShape(TypedDict):
@@ -98,6 +100,7 @@ class MatchShape(TypedDict):
 class FoundShape(TypedDict):
     truncated: bool
     matches: list[MatchShape]
+    next_cursor: NotRequired[str]
     problems: NotRequired[list[ProblemShape]]
 
 

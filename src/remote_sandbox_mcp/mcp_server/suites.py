@@ -14,7 +14,7 @@ from .results import lean, plain_text, sentence
 LOG_CHARS = 6000
 
 
-def report_fields(report: TestReport) -> dict[str, Any]:
+def report_fields(report: TestReport, log_chars: int = LOG_CHARS) -> dict[str, Any]:
     """Counts are always there; they mean something only where no problem is told."""
     fields: dict[str, Any] = {name: getattr(report, name) for name in ("passed", "failed", "skipped", "errors")}
     fields |= {"duration": round(report.duration, 3), "exit_code": report.exit_code}
@@ -22,8 +22,8 @@ def report_fields(report: TestReport) -> dict[str, Any]:
     fields |= lean(failures_left_out=report.failures_left_out or None, coverage=report.coverage, runner=report.runner)
     fields |= lean(command=plain_text(report.command), complete=None if report.complete else "no")
     fields |= lean(slowest=[{"id": plain_text(it.id), "seconds": round(it.seconds, 3)} for it in report.slowest])
-    fields |= lean(log=clip(report.log, LOG_CHARS).text, log_file=plain_text(report.log.file))
-    fields |= lean(stderr=clip(report.stderr, LOG_CHARS).text, counted_from=plain_text(report.source))
+    fields |= lean(log=clip(report.log, log_chars).text, log_file=plain_text(report.log.file))
+    fields |= lean(stderr=clip(report.stderr, log_chars).text, counted_from=plain_text(report.source))
     return fields | lean(
         other_runners=[plain_text(name) for name in report.others],
         notes=[plain_text(report.lent)] if report.lent else [],
@@ -37,13 +37,9 @@ def failure_fields(failure: TestFailure) -> dict[str, Any]:
 
 def report_text(report: TestReport) -> str:
     counts = f"{report.passed} passed, {report.failed} failed, {report.errors} errors, {report.skipped} skipped"
-    lines = [report.problem and f"problem: {sentence(report.problem)}", counts]
-    lines += [
-        f"{plain_text(it.id)}: {plain_text(it.message).splitlines()[0] if it.message else ''}" for it in report.failures
-    ]
     others = plain_text(", ".join(report.others))
-    lines += [others and f"also found, but not started: {others}", plain_text(report.lent)]
-    return "\n".join(filter(None, lines))
+    lines = [report.problem and f"problem: {sentence(report.problem)}", counts]
+    return "\n".join(filter(None, [*lines, others and f"also found, but not started: {others}"]))
 
 
 def running_fields(running: Running) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..core.errors import BadArgument, SandboxError, Unsupported
+from ..core.errors import BadArgument, ConnectError, LostContact, SandboxError, Unsupported
 from ..core.job import JobLook, JobSeen, JobStarted
 from ..core.port import Deployment, DeployOrder, Health
 from ..core.progress import Progress, silent
@@ -91,6 +91,9 @@ class Deployments:
                 self._known.pop(key, None)
                 self._stop_later(sandbox, started)
             raise
+        except ConnectError as problem:
+            # It was started: to say that it could not be reached alone would have it started again.
+            raise LostContact.while_starting(order.sandbox, started.session, str(problem)) from None
         deployed = self._known[key] = await self._describe(wait, seen)
         return deployed
 

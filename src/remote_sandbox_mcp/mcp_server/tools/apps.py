@@ -11,13 +11,17 @@ from pydantic import Field
 from ...core.command import Running
 from ...core.port import DeployOrder
 from ...core.test_report import TestReport
+from ..clients import room
 from ..reporting import Reporting, beats
 from ..results import reply
 from ..server import SandboxServer
 from ..shapes import DeployedShape, ForwardShape, SuiteShape
-from ..suites import deployed_fields, forward_fields, report_fields, report_text, running_fields
+from ..suites import LOG_CHARS, deployed_fields, forward_fields, report_fields, report_text, running_fields
+from ..texts import told
 from .containers import GET, SandboxId
 from .exec import RUN, patience
+
+IN_REPORT_TEXT = ("passed", "failed", "skipped", "errors", "problem", "other_runners")
 
 
 def offer(server: SandboxServer) -> None:
@@ -38,7 +42,7 @@ def run_suite(server: SandboxServer) -> Any:
         """Run a project's tests (pytest, unittest, node, vitest, jest, go, cargo, anything with JUnit XML) and return
         counts, failing ids with message and place, coverage. A crash is told as problem, never as 0 failed."""
         if tmux_session:
-            return told(await server.app.workshop.results_of(sandbox_id, tmux_session))
+            return suite_reply(await server.app.workshop.results_of(sandbox_id, tmux_session))
         async with Reporting(ctx) as reporting:
             report = await server.app.workshop.run_tests(
                 sandbox_id,
@@ -48,16 +52,18 @@ def run_suite(server: SandboxServer) -> Any:
                 patience_s=patience(server, ctx),
                 progress=beats(reporting),
             )
-        return told(report)
+        return suite_reply(report)
 
     return run_tests
 
 
-def told(report: TestReport | Running) -> CallToolResult:
+def suite_reply(report: TestReport | Running) -> CallToolResult:
     if isinstance(report, Running):
         again = f"still running; after wait_background_task, call run_tests(tmux_session={report.run_id!r})"
-        return reply(running_fields(report), again)
-    return reply(report_fields(report), report_text(report))
+        fields = running_fields(report)
+        return reply(fields, told(again, fields, without=("running", "tmux_session")))
+    fields = report_fields(report, min(LOG_CHARS, room() // 4))
+    return reply(fields, told(report_text(report), fields, without=IN_REPORT_TEXT))
 
 
 def deploy(server: SandboxServer) -> Any:
@@ -82,7 +88,8 @@ def deploy(server: SandboxServer) -> Any:
             )
             deployed = await server.app.workshop.deploy(order, beats(reporting))
         fields = deployed_fields(deployed)
-        return reply(fields, f"{fields['status']}: {fields.get('url', '')}")
+        first = ": ".join(filter(None, (fields["status"], fields.get("url"))))
+        return reply(fields, told(first, fields, without=("status", "url")))
 
     return deploy_app
 
@@ -97,9 +104,9 @@ def forward(server: SandboxServer) -> Any:
         """Bring a port of a sandbox (TensorBoard, Jupyter, vLLM) to 127.0.0.1 of the user's machine."""
         if close:
             await server.app.workshop.close_port(sandbox_id, port)
-            return reply({"status": "closed", "port": port}, "closed")
+            return reply({"status": "closed", "port": port}, f"port {port} is closed")
         opened = await server.app.workshop.forward(sandbox_id, port, local_port=local_port)
         fields = forward_fields(opened)
-        return reply(fields, str(fields["url"]))
+        return reply(fields, told(f"{fields['url']} leads to port {port}", fields, without=("url", "port")))
 
     return forward_port

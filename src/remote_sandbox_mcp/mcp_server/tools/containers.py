@@ -13,15 +13,17 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from ...core.disposable import Limits, SandboxOrder, Volume
-from ...core.errors import BadArgument, FileProblem
+from ...core.errors import BadArgument, FileProblem, SandboxError
 from ...core.files import Problem
+from ..clients import calling, room
 from ..containers import disposable_fields
-from ..images import Images, image_text, look
+from ..images import Images, look
 from ..reporting import Reporting, beats
 from ..results import exec_fields, exec_text, plain_text, reply, sentence
 from ..schemas import UNLISTED
 from ..server import SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
+from ..texts import files_text, taken_text, told
 from ..transfers import MOST_SHOWN, copied_fields, problem_fields
 from .exec import RUN, patience
 
@@ -86,7 +88,8 @@ def create(server: SandboxServer) -> Any:
             # Where nothing else is configured, it is the one that is meant.
             await selection.choose(made.id)
         await tell_change(ctx)
-        return reply(disposable_fields(made), f"{made.id} is {made.status}")
+        fields = disposable_fields(made)
+        return reply(fields, told(f"{made.id} is {made.status}", fields, without=("sandbox_id", "status")))
 
     return create_sandbox
 
@@ -107,6 +110,7 @@ def run(server: SandboxServer) -> Any:
                 timeout_s=timeout,
                 name=sandbox_id,
                 patience_s=patience(server, ctx),
+                room=room(),
                 progress=beats(reporting),
             )
         fields = {"stdout": "", "stderr": "", "duration": round(getattr(report.seen, "seconds", 0.0), 3)}
@@ -123,8 +127,16 @@ def upload(server: SandboxServer) -> Any:
         ],
     ) -> Annotated[CallToolResult, FilesShape]:
         """Put files into a sandbox. local_path copies from the user's machine without passing through you."""
-        done = [await put(server, sandbox_id, file) for file in files]
-        return reply({"files": done}, f"{len(done)} put in place")
+        done: list[dict[str, Any]] = []
+        try:
+            for file in files:
+                done.append(await put(server, sandbox_id, file))
+        except SandboxError as problem:
+            if done:
+                before = ", ".join(str(file["path"]) for file in done)
+                problem.args = (f"{problem}; of {len(files)}, these were put in place before it: {before}",)
+            raise
+        return reply({"files": done}, files_text("put in place", done))
 
     return upload_files
 
@@ -141,19 +153,20 @@ def download(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, FilesShape]:
         """Take files out of a sandbox: images are shown, others come as base64 or, with local_dir, all are copied
         (folders, too) without passing by you."""
+        # A client that shows results to a model cuts them; base64 that is cut is of no use to anybody.
+        each = max_bytes if not calling.get().name else min(max_bytes, room() * 3 // 4 // max(1, len(paths)))
         images = None if encoding else Images()
         done, problems = [], []
         for path in paths:
             try:
-                done.append(await take(server, sandbox_id, path, local_dir, max_bytes, images))
+                taken = await take(server, sandbox_id, path, local_dir, max_bytes, images)
+                done.append(fitting(taken, each))
             except FileProblem as problem:
                 problems.append(Problem(path, sentence(problem)))
         if problems and not done:
             raise FileProblem("; ".join(problem.reason for problem in problems[:MOST_SHOWN]))
-        lines = [f"{file['path']}: {image_text(file)}" for file in done if "mime_type" in file]
-        lines += [f"not taken: {problem.reason}" for problem in problems[:MOST_SHOWN]]
         fields = {"files": done} | problem_fields(tuple(problems), len(problems))
-        return reply(fields, "\n".join((f"{len(done)} taken", *lines)), images=images.blocks if images else ())
+        return reply(fields, taken_text(fields), whole=True, images=images.blocks if images else ())
 
     return download_files
 
@@ -197,6 +210,14 @@ async def take(
         return {"path": plain_text(path)} | images.add(image, found)
     fields = {"path": plain_text(path), "size": found.size, "content": base64.b64encode(found.data).decode()}
     return fields | ({"truncated": True} if found.more else {})
+
+
+def fitting(taken: dict[str, Any], most: int) -> dict[str, Any]:
+    """With so many bytes of its content at most."""
+    content = base64.b64decode(taken.get("content", ""))
+    if len(content) <= most:
+        return taken
+    return taken | {"content": base64.b64encode(content[: max(1, most)]).decode(), "truncated": True}
 
 
 def decoded(content: str, path: str) -> bytes:

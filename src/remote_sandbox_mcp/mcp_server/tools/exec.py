@@ -8,7 +8,7 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
-from ...core.patience import patience_of
+from ..clients import calling, room
 from ..reporting import Reporting, beats
 from ..results import exec_fields, exec_text, reply
 from ..server import SandboxName, SandboxServer
@@ -43,6 +43,7 @@ def run_command(server: SandboxServer) -> Any:
                 limit=max_output_chars,
                 name=sandbox_name,
                 patience_s=patience(server, ctx),
+                room=room(),
                 progress=beats(reporting),
             )
         return reply(exec_fields(report), exec_text(report))
@@ -52,5 +53,4 @@ def run_command(server: SandboxServer) -> Any:
 
 def patience(server: SandboxServer, ctx: Context[None, Any]) -> float:
     """Seconds within which this client is to be answered."""
-    params = ctx.session.client_params
-    return server.app.patience_s or patience_of(params.client_info.name if params else "")
+    return calling.get().patience_s

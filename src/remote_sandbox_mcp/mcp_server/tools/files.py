@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from ...core.errors import BadArgument
-from ...core.files import Entry, FileSlice, Match, Problem, Search, Span
+from ...core.files import Entry, FileSlice, Found, Listing, Match, Problem, Search, Span
 from ...core.image import Image
-from ..images import Images, image_text, look
+from ...core.output import without_broken_end
+from ...core.pages import cursor_after
+from ..clients import room
+from ..containers import moment
+from ..images import Images, look
 from ..results import file_content, lean, plain_text, reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import ContentShape, FoundShape, ListingShape, WrittenShape
+from ..sizes import first_that_fit, size_of
+from ..texts import content_text, image_text, listing_text, matches_text
 
 LOOK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 WRITE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 EDIT = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 
 USUAL_BYTES, MOST_BYTES = 200_000, 10_000_000
+# Of a file whose every byte takes many characters to show, at least so much comes at once.
+LEAST_BYTES = 64
 
 RemoteFile = Annotated[str, Field(description="The file")]
+Cursor = Annotated[str, Field(description="next_cursor, to go on")]
 
 
 def offer(server: SandboxServer) -> None:
@@ -43,11 +54,14 @@ def list_files(server: SandboxServer) -> Any:
         recursive: Annotated[bool, Field(description="With all folders in it")] = False,
         max_entries: Annotated[int, Field(description="Default 200, at most 10000")] = 200,
         sandbox_name: SandboxName = "",
+        cursor: Cursor = "",
     ) -> Annotated[CallToolResult, ListingShape]:
-        """What is in a folder, in the order of names. Folders that cannot be read are told in problems."""
-        found = await server.app.list(remote_path, recursive=recursive, limit=max_entries, name=sandbox_name)
-        fields = {"truncated": found.truncated, "entries": [entry_fields(entry) for entry in found.entries]}
-        return reply(fields | problem_fields(found.problems), f"{len(found.entries)} entries")
+        """What is in a folder, by name; paths are relative to it. Folders that cannot be read are told in problems."""
+        found = await server.app.list(
+            remote_path, recursive=recursive, limit=max_entries, name=sandbox_name, cursor=cursor
+        )
+        fields = listing_fields(found, room())
+        return reply(fields, listing_text(fields, plain_text(found.folder)))
 
     return list_remote_files
 
@@ -65,20 +79,19 @@ def read_file(server: SandboxServer) -> Any:
         else is not UTF-8 text comes as base64 (encoding)."""
         if not offset and not start_line and not line_count:
             found, image = await look(server.app, remote_path, usual=USUAL_BYTES, limit=max_bytes, name=sandbox_name)
-            return shown(image, found) if image else told(found)
+            return shown(image, found) if image else part_of_file(found)
         lines = (line_count or 1_000_000_000) if start_line or line_count else 0
         span = Span(offset, max_bytes, max(1, start_line), lines)
-        return told(await server.app.read(remote_path, span, name=sandbox_name))
+        return part_of_file(await server.app.read(remote_path, span, name=sandbox_name))
 
     return read_remote_file
 
 
-def told(found: FileSlice) -> CallToolResult:
-    fields = {"size": found.size, "truncated": found.more} | file_content(found.data)
-    text = f"{len(found.data)} of {found.size} bytes\n{fields['content']}"
-    if hidden := fields.get("invisible_characters"):
-        text = f"{hidden} invisible characters, shown as \\u escapes; {text}"
-    return reply(fields | lean(offset=found.offset or None), text)
+def part_of_file(found: FileSlice) -> CallToolResult:
+    part = fitting(found, room())
+    fields = {"size": part.size, "truncated": part.more} | file_content(part.data)
+    fields |= lean(offset=part.offset or None, next_offset=part.offset + len(part.data) if part.more else None)
+    return reply(fields, content_text(fields, len(part.data)))
 
 
 def shown(image: Image, found: FileSlice) -> CallToolResult:
@@ -131,14 +144,15 @@ def search_files(server: SandboxServer) -> Any:
         ignore_case: Annotated[bool, Field(description="For pattern")] = False,
         max_results: Annotated[int, Field(description="Default 100, at most 2000")] = 100,
         sandbox_name: SandboxName = "",
+        cursor: Cursor = "",
     ) -> Annotated[CallToolResult, FoundShape]:
         """Find files by name (glob) and lines by regular expression (pattern), at any depth.
 
         Binary files and .git are skipped."""
         search = Search(remote_path, glob, pattern, ignore_case, max_results)
-        found = await server.app.search(search, name=sandbox_name)
-        fields = {"truncated": found.truncated, "matches": [match_fields(match) for match in found.matches]}
-        return reply(fields | problem_fields(found.problems), f"{len(found.matches)} found")
+        found = await server.app.search(search, name=sandbox_name, cursor=cursor)
+        fields = found_fields(found, room())
+        return reply(fields, matches_text(fields))
 
     return search_remote_files
 
@@ -155,16 +169,61 @@ def decode(content: str, encoding: str) -> bytes:
         raise BadArgument("content is not valid base64, though encoding says so; check it") from None
 
 
-def entry_fields(entry: Entry) -> dict[str, Any]:
-    fields = {"path": plain_text(entry.path), "is_dir": entry.is_dir, "size": entry.size, "mtime": entry.mtime}
+def fitting(found: FileSlice, room: int) -> FileSlice:
+    """As much of it as fits, up to the end of a character, so that the next part is text again."""
+    data = whole_characters(found.data) if found.more else found.data
+    while (size := size_of(file_content(data))) > room and len(data) > LEAST_BYTES:
+        data = whole_characters(data[: max(LEAST_BYTES, len(data) * room // size * 9 // 10)])
+    return replace(found, data=data, more=found.more or len(data) < len(found.data))
+
+
+def whole_characters(data: bytes) -> bytes:
+    """Without the first bytes of a character whose others are missing, unless there is nothing else."""
+    return without_broken_end(data) or data
+
+
+def listing_fields(found: Listing, room: int) -> dict[str, Any]:
+    rows = [entry_fields(entry, found.folder) for entry in found.entries]
+    shown = first_that_fit(rows, [size_of(row) for row in rows], room)
+    truncated = found.truncated or len(shown) < len(rows)
+    keys = [entry.path for entry in found.entries[: len(shown)]]
+    fields = {"truncated": truncated, "entries": shown} | next_cursor(truncated, found.start, keys)
+    return fields | problem_fields(found.problems, found.folder)
+
+
+def found_fields(found: Found, room: int) -> dict[str, Any]:
+    rows = [match_fields(match) for match in found.matches]
+    shown = first_that_fit(rows, [size_of(row) for row in rows], room)
+    truncated = found.truncated or len(shown) < len(rows)
+    keys = [match.key for match in found.matches[: len(shown)]]
+    fields = {"truncated": truncated, "matches": shown} | next_cursor(truncated, found.start, keys)
+    return fields | problem_fields(found.problems)
+
+
+def next_cursor(truncated: bool, start: int, keys: Sequence[str]) -> dict[str, Any]:
+    return {"next_cursor": cursor_after(start + len(keys), keys[-1])} if truncated and keys else {}
+
+
+def entry_fields(entry: Entry, folder: str) -> dict[str, Any]:
+    path = plain_text(below(entry.path, folder))
+    fields = {"path": path, "is_dir": entry.is_dir, "size": entry.size, "mtime": moment(entry.mtime)}
     return fields | ({"kind": entry.kind} if entry.kind not in ("file", "dir") else {})
+
+
+def below(path: str, folder: str) -> str:
+    """A path as seen from the folder; one that is not in it stays as it is."""
+    start = f"{folder.rstrip('/')}/"
+    return path[len(start) :] if folder and path.startswith(start) and path != start else path
 
 
 def match_fields(match: Match) -> dict[str, Any]:
     return {"path": plain_text(match.path)} | lean(line=match.line or None, text=plain_text(match.text))
 
 
-def problem_fields(problems: tuple[Problem, ...]) -> dict[str, Any]:
+def problem_fields(problems: tuple[Problem, ...], folder: str = "") -> dict[str, Any]:
     return lean(
-        problems=[{"path": plain_text(problem.path), "reason": plain_text(problem.reason)} for problem in problems]
+        problems=[
+            {"path": plain_text(below(problem.path, folder)), "reason": plain_text(problem.reason)}
+            for problem in problems
+        ]
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context
@@ -13,19 +14,21 @@ from pydantic import Field
 
 from ...app import Report
 from ...background import Wanted, Which
-from ...background.values import COMMAND, Ensure
+from ...background.values import Ensure
 from ...core.command import RUN_ID, Running
 from ...core.errors import BadArgument
 from ...core.job import JobWait
-from ...core.output import last_line
+from ...core.output import Clipped, last_line
 from ...core.progress import Beat, Progress
 from ...core.supervision import WatchOrder
-from ..jobs import begun_fields, seen_fields, seen_text, sight_fields, waited_fields
+from ..clients import room
+from ..jobs import begun_fields, fit_log, seen_fields, seen_text, sight_fields, waited_fields
 from ..reporting import Reporting, beats
 from ..results import exec_text, lean, reply, task_fields
 from ..schemas import UNLISTED
 from ..server import SandboxName, SandboxServer
 from ..shapes import JobShape, JobsShape, SentShape, StartedShape, WaitedShape
+from ..texts import tasks_text, told
 from ..watchdog import start_watchdog
 from .exec import ASK, END, RUN, patience
 
@@ -120,7 +123,8 @@ def start(server: SandboxServer) -> Any:
         )
         begun = await server.app.background.start(wanted, ensure(server) if ensure_watchdog else None)
         fields = begun_fields(begun)
-        return reply(fields, f"started {fields['tmux_session']} on {begun.sandbox}; its log is {fields['log_file']}")
+        first = f"started {fields['tmux_session']} on {begun.sandbox}; its log is {fields['log_file']}"
+        return reply(fields, told(first, fields, without=("status", "tmux_session", "log_file", "sandbox")))
 
     return exec_bash_background
 
@@ -137,11 +141,13 @@ def check_task(server: SandboxServer) -> Any:
         """Does it run, how did it end, what did it print last, what does it use: a job, or a command that outlasted
         exec_bash."""
         if RUN_ID.match(tmux_session):
-            report = await server.app.check(tmux_session, name=sandbox_name)
-            return reply(task_fields(report, last_n_lines), exec_text(report))
+            report = await server.app.check(tmux_session, name=sandbox_name, room=room())
+            return run_reply(task_fields(report, last_n_lines), report)
         which = Which(session=tmux_session, watch_id=watch_id, log_file=log_file, sandbox=sandbox_name)
         seen = await server.app.background.check(which, lines=last_n_lines, cursor=cursor(log_cursor))
-        return reply(seen_fields(seen) | lean(watch_id=watch_id or None), seen_text(seen))
+        seen, rest = fit_log(seen, room(), goes_on=log_cursor != NO_CURSOR)
+        fields = seen_fields(seen) | rest | lean(watch_id=watch_id or None)
+        return reply(fields, seen_text(seen, fields))
 
     return check_background_task
 
@@ -165,15 +171,16 @@ def wait_for_task(server: SandboxServer) -> Any:
                 raise BadArgument("until_pattern and silence_s are for jobs; a command of exec_bash is awaited")
             async with Reporting(ctx) as reporting:
                 report, ended = await run_end(server, tmux_session, seconds, sandbox_name, beats(reporting))
-            return reply(task_fields(report, last_n_lines) | {"reason": ended}, exec_text(report))
+            return run_reply(task_fields(report, last_n_lines) | {"reason": ended}, report)
         which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
         wait = JobWait(seconds=seconds, pattern=until_pattern, silence_s=silence_s)
         async with Reporting(ctx) as reporting:
             waited = await server.app.background.wait(
                 which, wait, lines=last_n_lines, cursor=cursor(log_cursor), progress=beats(reporting)
             )
-        fields = waited_fields(waited) | lean(watch_id=watch_id or None)
-        return reply(fields, f"{waited.why}: {seen_text(waited.seen)}")
+        seen, rest = fit_log(waited.seen, room(), goes_on=log_cursor != NO_CURSOR)
+        fields = waited_fields(replace(waited, seen=seen)) | rest | lean(watch_id=watch_id or None)
+        return reply(fields, f"{waited.why}: {seen_text(seen, fields)}")
 
     return wait_background_task
 
@@ -187,13 +194,13 @@ def stop_task(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, JobShape]:
         """End its whole process tree (TERM, then KILL), see that it is gone, and have nobody start it again."""
         if RUN_ID.match(tmux_session):
-            report = await server.app.stop(tmux_session, name=sandbox_name)
+            report = await server.app.stop(tmux_session, name=sandbox_name, room=room())
             trouble = {"error": STILL_RUNNING} if isinstance(report.seen, Running) else {}
-            return reply(task_fields(report, 50) | trouble, exec_text(report))
+            return run_reply(task_fields(report, 50) | trouble, report)
         which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
-        seen = await server.app.background.stop(which, grace_s=grace_s)
-        fields = seen_fields(seen) | ({"error": STILL_RUNNING} if seen.is_running else {})
-        return reply(fields, seen_text(seen))
+        seen, rest = fit_log(await server.app.background.stop(which, grace_s=grace_s), room())
+        fields = seen_fields(seen) | rest | ({"error": STILL_RUNNING} if seen.is_running else {})
+        return reply(fields, seen_text(seen, fields))
 
     return stop_background_task
 
@@ -207,8 +214,7 @@ def list_tasks(server: SandboxServer) -> Any:
         """Every job, and command that outlasted exec_bash, newest first, also of earlier conversations."""
         sights = await server.app.background.list(sandbox=sandbox_name, state=status, limit=limit)
         tasks = [sight_fields(sight) for sight in sights]
-        lines = [f"{task['status']}: {task['tmux_session']} on {task['sandbox']}{of_exec(task)}" for task in tasks]
-        return reply({"tasks": tasks}, "\n".join(lines) or "no jobs")
+        return reply({"tasks": tasks}, tasks_text(tasks))
 
     return list_background_tasks
 
@@ -228,17 +234,19 @@ def send_input(server: SandboxServer) -> Any:
         which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
         pressed = [*(["Enter"] if text and enter else []), *keys]
         session = await server.app.background.send(which, text=text, keys=pressed)
-        return reply({"status": "sent", "tmux_session": session}, "sent")
+        return reply({"status": "sent", "tmux_session": session}, f"sent to {session}")
 
     return send_background_input
 
 
-def of_exec(task: dict[str, Any]) -> str:
-    return " (a command of exec_bash)" if task.get("kind") == COMMAND else ""
-
-
 def cursor(given: int) -> int | None:
     return None if given == NO_CURSOR else given
+
+
+def run_reply(fields: dict[str, Any], report: Report) -> CallToolResult:
+    """What is said of a command that outlasted exec_bash."""
+    first, _, _ = exec_text(replace(report, stdout=Clipped(""), stderr=Clipped(""))).partition("\n")
+    return reply(fields, told(first, fields, without=("running", "exit_code", "signal", "timed_out", "stopped")))
 
 
 async def run_end(
@@ -248,7 +256,7 @@ async def run_end(
     begun = time.monotonic()
     deadline = begun + seconds
     while True:
-        report = await server.app.check(handle, name=name)
+        report = await server.app.check(handle, name=name, room=room())
         if not isinstance(report.seen, Running):
             return report, "ended"
         if time.monotonic() + PAUSE_S > deadline:

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 from mcp.types import CallToolResult
 from pydantic import Field
 
-from ...core.disposable import NeedsHeaders, SandboxOrder
+from ...core.disposable import Disposable, NeedsHeaders, SandboxOrder
 from ..containers import disposable_fields
 from ..results import lean, reply
 from ..server import SandboxServer
 from ..shapes import DisposableShape, EndpointShape, SnapshotShape
+from ..texts import told
 from .containers import GET, MAKE
 
 SandboxId = Annotated[str, Field(description="As create_sandbox returned it")]
@@ -31,13 +32,18 @@ def offer(server: SandboxServer) -> None:
     server.offer(endpoint(server), title="Show a port's address", annotations=GET)
 
 
+def made_reply(made: Disposable, first: str) -> CallToolResult:
+    fields = disposable_fields(made)
+    return reply(fields, told(first, fields, without=("sandbox_id",)))
+
+
 def renew(server: SandboxServer) -> Any:
     async def renew_sandbox(
         sandbox_id: SandboxId, timeout: Annotated[float, Field(description="Seconds from now")]
     ) -> Annotated[CallToolResult, DisposableShape]:
         """Let it live for so long from now on."""
         made = await server.app.disposables.renew(sandbox_id, timeout)
-        return reply(disposable_fields(made), f"{made.id} lives on")
+        return made_reply(made, f"{made.id} lives on")
 
     return renew_sandbox
 
@@ -46,7 +52,7 @@ def pause(server: SandboxServer) -> Any:
     async def pause_sandbox(sandbox_id: SandboxId) -> Annotated[CallToolResult, DisposableShape]:
         """Stop everything in it for a while; nothing is lost."""
         made = await server.app.disposables.pause(sandbox_id)
-        return reply(disposable_fields(made), f"{made.id} is {made.status}")
+        return made_reply(made, f"{made.id} is {made.status}")
 
     return pause_sandbox
 
@@ -55,7 +61,7 @@ def resume(server: SandboxServer) -> Any:
     async def resume_sandbox(sandbox_id: SandboxId) -> Annotated[CallToolResult, DisposableShape]:
         """Let a paused one go on."""
         made = await server.app.disposables.resume(sandbox_id)
-        return reply(disposable_fields(made), f"{made.id} is {made.status}")
+        return made_reply(made, f"{made.id} is {made.status}")
 
     return resume_sandbox
 
@@ -66,7 +72,7 @@ def snapshot(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, SnapshotShape]:
         """Keep its files as they are now; restore_sandbox makes another with them."""
         kept = await server.app.disposables.snapshot(sandbox_id, name)
-        return reply({"snapshot": kept, "sandbox_id": sandbox_id}, kept)
+        return reply({"snapshot": kept, "sandbox_id": sandbox_id}, f"{kept} has the files of {sandbox_id}")
 
     return snapshot_sandbox
 
@@ -80,7 +86,7 @@ def restore(server: SandboxServer) -> Any:
         """A new sandbox with the files of a snapshot."""
         order = SandboxOrder(name=name, timeout_s=timeout or server.app.settings.rules.default_timeout_s)
         made = await server.app.disposables.restore(snapshot, order)
-        return reply(disposable_fields(made), f"{made.id} is {made.status}")
+        return made_reply(made, f"{made.id} is {made.status}")
 
     return restore_sandbox
 

@@ -16,6 +16,7 @@ from ..results import lean, reply, sandbox_fields, sentence
 from ..server import SandboxServer
 from ..shapes import ActiveShape, SandboxesShape, SelectedShape
 from ..suites import app_fields
+from ..texts import sandbox_line, sandboxes_text
 
 LOOK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 CHOOSE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
@@ -50,9 +51,8 @@ def offer(server: SandboxServer) -> None:
             for view in views
         ]
         fields: dict[str, Any] = {"active_sandbox": active, "sandboxes": listed}
-        alive = sum(view.alive for view in views)
-        text = f"{len(views)} sandboxes, {alive} of them answer"
-        return reply(fields | lean(problems=[*app.problems, *trouble]), "; ".join((text, *trouble)))
+        fields |= lean(problems=[*app.problems, *trouble])
+        return reply(fields, sandboxes_text(fields))
 
     async def select_sandbox(
         sandbox_name: Annotated[str, Field(description="A name from list_sandboxes")], ctx: Context[None, Any]
@@ -70,9 +70,9 @@ def offer(server: SandboxServer) -> None:
         name = await server.meant(ctx)
         view = await app.view(app.fleet.member(name))
         fields = sandbox_fields(view)
+        text = sandbox_line(fields)
         fields.pop("is_active")
-        answers = "answers" if view.alive else f"does not answer: {view.trouble}"
-        return reply({"active_sandbox": fields.pop("name")} | fields, f"{name} {answers}")
+        return reply({"active_sandbox": fields.pop("name")} | fields, text)
 
     server.offer(list_sandboxes, title="List sandboxes", annotations=LOOK)
     server.offer(select_sandbox, title="Select a sandbox", annotations=CHOOSE)

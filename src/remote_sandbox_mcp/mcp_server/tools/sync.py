@@ -16,6 +16,7 @@ from ..results import lean, reply
 from ..schemas import UNLISTED
 from ..server import SandboxName, SandboxServer
 from ..shapes import CancelledShape, PullShape, PushShape, TransferShape
+from ..texts import told, transfers_text
 from ..transfers import (
     cancelled_fields,
     headway_text,
@@ -146,14 +147,15 @@ def push_in_background(server: SandboxServer) -> Any:
         )
         transfer = await app.copies.sync(order, wait_s=0, background=True)
         assert not isinstance(transfer, Outcome)
-        return reply(started_fields(transfer), f"{transfer.status}; task_id {transfer.id}")
+        fields = started_fields(transfer)
+        return reply(fields, told(f"{transfer.status} in the background", fields, without=("status", "mode")))
 
     return sync_local_to_remote_background
 
 
 def check_task(server: SandboxServer) -> Any:
     async def check_file_transfer_task(
-        task_id: Annotated[str, Field(description="Default: list the latest")] = "",
+        task_id: Annotated[str, BeforeValidator(task_name), Field(description="Default: list the latest")] = "",
         last_n_lines: Annotated[int, Field(ge=0, le=1000), UNLISTED] = 20,
         wait_s: Annotated[float, Field(description="Wait so long for its end, at most 55")] = 0,
     ) -> Annotated[CallToolResult, TransferShape]:
@@ -162,13 +164,13 @@ def check_task(server: SandboxServer) -> Any:
         transfers = server.app.copies.transfers
         if not task_id:
             tasks = [listed_fields(each, await transfers.is_stale(each)) for each in await transfers.list(LISTED)]
-            lines = [f"{task['task_id']} {task['status']}: {task['source']} to {task['target']}" for task in tasks]
-            return reply({"tasks": tasks}, "\n".join(lines) or "no transfers")
+            return reply({"tasks": tasks}, transfers_text(tasks))
         transfer = await transfers.check(task_id, wait_s=wait_s)
         stale = await transfers.is_stale(transfer)
         fields = transfer_fields(transfer, stale) | lean(log_tail="\n".join(transfers.log_tail(transfer, last_n_lines)))
         text = headway_text(transfer.headway) if transfer.headway and not transfer.is_over else ""
-        return reply(fields, " ".join(filter(None, (transfer.status, text, transfer.error))))
+        first = " ".join(filter(None, (transfer.status, text)))
+        return reply(fields, told(first, fields, without=("status", "running", "pending")))
 
     return check_file_transfer_task
 
@@ -181,7 +183,8 @@ def cancel_task(server: SandboxServer) -> Any:
         """End a transfer. Files that have arrived stay; of each other file the old one is still there."""
         within("force_kill_after_s", force_kill_after_s, 0, 45)
         done = await server.app.copies.transfers.cancel(task_id, force_kill_after_s=force_kill_after_s)
-        return reply(cancelled_fields(done), done.error or done.transfer.status)
+        fields = cancelled_fields(done)
+        return reply(fields, told(done.transfer.status, fields, without=("status",)))
 
     return cancel_file_transfer_task
 
@@ -190,14 +193,18 @@ async def carry_out(server: SandboxServer, order: Order, ctx: Context[None, Any]
     app = server.app
     if dry_run:
         fields = preview_fields(await app.copies.preview(order))
-        return reply(fields, f"would send {fields['would_send_files']} files, {fields['would_send_bytes']} bytes")
+        first = f"would send {fields['would_send_files']} files, {fields['would_send_bytes']} bytes"
+        return reply(fields, told(first, fields, without=("mode", "would_send_files", "would_send_bytes")))
     async with Reporting(ctx) as reporting:
         done = await app.copies.sync(order, wait_s=MOMENT_S, listener=listener(reporting))
     if isinstance(done, Outcome):
         fields = {"mode": "inline"} | outcome_fields(done, order)
-        return reply(fields, f"{done.sent_files} files sent, {done.skipped_files} unchanged")
+        first = f"{done.sent_files} files sent, {done.skipped_files} unchanged"
+        return reply(
+            fields, told(first, fields, without=("mode", "uploaded_files", "downloaded_files", "skipped_files"))
+        )
     fields = {"auto_switched": True} | started_fields(done)
-    return reply(fields, f"{done.status} in the background; task_id {done.id}")
+    return reply(fields, told(f"{done.status} in the background", fields, without=("status", "mode", "auto_switched")))
 
 
 def listener(reporting: Reporting) -> Listener:

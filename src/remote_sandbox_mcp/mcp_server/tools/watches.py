@@ -14,11 +14,13 @@ from ...config import paths
 from ...core.errors import ConnectError, LostContact, UnknownSandbox
 from ...core.output import harmless
 from ...core.supervision import WatchOrder
-from ..jobs import checkpoint_fields, event_fields, seen_fields, watch_fields
+from ..clients import room
+from ..jobs import checkpoint_fields, event_fields, fit_log, seen_fields, watch_fields
 from ..results import lean, reply, sentence
 from ..schemas import UNLISTED
 from ..server import SandboxName, SandboxServer
 from ..shapes import EventsShape, ProgressShape, WatchdogShape, WatchesShape, WatchShape
+from ..texts import rows_text, told
 from . import jobs
 from .exec import ASK, RUN
 
@@ -112,7 +114,7 @@ def watch_job(server: SandboxServer) -> Any:
         watching = server.app.background.watching
         watch, notes = await watching.begin(which, order, cwd=cwd, command=launch_command, ensure=ensure)
         fields = {"watch": watch_fields(watch)} | lean(notes=[sentence(note) for note in notes])
-        return reply(fields, f"watch {watch.id} over {watch.session} on {watch.sandbox}")
+        return watch_reply(fields, f"watch {watch.id} over {watch.session} on {watch.sandbox}")
 
     return watch_background_task
 
@@ -129,8 +131,8 @@ def list_watches(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, WatchesShape]:
         """All watches, newest first."""
         watches = await server.app.background.watching.list(status, limit)
-        lines = [f"{watch.id} {watch.status.value}: {watch.last_summary or watch.session}" for watch in watches]
-        return reply({"watches": [watch_fields(watch) for watch in watches]}, "\n".join(lines) or "no watches")
+        rows = [watch_fields(watch) for watch in watches]
+        return reply({"watches": rows}, rows_text(rows, "no watches"))
 
     return list_background_watches
 
@@ -139,7 +141,7 @@ def get_watch(server: SandboxServer) -> Any:
     async def get_background_watch(watch_id: WatchId) -> Annotated[CallToolResult, WatchShape]:
         """One watch, as the watchdog left it."""
         watch = await server.app.background.watching.get(watch_id)
-        return reply({"watch": watch_fields(watch)}, f"{watch.status.value}: {watch.last_summary}")
+        return watch_reply({"watch": watch_fields(watch)}, f"{watch.status.value}: {watch.last_summary}")
 
     return get_background_watch
 
@@ -148,7 +150,7 @@ def cancel_watch(server: SandboxServer) -> Any:
     async def cancel_background_watch(watch_id: WatchId) -> Annotated[CallToolResult, WatchShape]:
         """Stop watching a job; the job itself goes on."""
         watch = await server.app.background.watching.cancel(watch_id)
-        return reply({"watch": watch_fields(watch)}, f"watch {watch.id} is {watch.status.value}")
+        return watch_reply({"watch": watch_fields(watch)}, f"watch {watch.id} is {watch.status.value}")
 
     return cancel_background_watch
 
@@ -165,7 +167,7 @@ def list_events(server: SandboxServer) -> Any:
         events = await server.app.background.watching.events(watch_id, jobs.cursor(after_id), limit)
         fields: dict[str, Any] = {"events": [event_fields(event) for event in events]}
         fields["cursor"] = events[-1].id if events else max(0, after_id)
-        return reply(fields, "\n".join(f"{event.id} {event.type.value}: {event.summary}" for event in events) or "none")
+        return reply(fields, f"{rows_text(fields['events'], 'no events')}\ncursor: {fields['cursor']}")
 
     return list_background_watch_events
 
@@ -180,18 +182,18 @@ def get_progress(server: SandboxServer) -> Any:
         watch = await server.app.background.watching.get(watch_id)
         fields: dict[str, Any] = {"watch": watch_fields(watch)}
         if not refresh_live:
-            return reply(fields, watch.last_summary)
+            return watch_reply(fields, watch.last_summary)
         try:
-            seen = await server.app.background.watching.look_at(watch, lines=log_lines)
+            seen, rest = fit_log(await server.app.background.watching.look_at(watch, lines=log_lines), room() // 2)
         except (ConnectError, LostContact, UnknownSandbox) as problem:
             # What the watchdog saw last is there, whether or not its machine can be asked.
-            told = fields | lean(log_tail=watch.last_log_tail) | {"connection_error": sentence(problem)}
-            return reply(told, f"{watch.last_summary} ({sentence(problem)})")
+            fields |= lean(log_tail=watch.last_log_tail) | {"connection_error": sentence(problem)}
+            return watch_reply(fields, "it could not be asked; this is what was seen last")
         live = {key: value for key, value in seen_fields(seen).items() if key not in ("log_tail", "checkpoint")}
-        fields |= {"live": live} | lean(log_tail=harmless(seen.log).rstrip("\n"))
+        fields |= {"live": live} | rest | lean(log_tail=harmless(seen.log).rstrip("\n"))
         if seen.checkpoint:
             fields["checkpoint"] = checkpoint_fields(seen.checkpoint, watch.policy.checkpoint_format)
-        return reply(fields, f"running: {seen.is_running}")
+        return watch_reply(fields, "running" if seen.is_running else "not running")
 
     return get_background_watch_progress
 
@@ -204,13 +206,13 @@ def read_log(server: SandboxServer) -> Any:
         watch = await server.app.background.watching.get(watch_id)
         fields: dict[str, Any] = {"watch": {"id": watch.id, "status": watch.status.value}}
         try:
-            seen = await server.app.background.watching.look_at(watch, lines=last_n_lines)
+            seen, rest = fit_log(await server.app.background.watching.look_at(watch, lines=last_n_lines), room())
         except UnknownSandbox as problem:
             kept = "\n".join(watch.last_log_tail.splitlines()[-last_n_lines:])
-            told = fields | lean(log_tail=kept) | {"connection_error": sentence(problem)}
-            return reply(told, f"{kept}\n({sentence(problem)})")
+            fields |= lean(log_tail=kept) | {"connection_error": sentence(problem)}
+            return watch_reply(fields, "it could not be asked; this is what was seen last")
         text = harmless(seen.log).rstrip("\n")
-        return reply(fields | lean(log_tail=text), text)
+        return watch_reply(fields | rest | lean(log_tail=text), f"the log of watch {watch.id}")
 
     return read_background_watch_log
 
@@ -231,7 +233,7 @@ def read_checkpoint(server: SandboxServer) -> Any:
         if seen.checkpoint:
             found = checkpoint_fields(seen.checkpoint, watch.policy.checkpoint_format)
             fields["checkpoint"] = found | lean(text=str(found.get("text", ""))[-max_bytes:])
-        return reply(fields, str(fields.get("checkpoint", "it has no checkpoint")))
+        return watch_reply(fields, "its checkpoint" if seen.checkpoint else "it has no checkpoint")
 
     return read_background_watch_checkpoint
 
@@ -277,10 +279,18 @@ def uninstall(server: SandboxServer) -> Any:
     return uninstall_watchdog
 
 
+def watch_reply(fields: dict[str, Any], first: str) -> CallToolResult:
+    """A watch, with those of its fields that say something."""
+    watch = {name: value for name, value in fields["watch"].items() if value not in (None, "", {})}
+    rest = {name: value for name, value in fields.items() if name != "watch"}
+    return reply(fields, told(first, watch | rest))
+
+
 def status_reply(status: Any, *notes: str) -> CallToolResult:
     fields: dict[str, Any] = {"kind": status.kind, "installed": status.installed, "running": status.running}
     fields |= lean(pid=status.pid or None, last_heartbeat_ts=status.last_beat or None, lingering=status.lingering)
     fields |= {"db_path": str(status.database), "active_watches": status.active}
-    told = [sentence(note) for note in (*status.notes, *filter(None, notes))]
+    notes_told = [sentence(note) for note in (*status.notes, *filter(None, notes))]
     running = "runs" if status.running else "does not run"
-    return reply(fields | lean(notes=told), f"the watchdog {running} ({status.kind})")
+    fields |= lean(notes=notes_told)
+    return reply(fields, told(f"the watchdog {running} ({status.kind})", fields, without=("kind", "running")))

@@ -1,0 +1,233 @@
+"""The text of results: complete by itself, because some clients show their model nothing else, and short."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+Fields = Mapping[str, Any]
+
+LONGEST_INLINE = 200
+
+
+# Any result
+
+
+def told(first: str, fields: Fields, *, without: Collection[str] = ()) -> str:
+    """A first line, then all other fields: short ones in a line, texts of several lines and lists below."""
+    rest = {name: value for name, value in fields.items() if name not in without}
+    short = [_pair(name, value) for name, value in rest.items() if not _is_long(value)]
+    long = [line for name, value in rest.items() if _is_long(value) for line in _block(name, value)]
+    return "\n".join(filter(None, (first, ", ".join(short), *long)))
+
+
+def _is_long(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\n" in value or len(value) > LONGEST_INLINE
+    return isinstance(value, list) and any(isinstance(item, dict) or _is_long(item) for item in value)
+
+
+def _block(name: str, value: Any) -> Iterator[str]:
+    yield f"{name}:"
+    if isinstance(value, str):
+        yield value.rstrip("\n")
+    else:
+        yield from (f"- {_inline(item)}" for item in value)
+
+
+def _pair(name: str, value: Any) -> str:
+    return name if value is True else f"{name}: {_inline(value)}"
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(_pair(name, item) if item != {} else name for name, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(f"({_inline(item)})" if isinstance(item, dict) else _inline(item) for item in value)
+    return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
+
+
+# Sandboxes
+
+
+def sandboxes_text(fields: Fields) -> str:
+    """One line for each sandbox, whatever it has, and the problems of the configuration."""
+    rows: Sequence[Fields] = fields["sandboxes"]
+    alive = sum(row["connection_alive"] for row in rows)
+    active = fields["active_sandbox"] or "none"
+    lines = [f"{len(rows)} sandboxes, {alive} of them answer; active: {active}", *map(sandbox_line, rows)]
+    return "\n".join([*lines, *(f"problem: {problem}" for problem in fields.get("problems", ()))])
+
+
+IN_A_LINE = ("name", "kind", "host", "port", "user", "is_active", "connection_alive", "connection_error", "resources")
+
+
+def sandbox_line(row: Fields) -> str:
+    answers = "answers" if row["connection_alive"] else f"does not answer: {row.get('connection_error', '')}"
+    parts = [f"{'*' if row.get('is_active') else '-'} {row['name']} ({kind_and_address(row)}) {answers}"]
+    parts += [_inline({name: value}) for name, value in row.items() if name not in IN_A_LINE]
+    return "; ".join([*parts, *_resources(row.get("resources", {}))])
+
+
+def kind_and_address(row: Fields) -> str:
+    user, port = row.get("user"), row.get("port")
+    address = f"{f'{user}@' if user else ''}{row.get('host', '')}{f':{port}' if port else ''}"
+    return ", ".join(filter(None, (str(row["kind"]), address)))
+
+
+def _resources(found: Fields) -> Iterator[str]:
+    """What a machine has and uses, its GPUs too, as parts of one line."""
+    if "idle_score" in found:
+        yield f"idle_score {found['idle_score']}"
+    if cpu := found.get("cpu"):
+        loads = "/".join(str(cpu[name]) for name in ("load_1m", "load_5m", "load_15m") if name in cpu)
+        yield f"load {loads} on {cpu.get('count', '?')} CPUs"
+    if memory := found.get("memory"):
+        yield f"memory {_gb(memory['free_mb'])} of {_gb(memory['total_mb'])} GB free"
+    for name in ("disk", "root_disk"):
+        if disk := found.get(name):
+            yield f"{disk.get('path', name)} {disk.get('free_gb')} of {disk.get('total_gb')} GB free"
+    yield from map(_gpu, found.get("gpu", ()))
+    rest = ("idle_score", "cpu", "memory", "disk", "root_disk", "gpu")
+    yield from (_pair(name, value) for name, value in found.items() if name not in rest)
+
+
+IN_GPU = ("index", "name", "util_pct", "mem_used_mb", "mem_total_mb", "mem_used_pct", "processes")
+
+
+def _gpu(gpu: Fields) -> str:
+    parts = [f"{gpu['util_pct']} %"] if "util_pct" in gpu else []
+    if "mem_total_mb" in gpu:
+        parts.append(f"{_gb(gpu.get('mem_used_mb', 0))} of {_gb(gpu['mem_total_mb'])} GB used")
+    parts += [_pair(name, value) for name, value in gpu.items() if name not in IN_GPU]
+    parts += [_gpu_process(process) for process in gpu.get("processes", ())]
+    return f"GPU {gpu.get('index', '?')} {gpu.get('name', '')}: {', '.join(parts)}"
+
+
+def _gpu_process(process: Fields) -> str:
+    used = f" {_gb(process['mem_mb'])} GB" if "mem_mb" in process else ""
+    since = f" for {process['elapsed']}" if "elapsed" in process else ""
+    return f"{process.get('user', '?')} {process.get('name', '')} (pid {process.get('pid', '?')}){used}{since}"
+
+
+def _gb(megabytes: float) -> str:
+    return f"{megabytes / 1024:.1f}"
+
+
+# Files
+
+
+def listing_text(fields: Fields, folder: str) -> str:
+    """A table: time, size, name; folders end with a slash."""
+    rows: Sequence[Fields] = fields["entries"]
+    width = max((len(str(row["size"])) for row in rows), default=0)
+    lines = [f"{row['mtime']} {row['size']:>{width}} {_name(row)}" for row in rows]
+    where = f" in {folder}" if folder else ""
+    return "\n".join((f"{len(rows)} entries{where}{go_on(fields)}", *lines, *_problems(fields)))
+
+
+def _name(row: Fields) -> str:
+    kind = f" ({row['kind']})" if "kind" in row else ""
+    return f"{row['path']}{'/' if row['is_dir'] else ''}{kind}"
+
+
+def matches_text(fields: Fields) -> str:
+    rows: Sequence[Fields] = fields["matches"]
+    lines = [f"{row['path']}:{row['line']}:{row.get('text', '')}" if "line" in row else row["path"] for row in rows]
+    return "\n".join((f"{len(rows)} found{go_on(fields)}", *lines, *_problems(fields)))
+
+
+def go_on(fields: Fields) -> str:
+    """How to get what comes next, where there is more."""
+    if next_cursor := fields.get("next_cursor"):
+        return f"; there are more: the same call with cursor={next_cursor!r} goes on"
+    return "; there are more" if fields.get("truncated") else ""
+
+
+def _problems(fields: Fields) -> Iterator[str]:
+    yield from (f"problem: {it['path']}: {it['reason']}" for it in fields.get("problems", ()))
+
+
+def content_text(fields: Fields, length: int) -> str:
+    """A part of a file after a line that says which part it is."""
+    offset = fields.get("offset", 0)
+    parts = [f"{length} of {fields['size']} bytes" + (f" from offset {offset}" if offset else "")]
+    if "next_offset" in fields:
+        parts.append(f"offset={fields['next_offset']} goes on")
+    if "encoding" in fields:
+        parts.append(f"not text, so in {fields['encoding']}")
+    if hidden := fields.get("invisible_characters"):
+        parts.append(f"{hidden} invisible characters, shown as \\u escapes")
+    return f"{'; '.join(parts)}\n{fields['content']}"
+
+
+def image_text(fields: Fields) -> str:
+    """An image, which follows the text where it can be shown."""
+    pixels = f", {fields['width']} x {fields['height']} pixels" if "width" in fields else ""
+    return f"{fields['mime_type']}{pixels}, {fields['size']} bytes; {fields.get('problem', 'shown as an image')}"
+
+
+def taken_text(fields: Fields) -> str:
+    """Files that were taken out of a sandbox, and those that could not be."""
+    files: Sequence[Fields] = fields["files"]
+    lines = [f"not taken: {problem['reason']}" for problem in fields.get("problems", ())]
+    lines += [f"problem_count: {fields['problem_count']}"] if "problem_count" in fields else []
+    lines += ["what is truncated: local_dir copies it whole"] if any(file.get("truncated") for file in files) else []
+    # What is missing comes before what may be long.
+    first, *others = files_text("taken", files).split("\n")
+    return "\n".join((first, *lines, *others))
+
+
+def files_text(verb: str, files: Sequence[Fields]) -> str:
+    """Files that were put in place or taken: a line for each, then what is in them."""
+    lines = [f"{len(files)} {verb}"]
+    for file in files:
+        if "mime_type" in file:
+            lines.append(f"- {file['path']}: {image_text(file)}")
+            continue
+        lines.append(f"- {_inline({name: value for name, value in file.items() if name != 'content'})}")
+        lines += [_readable(file["content"])] if file.get("content") else []
+    return "\n".join(lines)
+
+
+def _readable(content: str) -> str:
+    """Base64 as the text that it stands for, where it is one."""
+    import base64
+
+    try:
+        text = base64.b64decode(content).decode("utf-8")
+    except UnicodeDecodeError:
+        return f"base64: {content}"
+    return f"base64: {content}" if "\0" in text else text.rstrip("\n")
+
+
+# Jobs
+
+
+def job_line(task: Fields) -> str:
+    """One job of a list."""
+    rest = {name: value for name, value in task.items() if name not in ("status", "tmux_session", "sandbox", "kind")}
+    kind = " (a command of exec_bash)" if "kind" in task else ""
+    return f"{task['status']}: {task['tmux_session']} on {task['sandbox']}{kind}; {_inline(rest)}"
+
+
+def tasks_text(tasks: Sequence[Fields]) -> str:
+    return "\n".join(map(job_line, tasks)) or "no jobs"
+
+
+def transfers_text(tasks: Sequence[Fields]) -> str:
+    """A line for each transfer: what it moves, then how far it is."""
+    return "\n".join(map(_transfer_line, tasks)) or "no transfers"
+
+
+def _transfer_line(task: Fields) -> str:
+    rest = {name: value for name, value in task.items() if name not in ("task_id", "status", "source", "target")}
+    return f"{task['task_id']} {task['status']}: {task['source']} to {task['target']}; {_inline(rest)}"
+
+
+def rows_text(rows: Sequence[Fields], nothing: str) -> str:
+    """A line for each."""
+    return (
+        "\n".join(_inline({name: value for name, value in row.items() if value not in (None, "", {})}) for row in rows)
+        or nothing
+    )
