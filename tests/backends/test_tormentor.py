@@ -654,7 +654,10 @@ async def test_whatever_a_container_prints_a_call_ends_in_a_value_or_a_sentence(
     async def nothing(*_: Any) -> None:
         return None
 
-    link = SimpleNamespace(sandbox=handle, why_not=nothing, forget=lambda key: None)
+    async def told_by_agent(_: str, answer: Awaitable[Any]) -> Any:
+        return await answer
+
+    link = SimpleNamespace(sandbox=handle, why_not=nothing, forget=lambda key: None, told_by_agent=told_by_agent)
     box = PlainContainer(link, Disposable(id="sb-1", provider="opensandbox", key="k"), Environment())  # type: ignore[arg-type]
     try:
         await ends_well(CONTAINER_CALLS[call](box))
