@@ -532,7 +532,7 @@ async def test_what_an_image_has_in_app_stays_readable(tmp_path: Path) -> None:
     (image / "app").mkdir()
     (image / "app/main.py").write_text("of the image")
     (image / "workspace").mkdir()
-    async with made(tmp_path, SandboxOrder(image=str(image))) as (_, disposable, sandbox):
+    async with made(tmp_path / "state", SandboxOrder(image=str(image))) as (_, disposable, sandbox):
         assert await say(sandbox, "cat /app/main.py; touch /app/x 2>/dev/null || echo ' kept'") == "of the image kept"
         assert await say(sandbox, "echo mine >/workspace/x; cat /workspace/x") == "mine"
         assert "/app and /workspace where the image has none" in disposable.notes[-1]
@@ -542,7 +542,7 @@ async def test_what_an_image_has_in_app_stays_readable(tmp_path: Path) -> None:
 async def test_a_link_in_an_image_gives_no_way_to_write_elsewhere(tmp_path: Path) -> None:
     image = small_image(tmp_path / "image")
     (image / "app").symlink_to("etc")
-    async with made(tmp_path, SandboxOrder(image=str(image))) as (_, _, sandbox):
+    async with made(tmp_path / "state", SandboxOrder(image=str(image))) as (_, _, sandbox):
         assert await say(sandbox, "touch /app/x 2>/dev/null || cat /app/marker") == "of the image"
 
 

@@ -30,6 +30,7 @@ from remote_sandbox_mcp.backends.outpost.client import (
 )
 from remote_sandbox_mcp.backends.outpost.far import wire
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
+from remote_sandbox_mcp.backends.pace import Pace
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.command import Command, Completed, Ending, Missing, Running, new_run_id
 from remote_sandbox_mcp.core.errors import FileProblem, LostContact, NotStarted
@@ -318,6 +319,8 @@ async def test_an_outpost_killed_at_any_moment_starts_nothing_twice(
 ) -> None:
     await sandbox.write("log", b"")
     for n in range(25):
+        # One that dies as soon as it is made is not made again at once, many times in a row.
+        sandbox._pace = Pace("pipe")
         async with in_background(sandbox.run(Command(f"echo {n} >> log; exit {n}"))) as running:
             await asyncio.wait((running,), timeout=n * 0.0007)
             if sandbox.is_open:

@@ -640,12 +640,13 @@ container_lines = st.dictionaries(st.sampled_from(CONTAINER_WORDS), st.sampled_f
 
 
 @settings(torment, max_examples=2 * torment.max_examples)
-@given(printed=container_lines, call=st.sampled_from(list(CONTAINER_CALLS)))
+@given(printed=container_lines, call=st.sampled_from(list(CONTAINER_CALLS)), is_framed=st.booleans())
 async def test_whatever_a_container_prints_a_call_ends_in_a_value_or_a_sentence(
-    printed: dict[str, str], call: str
+    printed: dict[str, str], call: str, is_framed: bool
 ) -> None:
     async def run(*_: Any, **__: Any) -> Any:
-        messages = [SimpleNamespace(text=f"{word} {value}") for word, value in {"base": "/tmp/x", **printed}.items()]
+        framed = {"here": "", "base": "/tmp/x", **printed, "over": ""} if is_framed else {"base": "/tmp/x", **printed}
+        messages = [SimpleNamespace(text=f"{word} {value}".strip()) for word, value in framed.items()]
         return SimpleNamespace(logs=SimpleNamespace(stdout=messages, stderr=[]), exit_code=0)
 
     async def handle(*_: Any) -> Any:
@@ -654,7 +655,14 @@ async def test_whatever_a_container_prints_a_call_ends_in_a_value_or_a_sentence(
     async def nothing(*_: Any) -> None:
         return None
 
+    async def told_by_agent(_: str, answer: Awaitable[Any]) -> Any:
+        return await answer
+
+    async def take_file(*_: Any) -> bytes:
+        return "\n".join(f"{word} {value}" for word, value in printed.items()).encode()
+
     link = SimpleNamespace(sandbox=handle, why_not=nothing, forget=lambda key: None)
+    link.told_by_agent, link.take_file = told_by_agent, take_file
     box = PlainContainer(link, Disposable(id="sb-1", provider="opensandbox", key="k"), Environment())  # type: ignore[arg-type]
     try:
         await ends_well(CONTAINER_CALLS[call](box))
