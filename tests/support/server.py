@@ -138,13 +138,8 @@ def check_answer(answer: CallToolResult, schema: dict[str, Any] | None) -> None:
     assert structured, answer
     assert not list(empty_fields(structured))
     jsonschema.validate(structured, schema or False)
-    said = " ".join(text_of(answer).split())
-    # Bytes may be shown as they are sent, or as the text that they stand for.
-    unsaid = [
-        text
-        for text in texts_in(structured)
-        if not any(" ".join(form.split()) in said for form in (text, as_text(text)))
-    ]
+    said = words(text_of(answer))
+    unsaid = [text for text in texts_in(structured) if words(text) not in said and words(as_text(text)) not in said]
     assert not unsaid, (unsaid, text_of(answer))
 
 
@@ -170,13 +165,17 @@ def texts_in(value: object, name: str = "") -> Iterator[str]:
         yield value
 
 
+def words(text: str) -> str:
+    """Whatever the line ends and spaces between them; a line end in a name is shown as \\n."""
+    return " ".join(text.replace("\\n", "\n").split())
+
+
 def as_text(content: str) -> str:
     """What base64 stands for, where that is a text."""
     try:
-        text = base64.b64decode(content, validate=True).decode()
+        return base64.b64decode(content, validate=True).decode()
     except ValueError:
         return content
-    return text if text.isprintable() or "\n" in text else content
 
 
 # A signal's name is enough, and a mode shows in what was done.

@@ -44,7 +44,12 @@ def _inline(value: Any) -> str:
         return "; ".join(_pair(name, item) if item != {} else name for name, item in value.items())
     if isinstance(value, list):
         return ", ".join(f"({_inline(item)})" if isinstance(item, dict) else _inline(item) for item in value)
-    return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
+    return str(value).lower() if isinstance(value, bool) else "" if value is None else one_line(str(value))
+
+
+def one_line(text: str) -> str:
+    """A name or sentence of another machine as a part of a line: a line end in it must not begin another row."""
+    return text.replace("\n", "\\n")
 
 
 # Sandboxes
@@ -56,14 +61,14 @@ def sandboxes_text(fields: Fields) -> str:
     alive = sum(row["connection_alive"] for row in rows)
     active = fields["active_sandbox"] or "none"
     lines = [f"{len(rows)} sandboxes, {alive} of them answer; active: {active}", *map(sandbox_line, rows)]
-    return "\n".join([*lines, *(f"problem: {problem}" for problem in fields.get("problems", ()))])
+    return "\n".join([*lines, *(f"problem: {one_line(problem)}" for problem in fields.get("problems", ()))])
 
 
 IN_A_LINE = ("name", "kind", "host", "port", "user", "is_active", "connection_alive", "connection_error", "resources")
 
 
 def sandbox_line(row: Fields) -> str:
-    answers = "answers" if row["connection_alive"] else f"does not answer: {row.get('connection_error', '')}"
+    answers = "answers" if row["connection_alive"] else f"does not answer: {one_line(row.get('connection_error', ''))}"
     parts = [f"{'*' if row.get('is_active') else '-'} {row['name']} ({kind_and_address(row)}) {answers}"]
     parts += [_inline({name: value}) for name, value in row.items() if name not in IN_A_LINE]
     return "; ".join([*parts, *_resources(row.get("resources", {}))])
@@ -128,13 +133,13 @@ def listing_text(fields: Fields, folder: str) -> str:
 
 def _name(row: Fields) -> str:
     kind = f" ({row['kind']})" if "kind" in row else ""
-    return f"{row['path']}{'/' if row['is_dir'] else ''}{kind}"
+    return f"{one_line(row['path'])}{'/' if row['is_dir'] else ''}{kind}"
 
 
 def matches_text(fields: Fields) -> str:
     rows: Sequence[Fields] = fields["matches"]
     lines = [f"{row['path']}:{row['line']}:{row.get('text', '')}" if "line" in row else row["path"] for row in rows]
-    return "\n".join((f"{len(rows)} found{go_on(fields)}", *lines, *_problems(fields)))
+    return "\n".join((f"{len(rows)} found{go_on(fields)}", *map(one_line, lines), *_problems(fields)))
 
 
 def go_on(fields: Fields) -> str:
@@ -145,7 +150,7 @@ def go_on(fields: Fields) -> str:
 
 
 def _problems(fields: Fields) -> Iterator[str]:
-    yield from (f"problem: {it['path']}: {it['reason']}" for it in fields.get("problems", ()))
+    yield from (one_line(f"problem: {it['path']}: {it['reason']}") for it in fields.get("problems", ()))
 
 
 def content_text(fields: Fields, length: int) -> str:
@@ -208,7 +213,7 @@ def job_line(task: Fields) -> str:
     """One job of a list."""
     rest = {name: value for name, value in task.items() if name not in ("status", "tmux_session", "sandbox", "kind")}
     kind = " (a command of exec_bash)" if "kind" in task else ""
-    return f"{task['status']}: {task['tmux_session']} on {task['sandbox']}{kind}; {_inline(rest)}"
+    return f"{task['status']}: {one_line(task['tmux_session'])} on {task['sandbox']}{kind}; {_inline(rest)}"
 
 
 def tasks_text(tasks: Sequence[Fields]) -> str:
