@@ -98,7 +98,7 @@ def problems(made: list[Call], told: Told) -> Iterator[str]:
         kind = "bad" if call.is_bad else "good"
         if "thrown" in answer:
             yield f"{call.tool} ({kind} call): the client threw: {answer['thrown']}"
-        elif answer["is_error"] != call.is_bad:
+        elif answer["is_error"] not in (call.is_bad, None):
             ended = "failed" if answer["is_error"] else "did not fail"
             yield f"{call.tool} ({kind} call): {ended}: {answer['text'][:300]}"
         elif not answer["text"].strip() or call.says not in answer["text"]:
@@ -139,7 +139,7 @@ def _mcporter(folder: Path) -> Iterator[str]:
     for words, says in (
         (("list", "ours", "--schema"), "exec_bash"),
         (("call", "ours.exec_bash", "command=echo from-mcporter", "sandbox_name=local"), "from-mcporter"),
-        (("call", "ours.exec_bash", "command=true", "sandbox_name=no-such-place"), "no-such-place"),
+        (("call", "ours.exec_bash", "command=hostname", "sandbox_name=no-such-place"), "no-such-place"),
     ):
         command = [places.program("mcporter"), "--config", str(config), *words]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=CALL_S, check=False)

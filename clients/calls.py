@@ -50,7 +50,7 @@ def good(project: Path, box: str) -> Iterator[Call]:
     yield Call("run_tests", {"sandbox_id": box, "command": "python3 -m unittest -v"}, "1 passed")
     yield Call("deploy_app", {"sandbox_id": box, "command": SERVE, "port": 8123}, "http://127.0.0.1:")
     yield Call("forward_port", {"sandbox_id": box, "port": 8123}, "127.0.0.1")
-    yield Call("delete_sandbox", {"sandbox_id": box}, box)
+    yield Call("delete_sandbox", {"sandbox_id": box}, "deleted")
 
 
 def bad() -> Iterator[Call]:

@@ -17,7 +17,8 @@ async def main(server: dict, calls: list) -> None:
         for call in calls:
             try:
                 answer = await tools[call["tool"]].ainvoke(call["arguments"])
-                told = {"is_error": False, "text": answer if isinstance(answer, str) else json.dumps(answer)}
+                # It hands the text of an error to the model like any other.
+                told = {"is_error": None, "text": answer if isinstance(answer, str) else json.dumps(answer)}
             except Exception as problem:  # noqa: BLE001 - a failed tool is an exception in this library
                 told = {"is_error": True, "text": str(problem)}
             print(json.dumps({"tool": call["tool"], **told}), flush=True)
