@@ -497,7 +497,7 @@ async def test_a_line_that_stays_away_leaves_the_start_open(
         line.thaw()
         with pytest.raises(LostContact, match="train") as lost:
             await starting
-    assert (lost.value.outcome, lost.value.so_far.run_id) == ("unknown", wanted.job_id)
+    assert (lost.value.outcome, lost.value.so_far.run_id) == ("unknown", wanted.session)
 
 
 async def test_a_start_is_not_repeated_on_another_machine(user: Sshd, line: Line, remote: OutpostSandbox) -> None:

@@ -123,7 +123,8 @@ def test_a_terminal_is_shown_how_far_it_is(cli: Cli, good: Sshd, tmp_path: Path)
         cli.machines = [entry(good, port=line.port)]
         task_id = cli("push", str(tmp_path), "shown", "--background", "--json").json["task_id"]
         seen = at_a_terminal(cli, "transfers", "wait", task_id)
-    assert "scanning" in seen
+    # Whether it still scans when the first look is taken is a matter of milliseconds.
+    assert "scanning" in seen or "sending" in seen
     assert "Sent 1 file (2.1 MB) to shared:shown in " in "".join(seen.split("\r\n")[-3:])
 
 

@@ -80,6 +80,7 @@ def test_everything_is_shown_but_secrets(tmp_path: Path) -> None:
         "local": {"name": "local", "network": False, "env": {"TOKEN": "hidden"}},
         "settings": {
             "patience_s": {"value": 30.0, "source": str(path)},
+            "result_chars": {"value": None, "source": "default"},
             "strict_host_keys": {"value": False, "source": "default"},
             "connect_timeout_s": {"value": 5.0, "source": "default"},
             "expose_advanced_tools": {"value": False, "source": "default"},

@@ -106,7 +106,7 @@ async def test_a_defect_is_told_without_its_stack_and_logged_with_it(
         assert problem == {
             "error": "exec_bash failed because of a defect in remote-sandbox-mcp; its log has the details; it may have "
             "been started: look before repeating it",
-            "code": "failed",
+            "code": "defect",
         }
         said = tools.answers[0].model_dump_json()
         assert SECRET not in said

@@ -324,7 +324,7 @@ class Shell:
         self.environment = environment
         self.commands: list[Command] = []
 
-    async def run(self, command: Command) -> Completed:
+    async def run(self, command: Command, *, patience_s: float | None = None) -> Completed:
         self.commands.append(command)
         program, *options = self.environment.shell
         argv = [str(shutil.which(program)), *options, "-c", self.environment.source(command.script)]
@@ -347,7 +347,7 @@ class Canned:
     def __init__(self, outcome: Completed | Running) -> None:
         self.outcome = outcome
 
-    async def run(self, command: Command) -> Completed | Running:
+    async def run(self, command: Command, *, patience_s: float | None = None) -> Completed | Running:
         return self.outcome
 
     def forget(self, run_id: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -42,6 +43,15 @@ async def test_it_is_started_as_a_process_of_its_own(post: Post) -> None:
     assert "ended: told to" in post.log
 
 
+def files_of(pid: int) -> list[str]:
+    """What a process has open; it may close some of it while this looks."""
+    opened = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            opened.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return opened
+
+
 async def test_no_secret_and_no_open_file_comes_along(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = {"REMOTE_PASSWORD": "hunter2", "REMOTE_SANDBOX_LIST": "[]", "REMOTE_KEY_PASSPHRASE": "x", "TOKEN": "y"}
     for name, value in secrets.items():
@@ -53,8 +63,7 @@ async def test_no_secret_and_no_open_file_comes_along(post: Post, monkeypatch: p
         assert found.keys() & secrets.keys() == set()
         assert found["REMOTE_SANDBOX_MCP_HOME"] == str(post.state)
         assert found.keys() <= program.KEPT | {name for name in found if name.startswith("XDG_")} | {"PWD", "_"}
-        opened = [os.readlink(f"/proc/{post.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{post.pid}/fd")]
-        assert opened.count(os.devnull) == 1
+        assert files_of(post.pid).count(os.devnull) == 1
 
 
 async def test_where_one_runs_there_is_nothing_to_do_and_that_is_known_at_once(post: Post) -> None:

@@ -132,8 +132,6 @@ class Settings:
     """What holds for the server, and for every machine that does not say otherwise."""
 
     patience_s: float | None = None
-    # The longest result; none: what the client is known to take.
-    result_chars: int | None = None
     strict_host_keys: bool = False
     connect_timeout_s: float = 5.0
     expose_advanced_tools: bool = False
@@ -149,6 +147,8 @@ class Settings:
     rules: Rules = field(default_factory=Rules)
     http: Http = field(default_factory=Http)
     logging: Logging = field(default_factory=Logging)
+    # The longest result; none: what the client is known to take.
+    result_chars: int | None = None
 
 
 @dataclass(frozen=True)
