@@ -54,7 +54,8 @@ class Stage:
         if not local:
             settings = home / "config/remote-sandbox-mcp/config.toml"
             settings.parent.mkdir(parents=True)
-            settings.write_text("[local]\nenabled = false\n")
+            # Files of measured syncs lie in memory, which agents may not write to unless its operator says so.
+            settings.write_text('[local]\nenabled = false\n[server]\nallow_hidden = ["/dev/shm"]\n')
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}
         folders = {"HOME": str(home), "XDG_CONFIG_HOME": str(home / "config"), "XDG_STATE_HOME": str(home / "state")}
         return kept | folders | {"REMOTE_SANDBOX_LIST": json.dumps(list(entries))}
