@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import posixpath
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from .config.identity import identity_of
 from .config.schema import Configuration, Settings
 from .copies import Copies, no_routes, routes_between
 from .core import check
-from .core.command import RUN_ID, Command, Completed, Missing, Observation, Running
+from .core.command import RUN_ID, Command, Completed, Missing, Observation, Running, new_run_id
 from .core.errors import (
     BadArgument,
     ConnectError,
@@ -28,6 +27,7 @@ from .core.errors import (
     Unsupported,
 )
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
+from .core.identity import is_again, name_for_call
 from .core.invisible import replace_shown, visible
 from .core.output import Clipped, clip_both
 from .core.pages import read_cursor
@@ -39,13 +39,13 @@ from .fleet import Fleet, Member, unforeseen
 from .gate import private_files
 from .members import disposable_mark, disposable_rows, local_member, machine_member, providers_of
 from .probe.measure import measure
+from .session import current
 
 if TYPE_CHECKING:
     from .disposables import Disposables
     from .sync.service import Routes
     from .workshop import Workshop
 
-REMEMBERED_VERSIONS = 1000
 # How far pages go: what comes before a page is looked at again for it.
 MOST_LISTED, MOST_FOUND = 50_000, 10_000
 
@@ -99,7 +99,6 @@ class App:
         self.settings = settings or Settings()
         self.copies = Copies(fleet, self.settings, config_file, routes, private)
         self.background = Background(fleet, self.settings, config_file)
-        self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
         fleet.find = self._find_disposable
 
     @functools.cached_property
@@ -132,6 +131,10 @@ class App:
     def has_disposables(self) -> bool:
         """Whether any were asked for: only then does it take a moment to leave."""
         return "disposables" in self.__dict__
+
+    async def is_busy(self) -> bool:
+        """Whether something here needs this process, though no client may be there."""
+        return False
 
     async def restart(self, name: str) -> bool:
         """End all that runs in a configured sandbox whose processes end with its line; False for any other one."""
@@ -199,8 +202,10 @@ class App:
         check.within("max_output_chars", limit, 1, check.MOST_OUTPUT_CHARS)
         member = self.fleet.member(name)
         sandbox = await member.open()
-        command = Command(script, cwd, timeout_s, keep=2 * limit + 8)
+        command = Command(script, cwd, timeout_s, keep=2 * limit + 8, run_id=name_for_call("run") or new_run_id())
         commands = self.background.commands
+        if is_again() and (known := await self._known_end(sandbox, command)):
+            return make_report(known, limit, room)
         commands.begin(member, command)
         try:
             seen = await sandbox.run(command, patience_s=patience_s, progress=progress)
@@ -216,6 +221,17 @@ class App:
         then = functools.partial(sandbox.forget, command.run_id) if is_whole else None
         commands.note(seen, printed(report), in_time=True, then=then)
         return report
+
+    async def _known_end(self, sandbox: Sandbox, command: Command) -> Completed | Missing | None:
+        """What became of a command that a process of ours before this one may have started; None: it can be run."""
+        seen = await sandbox.observe(command.run_id, keep=1)
+        if not isinstance(seen, Missing):
+            return None
+        if known := await self.background.commands.recall(command.run_id):
+            return known
+        if sandbox.description.capabilities.survives_disconnect:
+            return None
+        return replace(seen, reason="the process that ran it was killed, and the command with it, if it had begun")
 
     async def check(self, handle: str, *, limit: int = 20_000, name: str = "", room: int | None = None) -> Report:
         """What became of a run that outlasted its caller."""
@@ -273,7 +289,7 @@ class App:
         check.text_argument("remote_path", path)
         member = self.fleet.member(name)
         found = await (await member.open()).read(path, span)
-        self._remember(member.name, path, found.version)
+        current().versions.remember(member.name, path, found.version)
         return found
 
     async def write(self, path: str, data: bytes, *, create_only: bool = False, name: str = "") -> Written:
@@ -284,7 +300,7 @@ class App:
                 f"content has {len(data)} bytes; at most {check.LARGEST_WRITE} can be written in one call"
             )
         member = self.fleet.member(name)
-        expected = "" if create_only else self._versions.get((member.name, path))
+        expected = "" if create_only else current().versions.get(member.name, path)
         return await self._put(member, path, data, expected)
 
     async def edit(self, path: str, old: str, new: str, *, every: bool = False, name: str = "") -> tuple[Written, int]:
@@ -296,9 +312,9 @@ class App:
         found = await (await member.open()).read(path, Span(limit=check.LARGEST_WRITE))
         if found.more:
             raise FileProblem(f"{path} is larger than {check.LARGEST_WRITE} bytes, too large to edit", "too_large")
-        known = self._versions.get((member.name, path), found.version)
+        known = current().versions.get(member.name, path) or found.version
         if known != found.version:
-            self._versions.pop((member.name, path), None)
+            current().versions.forget(member.name, path)
             raise FileProblem(f"{path} has changed since it was read; read it again, then repeat the edit", "stale")
         data, count = replaced(found.data, old, new)
         if count == 0 or (count > 1 and not every):
@@ -337,16 +353,10 @@ class App:
             written = await (await member.open()).write(path, data, expected=expected)
         except FileProblem as problem:
             if problem.reason == "stale":
-                self._versions.pop((member.name, path), None)
+                current().versions.forget(member.name, path)
             raise
-        self._remember(member.name, path, written.version)
+        current().versions.remember(member.name, path, written.version)
         return written
-
-    def _remember(self, name: str, path: str, version: str) -> None:
-        self._versions[name, path] = version
-        self._versions.move_to_end((name, path))
-        if len(self._versions) > REMEMBERED_VERSIONS:
-            self._versions.popitem(last=False)
 
 
 def make_report(seen: Completed | Running | Missing, limit: int, room: int | None = None) -> Report:
@@ -375,14 +385,15 @@ def _mismatch(path: str, count: int) -> str:
     return f"old_text occurs {count} times in {path}; add surrounding lines until it is unique, or set replace_all"
 
 
-def compose(configuration: Configuration, *, for_all: bool = False) -> App:
+def compose(configuration: Configuration, *, for_all: bool = False, members: Sequence[Member] = ()) -> App:
     """Put the parts together: nothing is opened, and no library is loaded that the first call does not need.
 
-    `for_all`: for work that was begun under any configuration of the user, as that of the watchdog.
+    `for_all`: for work that was begun under any configuration of the user, as that of the watchdog. `members`: the
+    configured sandboxes, where others use them, too.
     """
-    members = [machine_member(machine) for machine in configuration.machines]
-    if configuration.local is not None:
-        members.append(local_member(configuration.local))
+    if not members:
+        machines = map(machine_member, configuration.machines)
+        members = (*machines, *map(local_member, filter(None, [configuration.local])))
     return App(
         Fleet(members, configuration.default, configuration.refusal),
         problems=configuration.problems,

@@ -17,6 +17,7 @@ from .core.machine import Machine
 from .core.transfer import Listener, Order, Outcome, Place, all_of, unheard
 from .fleet import Fleet
 from .gate import Gate
+from .session import absolute
 
 if TYPE_CHECKING:
     from .core.lane import Lane
@@ -88,7 +89,7 @@ class Copies:
             return Place(self._fleet.member(name).name, path[len(name) + 1 :])
         if sandbox is not None:
             return Place(self._fleet.member(sandbox).name, path)
-        whole = os.path.abspath(os.path.expanduser(path)) + ("/" if path.endswith("/") else "")
+        whole = absolute(path) + ("/" if path.endswith("/") else "")
         return Place("", whole, free)
 
     def sandbox_in(self, path: str) -> str:
@@ -106,7 +107,7 @@ class Copies:
         if not exclude_file:
             return tuple(excludes)
         try:
-            text = self._gate.read(os.path.expanduser(exclude_file), LARGEST_RULES + 1, free=free)
+            text = self._gate.read(absolute(exclude_file), LARGEST_RULES + 1, free=free)
         except (OSError, ValueError) as problem:
             why = getattr(problem, "strerror", None) or problem
             raise BadArgument(f"exclude_file {exclude_file} cannot be read: {why}; check it") from None
@@ -142,7 +143,7 @@ class Copies:
     def check_roots(self, path: str) -> None:
         """Raises BadArgument for what lies outside of the folders that the operator has named, if any are."""
         roots = [os.path.realpath(os.path.expanduser(root)) for root in self._settings.allowed_roots]
-        real = os.path.realpath(os.path.expanduser(path))
+        real = os.path.realpath(absolute(path))
         if roots and not any(os.path.commonpath((root, real)) == root for root in roots):
             raise BadArgument(
                 f"{path} lies outside of the folders that may be used ({', '.join(roots)}); the operator adds others "

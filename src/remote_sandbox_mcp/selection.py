@@ -48,11 +48,14 @@ class KeptSelection(Selection):
     do not agree, nobody can tell which of them this one replaces, so none is meant until the client selects again.
     """
 
-    def __init__(self, configuration: str) -> None:
+    def __init__(self, configuration: str, server: int = 0) -> None:
+        """`server` is the process that the client has started, by default this one."""
         super().__init__()
         self._configuration = configuration
-        # Before it ends: then another process would be our parent.
-        self._parent = os.getppid()
+        self._server = server or os.getpid()
+        # Before these end: then another process would be the parent.
+        self._birth = process.started(self._server)
+        self._parent = look_at(server)[1] if server else os.getppid()
         self._turn = asyncio.Lock()
         self._doubt = ""
         self._is_recalled = False
@@ -95,7 +98,7 @@ class KeptSelection(Selection):
         from .store.disposables import Owner
         from .store.selections import Choice
 
-        server = Owner(os.getpid(), process.started(os.getpid()))
+        server = Owner(self._server, self._birth)
         return Choice(self._client, self._configuration, server, name) if self._client else None
 
     @functools.cached_property

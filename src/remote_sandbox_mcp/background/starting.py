@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 
 from ..config import paths
 from ..core import check
 from ..core.errors import LostContact, SandboxError
+from ..core.identity import name_for_call
 from ..core.job import JobOrder, new_job_id, session_name
 from ..core.permission import Notify, allow_hook, allow_webhook
 from ..core.supervision import Allowed, WatchOrder, make_policy, read_object
 from ..core.watch import Watch
 from ..fleet import Fleet
+from ..session import current
 from .known import Known
 from .values import Begun, Ensure, Wanted
 
@@ -82,7 +83,7 @@ class Starting:
         on_platform = self._fleet.member(sandbox).describe().kind == "opensandbox"
         names = [sandbox, PLATFORM] if on_platform else [sandbox]
         try:
-            handed = await asyncio.to_thread(hand_over, names, os.environ, paths.state_folder())
+            handed = await asyncio.to_thread(hand_over, names, current().environ, paths.state_folder())
             return tuple(filter(None, (handed, await ensure())))
         except (SandboxError, OSError) as problem:
             return (f"the watchdog could not be prepared: {problem}",)
@@ -93,7 +94,7 @@ def make_order(wanted: Wanted) -> JobOrder:
     check.text_argument("command", wanted.command)
     for name in ("cwd", "log_file"):
         check.text_argument(name, getattr(wanted, name), required=False)
-    job_id = new_job_id()
+    job_id = name_for_call("job") or new_job_id()
     session = wanted.session or f"bg-{time.strftime('%m%d-%H%M%S')}-{job_id[-8:]}"
     return JobOrder(
         job_id=job_id,

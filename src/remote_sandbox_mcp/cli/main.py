@@ -26,8 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(WINDOWS, file=sys.stderr)
         return 2
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments and not sys.stdin.isatty():
-        return _serve(None)
+    if len(plain := _plain_server(arguments)) == 1 and not sys.stdin.isatty():
+        return _serve(*plain)
     understood = parser()
     options = understood.parse_args(arguments)
     if options.verb is not None:
@@ -38,7 +38,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _serve_http(options)
     if options.host or options.port is not None or options.no_auth:
         understood.error("--host, --port and --no-auth go with --mode http")
-    return _welcome(options.config) if sys.stdin.isatty() else _serve(options.config)
+    return _welcome(options.config) if sys.stdin.isatty() else _serve(options.config, hub=not options.no_hub)
+
+
+def _plain_server(arguments: Sequence[str]) -> list[Path | None]:
+    """The configuration file that a server is started with, if it is started with nothing else: the usual way, which
+    waits for no parser."""
+    if not arguments:
+        return [None]
+    if len(arguments) == 2 and arguments[0] == "--config" and not arguments[1].startswith("-"):
+        return [Path(arguments[1])]
+    return []
 
 
 def parser() -> argparse.ArgumentParser:
@@ -57,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--host", help="with --mode http: the address to listen on (default: 127.0.0.1)")
     top.add_argument("--port", type=_port, help="with --mode http: the port (default: 3000; 0: any that is free)")
     top.add_argument("--no-auth", action="store_true", help="with --mode http: ask for no key, on this machine alone")
+    top.add_argument("--no-hub", action="store_true", help="serve in this process alone")
     top.set_defaults(config=None, json=False)
     add_json(top, help=argparse.SUPPRESS)
     verbs = top.add_subparsers(dest="verb", metavar="VERB")
@@ -89,10 +100,10 @@ def _run_verb(options: argparse.Namespace) -> int:
         return 130
 
 
-def _serve(config: Path | None) -> int:
+def _serve(config: Path | None, *, hub: bool = True) -> int:
     from . import serve
 
-    return serve.run(config)
+    return serve.run(config, hub=hub)
 
 
 def _serve_http(options: argparse.Namespace) -> int:

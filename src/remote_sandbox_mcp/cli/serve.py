@@ -7,26 +7,39 @@ import os
 import signal
 import stat
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..config.schema import Configuration
+    from ..hub.front import Handed
     from ..mcp_server.early import Early
     from ..web.terms import Terms
 
 # Threads take turns this often while loading, so that the first questions do not wait for it.
 TURN_S = 0.0005
-ADVANCED = "REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS"
+# Set to anything, every client has a process of its own that does everything.
+NO_HUB = "REMOTE_SANDBOX_NO_HUB"
 
 
-def run(config: Path | None) -> int:
-    """Serve; does not return."""
+def run(config: Path | None, *, hub: bool = True) -> int:
+    """Serve, through the hub where there is one; does not return."""
+    handed: Handed | None = None
+    if hub and _is_stream(0) and _is_stream(1) and not os.environ.get(NO_HUB):
+        from ..hub import front
+
+        handed = front.run(str(config) if config else "")
+        if handed is None:
+            return 0
+    return _serve_here(config, handed)
+
+
+def _serve_here(config: Path | None, handed: Handed | None) -> int:
+    """Serve in this process; does not return."""
     _leave_when_told()
     # The collector finds nothing in a start that only makes things which stay, but costs a fifth of it.
     gc.disable()
-    early = _listen_early(config)
+    early = _listen_early(config, handed)
     turn = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
     from ..app import compose
@@ -89,11 +102,10 @@ def _configured(config: Path | None) -> Configuration:
     return configuration
 
 
-def _listen_early(config: Path | None) -> Early | None:
+def _listen_early(config: Path | None, handed: Handed | None) -> Early | None:
     """Begin to answer from memory, where input and output are pipes that can be waited for."""
     if not (_is_stream(0) and _is_stream(1)):
         return None
-    from .. import __version__
     from ..config import paths
     from ..core.errors import ConfigError
     from ..mcp_server import early
@@ -103,12 +115,8 @@ def _listen_early(config: Path | None) -> Early | None:
     except ConfigError as problem:
         print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
         folder = Path(os.devnull)
-    sdk = find_spec("mcp")
-    makers = [*sorted(Path(early.__file__).parent.rglob("*.py")), *([Path(sdk.origin)] if sdk and sdk.origin else [])]
-    # Which tools there are is configured, too.
-    settings = [file for file in {config or paths.config_file(), paths.config_file()} if file.is_file()]
-    stamp = early.stamp_of([*makers, *sorted(settings)], __version__, os.environ.get(ADVANCED, ""))
-    listener = early.Early(early.Memory(folder / "first-answers.json", stamp))
+    memory = early.first_memory(folder, config)
+    listener = early.Early(memory, handed.heard, handed.answered) if handed else early.Early(memory)
     listener.start()
     return listener
 

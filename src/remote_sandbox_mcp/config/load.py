@@ -43,8 +43,11 @@ MOST_FAULTS, MOST_SHOWN = 3, 250
 SINGLE_KEYS = ("host", "port", "user", "password", "key_file", "key_passphrase")
 
 
-def load(config_path: Path | None = None, environ: Mapping[str, str] = os.environ) -> Configuration:
-    """Read everything that is configured. Never fails: what cannot be used is told in `problems`."""
+def load(config_path: Path | None = None, environ: Mapping[str, str] = os.environ, folder: str = "") -> Configuration:
+    """Read everything that is configured. Never fails: what cannot be used is told in `problems`.
+
+    `folder` is where the client works, by default the current one.
+    """
     problems: list[str] = []
     # Those of them for which machines, or a whole file, are missing.
     faults: list[str] = []
@@ -62,7 +65,7 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     for key in (key for key in document if key not in TOP_KEYS):
         tell_unknown(key, TOP_KEYS, file, tell)
     own = own_json(given_json, path)
-    in_json = read_json(own, tell, blame) if own else _of_project(environ, tell)
+    in_json = read_json(own, tell, blame) if own else _of_project(os.path.join(folder, NAME), environ, tell)
     unread = tuple(faults)
     settings, sources = _settings(document, file, in_json, environ, tell)
     if unread and not settings.platform.server_url:
@@ -100,13 +103,13 @@ def _refusal(faults: Sequence[str], local: LocalPlace | None) -> str:
     return f"nothing was done: no machine that is configured can be used. {told}{more} Correct that{otherwise}"
 
 
-def _of_project(environ: Mapping[str, str], tell: Tell) -> Written | None:
+def _of_project(path: str, environ: Mapping[str, str], tell: Tell) -> Written | None:
     """What the config.json of the current folder may set, if there is one."""
-    if not os.path.isfile(NAME):
+    if not os.path.isfile(path):
         return None
     from .project_file import read_project
 
-    return read_project(environ, tell)
+    return read_project(path, environ, tell)
 
 
 def _read_file(path: Path, wanted: bool, tell: Tell) -> dict[str, Any] | None:

@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..core.errors import ConfigError
-
 APP = "remote-sandbox-mcp"
 HOME = "REMOTE_SANDBOX_MCP_HOME"
 
@@ -25,6 +23,8 @@ def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
+        from ..core.errors import ConfigError
+
         reason = error.strerror or type(error).__name__
         raise ConfigError(
             f"unable to make the state folder {folder}: {reason}. Set {HOME} to a folder that can be written."
@@ -43,6 +43,8 @@ def installation(environ: Mapping[str, str] = os.environ) -> str:
     except FileExistsError:
         pass
     except OSError as error:
+        from ..core.errors import ConfigError
+
         raise ConfigError(f"unable to write {file}: {error.strerror or error}") from error
     return file.read_text().strip()
 

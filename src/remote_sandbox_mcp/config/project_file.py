@@ -91,9 +91,9 @@ def find_project(path: str = NAME) -> ProjectFile | None:
     return ProjectFile(_whole(path), content, document)
 
 
-def read_project(environ: Mapping[str, str], tell: Tell) -> Written | None:
+def read_project(path: str, environ: Mapping[str, str], tell: Tell) -> Written | None:
     """What the file of the current folder sets; nothing, which is told, until the user has accepted its content."""
-    project = find_project()
+    project = find_project(path)
     if project is None:
         return None
     accepted = _accepted(paths.state_path(environ)).get(project.path)

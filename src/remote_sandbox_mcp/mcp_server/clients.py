@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from mcp.server.mcpserver import Context
 
 from ..core.client import STRANGER, Client, client_named
-from ..selection import Selection
+from ..session import Session, current
 
-STATE = "remote_sandbox_mcp.selection"
+STATE = "remote_sandbox_mcp.session"
 # What a result has besides its content: other fields, and the first line of its text.
 BESIDES = 1000
 LEAST_ROOM = 1000
@@ -33,7 +33,7 @@ def room() -> int:
 class Clients(Protocol):
     """Tells the clients of a server apart."""
 
-    def selection(self, context: Context[None, Any] | None) -> Selection | None:
+    def session(self, context: Context[None, Any] | None) -> Session | None:
         """That of the client whose call this is; None where it cannot be told from others."""
         ...
 
@@ -41,24 +41,31 @@ class Clients(Protocol):
 class OneClient:
     """All calls come from the same client, as over standard input."""
 
-    def __init__(self, selection: Selection | None = None) -> None:
-        self._selection = selection or Selection()
+    def __init__(self, session: Session | None = None) -> None:
+        self._session = session or Session()
 
-    def selection(self, context: Context[None, Any] | None) -> Selection | None:
-        return self._selection
+    def session(self, context: Context[None, Any] | None) -> Session | None:
+        return self._session
+
+
+class Conversations:
+    """Each call is made in the context of the conversation that it belongs to."""
+
+    def session(self, context: Context[None, Any] | None) -> Session | None:
+        return current()
 
 
 class Sessions:
-    """Clients over HTTP: each session (Mcp-Session-Id) has a selection of its own, which ends with the session.
+    """Clients over HTTP: each session (Mcp-Session-Id) is one of ours, which ends with it.
 
     From 2026-07-28 on the protocol has no sessions: those clients cannot be told apart.
     """
 
-    def selection(self, context: Context[None, Any] | None) -> Selection | None:
+    def session(self, context: Context[None, Any] | None) -> Session | None:
         # The SDK checks the id and keeps one connection for each session; it has no public way to get at it.
         connection = context.session._connection if context else None
         if connection is None or connection.session_id is None:
             return None
-        found = connection.state.setdefault(STATE, Selection())
-        assert isinstance(found, Selection)
+        found = connection.state.setdefault(STATE, Session())
+        assert isinstance(found, Session)
         return found

@@ -14,13 +14,18 @@ import os
 import select
 import threading
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from .. import __version__
+from ..config import paths
 
 QUESTIONS = frozenset({"initialize", "server/discover", "tools/list", "resources/list", "prompts/list"})
 FIRST_LINES = 20
 LONGEST_QUESTION = 1 << 16
 MOST_ANSWERS = 32
+ADVANCED = "REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS"
 # Raised by what cannot be read as JSON; the SDK tells the client.
 NO_MESSAGE = (ValueError, RecursionError)
 
@@ -32,6 +37,16 @@ def stamp_of(files: Iterable[Path], *versions: str) -> str:
         found = file.stat()
         parts.append(f"{file.name}:{found.st_size}:{found.st_mtime_ns}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def first_memory(state: Path, config: Path | None) -> Memory:
+    """What earlier starts of this program, under this configuration, have answered."""
+    sdk = find_spec("mcp")
+    makers = [*sorted(Path(__file__).parent.rglob("*.py")), *([Path(sdk.origin)] if sdk and sdk.origin else [])]
+    # Which tools there are is configured, too.
+    settings = [file for file in {config or paths.config_file(), paths.config_file()} if file.is_file()]
+    stamp = stamp_of([*makers, *sorted(settings)], __version__, os.environ.get(ADVANCED, ""))
+    return Memory(state / "first-answers.json", stamp)
 
 
 class Memory:
@@ -78,11 +93,12 @@ class Memory:
 class Early:
     """Reads the input from the first moment on, in a thread, until the server takes over."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, heard: bytes = b"", answered: Iterable[Any] = ()) -> None:
+        """`heard` and `answered` are what another process of ours has heard and answered already."""
         self.memory = memory
-        self.heard = bytearray()
+        self.heard = bytearray(heard)
         self.ended = False
-        self.answered: set[Any] = set()
+        self.answered: set[Any] = set(answered)
         self._wakeup, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._listen, daemon=True)
 
@@ -97,7 +113,7 @@ class Early:
         os.close(self._wakeup)
 
     def _listen(self) -> None:
-        seen = lines = 0
+        seen, lines = len(self.heard), 0
         while not self.ended:
             if self._wakeup in select.select([0, self._wakeup], [], [])[0]:
                 return

@@ -27,7 +27,7 @@ def offer(server: SandboxServer) -> None:
         members = await app.fleet.offered()
         listed = [{"name": it.name, "kind": it.describe().kind} | _more(made.get(it.name)) for it in members]
         # Of a client's session nothing is known here: what it has selected only its own calls learn.
-        known = server.clients.selection(None) is not None
+        known = server.clients.session(None) is not None
         active = {"active_sandbox": (await active_sandbox(server, None))[0]} if known else {}
         return _json(active | {"sandboxes": listed})
 

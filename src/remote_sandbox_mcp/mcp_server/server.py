@@ -19,6 +19,8 @@ from .. import __version__
 from ..app import App
 from ..core.client import Client
 from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
+from ..core.identity import Call, begin_call
+from ..session import Session, begin
 from .clients import Clients, OneClient, calling, client_of
 from .results import code_of, failure, sentence, told_where
 from .schemas import listed_input, listed_output, with_own_names
@@ -100,6 +102,9 @@ class SandboxServer(MCPServer[None]):
     ) -> CallToolResult | InputRequiredResult:
         begun, outcome = time.monotonic(), "cancelled"
         called_by = calling.set(self._client(context))
+        if session := self.clients.session(context):
+            begin(session)
+            begin_call(call_of(session, context))
         try:
             answer = await self._answer(name, arguments, context)
             outcome = outcome_of(answer)
@@ -162,8 +167,8 @@ class SandboxServer(MCPServer[None]):
 
     async def meant(self, context: Context[None, Any] | None) -> str:
         """The sandbox that this client means without naming one. Raises UnknownSandbox where that one is over."""
-        selection = self.clients.selection(context)
-        selected = await selection.name() if selection else ""
+        session = self.clients.session(context)
+        selected = await session.selection.name() if session else ""
         try:
             return self.app.fleet.member(selected).name
         except UnknownSandbox as problem:
@@ -203,6 +208,14 @@ class SandboxServer(MCPServer[None]):
                 hint = f"did you mean {near[0]}? " if near else ""
                 takes = ", ".join(self._listed[name]) or "none"
                 raise BadArgument(f"{name} has no argument {argument[:60]!r}; {hint}it takes: {takes}")
+
+
+def call_of(session: Session, context: Context[None, Any] | None) -> Call | None:
+    """What tells this call from all others, also from another process, where the session has a name."""
+    if not session.name or context is None:
+        return None
+    number = str(context.request_id)
+    return Call(f"{session.name} {number}", number in session.again)
 
 
 def outcome_of(answer: CallToolResult | InputRequiredResult) -> str:

@@ -8,13 +8,14 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from mcp.server.stdio import stdio_server
 from mcp_types import INVALID_PARAMS
 
 from ..app import App
 from ..selection import KeptSelection
+from ..session import Session
 from .clients import OneClient
 from .early import Early, Learner
 from .server import SandboxServer, build
@@ -38,7 +39,8 @@ async def _serve(app: App, early: Early | None) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     selection = KeptSelection(app.identity)
-    serving = asyncio.ensure_future(_converse(build(app, OneClient(selection)), early, ended))
+    clients = OneClient(Session(selection))
+    serving = asyncio.ensure_future(_converse(build(app, clients), early, ended))
     reviving = asyncio.ensure_future(revive(app))
     over = [asyncio.ensure_future(event.wait()) for event in (stopped, ended)]
     await asyncio.wait((serving, *over), return_when=asyncio.FIRST_COMPLETED)
@@ -88,13 +90,21 @@ async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Lin
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", 0))
     learner = Learner(early)
     answers = Answers(sink, learner)
-    return Lines(reader, learner, answers, ended), answers
+    return Lines(reader, answers, ended, learner), answers
+
+
+class Sink(Protocol):
+    """Where messages to the client go."""
+
+    async def write(self, text: str) -> None: ...
 
 
 class Lines:
     """Input as the SDK's transport reads it, but on the event loop: a thread would add to every call."""
 
-    def __init__(self, reader: asyncio.StreamReader, learner: Learner, answers: Answers, ended: asyncio.Event) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, answers: Sink, ended: asyncio.Event, learner: Learner | None = None
+    ) -> None:
         self._reader = reader
         self._learner = learner
         self._answers = answers
@@ -103,7 +113,8 @@ class Lines:
     async def __aiter__(self) -> AsyncIterator[str]:
         while line := await self._reader.readline():
             text = line.decode("utf-8", "replace")
-            self._learner.asked(text)
+            if self._learner:
+                self._learner.asked(text)
             if refusal := refuse_half_pairs(text):
                 await self._answers.write(refusal)
             else:

@@ -83,10 +83,10 @@ def create(server: SandboxServer) -> Any:
             # A folder of the user's machine is shown inside.
             server.app.copies.check_roots(image)
         made = await server.app.disposables.create(order)
-        selection = server.clients.selection(ctx)
-        if not (server.app.fleet.default or server.app.fleet.refusal) and selection:
+        session = server.clients.session(ctx)
+        if not (server.app.fleet.default or server.app.fleet.refusal) and session:
             # Where nothing else is configured, it is the one that is meant.
-            await selection.choose(made.id)
+            await session.selection.choose(made.id)
         await tell_change(ctx)
         fields = disposable_fields(made)
         return reply(fields, told(f"{made.id} is {made.status}", fields, without=("sandbox_id", "status")))

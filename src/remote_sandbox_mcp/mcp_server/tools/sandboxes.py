@@ -59,10 +59,10 @@ def offer(server: SandboxServer) -> None:
     ) -> Annotated[CallToolResult, SelectedShape]:
         """Choose the sandbox that is used when a call names none."""
         check.text_argument("sandbox_name", sandbox_name)
-        name, selection = app.fleet.member(sandbox_name).name, server.clients.selection(ctx)
-        if selection is None:
+        name, session = app.fleet.member(sandbox_name).name, server.clients.session(ctx)
+        if session is None:
             raise Unsupported(NO_SESSION)
-        await selection.choose(name)
+        await session.selection.choose(name)
         return reply({"active_sandbox": name, "status": "selected"}, f"{name} is active")
 
     async def get_active_sandbox(ctx: Context[None, Any]) -> Annotated[CallToolResult, ActiveShape]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Annotated, Any, Literal
 
 from mcp.types import CallToolResult, ToolAnnotations
@@ -14,6 +13,7 @@ from ...config import paths
 from ...core.errors import ConnectError, LostContact, UnknownSandbox
 from ...core.output import harmless
 from ...core.supervision import WatchOrder
+from ...session import current
 from ..clients import room
 from ..jobs import checkpoint_fields, event_fields, fit_log, seen_fields, watch_fields
 from ..results import lean, reply, sentence
@@ -259,7 +259,7 @@ def install(server: SandboxServer) -> Any:
 
         state = paths.state_folder()
         names = server.app.fleet.names if persist_current_sandboxes else ()
-        note = await asyncio.to_thread(hand_over, names, os.environ, state)
+        note = await asyncio.to_thread(hand_over, names, current().environ, state)
         done = await service.install(state, server.app.background.config_file, start_now=start_now)
         return status_reply(done, note)
 

@@ -1,0 +1,35 @@
+"""The first line on a socket: who calls, and under which configuration; and the hub's answer to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# For a session; for a question of ours, which is answered in one line.
+SERVE, ASK = "serve", "ask"
+
+
+def say_hello(session: str, environ: Mapping[str, str], folder: str, config: str, again: Sequence[Any] = ()) -> bytes:
+    """`again` are the requests that a hub before this one had received and not answered."""
+    hello = {
+        "hello": SERVE,
+        "session": session,
+        "environ": dict(environ),
+        "folder": folder,
+        "config": config,
+        "again": list(again),
+    }
+    return json.dumps(hello).encode() + b"\n"
+
+
+def ask(question: str) -> bytes:
+    return json.dumps({"hello": ASK, "question": question}).encode() + b"\n"
+
+
+def read(line: bytes) -> dict[str, Any]:
+    """What the other side has said. Raises ValueError."""
+    said = json.loads(line)
+    if not isinstance(said, dict):
+        raise ValueError("it is no object")
+    return said

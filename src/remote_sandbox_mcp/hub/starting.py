@@ -1,0 +1,35 @@
+"""Starts the hub as a process of nobody's: it is born with its lock and with a socket that listens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from ..tasks.process import module_words
+from .place import LIVED_BY, NoHub, Place
+
+# Whatever else is set may be a secret, or of a session that will be gone. What a session needs comes with its hello.
+LOGIN = frozenset(
+    {
+        *("PATH", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ"),
+        *("SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR"),
+        *("REMOTE_SANDBOX_HUB_IDLE_S",),
+    }
+)
+# The shell is gone at once, so that nobody has to wait for the hub's end and no terminal can become its own.
+LEAVE_BEHIND = ("/bin/sh", "-c", '"$@" &', "sh")
+
+
+def start(place: Place, lock: int, listener: int) -> None:
+    """Raises NoHub."""
+    given = {name: value for name, value in os.environ.items() if name in LIVED_BY | LOGIN}
+    words = (*LEAVE_BEHIND, *module_words("remote_sandbox_mcp.hub"), str(lock), str(listener))
+    try:
+        fd = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(fd, "ab") as log:
+            subprocess.run(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=given,
+                cwd="/", start_new_session=True, pass_fds=(lock, listener), check=True,
+            )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NoHub(f"unable to start a process: {getattr(error, 'strerror', None) or error}") from None

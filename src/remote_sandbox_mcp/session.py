@@ -1,0 +1,74 @@
+"""What belongs to one client's conversation with us, and to no other: several may be held by one process."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+
+from .selection import Selection
+
+REMEMBERED_VERSIONS = 1000
+
+
+class Versions:
+    """Which version of a file this client has seen last; what it would overwrite unseen is refused."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def get(self, sandbox: str, path: str) -> str | None:
+        return self._seen.get((sandbox, path))
+
+    def remember(self, sandbox: str, path: str, version: str) -> None:
+        self._seen[sandbox, path] = version
+        self._seen.move_to_end((sandbox, path))
+        if len(self._seen) > REMEMBERED_VERSIONS:
+            self._seen.popitem(last=False)
+
+    def forget(self, sandbox: str, path: str) -> None:
+        self._seen.pop((sandbox, path), None)
+
+
+class Session:
+    """One conversation. `folder` is the client's current one, `environ` its variables, by default this process's own.
+
+    `name` tells it from all others, and stays the same where it goes on with another process of ours.
+    """
+
+    def __init__(
+        self,
+        selection: Selection | None = None,
+        *,
+        name: str = "",
+        folder: str = "",
+        environ: Mapping[str, str] = os.environ,
+        again: Sequence[object] = (),
+    ) -> None:
+        """`again` are the ids of requests that a process of ours had received before, and has not answered."""
+        self.selection = selection or Selection()
+        self.name = name
+        self.folder = folder
+        self.environ = environ
+        self.versions = Versions()
+        self.again = frozenset(map(str, again))
+
+
+# The conversation to which the work at hand belongs. Where there is none, as on the command line, all is one.
+_current: ContextVar[Session] = ContextVar("session")
+_only = Session()
+
+
+def current() -> Session:
+    return _current.get(_only)
+
+
+def begin(session: Session) -> None:
+    """From now on, in this task and in those that it starts, work is that session's."""
+    _current.set(session)
+
+
+def absolute(path: str) -> str:
+    """A local path as the client means it: a relative one starts in its current folder."""
+    return os.path.normpath(os.path.join(current().folder or os.getcwd(), os.path.expanduser(path)))
