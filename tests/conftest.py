@@ -49,6 +49,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("REMOTE_SANDBOX_MCP_HOME", str(home / "remote-sandbox-mcp"))
+    # A hub that nobody uses is to end soon.
+    monkeypatch.setenv("REMOTE_SANDBOX_HUB_IDLE_S", "1")
     for name in XDG_FOLDERS:
         monkeypatch.setenv(f"XDG_{name}", str(home / "xdg" / name.lower()))
     # The one that must exist already where it is named at all.

@@ -63,13 +63,13 @@ async def running(server: Server, name: str) -> list[str]:
 @pytest.mark.parametrize("how", ["leaves", "is killed"])
 async def test_an_app_on_a_machine_is_known_again_when_the_server(machine: Sshd, tmp_path: Path, how: str) -> None:
     order = {"sandbox_id": machine.name, **serving(free_port()), "health_path": "/"}
-    async with serve(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine), hub=False) as server:
         await server.output("mkdir -p site; echo works >site/index.html")
         first = await server.call("deploy_app", **order)
         assert await fetch(first["url"]) == "works\n"
         if how == "is killed":
             os.kill(server.pid, signal.SIGKILL)
-    async with serve(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine), hub=False) as server:
         (known,) = await apps(server, machine.name)
         assert (known["port"], known["status"], known["task"]) == (order["port"], "running", first["task"])
         assert known["notes"] == ["forward_port gives it an address"]
@@ -83,10 +83,10 @@ async def test_an_app_on_a_machine_is_known_again_when_the_server(machine: Sshd,
 
 async def test_an_app_of_an_earlier_server_opens_by_its_port_and_its_end_is_told(machine: Sshd, tmp_path: Path) -> None:
     port = free_port()
-    async with serve(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine), hub=False) as server:
         await server.output("mkdir -p site; echo works >site/index.html")
         task = (await server.call("deploy_app", sandbox_id=machine.name, **serving(port)))["task"]
-    async with serve(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine), hub=False) as server:
         problem = await server.fail("deploy_app", sandbox_id=machine.name, **serving(port, "other"))
         assert f"port {port} has another app, which runs as the task {task}, so nothing was started" in problem["error"]
         forwarded = await server.call("forward_port", sandbox_id=machine.name, port=port)
@@ -95,7 +95,7 @@ async def test_an_app_of_an_earlier_server_opens_by_its_port_and_its_end_is_told
         await server.call("stop_background_task", tmux_session=task)
         (known,) = await apps(server, machine.name)
         assert (known["status"], known["problem"][:7]) == ("failed", "the app")
-    async with serve(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine), hub=False) as server:
         assert await apps(server, machine.name) == []
 
 
@@ -121,14 +121,14 @@ async def test_a_machine_that_does_not_answer_keeps_nobody_from_the_list(machine
 
 async def test_an_app_in_an_embedded_sandbox_ends_with_the_server_and_is_told_so(tmp_path: Path) -> None:
     port = free_port()
-    async with serve(tmp_path) as server:
+    async with serve(tmp_path, hub=False) as server:
         place = str((await server.call("create_sandbox", keep=True, timeout=3600))["sandbox_id"])
         await server.output("mkdir -p site; echo works >site/index.html", sandbox_name=place)
         first = await server.call("deploy_app", sandbox_id=place, **serving(port))
         assert await fetch(first["url"]) == "works\n"
         problem = await server.fail("deploy_app", sandbox_id=place, **serving(port, "other"))
         assert f"runs as the task {first['task']} at {first['url']}" in problem["error"]
-    async with serve(tmp_path, local=True) as server:
+    async with serve(tmp_path, hub=False, local=True) as server:
         (known,) = await apps(server, place)
         assert (known["status"], "url" in known) == ("failed", False)
         second = await server.call("deploy_app", sandbox_id=place, **serving(port))

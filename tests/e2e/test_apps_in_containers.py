@@ -32,7 +32,7 @@ async def serving_from(platform: Platform, home: Path, *, proxied: bool) -> Asyn
     config = f'[opensandbox]\nserver_url = "{platform.url}"\ndefault_image = "{IMAGE}"\n'
     config += f"use_server_proxy = {'true' if proxied else 'false'}\n"
     given = {"OPEN_SANDBOX_API_KEY": API_KEY, "REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS": "1"}
-    async with serve(home, env=given, config=config) as server:
+    async with serve(home, env=given, config=config, hub=False) as server:
         yield server
     assert API_KEY not in server.everything_said
 

@@ -120,7 +120,7 @@ def written_down(database: Path) -> bool:
 
 
 async def test_a_command_of_a_server_that_was_killed_is_found_by_the_next(machine: Sshd, tmp_path: Path) -> None:
-    with wire(tmp_path, entry(machine)) as killed:
+    with wire(tmp_path, entry(machine), hub=False) as killed:
         killed.initialize()
         killed.start_call("exec_bash", command="echo begun; exec sleep 667")
         wait_until(lambda: "sleep 667" in machine.processes().values(), what="the command to start")

@@ -23,6 +23,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import CallToolResult
 
+from remote_sandbox_mcp.tasks.locks import holder
 from tests.support.sshd import Sshd
 
 COMMAND = str(Path(sys.executable).with_name("remote-sandbox-mcp"))
@@ -55,12 +56,12 @@ def environment(home: Path, entries: tuple[Entry, ...], more: dict[str, str] | N
     return given | {"REMOTE_SANDBOX_LIST": json.dumps(entries)} | (more or {})
 
 
-def arguments(home: Path, *, local: bool, config: str = "") -> list[str]:
+def arguments(home: Path, *, local: bool, config: str = "", hub: bool = True) -> list[str]:
     """The installed command with a config.toml; the embedded sandbox is left out unless a test is about it."""
     file = home / "config.toml"
     file.write_text(f"[local]\nenabled = {'true' if local else 'false'}\n{config}")
     file.chmod(0o600)
-    return [COMMAND, "--config", str(file)]
+    return [COMMAND, "--config", str(file), *([] if hub else ["--no-hub"])]
 
 
 async def until(condition: Callable[[], object], what: str, seconds: float = 10.0) -> Any:
@@ -229,8 +230,19 @@ class Server(Caller):
         return int((self.home / "pid").read_text())
 
     @property
+    def worker(self) -> int:
+        """The process that does the work: the hub, where there is one."""
+        hubs = [holder(lock) for lock in (self.home / "state" / "hub").glob("*.lock")]
+        return next((found.pid for found in hubs if found), self.pid)
+
+    @property
     def stderr(self) -> str:
-        return (self.home / "stderr").read_text(errors="replace")
+        """What the command said, and the hub's log."""
+        return "".join(
+            file.read_text(errors="replace")
+            for file in (self.home / "stderr", self.home / "state" / "hub" / "hub.log")
+            if file.exists()
+        )
 
     @property
     def everything_said(self) -> str:
@@ -239,7 +251,7 @@ class Server(Caller):
 
     def memory(self, what: str = "VmHWM") -> int:
         """Bytes: VmHWM is the most that was ever resident, VmRSS what is now."""
-        found = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
+        found = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{self.worker}/status").read_text())
         assert found
         return int(found[1]) * 1024
 
@@ -253,9 +265,13 @@ async def serve(
     env: dict[str, str] | None = None,
     config: str = "",
     cwd: Path | None = None,
+    hub: bool = True,
 ) -> AsyncIterator[Server]:
-    """Start the installed command and connect; a stack trace in its log fails the test."""
-    words = ["-c", _TELL_PID, "sh", str(home / "pid"), *arguments(home, local=local, config=config)]
+    """Start the installed command and connect; a stack trace in its log fails the test.
+
+    Without a `hub` the process is the server itself: for tests of what becomes of it.
+    """
+    words = ["-c", _TELL_PID, "sh", str(home / "pid"), *arguments(home, local=local, config=config, hub=hub)]
     parameters = StdioServerParameters(command="/bin/sh", args=words, env=environment(home, entries, env), cwd=cwd)
     with (home / "stderr").open("a") as errlog:
         # Closed by hand, so that a failed assertion comes through without the groups that the SDK wraps around it.
@@ -335,11 +351,13 @@ class Wire:
 
 
 @contextmanager
-def wire(home: Path, *entries: Entry, local: bool = False, env: dict[str, str] | None = None) -> Iterator[Wire]:
+def wire(
+    home: Path, *entries: Entry, local: bool = False, env: dict[str, str] | None = None, hub: bool = True
+) -> Iterator[Wire]:
     """Start the installed command with nobody but the test on its line."""
     with (home / "stderr").open("ab") as errlog:
         process = subprocess.Popen(
-            arguments(home, local=local),
+            arguments(home, local=local, hub=hub),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errlog,
