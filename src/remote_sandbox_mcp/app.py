@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .backends.deadline import within
 from .background import ELSEWHERE_S, Background, there
 from .config.identity import identity_of
 from .config.schema import Configuration, Settings
@@ -99,6 +100,8 @@ class App:
         self.settings = settings or Settings()
         self.copies = Copies(fleet, self.settings, config_file, routes, private)
         self.background = Background(fleet, self.settings, config_file)
+        # Has this process look after what is watched; None: a process of its own does.
+        self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
         fleet.find = self._find_disposable
 
     @functools.cached_property
@@ -132,9 +135,31 @@ class App:
         """Whether any were asked for: only then does it take a moment to leave."""
         return "disposables" in self.__dict__
 
+    async def needs(self) -> list[str]:
+        """What needs this process though no client may be there: each of them as a sentence."""
+        needed = [*self.copies.needs()]
+        if "workshop" in self.__dict__:
+            needed += self.workshop.needs()
+        if self.has_disposables:
+            needed += self.disposables.needs()
+        return [*needed, *await self._jobs_that_end_with_us()]
+
     async def is_busy(self) -> bool:
-        """Whether something here needs this process, though no client may be there."""
-        return False
+        return bool(await self.needs())
+
+    async def _jobs_that_end_with_us(self) -> list[str]:
+        """Background jobs in configured sandboxes whose processes end with their line, as those of the local one do."""
+        told = []
+        for member in self.fleet.configured:
+            sandbox = member.sandbox
+            # To ask one whose line has ended would open it.
+            if sandbox is None or not sandbox.is_open or sandbox.description.capabilities.survives_disconnect:
+                continue
+            # One that does not answer is asked again soon.
+            with contextlib.suppress(SandboxError, asyncio.TimeoutError):
+                jobs = await within(sandbox.jobs.list(), ELSEWHERE_S)
+                told += [f"the job {job.session} runs in {member.name}" for job in jobs if job.is_running]
+        return told
 
     async def restart(self, name: str) -> bool:
         """End all that runs in a configured sandbox whose processes end with its line; False for any other one."""

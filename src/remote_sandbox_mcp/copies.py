@@ -53,6 +53,11 @@ class Copies:
         self._config_file = config_file
         self._routes = routes
 
+    def needs(self) -> Sequence[str]:
+        """The transfers that this process runs itself; those of others do not need it."""
+        running = self.transfers.running if "transfers" in self.__dict__ else ()
+        return [f"the transfer {task_id} runs" for task_id in running]
+
     async def close(self) -> None:
         if "transfers" in self.__dict__:
             await self.transfers.close()

@@ -47,6 +47,16 @@ class Workshop:
         self._background = background
         self._disposables = disposables
 
+    def needs(self) -> Sequence[str]:
+        """The ports that this process brings here, those of deployed apps among them."""
+        forwards = self._forwards.list() if "_forwards" in self.__dict__ else ()
+        # What was brought here from a sandbox that is over leads nowhere.
+        return [
+            f"port {it.port} of {it.sandbox} is at 127.0.0.1:{it.local_port}"
+            for it in forwards
+            if it.sandbox in self._fleet.names
+        ]
+
     async def close(self) -> None:
         if "_deployments" in self.__dict__:
             await self._deployments.close()

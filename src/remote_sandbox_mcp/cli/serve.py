@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..config.paths import NO_HUB
+
 if TYPE_CHECKING:
     from ..config.schema import Configuration
     from ..hub.front import Handed
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
 
 # Threads take turns this often while loading, so that the first questions do not wait for it.
 TURN_S = 0.0005
-# Set to anything, every client has a process of its own that does everything.
-NO_HUB = "REMOTE_SANDBOX_NO_HUB"
 
 
 def run(config: Path | None, *, hub: bool = True) -> int:

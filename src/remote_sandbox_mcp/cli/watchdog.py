@@ -7,22 +7,16 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import SandboxError
 from .parsing import add_json
 from .verb import complain, say
 
 if TYPE_CHECKING:
-    from ..app import App
     from ..tasks.locks import Lock
-    from ..watchdog.daemon import Supervision
     from ..watchdog.service import WatchdogStatus
-
-log = logging.getLogger(__name__)
 
 # The exit code of a second daemon, and of `status` where there is none.
 TAKEN, NOT_RUNNING = 3, 1
@@ -68,7 +62,12 @@ async def _run(options: argparse.Namespace) -> int:
     except AlreadyWatched as problem:
         complain(str(problem))
         return TAKEN
-    await _watch(lock, options.config, options.until_idle)
+    if options.until_idle or os.environ.get(paths.NO_HUB):
+        await _watch(lock, options.config, options.until_idle)
+    else:
+        from ..hub.serve import stay
+
+        await stay(lock, options.config)
     # Threads that still wait for a database or a dead line must not keep the process.
     sys.stdout.flush()
     os._exit(0)
@@ -86,66 +85,21 @@ def _inherited(state: Path, fd: int) -> Lock:
 
 
 async def _watch(lock: Lock, config: Path | None, until_idle: bool) -> None:
-    from ..config import paths
+    """Be the watchdog and nothing else."""
     from ..watchdog import log as own
     from ..watchdog.daemon import watch_over
-    from ..watchdog.pulse import Pulse, change_stamp, file_stamp
+    from ..watchdog.pulse import Pulse
+    from ..watchdog.work import stamp_of, supervision
 
     state = lock.file.parent
     try:
         own.begin(state)
     except OSError as error:
         complain(f"unable to open {state / own.LOG_FILE}: {error.strerror}; nothing is logged")
-    pulse, files = Pulse(state), _settings_files(config or paths.config_file(), state)
-
-    def stamp() -> object:
-        return change_stamp(*files), file_stamp(pulse.file)
-
-    await watch_over(lock, lambda: _supervision(config, state), stamp, pulse, until_idle=until_idle)
+    pulse = Pulse(state)
+    stamp = stamp_of(config, state, pulse)
+    await watch_over(lock, lambda: supervision(config, state), stamp, pulse, until_idle=until_idle)
     logging.shutdown()
-
-
-def _settings_files(config: Path, state: Path) -> tuple[Path, ...]:
-    """What the machines are configured by."""
-    from ..config.handed import FILE
-
-    return config, state / FILE, Path.home() / ".ssh/config", Path("/etc/ssh/ssh_config")
-
-
-@asynccontextmanager
-async def _supervision(config: Path | None, state: Path) -> AsyncIterator[Supervision]:
-    """The daemon's work, as the configuration has it now."""
-    import asyncio
-
-    from ..app import compose
-    from ..config.handed import daemon_environ
-    from ..config.load import load
-
-    # A keyring may take its time.
-    environ = await asyncio.to_thread(daemon_environ, os.environ, state)
-    configuration = load(config, environ)
-    for problem in configuration.problems:
-        log.warning("%s", problem)
-    app = compose(configuration, for_all=True)
-    try:
-        yield Rounds(app)
-    finally:
-        await app.close()
-
-
-class Rounds:
-    """What the daemon does in a round: look after the watches, and end disposable sandboxes whose time is over."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self._watches = app.background.supervisor()
-
-    async def tick(self) -> float:
-        try:
-            await self._app.disposables.sweep()
-        except SandboxError as problem:
-            log.warning("disposable sandboxes could not be looked after: %s", problem)
-        return await self._watches.tick()
 
 
 # The service
@@ -195,7 +149,7 @@ def _as_json(options: argparse.Namespace, stands: WatchdogStatus) -> bool:
 
         from .render import print_json
 
-        told = asdict(stands) | {"database": str(stands.database), "log_file": str(_log_file(stands))}
+        told = asdict(stands) | {"database": str(stands.database), "log_file": str(stands.log_file)}
         print_json({name: value for name, value in told.items() if value not in (None, ())})
     return bool(options.json)
 
@@ -211,7 +165,8 @@ def _show(stands: WatchdogStatus) -> None:
 def _facts(stands: WatchdogStatus) -> Iterator[tuple[str, str]]:
     from .figures import ago
 
-    yield "watchdog", f"runs as process {stands.pid or '?'}" if stands.running else "does not run"
+    where = " in the hub" if stands.in_hub else ""
+    yield "watchdog", f"runs{where} as process {stands.pid or '?'}" if stands.running else "does not run"
     kind = f"{KINDS[stands.kind]}, {'installed' if stands.installed else 'not installed'}"
     yield "service", "none here: it is started as a process when it is needed" if stands.kind == "detached" else kind
     if stands.lingering is not None:
@@ -220,10 +175,4 @@ def _facts(stands: WatchdogStatus) -> Iterator[tuple[str, str]]:
         yield "seen alive", f"{ago(time.time() - stands.last_beat)} ago"
     yield "watches", f"{stands.active} active"
     yield "database", str(stands.database)
-    yield "log", str(_log_file(stands))
-
-
-def _log_file(stands: WatchdogStatus) -> Path:
-    from ..watchdog.log import LOG_FILE
-
-    return stands.database.parent / LOG_FILE
+    yield "log", str(stands.log_file)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 APP = "remote-sandbox-mcp"
 HOME = "REMOTE_SANDBOX_MCP_HOME"
+# Set to anything, every client has a process of its own that does everything.
+NO_HUB = "REMOTE_SANDBOX_NO_HUB"
 
 
 def config_file() -> Path:

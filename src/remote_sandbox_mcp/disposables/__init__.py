@@ -72,6 +72,10 @@ class Disposables:
         self._listeners.append(callback)
         return lambda: self._listeners.remove(callback)
 
+    def needs(self) -> Sequence[str]:
+        """The sandboxes whose processes end with this one."""
+        return self._service.needs() if "_service" in self.__dict__ else ()
+
     # From the server's start to its end
 
     async def adopt(self) -> None:

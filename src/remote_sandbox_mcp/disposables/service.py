@@ -39,6 +39,12 @@ class Service:
         self.tending.pool = self.making.pool
         known.admitted = self.tending.wake
 
+    def needs(self) -> Sequence[str]:
+        """See Disposables."""
+        known = self.known
+        own = [it for it in known.lives.values() if it.kept.owner == known.me and it.disposable.provider == EMBEDDED]
+        return [f"the sandbox {life.disposable.title} lives, and what runs in it would end" for life in own]
+
     # From the server's start to its end
 
     async def adopt(self) -> None:

@@ -23,8 +23,8 @@ def say_hello(session: str, environ: Mapping[str, str], folder: str, config: str
     return json.dumps(hello).encode() + b"\n"
 
 
-def ask(question: str) -> bytes:
-    return json.dumps({"hello": ASK, "question": question}).encode() + b"\n"
+def ask(question: str, **more: Any) -> bytes:
+    return json.dumps({"hello": ASK, "question": question, **more}).encode() + b"\n"
 
 
 def read(line: bytes) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,6 +84,8 @@ class Houses:
 
     def __init__(self) -> None:
         self._houses: list[House] = []
+        # Has this process do the watchdog's work.
+        self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
         self._shared: list[Shared] = []
 
     async def enter(self, config: Path | None, environ: Mapping[str, str], folder: str) -> House:
@@ -106,6 +108,7 @@ class Houses:
         members = tuple(self._member(machine, environ) for machine in configuration.machines)
         local = (self._member(configuration.local, environ),) if configuration.local else ()
         app = compose(configuration, members=(*members, *local))
+        app.begin_watching = self.begin_watching
         house = House(configuration, environ, app, (*members, *local))
         house.reviving = asyncio.ensure_future(revive(app))
         return house
@@ -130,9 +133,12 @@ class Houses:
             "connected": sorted(member.name for member in members.values() if member.sandbox is not None),
         }
 
+    async def needs(self) -> list[str]:
+        """What needs this process though no client does, as sentences; a machine may be in several houses."""
+        return list(dict.fromkeys([need for house in self._houses for need in await house.app.needs()]))
+
     async def is_busy(self) -> bool:
-        """Whether anything needs this process though no client does."""
-        return any([await house.app.is_busy() for house in self._houses])
+        return bool(await self.needs())
 
     async def leave(self, limit_s: float) -> None:
         """Close what can be closed in that time."""

@@ -39,12 +39,15 @@ class NoHub(Exception):
 
 
 class Place:
-    """The folder, the socket and the lock of one hub. Raises NoHub where others could get at them."""
+    """The folder, the socket and the lock of one hub. Raises NoHub where others could get at them.
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    `name` is that of another hub of the same state folder.
+    """
+
+    def __init__(self, environ: Mapping[str, str], name: str = "") -> None:
         self.state = paths.state_path(environ)
         self.folder = os.path.join(self.state, "hub")
-        self.name = _name(environ)
+        self.name = name or _name(environ)
         self.lock = os.path.join(self.folder, f"{self.name}.lock")
         self.socket = os.path.join(self.folder, f"{self.name}.sock")
         self.log = os.path.join(self.folder, LOG_FILE)

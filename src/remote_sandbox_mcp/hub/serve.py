@@ -12,11 +12,17 @@ import signal
 import socket
 import sys
 import time
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
+from ..core.errors import SandboxError
 from .hello import ASK, SERVE, read
 from .place import NoHub, Place, check_peer
+
+if TYPE_CHECKING:
+    from ..tasks.locks import Lock
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +33,10 @@ HELLO_S = 10.0
 LONGEST_LINE = 256 << 20
 # For rows and files that are being written when it is told to end.
 FAREWELL_S = 1.5
+# How often it looks whether a process has ended that looked after watches, or whose place it waits for.
+TAKE_UP_EVERY_S, TAKE_PLACE_EVERY_S = 20.0, 3.0
+# What is told in full; of all else the troubles.
+TOLD = ("hub", "watchdog", "jobs")
 
 
 def serve(lock: int, listener: int) -> int:
@@ -36,49 +46,116 @@ def serve(lock: int, listener: int) -> int:
     sock = socket.socket(fileno=listener)
     os.set_inheritable(lock, False)
     os.set_inheritable(listener, False)
-    asyncio.run(Hub(Place(os.environ), lock, sock).run())
+    asyncio.run(Hub(Place(os.environ)).run(lock, sock))
     return 0
 
 
-class Hub:
-    """Listens, and gives each front a conversation."""
+async def stay(lock: Lock, config: Path | None) -> None:
+    """Be the watchdog, whose lock is given, until told to end; and the hub, as soon as no other process is.
 
-    def __init__(self, place: Place, lock: int, listener: socket.socket) -> None:
-        from ..tasks.process import sign
+    It does not end for want of work: a service starts it.
+    """
+    hub = Hub(Place(os.environ), lives_on=True)
+    hub.watching.go_round(lock, config, until_idle=False)
+    await hub.run()
+
+
+@dataclass
+class Visit:
+    """A client that is connected, as people are told of it."""
+
+    folder: str
+    front: int
+    client: str = ""
+    since: float = field(default_factory=time.time)
+
+    def introduce(self, client: str) -> None:
+        self.client = client or self.client
+
+    def fields(self) -> dict[str, Any]:
+        return {"client": self.client, "folder": self.folder, "since": self.since, "process": self.front}
+
+
+class Hub:
+    """Listens, and gives each front a conversation. One that `lives_on` does not end when it is idle."""
+
+    def __init__(self, place: Place, *, lives_on: bool = False) -> None:
+        from .watching import Watching
 
         self._place = place
-        self._listener = listener
+        self._lives_on = lives_on
         self._began = time.time()
         self._stopped = asyncio.Event()
+        self._server: asyncio.Server | None = None
         self._lines: set[asyncio.Task[None]] = set()
+        self._visits: list[Visit] = []
         self._served = 0
         self._idle_since = time.monotonic()
         self._idle_s = float(os.environ.get(IDLE_VARIABLE) or IDLE_S)
-        sign(lock)
+        self._log = Path(place.log)
+        self.watching = Watching(Path(place.state))
         # Made once the first front is heard: it waits for no more than it needs.
         from .houses import Houses
 
         self._houses = Houses()
+        self._houses.begin_watching = self.watching.begin
 
-    async def run(self) -> None:
+    async def run(self, lock: int = -1, listener: socket.socket | None = None) -> None:
+        """Until told to end, or idle. Without a listener it waits for the hub's place; the process ends here."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._stopped.set)
-        begin_log(self._place)
+        self._begin_log()
         log.info("hub %s began as process %d", __version__, os.getpid())
-        server = await asyncio.start_unix_server(self._accepted, sock=self._listener, limit=LONGEST_LINE)
-        looking = asyncio.ensure_future(self._look_whether_needed())
-        preparing = asyncio.ensure_future(asyncio.to_thread(load_everything))
+        if listener:
+            await self._open(lock, listener)
+        chores = [self._look_whether_needed(), self._look_after_watches(), asyncio.to_thread(load_everything)]
+        chores += [] if listener else [self._wait_for_place()]
+        tasks = [asyncio.ensure_future(chore) for chore in chores]
         await self._stopped.wait()
-        looking.cancel()
-        preparing.cancel()
-        self._withdraw()
-        server.close()
-        await self._houses.leave(FAREWELL_S)
+        for task in tasks:
+            task.cancel()
+        if self._server:
+            self._withdraw()
+            self._server.close()
+        await asyncio.gather(self.watching.let_go(), self._houses.leave(FAREWELL_S))
         log.info("hub ended as process %d", os.getpid())
         sys.stderr.flush()
         # Commands in progress are not given up: their fronts ask another hub what became of them.
         os._exit(0)
+
+    def _begin_log(self) -> None:
+        """Where people look for it: a service's log is the watchdog's. Raises OSError."""
+        if not self._lives_on:
+            begin_log(self._log)
+            return
+        from ..watchdog.log import LOG_FILE
+
+        self._log = Path(self._place.state) / LOG_FILE
+        try:
+            begin_log(self._log)
+        except OSError as error:
+            log.warning("unable to open %s: %s; nothing is logged there", self._log, error.strerror)
+
+    async def _open(self, lock: int, listener: socket.socket) -> None:
+        """Serve who comes; the lock says that this is the hub, and is held until the process ends."""
+        from ..tasks.process import sign
+
+        sign(lock)
+        self._server = await asyncio.start_unix_server(self._accepted, sock=listener, limit=LONGEST_LINE)
+
+    async def _wait_for_place(self) -> None:
+        """Listen where fronts look for the hub, as soon as no other process does."""
+        try:
+            while not self._server:
+                self._place.make()
+                if (lock := self._place.take_lock()) >= 0:
+                    await self._open(lock, self._place.listen())
+                    log.info("clients are served at %s", self._place.socket)
+                else:
+                    await asyncio.sleep(TAKE_PLACE_EVERY_S)
+        except NoHub as problem:
+            log.warning("no client is served by this process: %s", problem)
 
     # Lines
 
@@ -107,44 +184,103 @@ class Hub:
             return
         said = read(await asyncio.wait_for(reader.readline(), HELLO_S) or b"{}")
         if said.get("hello") == ASK:
-            writer.write(json.dumps(self._answer(str(said.get("question")))).encode() + b"\n")
+            writer.write(json.dumps(await self._answer(said)).encode() + b"\n")
             await writer.drain()
         elif said.get("hello") == SERVE:
-            from .conversation import converse
-
             self._served += 1
-            await converse(self._houses, said, front, reader, writer)
+            visit = Visit(str(said.get("folder") or "/"), front)
+            self._visits.append(visit)
+            try:
+                await self._converse(visit, said, reader, writer)
+            finally:
+                self._visits.remove(visit)
 
-    def _answer(self, question: str) -> dict[str, Any]:
+    async def _converse(
+        self, visit: Visit, said: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        from ..mcp_server.clients import introduced
+        from .conversation import converse
+
+        introduced.set(visit.introduce)
+        await converse(self._houses, said, visit.front, reader, writer)
+
+    async def _answer(self, said: dict[str, Any]) -> dict[str, Any]:
         """What a person or a front asks of the hub itself."""
+        question, answer = said.get("question"), {"pid": os.getpid()}
         if question == "alive":
-            return {"pid": os.getpid()}
+            return answer
         if question == "stop":
             self._stopped.set()
-            return {"pid": os.getpid(), "stopping": True}
+            return answer | {"stopping": True}
+        if question == "let go":
+            return answer | {"released": await self._let_go()}
+        if question == "watch":
+            return answer | {"trouble": await self._watch(str(said.get("config") or ""))}
+        return answer | await self._facts()
+
+    async def _let_go(self) -> bool:
+        """Release the watchdog's lock; a process that is there for nothing else ends."""
+        if self._lives_on:
+            self._stopped.set()
+            return True
+        return await self.watching.let_go()
+
+    async def _watch(self, config: str) -> str:
+        """Have the watches looked after, by this process or another; says why that cannot be, or nothing."""
+        from ..watchdog.ensure import ensure_running
+
+        file = Path(config) if config else None
+        return await ensure_running(Path(self._place.state), file, begin=self.watching.begin)
+
+    async def _facts(self) -> dict[str, Any]:
         return {
-            "pid": os.getpid(),
             "version": __version__,
             "began": self._began,
             "served": self._served,
             "idle_s": self._idle_s,
-            "log": self._place.log,
+            "lives_on": self._lives_on,
+            "log": str(self._log),
+            "memory": resident(),
+            "watching": self.watching.is_on,
+            "watch_config": str(self.watching.config or ""),
+            "clients": [visit.fields() for visit in self._visits],
+            "needs": await self._needs(),
             **self._houses.facts(),
         }
 
     # The end
 
+    async def _needs(self) -> list[str]:
+        """What needs this process though no client may be there, as sentences."""
+        return [*await self.watching.needs(), *await self._houses.needs()]
+
     async def _look_whether_needed(self) -> None:
         while True:
             await asyncio.sleep(min(LOOK_EVERY_S, self._idle_s / 4))
-            if not self._is_in_place():
+            if self._server and not self._is_in_place():
                 log.info("the socket was taken away")
                 self._stopped.set()
-            if self._lines or await self._houses.is_busy():
+            if self._lives_on or self._lines or await self._is_needed():
                 self._idle_since = time.monotonic()
             elif time.monotonic() - self._idle_since > self._idle_s:
                 log.info("nothing to do")
                 self._stopped.set()
+
+    async def _is_needed(self) -> bool:
+        try:
+            return bool(await self._needs())
+        # Whatever cannot be learned must not end what may be needed, nor keep us from looking again.
+        except Exception:
+            log.exception("unable to learn whether this process is needed")
+            return True
+
+    async def _look_after_watches(self) -> None:
+        while True:
+            await asyncio.sleep(TAKE_UP_EVERY_S)
+            try:
+                await self.watching.take_up()
+            except (SandboxError, OSError) as problem:
+                log.warning("%s", problem)
 
     def _is_in_place(self) -> bool:
         """Whether the socket that fronts find is this hub's."""
@@ -156,17 +292,26 @@ class Hub:
             os.unlink(self._place.socket)
 
 
-def begin_log(place: Place) -> None:
-    """A file of the owner's, which does not grow for ever; what is printed goes there, too."""
-    from pathlib import Path
-
+def begin_log(file: Path) -> None:
+    """A file of the owner's, which does not grow for ever. Raises OSError."""
     from ..watchdog.log import OURS, OwnLog
 
-    handler = OwnLog(Path(place.log))
-    logging.root.addHandler(handler)
+    logging.root.addHandler(OwnLog(file))
     logging.root.setLevel(logging.WARNING)
     logging.getLogger(OURS).setLevel(logging.WARNING)
-    log.setLevel(logging.INFO)
+    for part in TOLD:
+        logging.getLogger(f"{OURS}.{part}").setLevel(logging.INFO)
+
+
+def resident() -> int:
+    """The bytes of memory that this process has; where that is not told, the most that it ever had."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def load_everything() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -17,12 +18,17 @@ LEAST_ROOM = 1000
 
 # The program whose call is answered now.
 calling: ContextVar[Client] = ContextVar("calling", default=STRANGER)
+# Told how the client calls itself, for who shows who is connected.
+introduced: ContextVar[Callable[[str], None] | None] = ContextVar("introduced", default=None)
 
 
 def client_of(context: Context[None, Any] | None) -> Client:
     """By the name that it gave when it connected or, from 2026-07-28 on, that comes with the call."""
     params = context.session.client_params if context else None
-    return client_named(params.client_info.name if params else "")
+    name = params.client_info.name if params else ""
+    if heard := introduced.get():
+        heard(name)
+    return client_named(name)
 
 
 def room() -> int:

@@ -19,7 +19,7 @@ async def start_watchdog(app: App) -> str:
     """See to it that it runs; says why it does not, or nothing."""
     from ..watchdog.ensure import ensure_running
 
-    return await ensure_running(paths.state_folder(), app.background.config_file)
+    return await ensure_running(paths.state_folder(), app.background.config_file, begin=app.begin_watching)
 
 
 async def revive(app: App) -> None:

@@ -39,6 +39,11 @@ class Transfers:
         self._guardians: set[Guardian] = set()
         self._starting: set[asyncio.Future[Turn]] = set()
 
+    @property
+    def running(self) -> Sequence[str]:
+        """The ids of those that this process runs itself."""
+        return [*self._turns]
+
     async def begin(self, order: Order, runner: Runner, *, wait_s: float) -> Transfer:
         """Start at once in this process, and give the row as it is when it is over or `wait_s` have gone by."""
         starting = asyncio.ensure_future(self._start(order, runner))

@@ -133,6 +133,10 @@ class Rounds:
                 log.exception("a round failed; the next begins in %g s", pause)
                 await asyncio.sleep(pause)
 
+    def let_go(self) -> None:
+        """Release the lock; for a process that goes on without it."""
+        self._lock.release()
+
     async def _under_one_configuration(self) -> None:
         """Rounds until the configuration changes, with what it has configured open."""
         # Makes the database where there is none: that is no change of the configuration.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from ..core.errors import SandboxError
@@ -17,15 +17,23 @@ from .log import LOG_FILE
 LONGEST_S = 3.0
 SERVICE_S = 1.5
 
+# Has this process do the watchdog's work, under the configuration of that file.
+Begin = Callable[["Path | None"], Awaitable[None]]
 
-async def ensure_running(state: Path, config: Path | None, environ: Mapping[str, str] = os.environ) -> str:
+
+async def ensure_running(
+    state: Path, config: Path | None, environ: Mapping[str, str] = os.environ, *, begin: Begin | None = None
+) -> str:
     """Empty where the watchdog runs or was started; else, in a sentence, why it does not. To be called after what it
-    shall look after has been written: one that is about to end for want of work looks once more."""
+    shall look after has been written: one that is about to end for want of work looks once more.
+
+    `begin`: where there is no service, this process does the work; else one that is started for it.
+    """
     deadline = time.monotonic() + LONGEST_S
     try:
         if is_running(state):
             return ""
-        is_born = await _start(state, config, environ)
+        is_born = await _start(state, config, environ, begin)
         return await _wait(state, is_born, deadline)
     except (SandboxError, OSError) as problem:
         return f"The watchdog could not be started: {problem}"
@@ -36,9 +44,9 @@ def is_running(state: Path) -> bool:
     return holder(state / LOCK_FILE) is not None
 
 
-async def _start(state: Path, config: Path | None, environ: Mapping[str, str]) -> bool:
-    """By its service where there is one that starts, else as a process of nobody's, which has the lock from then on;
-    returns whether it does. Raises SandboxError, OSError."""
+async def _start(state: Path, config: Path | None, environ: Mapping[str, str], begin: Begin | None) -> bool:
+    """By its service where there is one that starts, else here or as a process of nobody's, which has the lock from
+    then on; returns whether it does. Raises SandboxError, OSError."""
     from .detached import Detached
     from .program import make_program
     from .service import service_for
@@ -52,7 +60,7 @@ async def _start(state: Path, config: Path | None, environ: Mapping[str, str]) -
         except (SandboxError, asyncio.TimeoutError):
             # Somebody must look after the watches; should the service start after all, the lock lets one in.
             pass
-    await Detached(program).start()
+    await (begin(config) if begin else Detached(program).start())
     return True
 
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..config.paths import HOME
+from ..config.paths import HOME, NO_HUB
 from ..tasks.process import module_words
 
 # Whatever else is set may be a secret, or of a session that will be gone.
 LOGIN = ("HOME", "PATH", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 SESSION = ("SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY")
-OWN = ("PYTHONPATH", HOME)
+OWN = ("PYTHONPATH", HOME, NO_HUB)
 KEPT = frozenset((*LOGIN, *SESSION, *OWN))
 KEPT_PREFIX = "XDG_"
 
@@ -48,7 +48,7 @@ def needed(environ: Mapping[str, str]) -> dict[str, str]:
 
 def fixed(program: Program) -> dict[str, str]:
     """Of them those that a service must be told: it would not find the proxies and hooks that the user's shell does."""
-    own = {name: program.environ[name] for name in ("PATH", "PYTHONPATH") if program.environ.get(name)}
+    own = {name: program.environ[name] for name in ("PATH", "PYTHONPATH", NO_HUB) if program.environ.get(name)}
     return own | ({HOME: program.home} if program.home else {})
 
 

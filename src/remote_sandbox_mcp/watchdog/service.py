@@ -21,6 +21,7 @@ from ..tasks.locks import Holder, holder
 from . import detached, launchd, systemd
 from .daemon import LOCK_FILE
 from .kinds import Facts, Kind, Service, which
+from .log import LOG_FILE
 from .program import Program, is_passing, make_program
 
 # A daemon ends within two seconds of being told to.
@@ -46,6 +47,9 @@ class WatchdogStatus:
     database: Path
     active: int
     lingering: bool | None
+    log_file: Path
+    # The process that looks after the watches also serves clients.
+    in_hub: bool | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -67,6 +71,8 @@ async def install(state: Path, config: Path | None = None, *, start_now: bool = 
     """Have the watchdog run from now on, in the way of this system. Raises SandboxError."""
     program = make_program(state, config)
     service = service_for(program)
+    # A service that would start itself anew would never come to answer.
+    start_now = start_now and (await service.facts()).pid != os.getpid()
     if start_now:
         # One that was started before without a service would keep the lock.
         await end_other(state, (await service.facts()).pid if service.is_installed() else 0)
@@ -91,12 +97,17 @@ async def status(state: Path) -> WatchdogStatus:
 
 
 async def end_other(state: Path, spared: int) -> None:
-    """End the daemon that holds the lock, unless it is the one spared. Raises SandboxError where it stays."""
+    """Have the process that holds the lock release it, unless it is the one spared: a daemon ends, a hub goes on
+    without it. Raises SandboxError where neither happens."""
+    from ..hub.asking import let_go_of_watchdog
+
     found = holder(state / LOCK_FILE)
     if found is None or not found.is_alive() or found.pid == spared:
         return
-    with suppress(ProcessLookupError):
-        os.kill(found.pid, signal.SIGTERM)
+    # In a thread: the hub may be this very process.
+    if not await asyncio.to_thread(let_go_of_watchdog, found.pid):
+        with suppress(ProcessLookupError):
+            os.kill(found.pid, signal.SIGTERM)
     if not await until(lambda: not (found.is_alive() and holder(state / LOCK_FILE)), ENDING_S):
         raise SandboxError(f"the watchdog that runs as process {found.pid} does not end; run: kill -9 {found.pid}")
 
@@ -113,8 +124,9 @@ async def until(condition: Callable[[], bool], seconds: float) -> bool:
 
 async def _status(service: Service, state: Path) -> WatchdogStatus:
     found, facts, installed = holder(state / LOCK_FILE), await service.facts(), service.is_installed()
-    beat, active, trouble = await asyncio.to_thread(_from_database, state)
+    beat, active, trouble = await asyncio.to_thread(from_database, state)
     told = notes(installed, facts, found, beat, active, time.time())
+    hub_log = await asyncio.to_thread(_log_of_hub, found.pid) if found and found.pid else ""
     return WatchdogStatus(
         kind=service.kind,
         installed=installed,
@@ -124,6 +136,8 @@ async def _status(service: Service, state: Path) -> WatchdogStatus:
         database=state / STATE_FILE,
         active=active,
         lingering=facts.lingering,
+        log_file=Path(hub_log) if hub_log else state / LOG_FILE,
+        in_hub=True if hub_log else None,
         notes=(*told, *filter(None, [trouble])),
     )
 
@@ -146,7 +160,21 @@ def notes(
     return told
 
 
-def _from_database(state: Path) -> tuple[float | None, int, str]:
+def _log_of_hub(pid: int) -> str:
+    """Where a process logs that is a hub; nothing where it is none."""
+    from ..hub.asking import ask_hub, hub_of
+    from ..hub.place import NoHub
+
+    place = hub_of(pid)
+    if place is None:
+        return ""
+    try:
+        return str(ask_hub(place, "status").get("log") or place.log)
+    except (OSError, NoHub, ValueError):
+        return place.log
+
+
+def from_database(state: Path) -> tuple[float | None, int, str]:
     """The last heartbeat, how many watches are active, and why these are unknown."""
     if not (state / STATE_FILE).exists():
         return None, 0, ""

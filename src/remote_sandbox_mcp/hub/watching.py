@@ -1,0 +1,106 @@
+"""The watchdog inside the hub: it holds the lock, and goes round, while something is watched."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..tasks.locks import Lock, holder
+from ..watchdog.daemon import ENDING_S, LOCK_FILE, AlreadyWatched, Pace, take_lock
+
+# The first front waits for the hub, and it needs none of the rest.
+if TYPE_CHECKING:
+    from ..watchdog.daemon import Rounds
+
+log = logging.getLogger(__name__)
+
+# Where nothing is watched any more, the lock is released after so long; the hub's own idle time begins then.
+RELEASE_S = 5.0
+
+
+class Watching:
+    """Whoever holds the watchdog's lock does its work: this process, or one that was started for nothing else."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._work: set[asyncio.Future[None]] = set()
+        # Whether anything was to be looked after, and the configuration file of the last who said so.
+        self._is_wanted = False
+        self.config: Path | None = None
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self._work)
+
+    async def begin(self, config: Path | None) -> None:
+        """Look after what is watched, unless another process does. Raises SandboxError."""
+        self._is_wanted, self.config = True, config
+        # To its end, even if the caller goes away: a lock that is held by an idle process would keep all others out.
+        await asyncio.shield(asyncio.ensure_future(self._begin(config)))
+
+    async def _begin(self, config: Path | None) -> None:
+        try:
+            # Not told by our own task: one that is about to end has released the lock before it has ended.
+            lock = await asyncio.to_thread(take_lock, self._state)
+        except AlreadyWatched:
+            return
+        self.go_round(lock, config, until_idle=True)
+
+    def go_round(self, lock: Lock, config: Path | None, *, until_idle: bool) -> None:
+        """Do the work for which the lock is held, until nothing is left to do or let_go."""
+        self._is_wanted, self.config = True, config
+        # In a context of its own: it is no part of the call that has asked for it.
+        task = contextvars.Context().run(asyncio.ensure_future, self._run(lock, config, until_idle))
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    async def _run(self, lock: Lock, config: Path | None, until_idle: bool) -> None:
+        from ..watchdog.pulse import Pulse
+        from ..watchdog.work import make_rounds
+
+        pulse, rounds = Pulse(self._state), None
+        log.info("watching over %s", self._state)
+        try:
+            rounds = make_rounds(lock, config, pulse, until_idle=until_idle, pace=Pace(idle_s=RELEASE_S))
+            await rounds.run()
+        finally:
+            self._end(lock, rounds)
+            await asyncio.to_thread(pulse.close)
+
+    def _end(self, lock: Lock, rounds: Rounds | None) -> None:
+        lock.release()
+        if rounds:
+            rounds.let_go()
+        log.info("watching no more: %s", (rounds.why_ended if rounds else "") or "told to end")
+
+    async def let_go(self) -> bool:
+        """Release the lock, so that another process can take it; False where the work does not end in time."""
+        self._is_wanted = False
+        for task in (work := set(self._work)):
+            task.cancel()
+        return not work or not (await asyncio.wait(work, timeout=ENDING_S))[1]
+
+    async def take_up(self) -> None:
+        """Go on with what a process that has ended was looking after. Raises SandboxError."""
+        if self._is_wanted and not self._work and await asyncio.to_thread(self._is_left):
+            log.info("nobody looks after the active watches any more")
+            await self.begin(self.config)
+
+    def _is_left(self) -> bool:
+        return holder(self._state / LOCK_FILE) is None and self.active() > 0
+
+    def active(self) -> int:
+        """How many watches there are to look after."""
+        from ..watchdog.service import from_database
+
+        return from_database(self._state)[1]
+
+    async def needs(self) -> list[str]:
+        """What needs this process, as sentences."""
+        if not self._work:
+            return []
+        active = await asyncio.to_thread(self.active)
+        return [f"it looks after {active} watched job{'' if active == 1 else 's'}"]
