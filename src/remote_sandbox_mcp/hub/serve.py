@@ -35,6 +35,8 @@ LONGEST_LINE = 256 << 20
 FAREWELL_S = 1.5
 # How often it looks whether a process has ended that looked after watches, or whose place it waits for.
 TAKE_UP_EVERY_S, TAKE_PLACE_EVERY_S = 20.0, 3.0
+# When it begins to load what it may need later, and the pause between two modules.
+LOAD_AFTER_S, LOAD_PAUSE_S = 1.0, 0.005
 # What is told in full; of all else the troubles.
 TOLD = ("hub", "watchdog", "jobs")
 
@@ -109,7 +111,7 @@ class Hub:
         log.info("hub %s began as process %d", __version__, os.getpid())
         if listener:
             await self._open(lock, listener)
-        chores = [self._look_whether_needed(), self._look_after_watches(), asyncio.to_thread(load_everything)]
+        chores = [self._look_whether_needed(), self._look_after_watches(), load_everything()]
         chores += [] if listener else [self._wait_for_place()]
         tasks = [asyncio.ensure_future(chore) for chore in chores]
         await self._stopped.wait()
@@ -314,16 +316,24 @@ def resident() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def load_everything() -> None:
-    """All modules that a call may need: nothing is loaded in the middle of one, and a cache may be cleaned under us."""
+async def load_everything() -> None:
+    """All modules that a call may need: nothing is loaded in the middle of one, and a cache may be cleaned under us.
+
+    One after another, on the loop: of two threads that import modules at once, one may fail because each holds what
+    the other waits for. The first client is served before that.
+    """
     import importlib
     import pkgutil
 
     import remote_sandbox_mcp
 
+    await asyncio.sleep(LOAD_AFTER_S)
     skipped = ("__main__", ".far", ".testing", ".cli")
-    for found in pkgutil.walk_packages(remote_sandbox_mcp.__path__, "remote_sandbox_mcp."):
-        if not any(part in found.name for part in skipped):
-            importlib.import_module(found.name)
-    gc.freeze()
-    gc.enable()
+    try:
+        for found in pkgutil.walk_packages(remote_sandbox_mcp.__path__, "remote_sandbox_mcp."):
+            if not any(part in found.name for part in skipped):
+                importlib.import_module(found.name)
+                await asyncio.sleep(LOAD_PAUSE_S)
+    finally:
+        gc.freeze()
+        gc.enable()
