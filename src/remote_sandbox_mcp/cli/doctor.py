@@ -87,11 +87,30 @@ async def _report_json(practice: Practice) -> list[Checkup]:
             "config_file": str(practice.config_file),
             "config_file_read": bool(practice.configuration.file),
             "state_folder": str(practice.state_folder),
+            "hub": await asyncio.to_thread(_hub_fields),
             "problems": list(practice.configuration.problems),
             "sandboxes": [_fields(checkup) for checkup in checkups],
         }
     )
     return checkups
+
+
+def _hub() -> str:
+    """The process that serves clients, in a line."""
+    from .figures import count
+    from .hub import all_facts
+
+    hubs = all_facts()
+    told = [f"process {it['pid']} serves {count(len(it.get('clients', ())), 'client')}" for it in hubs if it["answers"]]
+    told += [f"process {it['pid']} does not answer; to end it: kill -9 {it['pid']}" for it in hubs if not it["answers"]]
+    return ", ".join(told) or "does not run; the next client starts it"
+
+
+def _hub_fields() -> dict[str, Any]:
+    from .hub import all_facts
+
+    hubs = all_facts()
+    return {"running": bool(hubs)} | ({"pid": hubs[0]["pid"], "answers": hubs[0]["answers"]} if hubs else {})
 
 
 def _fields(checkup: Checkup) -> dict[str, Any]:
@@ -107,7 +126,8 @@ async def _report(practice: Practice, chosen: bool) -> list[Checkup]:
     page = Page()
     configuration = practice.configuration
     file = shown_file(practice.config_file, is_read=bool(configuration.file))
-    page.rows([("config file", file), ("state folder", str(practice.state_folder))], indent=0)
+    hub = await asyncio.to_thread(_hub)
+    page.rows([("config file", file), ("state folder", str(practice.state_folder)), ("hub", hub)], indent=0)
     page.problems(configuration.problems)
     if not configuration.machines:
         page.print(styled((UNUSABLE, "red bold") if configuration.refusal else (NOTHING, "yellow")))

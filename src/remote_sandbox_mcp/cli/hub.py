@@ -1,0 +1,300 @@
+"""`hub`: the process that serves all MCP clients of this user: how it stands, ending it, its log."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .parsing import add_json
+from .verb import complain, say
+
+if TYPE_CHECKING:
+    from ..hub.place import Place
+
+# The exit code of `status` and `log` where there is none, and of what could not be done.
+NOT_RUNNING = FAILED = 1
+# A hub ends within two seconds of being told to; its clients start another at once.
+ENDING_S, BACK_S = 8.0, 10.0
+LOGGED, FOLLOW_S = 50, 0.3
+# Of a log, no more than its end is read.
+LOG_TAIL = 1 << 20
+AGAIN = "The watchdog's service starts it again; to end it for good: remote-sandbox-mcp watchdog remove"
+NONE = "No hub runs. The next client starts one."
+
+
+def add_arguments(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "hub",
+        help="the process that serves all clients",
+        description="All MCP clients of a user are served by one process, the hub, which the first of them starts. It "
+        "ends when it has had nothing to do for ten minutes. Without an action, this tells how it stands.",
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    status = actions.add_parser("status", help="how it stands; exit code 1 where it does not run")
+    stop = actions.add_parser("stop", help="end it; clients that are connected start another")
+    stop.add_argument("--all", action="store_true", help="also those of other versions and environments")
+    restart = actions.add_parser("restart", help="end it and have another take its place")
+    log = actions.add_parser("log", help="print the end of its log")
+    log.add_argument("-n", "--lines", type=int, default=LOGGED, metavar="N", help=f"how many lines (default: {LOGGED})")
+    log.add_argument("-f", "--follow", action="store_true", help="go on as the log grows, until Ctrl-C")
+    add_json(parser, status, stop, restart)
+
+
+async def run(options: argparse.Namespace) -> int:
+    actions = {"status": _status, "stop": _stop, "restart": _restart, "log": _log}
+    return await actions[options.action or "status"](options)
+
+
+# How it stands
+
+
+async def _status(options: argparse.Namespace) -> int:
+    hubs = await asyncio.to_thread(all_facts)
+    if options.json:
+        from .render import print_json
+
+        own = next((each for each in hubs if each["own"]), {"running": False})
+        print_json(own | {"others": [each for each in hubs if not each["own"]]})
+    else:
+        _show(hubs)
+    return 0 if hubs else NOT_RUNNING
+
+
+def all_facts() -> list[dict[str, Any]]:
+    """Every hub of this state folder that runs; the one that a client started from here would use comes first."""
+    from ..hub.asking import hubs
+
+    return [facts for place in hubs() if (facts := facts_of(place))]
+
+
+def facts_of(place: Place) -> dict[str, Any] | None:
+    """What a hub says of itself, or that it does not answer; None where it does not run."""
+    from ..hub.asking import ask_hub, process_of
+    from ..hub.place import NoHub, Place
+
+    found = process_of(place)
+    if found is None:
+        return None
+    own = {"running": True, "own": place.name == Place(os.environ).name, "socket": place.socket, "pid": found.pid}
+    try:
+        return own | {"answers": True} | ask_hub(place, "status")
+    except (OSError, NoHub, ValueError) as problem:
+        return own | {"answers": False, "problem": getattr(problem, "strerror", None) or str(problem), "log": place.log}
+
+
+def _show(hubs: Sequence[dict[str, Any]]) -> None:
+    from .render import Page, styled
+
+    page = Page()
+    if not hubs:
+        page.print(_nothing_runs())
+    for number, facts in enumerate(hubs):
+        if number:
+            page.print("")
+        page.rows(((styled((name, "dim")), text) for name, text in _rows(facts)), indent=0)
+
+
+def _nothing_runs() -> str:
+    from ..config.paths import NO_HUB
+
+    unused = f"No hub runs, and none is started from here: {NO_HUB} is set."
+    return unused if os.environ.get(NO_HUB) else NONE
+
+
+def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    from .figures import ago, size
+
+    name = "hub" if facts["own"] else "another hub"
+    if not facts["answers"]:
+        yield name, f"process {facts['pid']} does not answer ({facts['problem']}); to end it: kill -9 {facts['pid']}"
+        yield "log", str(facts["log"])
+        return
+    since = f"for {ago(time.time() - facts['began'])}"
+    yield name, f"runs as process {facts['pid']}, {since}, version {facts['version']}"
+    if facts.get("memory"):
+        yield "memory", size(facts["memory"])
+    yield from _sessions(facts)
+    yield "connected", ", ".join(facts.get("connected", ())) or "no machine"
+    yield from _needed(facts)
+    yield "socket", str(facts["socket"])
+    yield "log", str(facts["log"])
+
+
+def _sessions(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    from .figures import ago, one_line
+
+    clients = facts.get("clients", ())
+    if not clients:
+        yield "sessions", "none"
+    for number, client in enumerate(clients):
+        name = one_line(client["client"]) or "a client that has asked for nothing yet"
+        since = ago(time.time() - client["since"])
+        yield "" if number else "sessions", f"{name} in {one_line(client['folder'])}, for {since}"
+
+
+def _needed(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What keeps it alive, and how long it stays without that."""
+    from .figures import ago
+
+    needs = [*facts.get("needs", ()), *(["it is the watchdog's service"] if facts.get("lives_on") else [])]
+    for number, need in enumerate(needs):
+        yield "" if number else "stays because", need
+    if not facts.get("lives_on"):
+        yield "ends", f"after {ago(facts['idle_s'])} without {'that and ' if needs else ''}clients"
+
+
+# Its end
+
+
+async def _stop(options: argparse.Namespace) -> int:
+    found = await asyncio.to_thread(all_facts)
+    hubs = found if options.all else [facts for facts in found if facts["own"]]
+    ended = [await _end(facts, options.json) for facts in hubs]
+    left = len(found) - len(hubs)
+    if options.json:
+        from .render import print_json
+
+        print_json({"ended": [facts["pid"] for facts, ok in zip(hubs, ended, strict=True) if ok], "others": left})
+    elif not hubs:
+        say(NONE if not left else f"No hub for this environment runs, but {left} other: hub stop --all ends all.")
+    return 0 if all(ended) and (hubs or not left) else FAILED
+
+
+async def _end(facts: dict[str, Any], quiet: bool) -> bool:
+    """End one, telling first what ends with it; returns whether it has ended."""
+    if not quiet:
+        say(*_consequences(facts))
+    try:
+        await asyncio.to_thread(_tell_to_stop, facts)
+    except OSError as problem:
+        complain(f"unable to end the hub, process {facts['pid']}: {problem.strerror or problem}")
+        return False
+    if not await _gone(facts):
+        complain(f"the hub, process {facts['pid']}, does not end; run: kill -9 {facts['pid']}")
+        return False
+    if not quiet:
+        say(f"The hub, process {facts['pid']}, has ended.")
+    return True
+
+
+def _consequences(facts: dict[str, Any]) -> list[str]:
+    lines = [f"Ends with it, or waits for the next hub: {need}." for need in facts.get("needs", ())]
+    if clients := facts.get("clients"):
+        is_one = len(clients) == 1
+        lines.append(f"{len(clients)} client{' is' if is_one else 's are'} connected, and will start another at once.")
+    return [*lines, *([AGAIN] if facts.get("lives_on") else [])]
+
+
+def _tell_to_stop(facts: dict[str, Any]) -> None:
+    """Ask it or, where it does not answer, signal it. Raises OSError."""
+    import signal
+
+    from ..hub.asking import ask_hub
+    from ..hub.place import NoHub, Place
+
+    place = Place(os.environ, Path(facts["socket"]).stem)
+    try:
+        ask_hub(place, "stop")
+    except (OSError, NoHub, ValueError):
+        os.kill(facts["pid"], signal.SIGTERM)
+
+
+async def _gone(facts: dict[str, Any]) -> bool:
+    from ..tasks.process import started
+    from ..watchdog.service import until
+
+    # Another process may get its number, but not within seconds.
+    return await until(lambda: not started(facts["pid"]), ENDING_S)
+
+
+async def _restart(options: argparse.Namespace) -> int:
+    found = [facts for facts in await asyncio.to_thread(all_facts) if facts["own"]]
+    if not found:
+        say(NONE)
+        return NOT_RUNNING
+    if not await _end(found[0], options.json):
+        return FAILED
+    facts = await asyncio.to_thread(_start_again, found[0])
+    if options.json:
+        from .render import print_json
+
+        print_json(facts)
+    elif facts["pid"]:
+        say(f"Another runs as process {facts['pid']}.")
+    if facts.get("trouble"):
+        complain(str(facts["trouble"]))
+    return 0 if facts["pid"] and not facts.get("trouble") else FAILED
+
+
+def _start_again(before: dict[str, Any]) -> dict[str, Any]:
+    """The hub that clients have started meanwhile, or a new one; it looks after what the one before has watched."""
+    from ..hub.asking import ask_hub
+    from ..hub.place import NoHub, Place, reach
+    from ..hub.starting import start
+
+    place = Place(os.environ)
+    question = ("watch", {"config": before.get("watch_config", "")}) if before.get("watching") else ("alive", {})
+    try:
+        line, _ = reach(place, start)
+        line.close()
+        return ask_hub(place, question[0], BACK_S, **question[1])
+    except (OSError, NoHub, ValueError) as problem:
+        return {"pid": 0, "trouble": f"no hub could be started: {problem}"}
+
+
+# Its log
+
+
+async def _log(options: argparse.Namespace) -> int:
+    from ..hub.place import Place
+
+    found = await asyncio.to_thread(all_facts)
+    file = Path(found[0]["log"] if found else Place(os.environ).log)
+    try:
+        position = _print_end(file, max(0, options.lines))
+    except OSError as error:
+        complain(f"unable to read {file}: {error.strerror}")
+        return NOT_RUNNING
+    while options.follow:
+        await asyncio.sleep(FOLLOW_S)
+        position = _print_new(file, *position)
+    return 0
+
+
+def _print_end(file: Path, lines: int) -> tuple[int, int]:
+    """Print its last lines; returns which file that was, and how far it was read. Raises OSError."""
+    with file.open("rb") as opened:
+        found = os.fstat(opened.fileno())
+        opened.seek(max(0, found.st_size - LOG_TAIL))
+        data = opened.read()
+        _print(b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b"")
+        return found.st_ino, opened.tell()
+
+
+def _print_new(file: Path, inode: int, read: int) -> tuple[int, int]:
+    """What has come since; of a file that has taken its place, all."""
+    try:
+        with file.open("rb") as opened:
+            found = os.fstat(opened.fileno())
+            is_same = found.st_ino == inode and found.st_size >= read
+            opened.seek(read if is_same else 0)
+            _print(opened.read(LOG_TAIL))
+            return found.st_ino, opened.tell()
+    except OSError:
+        # It is being replaced.
+        return inode, read
+
+
+def _print(data: bytes) -> None:
+    from ..core.output import harmless
+    from .render import write
+
+    if data:
+        write(harmless(data))
+        sys.stdout.flush()
