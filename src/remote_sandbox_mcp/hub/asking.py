@@ -12,7 +12,7 @@ from .hello import ask, read
 from .place import NoHub, Place
 
 # A hub answers in milliseconds, unless it is held up.
-ANSWER_S = 5.0
+ANSWER_S = 3.0
 LONGEST_ANSWER = 1 << 20
 
 

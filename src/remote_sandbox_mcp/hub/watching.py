@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Where nothing is watched any more, the lock is released after so long; the hub's own idle time begins then.
-RELEASE_S = 5.0
+RELEASE_S = 3.0
 
 
 class Watching:

@@ -1,0 +1,189 @@
+"""Watched jobs are looked after by the hub, by a service that is the hub, or by a daemon: by who holds the lock."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.core.watch import Status, Watch
+from remote_sandbox_mcp.hub.watching import Watching
+from remote_sandbox_mcp.store.database import STATE_FILE, Database
+from remote_sandbox_mcp.store.watches import Watches
+from remote_sandbox_mcp.tasks.locks import holder
+from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE, take_lock
+from remote_sandbox_mcp.watchdog.service import until
+from tests.hub.desk import Desk, desk_in
+from tests.support.server import entry
+from tests.support.sshd import Sshd, wait_until
+
+WAITING = "while ! [ -e go ]; do sleep 0.05; done; exit 3"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with desk_in(tmp_path) as desk:
+        yield desk
+
+
+@pytest.fixture
+def watches(desk: Desk) -> Iterator[Watches]:
+    database = Database(desk.state / STATE_FILE)
+    yield Watches(database)
+    database.close()
+
+
+# In the hub that a client has started
+
+
+def test_the_hub_looks_after_a_job_as_long_as_it_runs_and_then_ends(desk: Desk, watches: Watches, sshd: Sshd) -> None:
+    with desk.client(entry(sshd)) as client:
+        client.initialize()
+        job = client.call("exec_bash_background", command=WAITING, session_name="w", interval_s=1)
+        assert not job.get("isError"), job
+        hub = desk.hub
+        # There is no second daemon.
+        assert desk.watchdog == hub
+        assert desk.status()["needs"] == ["it looks after 1 watched job"]
+        client.leave(None)
+    gone = time.time()
+    # One that is idle ends here after a second.
+    wait_until(lambda: (beat := watches.last_beat()) and beat.at > gone + 2.5, what="it to go on without a client")
+    assert (desk.hub, desk.watchdog) == (hub, hub)
+    watch = watches.get(job["structuredContent"]["watch_id"])
+    assert watch
+    (sshd.home / "go").touch()
+    wait_until(lambda: (now := watches.get(watch.id)) and now.status is Status.COMPLETED, what="its end to be seen")
+    desk.until_gone(hub)
+    told = (desk.state / "hub/hub.log").read_text()
+    assert "watching over" in told
+    assert "watching no more: nothing to look after" in told
+    assert not (desk.state / "watchdog.log").exists()
+
+
+def test_removing_the_watchdog_leaves_the_hub_to_its_clients(desk: Desk, sshd: Sshd) -> None:
+    with desk.client(entry(sshd)) as client:
+        client.initialize()
+        job = client.call("exec_bash_background", command=WAITING, session_name="r", interval_s=1)
+        assert not job.get("isError"), job
+        hub = desk.hub
+        code, said, _ = desk("watchdog", "status")
+        assert (code, said.splitlines()[0].split()) == (
+            0,
+            ["watchdog", "runs", "in", "the", "hub", "as", "process", str(hub)],
+        )
+        assert desk("watchdog", "remove")[0] == 0
+        assert (desk.watchdog, desk.hub) == (0, hub)
+        assert not client.call("list_sandboxes").get("isError")
+        # The next job that is to be watched brings it back.
+        client.call("exec_bash_background", command="true", session_name="s", interval_s=1)
+        assert desk.watchdog == hub
+
+
+def test_a_restarted_hub_goes_on_with_what_was_watched(desk: Desk, sshd: Sshd) -> None:
+    with desk.client(entry(sshd)) as client:
+        client.initialize()
+        client.call("exec_bash_background", command=WAITING, session_name="again", interval_s=1)
+        first = desk.hub
+        client.leave(None)
+    code, said, complained = desk("hub", "restart")
+    assert (code, complained) == (0, "")
+    assert "looks after 1 watched job" in said
+    assert desk.watchdog == desk.hub != first
+
+
+# The service
+
+
+def test_the_service_is_the_hub_and_does_not_end_when_idle(desk: Desk) -> None:
+    service = desk.start("watchdog", "run")
+    wait_until(lambda: desk.hub == desk.watchdog == service.pid, what="it to be both")
+    with desk.client() as client:
+        client.initialize()
+        assert not client.call("list_sandboxes").get("isError")
+        told = desk.status()
+        assert (told["pid"], len(told["clients"]), told["lives_on"]) == (service.pid, 1, True)
+        client.leave(None)
+    begun = time.monotonic()
+    wait_until(lambda: time.monotonic() > begun + 2, what="two idle seconds")
+    assert desk("hub", "status")[0] == 0
+    service.send_signal(signal.SIGTERM)
+    assert (*service.communicate(timeout=10), service.returncode) == (b"", b"", 0)
+    assert (desk.hub, desk.watchdog) == (0, 0)
+
+
+def test_a_service_beside_a_hub_leaves_it_its_clients_until_it_ends(desk: Desk) -> None:
+    with desk.client() as client:
+        client.initialize()
+        assert not client.call("list_sandboxes").get("isError")
+        hub = desk.hub
+        service = desk.start("watchdog", "run")
+        wait_until(lambda: desk.watchdog == service.pid, what="it to watch")
+        assert not client.call("list_sandboxes").get("isError")
+        assert desk.hub == hub
+        client.leave(None)
+    wait_until(lambda: desk.hub == service.pid, what="it to take the hub's place", seconds=20)
+
+
+def test_without_a_hub_the_daemon_is_nothing_else(desk: Desk) -> None:
+    daemon = desk.start("watchdog", "run", REMOTE_SANDBOX_NO_HUB="1")
+    wait_until(lambda: desk.watchdog == daemon.pid, what="it to watch")
+    wait_until(lambda: (desk.state / STATE_FILE).exists(), what="its first round")
+    assert not (desk.state / "hub").exists()
+    # A hub that comes later leaves it its work.
+    with desk.client() as client:
+        client.initialize()
+        assert not client.call("list_sandboxes").get("isError")
+        assert (desk.watchdog, desk.status()["watching"]) == (daemon.pid, False)
+
+
+# The lock
+
+
+@pytest.fixture
+def state(clean_environment: Path) -> Path:
+    folder = clean_environment / "remote-sandbox-mcp"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+async def test_of_two_one_watches_and_the_other_takes_up_what_it_leaves(state: Path) -> None:
+    first, second = Watching(state), Watching(state)
+    await first.begin(None)
+    await second.begin(None)
+    assert (first.is_on, second.is_on) == (True, False)
+    await second.take_up()
+    assert not second.is_on
+    assert await first.let_go()
+    await second.take_up()
+    # Nothing is watched.
+    assert not second.is_on
+    database = Database(state / STATE_FILE)
+    Watches(database).add(Watch(sandbox="gpu1", session="train", due=time.time() + 3600))
+    await first.take_up()
+    # It was told to let go.
+    assert not first.is_on
+    await second.take_up()
+    assert second.is_on
+    found = holder(state / LOCK_FILE)
+    assert found
+    assert found.pid == os.getpid()
+    assert await second.let_go()
+    assert holder(state / LOCK_FILE) is None
+    database.close()
+
+
+async def test_a_caller_who_goes_away_leaves_no_lock_without_work(state: Path) -> None:
+    watching = Watching(state)
+    asking = asyncio.ensure_future(watching.begin(None))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert await until(lambda: watching.is_on, 5)
+    assert await watching.let_go()
+    take_lock(state).release()
