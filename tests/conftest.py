@@ -7,10 +7,12 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.tasks.locks import holder
 from tests.support.sshd import Fleet, Sshd
 
 FOREIGN_PREFIXES = ("REMOTE_", "OPENSANDBOX_", "OPEN_SANDBOX_", "MCP_", "XDG_")
@@ -56,6 +58,18 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
     # The one that must exist already where it is named at all.
     (home / "xdg" / "runtime_dir").mkdir(parents=True, mode=0o700)
     return home
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_hub_outlives_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One that has something to look after, such as a sandbox that no test has deleted, would stay."""
+    yield
+    base = tmp_path_factory.getbasetemp()
+    for lock in (lock for depth in ("*/*", "*/*/*") for lock in base.glob(f"{depth}/hub/*.lock")):
+        found = holder(lock)
+        if found and found.is_alive():
+            with suppress(ProcessLookupError):
+                os.kill(found.pid, signal.SIGTERM)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from .config.schema import Configuration, Settings
 from .copies import Copies, no_routes, routes_between
 from .core import check
 from .core.command import RUN_ID, Command, Completed, Missing, Observation, Running, new_run_id
+from .core.disposable import DISPOSABLE_ID
 from .core.errors import (
     BadArgument,
     ConnectError,
@@ -150,8 +151,10 @@ class App:
     async def _jobs_that_end_with_us(self) -> list[str]:
         """Background jobs in configured sandboxes whose processes end with their line, as those of the local one do."""
         told = []
-        for member in self.fleet.configured:
-            sandbox = member.sandbox
+        # A disposable one speaks for itself, and lives longer for each question.
+        for name in [name for name in self.fleet.names if not DISPOSABLE_ID.match(name)]:
+            member = self.fleet.member(name)
+            sandbox = None if DISPOSABLE_ID.match(member.name) else member.sandbox
             # To ask one whose line has ended would open it.
             if sandbox is None or not sandbox.is_open or sandbox.description.capabilities.survives_disconnect:
                 continue

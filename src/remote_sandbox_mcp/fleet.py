@@ -61,8 +61,6 @@ class Fleet:
 
     def __init__(self, members: Iterable[Member], default: str = "", refusal: str = "") -> None:
         self._members = {member.name: member for member in members}
-        # Without those that come and go.
-        self.configured = tuple(self._members.values())
         # Further names of members.
         self._aliases: dict[str, str] = {}
         # Why none is meant when none is named, where one was configured that cannot be used.

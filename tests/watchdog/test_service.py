@@ -113,6 +113,8 @@ def test_a_program_whose_path_systemd_refuses_is_started_by_a_shell(path: str) -
 def test_the_unit() -> None:
     lines = systemd.render(PLAIN).splitlines()
     assert 'ExecStart="/usr/bin/python3" "-m" "remote_sandbox_mcp" "watchdog" "run"' in lines
+    # Transfers of the hub that it is go on in processes that it has started.
+    assert "KillMode=process" in lines
     for line in ("Restart=always", "RestartSec=5", "WantedBy=default.target", "UMask=0077", "WorkingDirectory=/"):
         assert line in lines
     # They would take sudo away from hooks, and the sockets of agents and proxies from ssh.

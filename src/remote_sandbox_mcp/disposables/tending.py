@@ -228,5 +228,9 @@ class Tending:
         async with self._round:
             living = await self._living()
             fates = await asyncio.to_thread(self._known.fates, living)
-            over = [kept for kept in living if fates[kept.id] is Fate.SWEEP]
+            over = [kept for kept in living if fates[kept.id] is Fate.SWEEP and not self._is_tended_here(kept)]
             await asyncio.gather(*(self._attempt(kept, Fate.SWEEP) for kept in over))
+
+    def _is_tended_here(self, kept: Kept) -> bool:
+        """Whether it is in use in this very process, which may renew it yet; what was left half ended is not."""
+        return kept.owner == self._known.me and kept.disposable.status != ENDING
