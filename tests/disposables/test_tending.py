@@ -359,3 +359,13 @@ async def test_the_watchdog_ends_what_has_expired_and_takes_over_nothing(house: 
     await watchdog.disposables.sweep()
     assert house.provider.deleted == [over]
     assert (watchdog.row(left).owner.birth, list(watchdog.fleet.names)) == ("dead", ["gpu1"])
+
+
+async def test_the_watchdog_leaves_alone_what_its_own_process_tends(house: House, build: Build) -> None:
+    """In the hub, who uses a sandbox and who sweeps are one process; the user may be about to renew it."""
+    made = await house.disposables.create(SandboxOrder(timeout_s=100))
+    house.pass_time(103)
+    watchdog = build(embedded=house.provider)
+    await watchdog.disposables.sweep()
+    assert house.provider.deleted == []
+    assert not house.row(made.id).ended
