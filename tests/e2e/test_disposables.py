@@ -22,7 +22,7 @@ async def make(server: Server, **given: object) -> str:
 
 
 async def test_what_ran_ends_with_its_server_and_the_files_stay(tmp_path: Path) -> None:
-    async with serve(tmp_path) as server:
+    async with serve(tmp_path, hub=False) as server:
         place = await make(server)
         await server.call("exec_bash_background", command="sleep 600", sandbox_name=place)
     folder = str(tmp_path / "state" / "disposable" / place)
@@ -30,7 +30,7 @@ async def test_what_ran_ends_with_its_server_and_the_files_stay(tmp_path: Path) 
 
 
 async def test_one_whose_time_was_over_while_no_server_ran_is_ended_by_the_next(tmp_path: Path) -> None:
-    async with serve(tmp_path) as server:
+    async with serve(tmp_path, hub=False) as server:
         place = await make(server, timeout=1)
         os.kill(server.pid, signal.SIGKILL)
     async with serve(tmp_path) as server:
