@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from .sync.service import Routes
     from .workshop import Workshop
 
+# How long a sandbox on this machine may take to say which jobs run in it.
+JOBS_S = 2.0
 # How far pages go: what comes before a page is looked at again for it.
 MOST_LISTED, MOST_FOUND = 50_000, 10_000
 
@@ -150,18 +152,12 @@ class App:
 
     async def _jobs_that_end_with_us(self) -> list[str]:
         """Background jobs in configured sandboxes whose processes end with their line, as those of the local one do."""
-        told = []
-        # A disposable one speaks for itself, and lives longer for each question.
-        for name in [name for name in self.fleet.names if not DISPOSABLE_ID.match(name)]:
-            member = self.fleet.member(name)
-            sandbox = None if DISPOSABLE_ID.match(member.name) else member.sandbox
-            # To ask one whose line has ended would open it.
-            if sandbox is None or not sandbox.is_open or sandbox.description.capabilities.survives_disconnect:
-                continue
-            # One that does not answer is asked again soon.
-            with contextlib.suppress(SandboxError, asyncio.TimeoutError):
-                jobs = await within(sandbox.jobs.list(), ELSEWHERE_S)
-                told += [f"the job {job.session} runs in {member.name}" for job in jobs if job.is_running]
+        members = {name: self.fleet.member(name) for name in self.fleet.names if not DISPOSABLE_ID.match(name)}
+        told: list[str] = []
+        for name, member in members.items():
+            # A disposable one speaks for itself, and lives longer for each question; so it does under another name.
+            if member.name == name and member.sandbox:
+                told += await _jobs_that_end_with(name, member.sandbox)
         return told
 
     async def restart(self, name: str) -> bool:
@@ -385,6 +381,19 @@ class App:
             raise
         current().versions.remember(member.name, path, written.version)
         return written
+
+
+async def _jobs_that_end_with(name: str, sandbox: Sandbox) -> list[str]:
+    """The jobs in a sandbox that end when its line does. To ask one whose line has ended would open it."""
+    if not sandbox.is_open or sandbox.description.capabilities.survives_disconnect:
+        return []
+    try:
+        jobs = await within(sandbox.jobs.list(), JOBS_S)
+    except Unsupported:
+        return []
+    except (SandboxError, asyncio.TimeoutError):
+        return [f"{name} does not say whether a job runs in it"]
+    return [f"the job {job.session} runs in {name}" for job in jobs if job.is_running]
 
 
 def make_report(seen: Completed | Running | Missing, limit: int, room: int | None = None) -> Report:

@@ -22,7 +22,7 @@ from tests.hub.desk import Desk, desk_in
 from tests.support.server import entry
 from tests.support.sshd import Sshd, wait_until
 
-WAITING = "while ! [ -e go ]; do sleep 0.05; done; exit 3"
+WAITING = "while ! [ -e go-on ]; do sleep 0.05; done; exit 3"
 
 
 @pytest.fixture
@@ -57,13 +57,14 @@ def test_the_hub_looks_after_a_job_as_long_as_it_runs_and_then_ends(desk: Desk, 
     assert (desk.hub, desk.watchdog) == (hub, hub)
     watch = watches.get(job["structuredContent"]["watch_id"])
     assert watch
-    (sshd.home / "go").touch()
+    (sshd.home / "go-on").touch()
     wait_until(lambda: (now := watches.get(watch.id)) and now.status is Status.COMPLETED, what="its end to be seen")
     desk.until_gone(hub)
     told = (desk.state / "hub/hub.log").read_text()
     assert "watching over" in told
     assert "watching no more: nothing to look after" in told
     assert not (desk.state / "watchdog.log").exists()
+    (sshd.home / "go-on").unlink()
 
 
 def test_removing_the_watchdog_leaves_the_hub_to_its_clients(desk: Desk, sshd: Sshd) -> None:
@@ -77,6 +78,10 @@ def test_removing_the_watchdog_leaves_the_hub_to_its_clients(desk: Desk, sshd: S
             0,
             ["watchdog", "runs", "in", "the", "hub", "as", "process", str(hub)],
         )
+        # There is nothing to install without a service manager.
+        installed = desk("watchdog", "install")
+        assert installed[1].startswith(f"The watchdog runs as part of the hub, process {hub}.\n")
+        assert desk.watchdog == hub
         assert desk("watchdog", "remove")[0] == 0
         assert (desk.watchdog, desk.hub) == (0, hub)
         assert not client.call("list_sandboxes").get("isError")

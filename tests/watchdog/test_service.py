@@ -15,7 +15,7 @@ import pytest
 from remote_sandbox_mcp.core.errors import ConfigError, SandboxError
 from remote_sandbox_mcp.tasks.locks import Holder
 from remote_sandbox_mcp.tasks.process import module_words
-from remote_sandbox_mcp.watchdog import launchd, systemd
+from remote_sandbox_mcp.watchdog import launchd, service, systemd
 from remote_sandbox_mcp.watchdog.kinds import Facts, Service, which
 from remote_sandbox_mcp.watchdog.program import Program, fixed, is_passing, make_program, needed
 from remote_sandbox_mcp.watchdog.service import notes
@@ -56,6 +56,23 @@ def test_only_a_state_folder_that_was_named_gives_a_name_of_its_own(tmp_path: Pa
     assert usual.suffix == ""
     assert len(named.suffix) == 9
     assert (fixed(usual), fixed(named)) == ({}, {"REMOTE_SANDBOX_MCP_HOME": str(tmp_path)})
+
+
+def test_a_user_who_wants_no_hub_has_none_as_a_service(tmp_path: Path) -> None:
+    program = make_program(tmp_path, None, {"REMOTE_SANDBOX_NO_HUB": "1"})
+    assert fixed(program) == {"REMOTE_SANDBOX_NO_HUB": "1"}
+
+
+async def test_a_service_that_installs_itself_is_not_started_anew(
+    launchctl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent may ask the hub for it, and the hub may be the service: its call would never be answered."""
+    (launchctl / "loaded").touch()
+    (launchctl / "state").mkdir()
+    monkeypatch.setattr(service, "service_for", launchd.Launchd)
+    monkeypatch.setattr(os, "getpid", lambda: 4711)
+    assert (await service.install(launchctl / "state")).installed
+    assert not [line for line in (launchctl / "calls").read_text().splitlines() if not line.startswith("print")]
 
 
 def test_a_service_finds_the_commands_that_the_user_does(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def _sessions(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if not clients:
         yield "sessions", "none"
     for number, client in enumerate(clients):
-        name = one_line(client["client"]) or "a client that has asked for nothing yet"
+        name = one_line(client["client"]) or "a client that has called nothing yet"
         since = ago(time.time() - client["since"])
         yield "" if number else "sessions", f"{name} in {one_line(client['folder'])}, for {since}"
 
@@ -220,6 +220,8 @@ async def _restart(options: argparse.Namespace) -> int:
         return NOT_RUNNING
     if not await _end(found[0], options.json):
         return FAILED
+    if found[0].get("lives_on"):
+        await _until_service_is_back()
     facts = await asyncio.to_thread(_start_again, found[0])
     if options.json:
         from .render import print_json
@@ -230,6 +232,15 @@ async def _restart(options: argparse.Namespace) -> int:
     if facts.get("trouble"):
         complain(str(facts["trouble"]))
     return 0 if facts["pid"] and not facts.get("trouble") else FAILED
+
+
+async def _until_service_is_back() -> None:
+    """A service is started again after some seconds; what has not been by then was none."""
+    from ..hub.asking import process_of
+    from ..hub.place import Place
+    from ..watchdog.service import until
+
+    await until(lambda: process_of(Place(os.environ)) is not None, BACK_S)
 
 
 def _start_again(before: dict[str, Any]) -> dict[str, Any]:

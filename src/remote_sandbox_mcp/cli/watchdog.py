@@ -111,7 +111,7 @@ async def _install(options: argparse.Namespace) -> int:
 
     stands = await service.install(paths.state_folder(), options.config, start_now=options.start)
     if not _as_json(options, stands):
-        how = KINDS[stands.kind]
+        how = "part of the hub" if stands.in_hub and not stands.installed else KINDS[stands.kind]
         if stands.running:
             say(f"The watchdog runs as {how}, process {stands.pid}.", *([PASSING] if stands.kind == "detached" else ()))
         else:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Without clients, watches, transfers and forwards it stays for so long.
-IDLE_S, LOOK_EVERY_S = 600.0, 2.0
+IDLE_S, LEAST_IDLE_S, LOOK_EVERY_S = 600.0, 0.5, 2.0
 IDLE_VARIABLE = "REMOTE_SANDBOX_HUB_IDLE_S"
 HELLO_S = 10.0
 LONGEST_LINE = 256 << 20
@@ -93,7 +93,7 @@ class Hub:
         self._visits: list[Visit] = []
         self._served = 0
         self._idle_since = time.monotonic()
-        self._idle_s = float(os.environ.get(IDLE_VARIABLE) or IDLE_S)
+        self._idle_s = idle_limit()
         self._log = Path(place.log)
         self.watching = Watching(Path(place.state))
         # Made once the first front is heard: it waits for no more than it needs.
@@ -292,6 +292,14 @@ class Hub:
         """Who comes now starts another hub; who has just come sees the line end, and does so too."""
         with contextlib.suppress(OSError):
             os.unlink(self._place.socket)
+
+
+def idle_limit() -> float:
+    """How long an idle hub stays; what is no number of seconds does not count."""
+    try:
+        return max(LEAST_IDLE_S, float(os.environ.get(IDLE_VARIABLE) or IDLE_S))
+    except ValueError:
+        return IDLE_S
 
 
 def begin_log(file: Path) -> None:

@@ -103,4 +103,6 @@ class Watching:
         if not self._work:
             return []
         active = await asyncio.to_thread(self.active)
-        return [f"it looks after {active} watched job{'' if active == 1 else 's'}"]
+        # What is to be told of their end may still be on its way.
+        jobs = f"{active} watched job{'' if active == 1 else 's'}" if active else "watched jobs that have ended"
+        return [f"it looks after {jobs}"]

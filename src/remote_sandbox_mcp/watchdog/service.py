@@ -71,8 +71,7 @@ async def install(state: Path, config: Path | None = None, *, start_now: bool = 
     """Have the watchdog run from now on, in the way of this system. Raises SandboxError."""
     program = make_program(state, config)
     service = service_for(program)
-    # A service that would start itself anew would never come to answer.
-    start_now = start_now and (await service.facts()).pid != os.getpid()
+    start_now = start_now and not await _is_in_place(service)
     if start_now:
         # One that was started before without a service would keep the lock.
         await end_other(state, (await service.facts()).pid if service.is_installed() else 0)
@@ -81,6 +80,16 @@ async def install(state: Path, config: Path | None = None, *, start_now: bool = 
         await until(lambda: bool((found := holder(state / LOCK_FILE)) and found.pid), STARTING_S)
     stands = await _status(service, state)
     return replace(stands, notes=(*stands.notes, CACHED)) if stands.installed and is_passing(program) else stands
+
+
+async def _is_in_place(service: Service) -> bool:
+    """Whether nothing is to be started: the service is this very process, which would never come to answer if it
+    started itself anew; or there is no service manager, and a hub does the work."""
+    from ..hub.asking import hub_of
+
+    pid = (await service.facts()).pid
+    is_hub = service.kind == "detached" and pid and await asyncio.to_thread(hub_of, pid) is not None
+    return pid == os.getpid() or bool(is_hub)
 
 
 async def remove(state: Path) -> WatchdogStatus:
