@@ -9,7 +9,7 @@ from ..client import Server
 from ..measure import Contestant, Times, in_turns, timed
 from ..mux import spawn_and_wait
 from ..report import Row, Target
-from ..stage import OURS, Entry, Stage, entry
+from ..stage import ALONE, Entry, Stage, entry
 
 NO_SLOWER = Target(1, of_ratio=True)
 
@@ -44,9 +44,9 @@ def _contestants(stage: Stage, machines: Sequence[Entry]) -> dict[str, Contestan
     list_tools, call_tool = _list_tools, _caller(str(machines[0]["name"]))
     contestants = {
         "python": timed(lambda: spawn_and_wait([sys.executable, "-c", "pass"])),
-        "ours": _start(stage, OURS, lambda: usual, list_tools),
-        "ours, first": _start(stage, OURS, lambda: stage.environment(machines, local=True), list_tools),
-        "ours, tool": _start(stage, OURS, lambda: usual, call_tool),
+        "ours": _start(stage, ALONE, lambda: usual, list_tools),
+        "ours, first": _start(stage, ALONE, lambda: stage.environment(machines, local=True), list_tools),
+        "ours, tool": _start(stage, ALONE, lambda: usual, call_tool),
     }
     if stage.peer is not None:
         command, environ = stage.peer.command, stage.environment(machines, local=True)
