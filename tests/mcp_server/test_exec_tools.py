@@ -96,7 +96,7 @@ async def test_a_command_that_cannot_start_says_why(tools: Caller, fake: FakeSan
     fake.answers = refuse
     problem = await tools.fail("exec_bash", sandbox_name="fake", command="ls", cwd="/nope")
     assert problem == {
-        "error": "fake: unable to enter /nope: No such file or directory; nothing was started",
+        "error": "fake: unable to enter /nope: No such file or directory (nothing was started)",
         "code": "not_started",
     }
 
