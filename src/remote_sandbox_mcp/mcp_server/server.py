@@ -111,10 +111,11 @@ class SandboxServer(MCPServer[None]):
     def _client(self, context: Context[None, Any] | None) -> Client:
         """What the client is known to take, unless the operator has set it."""
         known = client_of(context)
+        patience_s, result_chars = self.app.patience_s, self.app.settings.result_chars
+        if not patience_s and not result_chars:
+            return known
         return replace(
-            known,
-            patience_s=self.app.patience_s or known.patience_s,
-            result_chars=self.app.settings.result_chars or known.result_chars,
+            known, patience_s=patience_s or known.patience_s, result_chars=result_chars or known.result_chars
         )
 
     def _described(self, name: str, arguments: dict[str, Any]) -> str:

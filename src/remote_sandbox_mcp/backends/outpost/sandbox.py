@@ -16,7 +16,7 @@ from ...core.foreign import Fields, to_list, to_number, to_text, to_whole, under
 from ...core.lane import Lane
 from ...core.output import last_line
 from ...core.port import Stream, check_port
-from ...core.progress import Beat, OutputListener, Progress, StreamName, silent
+from ...core.progress import Beat, OutputListener, Progress, StreamName, listener_in, silent
 from ...core.sandbox import Description
 from ..deadline import within
 from ..pace import Pace
@@ -311,8 +311,8 @@ class _Watch:
 
     def listen(self, exchange: Exchange) -> Exchange:
         """Pass output on as it comes, where somebody listens; on a new line the same output comes once more."""
-        if isinstance(self.progress, OutputListener):
-            exchange.on_output = partial(self._pass_on, exchange.parts, self.progress)
+        if listener := listener_in(self.progress):
+            exchange.on_output = partial(self._pass_on, exchange.parts, listener)
         return exchange
 
     def _pass_on(self, parts: Mapping[int, bytearray], listener: OutputListener) -> None:
