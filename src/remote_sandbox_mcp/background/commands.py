@@ -27,7 +27,7 @@ LISTED_S, MOST_ASKED = 86400.0, 30
 STARTING_S = 30.0
 SHOWN = 50
 # A command that runs for longer than the first is written down while it runs; one that has ended, within the second.
-MOMENT_S, SOON_S = 0.1, 0.05
+MOMENT_S, SOON_S = 0.1, 0.25
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Commands:
             "tail": tail,
         }
         young = self._take_young(seen.run_id)
-        change = added(replace(young, **told)) if young else noted(seen.run_id, **told)
+        change = added(young, **told) if young else noted(seen.run_id, **told)
         self._write(change, then, at_once=is_listed)
 
     def outlasted(self, member: Member, running: Running, script: str) -> None:

@@ -61,8 +61,11 @@ def clip_both(first: Excerpt, second: Excerpt, limit: int, room: int | None = No
     """Fit each of two streams into `limit` characters, and both together, as JSON texts, into `room`."""
     while True:
         shown = clip(first, limit), clip(second, limit)
+        # What is harmless takes two signs for one at most.
+        if room is None or limit <= LEAST_SHOWN or sum(2 * len(part.text) + 2 for part in shown) <= room:
+            return shown
         size = sum(len(json.dumps(part.text, ensure_ascii=False)) for part in shown)
-        if room is None or size <= room or limit <= LEAST_SHOWN:
+        if size <= room:
             return shown
         # What has many quotes or line ends is longer as JSON: then once is not enough.
         limit = max(LEAST_SHOWN, min(limit, max(len(part.text) for part in shown)) * room // size * 9 // 10)

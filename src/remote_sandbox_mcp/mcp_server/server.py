@@ -106,7 +106,8 @@ class SandboxServer(MCPServer[None]):
             return answer
         finally:
             calling.reset(called_by)
-            log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - begun)
+            if log.isEnabledFor(logging.INFO):
+                log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - begun)
 
     def _client(self, context: Context[None, Any] | None) -> Client:
         """What the client is known to take, unless the operator has set it."""

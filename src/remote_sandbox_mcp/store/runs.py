@@ -46,10 +46,11 @@ class Change:
     place: str = ""
 
 
-def added(record: RunRecord) -> Change:
-    """A new row."""
-    kept = {**vars(record), "command": _text(record.command[:LONGEST_COMMAND]), "tail": _last(record.tail)}
-    return Change("add", kept, record.place)
+def added(record: RunRecord, **told: object) -> Change:
+    """A new row, with what has become of it since."""
+    row = {**vars(record), **told}
+    row |= {"command": _text(record.command[:LONGEST_COMMAND]), "tail": _text(row["tail"][-LONGEST_TAIL:])}
+    return Change("add", row, record.place)
 
 
 def noted(
@@ -57,7 +58,7 @@ def noted(
     seconds: float = 0.0, tail: str = "",
 ) -> Change:  # fmt: skip
     """What was seen of a command that has a row."""
-    told = {"outcome": outcome, "exit_code": exit_code, "seconds": seconds, "tail": _last(tail)}
+    told = {"outcome": outcome, "exit_code": exit_code, "seconds": seconds, "tail": _text(tail[-LONGEST_TAIL:])}
     return Change("note", {"run_id": run_id, "state": state, "is_listed": is_listed, **told})
 
 
@@ -107,10 +108,6 @@ class RunRecords:
 def _record(row: sqlite3.Row) -> RunRecord:
     values = {field.name: row[field.name] for field in fields(RunRecord)}
     return RunRecord(**{**values, "is_listed": bool(values["is_listed"])})
-
-
-def _last(tail: str) -> str:
-    return _text(tail[-LONGEST_TAIL:])
 
 
 def _text(text: str) -> str:
