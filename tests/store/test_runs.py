@@ -9,8 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.runs import ENDED, GONE, KEPT_S, MOST_RUNS, RUNNING, RunRecord, RunRecords, added, noted
+from remote_sandbox_mcp.store.runs import (
+    ENDED,
+    GONE,
+    KEPT_S,
+    MOST_RUNS,
+    RUNNING,
+    Change,
+    RunRecord,
+    RunRecords,
+    added,
+    forgotten,
+    noted,
+    removed,
+)
 from remote_sandbox_mcp.store.sql import migrations
 
 
@@ -77,4 +91,21 @@ def test_old_commands_and_too_many_are_dropped_but_none_that_may_run(file: Path)
     runs.write([added(record(0, created=KEPT_S + 10_000))])
     assert len(runs.latest("me@a:22", 1000)) == 1
     assert runs.latest("b", 10) == ()
+    runs.database.close()
+
+
+def test_changes_are_made_together_and_in_their_order(file: Path) -> None:
+    runs = RunRecords(Database(file))
+    changes = [added(record(1)), noted("run-00000001", ENDED, outcome="exit 0", exit_code=0), added(record(2))]
+    runs.write([*changes, removed("run-00000002"), added(record(3), state=ENDED, tail="x" * 9000)])
+    assert [(each.run_id[-1], each.state, len(each.tail)) for each in runs.latest("me@a:22", 5)] == [
+        ("3", ENDED, 4000),
+        ("1", ENDED, 0),
+    ]
+    broken = Change("note", {"run_id": "run-00000001"})
+    with pytest.raises(ConfigError):
+        runs.write([added(record(4)), broken])
+    assert runs.get("run-00000004") is None
+    runs.write([forgotten("me@a:22")])
+    assert runs.latest("me@a:22", 5) == ()
     runs.database.close()

@@ -141,6 +141,11 @@ class Learner:
         self._asked: dict[Any, str] = {}
         self._left = FIRST_LINES
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the first messages have passed."""
+        return not self._left
+
     def asked(self, line: str) -> bool:
         """Whether the SDK has time to answer: it was done from memory, and what is remembered is only checked."""
         if not self._left:

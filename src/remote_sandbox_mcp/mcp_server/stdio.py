@@ -96,13 +96,13 @@ class Lines:
         self._learner = learner
         self._answers = answers
         self._ended = ended
-        # Questions that were answered from memory: the SDK gets them when the client is quiet.
+        # Questions that were answered from memory: the SDK gets them when the client is quiet, or has begun to work.
         self._put_off: list[str] = []
         self._reading: asyncio.Task[bytes] | None = None
 
     async def __aiter__(self) -> AsyncIterator[str]:
         while True:
-            if self._put_off and await self._is_quiet():
+            if self._put_off and (self._learner.is_over or await self._is_quiet()):
                 yield self._put_off.pop(0)
                 continue
             if not (line := await self._line()):
