@@ -136,8 +136,8 @@ def told_where(answer: CallToolResult, sandbox: str) -> CallToolResult:
     if answer.is_error:
         # Many errors name it themselves.
         return failed(first.text if sandbox in first.text else f"on {sandbox}: {first.text}", told)
-    content = [first.model_copy(update={"text": f"on {sandbox}: {first.text}"}), *others]
-    return answer.model_copy(update={"content": content, "structured_content": told})
+    content = [TextContent(type="text", text=f"on {sandbox}: {first.text}"), *others]
+    return CallToolResult(content=content, structured_content=told)
 
 
 def sentence(problem: SandboxError | str) -> str:
