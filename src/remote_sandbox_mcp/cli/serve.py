@@ -42,14 +42,17 @@ def _serve_here(config: Path | None, handed: Handed | None) -> int:
     early = _listen_early(config, handed)
     turn = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
-    from ..app import compose
-    from ..mcp_server import stdio
+    import asyncio
 
-    app = compose(_configured(config))
-    sys.setswitchinterval(turn)
-    gc.freeze()
-    gc.enable()
-    stdio.serve(app, early)
+    from ..app import compose
+    from ..mcp_server import ahead
+
+    def loaded() -> None:
+        sys.setswitchinterval(turn)
+        gc.freeze()
+        gc.enable()
+
+    asyncio.run(ahead.serve(compose(_configured(config)), early, loaded))
     return 0
 
 

@@ -141,10 +141,10 @@ class Post:
         except (ValueError, KeyError, TypeError, RecursionError):
             self.fail(request, "unknown", "a request that cannot be read")
             return
-        if verb in ("run", "look", "forget") and not RUN_NAME.match(run_id):
+        if verb in ("run", "look") and not RUN_NAME.match(run_id):
             self.fail(request, "id", "%r is not the name of a run" % run_id)
         elif verb == "forget":
-            self.forgotten.append(run_id)
+            self.forgotten += filter(RUN_NAME.match, str(order.get("ids")).split())
             self.queue += json_frame(END, request, {})
         elif verb == "learn":
             self.learn(request, raw)
