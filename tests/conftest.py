@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.platform import Platform
 from tests.support.sshd import Fleet, Sshd
 
 FOREIGN_PREFIXES = ("REMOTE_", "OPENSANDBOX_", "OPEN_SANDBOX_", "MCP_", "XDG_")
@@ -22,6 +23,19 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
     """Mark every coroutine test for anyio's plugin, which looks for the mark right after this."""
     if collector.istestfunction(obj, name) and inspect.iscoroutinefunction(obj):
         pytest.mark.anyio(obj)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--dist loadgroup` a group belongs to one worker: xdist 3.8 says so in a field that pytest 9.2 has not."""
+    if not getattr(config.option, "loadgroup", False):
+        return
+    from _pytest.nodes import NodeId
+
+    for item in items:
+        mark = item.get_closest_marker("xdist_group")
+        if mark and not item.nodeid.endswith(f"@{mark.args[0]}"):
+            item._id = NodeId.parse(f"{item.nodeid}@{mark.args[0]}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -75,3 +89,10 @@ def sshd(shared_sshd: Sshd) -> Iterator[Sshd]:
     """A machine with bash and a key login, shared by all tests and put right after each."""
     yield shared_sshd
     shared_sshd.reset()
+
+
+@pytest.fixture(scope="session")
+def platform() -> Iterator[Platform]:
+    """One for all tests of containers: those belong to the xdist group "platform", so that one worker has them all."""
+    with Platform() as platform:
+        yield platform

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,6 @@ pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(240)]
 
 RULES = Rules(default_image=IMAGE, max_concurrent=6)
 Make = Callable[..., House]
-
-
-@pytest.fixture(scope="module")
-def platform() -> Iterator[Platform]:
-    with Platform() as platform:
-        yield platform
 
 
 @pytest.fixture
