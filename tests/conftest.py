@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from tests.support.platform import Platform
 from tests.support.sshd import Fleet, Sshd
 
 FOREIGN_PREFIXES = ("REMOTE_", "OPENSANDBOX_", "OPEN_SANDBOX_", "MCP_", "XDG_")
+# More would only crowd the machine that they all share: its users, ports and interfaces.
+MOST_WORKERS = 8
 XDG_FOLDERS = ("CONFIG_HOME", "DATA_HOME", "STATE_HOME", "CACHE_HOME", "RUNTIME_DIR")
 
 
@@ -33,9 +36,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     from _pytest.nodes import NodeId
 
     for item in items:
-        mark = item.get_closest_marker("xdist_group")
-        if mark and not item.nodeid.endswith(f"@{mark.args[0]}"):
-            item._id = NodeId.parse(f"{item.nodeid}@{mark.args[0]}")
+        group = group_of(item)
+        if group and not item.nodeid.endswith(f"@{group}"):
+            item._id = NodeId.parse(f"{item.nodeid}@{group}")
+
+
+def group_of(item: pytest.Item) -> str:
+    """Tests that share what was started for their module stay together, so that one worker starts it, once."""
+    mark = item.get_closest_marker("xdist_group")
+    if mark:
+        return str(mark.args[0])
+    known: Any = getattr(item, "_fixtureinfo", None)
+    fixtures = known.name2fixturedefs.values() if known else ()
+    is_shared = any(found[-1].scope in ("class", "module", "package") for found in fixtures)
+    return f"{item.path.parent.name}.{item.path.stem}" if is_shared else ""
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """For `-n auto`: tests of real parts wait for more than half of their time, so that each core serves two."""
+    return min(2 * (os.cpu_count() or 1), MOST_WORKERS)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
