@@ -294,6 +294,24 @@ def test_it_leaves_soon(tmp_path: Path, how: signal.Signals) -> None:
         assert len(served.said.splitlines()) == 2
 
 
+def test_its_address_and_its_key_are_told_in_one_piece(tmp_path: Path) -> None:
+    """Who waits for the address may end it before it says more. Each write is a message here."""
+    words = [*arguments(tmp_path, local=True), "--mode", "http", "--port", "0"]
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    ours.settimeout(20)
+    with (
+        ours,
+        theirs,
+        subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=theirs, env=environment(tmp_path, ())) as process,
+    ):
+        told = ours.recv(1 << 16).decode()
+        process.terminate()
+    first, second = told.splitlines()
+    assert first.startswith("remote-sandbox-mcp: serving MCP at ")
+    assert "Authorization: Bearer " in second
+    assert process.returncode == 0
+
+
 def test_a_signal_before_it_serves_is_no_failure(tmp_path: Path) -> None:
     """It is held where it tells its address: into a pipe that is full."""
     port, (reading, writing) = free_port(), os.pipe()
