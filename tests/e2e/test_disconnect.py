@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.line import ThreadedLine
+from tests.support.pace import at_most
 from tests.support.server import Server, entry, error_of, serve, until
 from tests.support.sshd import Sshd, _signal
 
@@ -141,12 +142,12 @@ async def test_a_frozen_connection_is_noticed_within_seconds_and_replaced(
         _signal(machine.sessions(), signal.SIGSTOP)
         begun = time.monotonic()
         assert await server.run(WORK.replace("1.5", "0.1")) == RESULT
-        assert time.monotonic() - begun < 8
+        assert time.monotonic() - begun < at_most(8)
         assert times_begun(machine) == 1
         assert line.total_opened == 2
         begun = time.monotonic()
         await server.run("true")
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < at_most(2)
 
 
 async def test_a_line_that_freezes_and_thaws_runs_nothing_twice(

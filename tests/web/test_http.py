@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pace import at_most
 from tests.support.server import COMMAND, Entry, arguments, entry, environment, until
 from tests.support.sshd import Sshd, free_port, wait_until
 from tests.web.conftest import Service, connected, service
 
 both_modes = pytest.mark.parametrize("mode", ["legacy", "auto"])
-# One second is what is promised; the rest is for a machine that runs other tests at the same time.
+# One second is what is promised, to clients on other machines.
 SOON_S = 1.5
 
 
@@ -290,7 +291,7 @@ def test_options_of_http_go_with_http() -> None:
 def test_it_leaves_soon(tmp_path: Path, how: signal.Signals) -> None:
     with service(tmp_path) as served:
         seconds, code = served.leave(how)
-        assert (seconds < SOON_S, code) == (True, 0)
+        assert (seconds < at_most(SOON_S), code) == (True, 0)
         assert len(served.said.splitlines()) == 2
 
 
@@ -347,7 +348,7 @@ async def test_it_leaves_soon_with_a_command_running_and_ends_that(tmp_path: Pat
         calling = asyncio.ensure_future(call(served))
         await until(lambda: running(sshd, "sleep 6302"), "the command to start")
         seconds, code = await asyncio.to_thread(served.leave)
-        assert (seconds < SOON_S, code) == (True, 0)
+        assert (seconds < at_most(SOON_S), code) == (True, 0)
         assert len(served.said.splitlines()) == 2
         await until(lambda: not running(sshd, "sleep 6302"), "the command to end")
         calling.cancel()
