@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -33,9 +34,15 @@ class Signatures:
     def read(self, tool: Callable[..., Any], **how: Any) -> FuncMetadata:
         key = (f"{tool.__module__}.{tool.__qualname__}", f"{inspect.signature(tool)} {how}")
         if key not in self._known:
-            self._known[key] = func_metadata(tool, **how)
-        # Of it, the server shortens the schemas.
-        return self._known[key].model_copy(deep=False)
+            self._known[key] = self._first(tool, **how)
+        # The server puts shorter schemas in the place of these.
+        return self._known[key].model_copy()
+
+    def _first(self, tool: Callable[..., Any], **how: Any) -> FuncMetadata:
+        made = func_metadata(tool, **how)
+        schema = json.dumps(made.arg_model.model_json_schema(by_alias=True))
+        made.arg_model.model_json_schema = lambda **_: json.loads(schema)  # type: ignore[method-assign,assignment]
+        return made
 
 
 SIGNATURES = Signatures()
