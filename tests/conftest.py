@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.platform import Platform
 from tests.support.sshd import Fleet, Sshd
@@ -19,6 +20,11 @@ FOREIGN_PREFIXES = ("REMOTE_", "OPENSANDBOX_", "OPEN_SANDBOX_", "MCP_", "XDG_")
 # More would only crowd the machine that they all share: its users, ports and interfaces.
 MOST_WORKERS = 8
 XDG_FOLDERS = ("CONFIG_HOME", "DATA_HOME", "STATE_HOME", "CACHE_HOME", "RUNTIME_DIR")
+
+
+# How long an example takes says more of the other work on the machine than of ours.
+settings.register_profile("beside other work", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("beside other work")
 
 
 @pytest.hookimpl(tryfirst=True)
