@@ -34,17 +34,30 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
         pytest.mark.anyio(obj)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--dist loadgroup` a group belongs to one worker: xdist 3.8 says so in a field that pytest 9.2 has not."""
-    if not getattr(config.option, "loadgroup", False):
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """With `--dist loadgroup` a group belongs to one worker: xdist 3.8 says so in a field that pytest 9.2 has not.
+
+    Not before `--last-failed` has chosen: it knows tests by their plain names.
+    """
+    if not getattr(session.config.option, "loadgroup", False):
         return
     from _pytest.nodes import NodeId
 
-    for item in items:
+    for item in session.items:
         group = group_of(item)
         if group and not item.nodeid.endswith(f"@{group}"):
             item._id = NodeId.parse(f"{item.nodeid}@{group}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Tests are told and remembered by their plain names, in whatever group they ran."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    name, sign, _ = report.nodeid.rpartition("@")
+    if sign and report.nodeid.rfind("@") > report.nodeid.rfind("]"):
+        report.nodeid = name
 
 
 def group_of(item: pytest.Item) -> str:
