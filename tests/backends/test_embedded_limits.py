@@ -6,13 +6,16 @@ import asyncio
 import resource
 import signal
 import subprocess
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from remote_sandbox_mcp.backends.embedded import cgroups, disk, limits
 from remote_sandbox_mcp.backends.embedded.cgroups import Base, Group
-from remote_sandbox_mcp.core.command import Command
+from remote_sandbox_mcp.backends.embedded.sandbox import EmbeddedSandbox
+from remote_sandbox_mcp.core.command import Command, new_run_id
 from remote_sandbox_mcp.core.disposable import Limits, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import ConnectError, LostContact
 from remote_sandbox_mcp.core.files import Span
@@ -98,6 +101,47 @@ async def test_a_fork_bomb_ends_inside(tmp_path: Path) -> None:
         assert [file.read_text().strip() for file in files if file.exists()] == ["40"]
         assert (await run(sandbox, BOMB, timeout_s=1.5)).exit_code == 124
         assert await say(sandbox, "echo well") == "well"
+
+
+@pytest.fixture
+async def one(tmp_path: Path) -> AsyncIterator[tuple[EmbeddedSandbox, Path]]:
+    """A sandbox that has run a command already, and the file that says how many processes it may have."""
+    async with made(tmp_path, SandboxOrder(limits=Limits(processes=40))) as (_, disposable, sandbox):
+        found = [folder / "pids.max" for folder in groups_of(disposable.id) if (folder / "pids.max").exists()]
+        if not found:
+            pytest.skip("no control group counts processes here")
+        await say(sandbox, "true")
+        yield sandbox, found[0]
+
+
+async def begun(sandbox: EmbeddedSandbox, *requests: Awaitable[Any]) -> list[asyncio.Future[Any]]:
+    """Requests that have arrived; behind them one was answered that needs no process."""
+    begun = [asyncio.ensure_future(request) for request in requests]
+    await asyncio.sleep(0)
+    await sandbox._ask("forget", id=new_run_id())
+    return begun
+
+
+async def test_requests_wait_a_moment_for_room_to_start_a_process(one: tuple[EmbeddedSandbox, Path]) -> None:
+    sandbox, most = one
+    most.write_text("1")
+    requests = await begun(sandbox, *(say(sandbox, f"echo {number}") for number in range(3)), sandbox.list("."))
+    assert not any(request.done() for request in requests)
+    most.write_text("40")
+    assert (await asyncio.gather(*requests))[:3] == ["0", "1", "2"]
+
+
+async def test_commands_that_are_given_up_before_they_could_start_never_do(one: tuple[EmbeddedSandbox, Path]) -> None:
+    """The keeper that is there takes the first one; for the others the outpost itself waits."""
+    sandbox, most = one
+    most.write_text("1")
+    commands = await begun(sandbox, *(say(sandbox, f"echo > ~/made{number}") for number in range(3)))
+    for command in commands:
+        command.cancel()
+    await asyncio.wait(commands)
+    await sandbox._ask("forget", id=new_run_id())
+    most.write_text("40")
+    assert await say(sandbox, "sleep 0.3; ls") == ""
 
 
 HOGS = {

@@ -116,7 +116,7 @@ async def test_where_no_process_can_be_started_it_says_what_to_do(tmp_path: Path
         await sandbox.run(Command(CROWD.replace("{mark}", mark)), patience_s=1.0)
         assert 20 < len(host_processes(mark)) <= 40
         # The shell that still tries to start more leaves a gap now and then.
-        said = [await answered(sandbox) for _ in range(8)]
+        said = await asyncio.gather(*(answered(sandbox) for _ in range(8)))
         advice = "as many processes as it may: wait until some have ended, or end all of them with delete_sandbox"
         assert [words for words in said if advice in words]
         assert not [words for words in said if "temporarily" in words and advice not in words]

@@ -87,10 +87,12 @@ def _leave_when_told() -> None:
 def _tell(terms: Terms, port: int) -> None:
     """Where it is and, if we made it, the key: the one line that ever shows it."""
     host = f"[{terms.host}]" if ":" in terms.host else terms.host
-    print(f"remote-sandbox-mcp: serving MCP at http://{host}:{port} and http://{host}:{port}/mcp", file=sys.stderr)
+    lines = [f"remote-sandbox-mcp: serving MCP at http://{host}:{port} and http://{host}:{port}/mcp"]
     if terms.kept_in and terms.key:
         told = f"Authorization: Bearer {terms.key.reveal()}"
-        print(f"remote-sandbox-mcp: clients send {told} (kept in {terms.kept_in})", file=sys.stderr, flush=True)
+        lines.append(f"remote-sandbox-mcp: clients send {told} (kept in {terms.kept_in})")
+    # In one piece: whoever waits for the first line may read the key, or end us, at once.
+    print("".join(f"{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
 
 
 def _configured(config: Path | None) -> Configuration:
