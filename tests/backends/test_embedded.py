@@ -423,7 +423,7 @@ async def test_its_files_outlive_its_server_and_its_processes_do_not(tmp_path: P
         sandbox = await first.open(disposable)
         await run(sandbox, "echo mine > ~/file")
         await sandbox.run(Command(mark), patience_s=0.2)
-    assert not host_processes(mark)
+    await until_gone(mark)
     assert not groups_of(disposable.id)
     async with provided(tmp_path) as provider:
         assert [known.id for known in await provider.list()] == [disposable.id]
