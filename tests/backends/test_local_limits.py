@@ -21,11 +21,12 @@ from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.job import JobOrder
 from remote_sandbox_mcp.core.machine import LocalPlace
 from tests.backends.disposables import host_processes, marked_sleep, python, until_gone
-from tests.support.means import needs_control_groups
+from tests.support.means import needs_control_groups, require_bubblewrap
 
 
 @asynccontextmanager
 async def limited(state: Path, shm_mb: int = 0, **limits: float) -> AsyncIterator[LocalSandbox]:
+    require_bubblewrap()
     sandbox = await open_local(LocalPlace(limits=Limits(**limits), shm_mb=shm_mb), state)  # type: ignore[arg-type]
     try:
         yield sandbox

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.backends import bubblewrap, seccomp
 from remote_sandbox_mcp.backends.embedded import cgroups, disk
 
 TUN = "/dev/net/tun"
@@ -42,6 +44,19 @@ def _can_have_a_card() -> bool:
     except OSError:
         return False
     return shutil.which("slirp4netns") is not None
+
+
+@cache
+def _bubblewrap_runs() -> bool:
+    program, abi = shutil.which("bwrap"), seccomp.abi_here()
+    ways = bubblewrap.footings(program, abi, IS_ROOT) if program and abi else ()
+    return any(not bubblewrap.try_out(way) for way in ways)
+
+
+def require_bubblewrap() -> None:
+    """For what opens a sandbox on this machine. Ends the test as skipped where bubblewrap cannot run."""
+    if not IS_ROOT and not _bubblewrap_runs():
+        pytest.skip("bubblewrap cannot run here")
 
 
 needs_control_groups = pytest.mark.skipif(
