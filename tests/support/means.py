@@ -59,6 +59,12 @@ def require_bubblewrap() -> None:
         pytest.skip("bubblewrap cannot run here")
 
 
+def require_program(name: str) -> None:
+    """For what starts a program of the system. Ends the test as skipped where it is not installed."""
+    if not IS_ROOT and not shutil.which(name):
+        pytest.skip(f"needs {name}, which is not installed")
+
+
 needs_control_groups = pytest.mark.skipif(
     not IS_ROOT and not _has_control_groups(),
     reason="needs control groups for memory, processes and CPU that this user may make (root has them)",
