@@ -37,6 +37,7 @@ from tests.backends.disposables import (
     until_gone,
     with_python,
 )
+from tests.support.means import needs_tun
 
 
 @pytest.fixture(params=["control-groups", "no-control-groups"])
@@ -88,9 +89,13 @@ async def test_variables_are_written_down_for_the_owner_alone(tmp_path: Path) ->
         assert "hush" not in repr(disposable)
 
 
-async def test_only_a_network_that_was_asked_for_is_there(tmp_path: Path) -> None:
+async def test_a_network_that_was_not_asked_for_is_not_there(tmp_path: Path) -> None:
     async with made(tmp_path) as (_, _, sandbox):
         assert await say(sandbox, "grep -c : /proc/net/dev") == "1"
+
+
+@needs_tun
+async def test_a_network_that_was_asked_for_is_there(tmp_path: Path) -> None:
     async with made(tmp_path, SandboxOrder(network=True)) as (_, disposable, sandbox):
         assert await say(sandbox, "readlink /proc/self/ns/net") != os.readlink("/proc/self/ns/net")
         assert await say(sandbox, "grep -c : /proc/net/dev") == "2"
@@ -418,7 +423,7 @@ async def test_its_files_outlive_its_server_and_its_processes_do_not(tmp_path: P
         sandbox = await first.open(disposable)
         await run(sandbox, "echo mine > ~/file")
         await sandbox.run(Command(mark), patience_s=0.2)
-    assert not host_processes(mark)
+    await until_gone(mark)
     assert not groups_of(disposable.id)
     async with provided(tmp_path) as provider:
         assert [known.id for known in await provider.list()] == [disposable.id]

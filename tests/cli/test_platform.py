@@ -22,6 +22,7 @@ from remote_sandbox_mcp.platform_server.place import Place
 from remote_sandbox_mcp.tasks.locks import holder
 from tests.cli.conftest import Cli
 from tests.support.engine import Engine
+from tests.support.means import require_program
 from tests.support.platform import IMAGE, Platform, free_port
 from tests.support.sshd import wait_until
 
@@ -78,6 +79,7 @@ def test_where_none_runs_that_is_told(cli: Cli, place: Place) -> None:
 
 
 def test_without_an_engine_one_sentence_says_so(cli: Cli, place: Place) -> None:
+    require_program("docker")
     told = cli("platform", "up", DOCKER_HOST="unix:///nowhere/socket")
     assert (told.code, told.stdout) == (2, "")
     (sentence,) = told.stderr.splitlines()

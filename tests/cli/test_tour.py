@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.support.means import require_bubblewrap
 from tests.support.pace import at_most
 
 TOUR = [sys.executable, "-m", "remote_sandbox_mcp.cli.tour"]
@@ -24,6 +25,7 @@ def tour(**environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_shows_everything_and_ends_by_itself(tmp_path: Path) -> None:
+    require_bubblewrap()
     begun = time.monotonic()
     done = tour()
     assert done.returncode == 0, done.stdout + done.stderr

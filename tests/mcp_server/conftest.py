@@ -22,6 +22,7 @@ from remote_sandbox_mcp.core.machine import LocalPlace
 from remote_sandbox_mcp.fleet import Fleet, Member
 from remote_sandbox_mcp.mcp_server.server import build
 from remote_sandbox_mcp.testing import FakeSandbox
+from tests.support.means import require_bubblewrap
 from tests.support.server import Caller
 
 
@@ -104,6 +105,7 @@ async def tools(app: App) -> AsyncIterator[Caller]:
 @pytest.fixture
 async def local_tools(tmp_path: Path) -> AsyncIterator[Caller]:
     """The same on the embedded sandbox: real commands and real files."""
+    require_bubblewrap()
     place = LocalPlace()
     embedded = Member(place.name, lambda: describe(place), lambda: open_local(place, tmp_path))
     async with connected(App(Fleet([embedded]))) as caller:

@@ -309,9 +309,9 @@ class Alias(FakeSandbox):
 async def test_one_job_is_listed_once_by_the_name_it_was_started_with(fake: FakeSandbox) -> None:
     alias = Alias(fake, "alias")
     async with server(alias, fake) as tools:
-        started = await tools.call(
-            "exec_bash_background", command="x", session_name="t", sandbox_name="fake", interval_s=600
-        )
+        # A watchdog would outlive this test.
+        wanted = {"command": "x", "session_name": "t", "sandbox_name": "fake", "ensure_watchdog": False}
+        started = await tools.call("exec_bash_background", **wanted)
         (task,) = await tasks(tools)
         assert (task["sandbox"], task["watch_id"]) == ("fake", started["watch_id"])
         (asked,) = await tasks(tools, sandbox_name="alias")
