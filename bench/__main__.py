@@ -23,7 +23,7 @@ from .report import Row
 from .stage import Stage
 
 SUBJECTS = (
-    *("exec", "distance", "burst", "survey", "output", "start", "local", "embedded", "opensandbox", "jobs"),
+    *("exec", "distance", "burst", "survey", "output", "start", "hub", "local", "embedded", "opensandbox", "jobs"),
     *("sync-small", "sync-many", "sync-bulk", "sync-delta", "sync-text", "sync-memory"),
 )
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from remote_sandbox_mcp.tasks.locks import holder
+
 from .problems import BenchError
 
 PROTOCOL = "2025-06-18"
@@ -40,6 +42,13 @@ class Server:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def worker(self) -> int:
+        """The process that does the work: the hub, where there is one."""
+        state = Path(self._environment.get("XDG_STATE_HOME", os.devnull)) / "remote-sandbox-mcp"
+        hubs = [holder(lock) for lock in (state / "hub").glob("*.lock")]
+        return next((found.pid for found in hubs if found), self.pid)
 
     def start(self) -> None:
         """Spawn it and shake hands."""

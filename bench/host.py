@@ -68,6 +68,11 @@ def rewind_peak(pid: int) -> int:
     return _memory(pid, "VmRSS")
 
 
+def resident(pid: int) -> int:
+    """What a process holds now, in kB; nothing where it has ended."""
+    return _memory(pid, "VmRSS")
+
+
 def peak(pid: int) -> int:
     """The most that a process has held, in kB; nothing where it has ended."""
     return _memory(pid, "VmHWM")

@@ -18,6 +18,8 @@ from .client import Server
 from .peer import Peer
 
 OURS = [f"{get_path('scripts')}/remote-sandbox-mcp"]
+# One process that does everything.
+ALONE = [*OURS, "--no-hub"]
 # What servers may see of the person who runs this.
 KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "USER", "LOGNAME")
 
@@ -58,7 +60,9 @@ class Stage:
             settings.write_text('[local]\nenabled = false\n[server]\nallow_hidden = ["/dev/shm"]\n')
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}
         folders = {"HOME": str(home), "XDG_CONFIG_HOME": str(home / "config"), "XDG_STATE_HOME": str(home / "state")}
-        return kept | folders | {"REMOTE_SANDBOX_LIST": json.dumps(list(entries))}
+        # A hub that nobody uses is to end soon.
+        given = {"REMOTE_SANDBOX_LIST": json.dumps(list(entries)), "REMOTE_SANDBOX_HUB_IDLE_S": "2"}
+        return kept | folders | given
 
     @contextmanager
     def ours(self, entries: Iterable[Entry], *, local: bool = False) -> Iterator[Server]:

@@ -9,14 +9,24 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from remote_sandbox_mcp.tasks.locks import holder
+from tests.support.platform import Platform
 from tests.support.sshd import Fleet, Sshd
 
 FOREIGN_PREFIXES = ("REMOTE_", "OPENSANDBOX_", "OPEN_SANDBOX_", "MCP_", "XDG_")
+# More would only crowd the machine that they all share: its users, ports and interfaces.
+MOST_WORKERS = 8
 XDG_FOLDERS = ("CONFIG_HOME", "DATA_HOME", "STATE_HOME", "CACHE_HOME", "RUNTIME_DIR")
+
+
+# How long an example takes says more of the other work on the machine than of ours.
+settings.register_profile("beside other work", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("beside other work")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -24,6 +34,48 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
     """Mark every coroutine test for anyio's plugin, which looks for the mark right after this."""
     if collector.istestfunction(obj, name) and inspect.iscoroutinefunction(obj):
         pytest.mark.anyio(obj)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """With `--dist loadgroup` a group belongs to one worker: xdist 3.8 says so in a field that pytest 9.2 has not.
+
+    Not before `--last-failed` has chosen: it knows tests by their plain names.
+    """
+    if not getattr(session.config.option, "loadgroup", False):
+        return
+    from _pytest.nodes import NodeId
+
+    for item in session.items:
+        group = group_of(item)
+        if group and not item.nodeid.endswith(f"@{group}"):
+            item._id = NodeId.parse(f"{item.nodeid}@{group}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Tests are told and remembered by their plain names, in whatever group they ran."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    name, sign, _ = report.nodeid.rpartition("@")
+    if sign and report.nodeid.rfind("@") > report.nodeid.rfind("]"):
+        report.nodeid = name
+
+
+def group_of(item: pytest.Item) -> str:
+    """Tests that share what was started for their module stay together, so that one worker starts it, once."""
+    mark = item.get_closest_marker("xdist_group")
+    if mark:
+        return str(mark.args[0])
+    known: Any = getattr(item, "_fixtureinfo", None)
+    fixtures = known.name2fixturedefs.values() if known else ()
+    is_shared = any(found[-1].scope in ("class", "module", "package") for found in fixtures)
+    return f"{item.path.parent.name}.{item.path.stem}" if is_shared else ""
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """For `-n auto`: tests of real parts wait for more than half of their time, so that each core serves two."""
+    return min(2 * (os.cpu_count() or 1), MOST_WORKERS)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -91,3 +143,10 @@ def sshd(shared_sshd: Sshd) -> Iterator[Sshd]:
     """A machine with bash and a key login, shared by all tests and put right after each."""
     yield shared_sshd
     shared_sshd.reset()
+
+
+@pytest.fixture(scope="session")
+def platform() -> Iterator[Platform]:
+    """One for all tests of containers: those belong to the xdist group "platform", so that one worker has them all."""
+    with Platform() as platform:
+        yield platform

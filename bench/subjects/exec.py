@@ -8,7 +8,7 @@ from ..client import succeeded
 from ..measure import Contestant, Times, in_turns, timed
 from ..mux import fresh, mux
 from ..report import Row, Target
-from ..stage import OURS, Stage, entry
+from ..stage import ALONE, Stage, entry
 
 BATCH = 10
 NAME = "exec `true`, warm, p50"
@@ -57,7 +57,7 @@ def _first(stage: Stage) -> Row:
     sshd = stage.machine()
 
     def first() -> float:
-        with stage.server(OURS, stage.environment([entry(sshd)])) as server:
+        with stage.server(ALONE, stage.environment([entry(sshd)])) as server:
             return timed(lambda: succeeded(server.call("exec_bash", command="true")))()
 
     times = in_turns({"ours": first, "ssh": timed(lambda: fresh(sshd, "true"))}, rounds=stage.rounds(7, 2))

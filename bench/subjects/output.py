@@ -23,7 +23,7 @@ def rows(stage: Stage) -> Iterator[Row]:
     with stage.ours([entry(sshd)]) as server, mux(sshd, stage.folder) as ssh:
         succeeded(server.call("exec_bash", command="true"))
         # The first time: what it leaves allocated would hide how much the second one takes.
-        near, far = growth([lambda: [server.pid], lambda: outposts(sshd)], lambda: print_much(server))
+        near, far = growth([lambda: [server.worker], lambda: outposts(sshd)], lambda: print_much(server))
         times = in_turns(
             {"ours": timed(lambda: print_much(server)), "ssh": timed(lambda: ssh.run(COMMAND))},
             rounds=stage.rounds(5, 2),

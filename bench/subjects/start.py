@@ -1,15 +1,15 @@
-"""From nothing to a list of tools, and to the first answer of one: what a client waits for."""
+"""From nothing to a list of tools, to the first answer of one, and to a first command: what a client waits for."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ..client import Server
+from ..client import Server, succeeded
 from ..measure import Contestant, Times, in_turns, timed
 from ..mux import spawn_and_wait
 from ..report import Row, Target
-from ..stage import OURS, Entry, Stage, entry
+from ..stage import ALONE, Entry, Stage, entry
 
 NO_SLOWER = Target(1, of_ratio=True)
 
@@ -37,21 +37,30 @@ def rows(stage: Stage) -> Iterator[Row]:
         times.get("peer, tool"),
         "select_sandbox, which asks no machine",
     )
+    yield _row(
+        "start until a first command has run",
+        times["ours, command"],
+        times.get("peer, command"),
+        "exec_bash on an SSH machine that is not connected yet",
+    )
 
 
 def _contestants(stage: Stage, machines: Sequence[Entry]) -> dict[str, Contestant]:
     usual = stage.environment(machines, local=True)
-    list_tools, call_tool = _list_tools, _caller(str(machines[0]["name"]))
+    name = str(machines[0]["name"])
+    list_tools, call_tool, run_command = _list_tools, _caller(name), _runner(name)
     contestants = {
         "python": timed(lambda: spawn_and_wait([sys.executable, "-c", "pass"])),
-        "ours": _start(stage, OURS, lambda: usual, list_tools),
-        "ours, first": _start(stage, OURS, lambda: stage.environment(machines, local=True), list_tools),
-        "ours, tool": _start(stage, OURS, lambda: usual, call_tool),
+        "ours": _start(stage, ALONE, lambda: usual, list_tools),
+        "ours, first": _start(stage, ALONE, lambda: stage.environment(machines, local=True), list_tools),
+        "ours, tool": _start(stage, ALONE, lambda: usual, call_tool),
+        "ours, command": _start(stage, ALONE, lambda: usual, run_command),
     }
     if stage.peer is not None:
         command, environ = stage.peer.command, stage.environment(machines, local=True)
         contestants["peer"] = _start(stage, command, lambda: environ, list_tools)
         contestants["peer, tool"] = _start(stage, command, lambda: environ, call_tool)
+        contestants["peer, command"] = _start(stage, command, lambda: environ, run_command)
     return contestants
 
 
@@ -67,6 +76,16 @@ def _caller(sandbox_name: str) -> Callable[[Server], None]:
         server.call("select_sandbox", sandbox_name=sandbox_name)
 
     return call
+
+
+def _runner(sandbox_name: str) -> Callable[[Server], None]:
+    """The same with a command on a machine, which is opened for it."""
+
+    def run(server: Server) -> None:
+        _list_tools(server)
+        succeeded(server.call("exec_bash", command="true", sandbox_name=sandbox_name))
+
+    return run
 
 
 def _start(stage: Stage, command: Sequence[str], environ: Environ, until: Callable[[Server], None]) -> Contestant:

@@ -44,9 +44,9 @@ def _next_door(stage: Stage, machines: list[Sshd]) -> Iterator[Row]:
             contestants["peer"] = timed(lambda: look(peer, FLEET))
         in_turns(contestants, rounds=1)
         rounds = stage.rounds(7, 2)
-        worked = cpu_seconds(all_.pid)
+        worked = cpu_seconds(all_.worker)
         times = in_turns(contestants, rounds=rounds)
-        worked = (cpu_seconds(all_.pid) - worked) / rounds
+        worked = (cpu_seconds(all_.worker) - worked) / rounds
     yield _row("next door", times, note=_why_not_judged(times, worked), out_of_reach=True)
     if "peer" in times:
         name = f"survey of {FLEET} machines next door"

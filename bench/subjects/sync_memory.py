@@ -24,7 +24,7 @@ def rows(stage: Stage) -> Iterator[Row]:
 
 
 def _row(ready: Arena, what: str, grow: Callable[[Path], None]) -> Row:
-    pid, here = ready.server.pid, ready.grounds
+    pid, here = ready.server.worker, ready.grounds
     with ready.lanes(here.plant(grow), "up", [OURS]) as lanes:
         before = rewind_peak(pid)
         seconds = lanes[OURS].first()

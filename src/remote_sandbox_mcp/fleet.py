@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import difflib
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 
@@ -12,6 +14,9 @@ from .core.errors import ConfigError, UnknownSandbox
 from .core.sandbox import Description, Sandbox
 
 log = logging.getLogger(__name__)
+
+# For so long a failure of what was opened ahead is kept for its call.
+AHEAD_S = 5.0
 
 
 def unforeseen(problem: BaseException, doing: str) -> str:
@@ -36,12 +41,27 @@ class Member:
     why_not: Callable[[], Awaitable[str]] = _offered
     sandbox: Sandbox | None = None
     opening: asyncio.Task[Sandbox] | None = None
+    # Until then, by the monotonic clock, an attempt that failed is the answer to the next caller.
+    ahead_until: float = 0.0
+
+    def open_ahead(self) -> None:
+        """Begin to open it for a call that is on its way. If that fails, the call is told so without a new attempt."""
+        if self.sandbox is None and self.opening is None:
+            self.opening = asyncio.ensure_future(self._open())
+            self.opening.add_done_callback(self._opened_ahead)
+            self.ahead_until = math.inf
+
+    def _opened_ahead(self, opening: asyncio.Task[Sandbox]) -> None:
+        # The call may have been cancelled: then nobody asks for what became of it.
+        if not opening.cancelled() and opening.exception() and self.ahead_until:
+            self.ahead_until = time.monotonic() + AHEAD_S
 
     async def open(self) -> Sandbox:
         """The open sandbox; callers who come while it is being opened share the attempt. Raises ConnectError."""
         if self.sandbox is not None:
             return self.sandbox
-        if self.opening is None or self.opening.done():
+        is_ahead, self.ahead_until = time.monotonic() < self.ahead_until, 0.0
+        if self.opening is None or (self.opening.done() and not is_ahead):
             self.opening = asyncio.ensure_future(self._open())
         return await asyncio.shield(self.opening)
 

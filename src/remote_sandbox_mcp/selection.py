@@ -72,6 +72,9 @@ class KeptSelection(Selection):
 
     async def choose(self, name: str) -> None:
         async with self._turn:
+            # Agents select again and again what is selected: that is written down already.
+            if self._is_recalled and name and name == self._name:
+                return
             if choice := self._choice(name):
                 await asyncio.to_thread(self._rows.put, choice)
             self._name, self._doubt, self._is_recalled = name, "", True

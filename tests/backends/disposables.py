@@ -21,6 +21,7 @@ from remote_sandbox_mcp.backends.embedded.provider import EmbeddedProvider
 from remote_sandbox_mcp.backends.embedded.sandbox import EmbeddedSandbox
 from remote_sandbox_mcp.core.command import Command, Completed
 from remote_sandbox_mcp.core.disposable import Disposable, SandboxOrder, new_disposable_id
+from tests.support.means import require_bubblewrap
 
 SOURCE = Path(local.__file__).parents[2]
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -32,6 +33,7 @@ _numbers = itertools.count(1)
 
 @asynccontextmanager
 async def provided(state_folder: Path) -> AsyncIterator[EmbeddedProvider]:
+    require_bubblewrap()
     provider = EmbeddedProvider(state_folder)
     try:
         yield provider
@@ -141,6 +143,7 @@ asyncio.run(main())
 
 def as_ordinary_user(scripts: list[str], **order: Any) -> dict[str, Any]:
     """What the scripts did in a sandbox of a server that has no rights of its own."""
+    require_bubblewrap()
     other = {"user": ORDINARY_USER, "group": ORDINARY_USER, "extra_groups": []} if os.geteuid() == 0 else {}
     with tempfile.TemporaryDirectory() as folder:
         if other:

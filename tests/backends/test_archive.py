@@ -6,6 +6,7 @@ import asyncio
 import io
 import os
 import shutil
+import stat
 import subprocess
 import tarfile
 import tempfile
@@ -160,6 +161,16 @@ async def test_a_folder_arrives_as_it_is(place: Place, tmp_path: Path) -> None:
     assert (outcome.synced_type, outcome.sent_files, outcome.made_dirs) == ("directory", 20, 2)
     assert (outcome.bytes, outcome.problem_count) == (300_181, 0)
     assert outcome.wire_bytes > outcome.bytes
+
+
+async def test_folders_get_their_modes_where_tar_leaves_those_that_are_there(place: Place, tmp_path: Path) -> None:
+    """As the tar of busybox does for everybody but root."""
+    place.replace("tar", 'exec /bin/tar --no-overwrite-dir "$@"')
+    closed = {b"a b": Folder({b"f": File(1)}, 0o500), b"new\nline": Folder({}, 0o550), b"open": Folder({}, 0o750)}
+    ours = make(tmp_path / "ours", {b"-closed": Folder(cast(dict[bytes, Node], closed), 0o555)})
+    await place.copies.copy_in(str(ours), "~/new", name="bare")
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (place.home / "new").rglob("*") if path.is_dir()}
+    assert modes == {"-closed": 0o555, "a b": 0o500, "new\nline": 0o550, "open": 0o750}
 
 
 async def test_a_folder_comes_back_as_it_is(place: Place, tmp_path: Path) -> None:

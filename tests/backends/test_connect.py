@@ -217,7 +217,7 @@ async def ends(stream: Stream) -> bool:
 @pytest.mark.parametrize("kind", ["forwarded", "relayed"])
 async def test_a_frozen_line_is_found_out_and_replaced(fleet: Fleet, known_hosts: Path, kind: str) -> None:
     sshd = fleet.machine(extra_config=NO_FORWARDING if kind == "relayed" else ())
-    async with opened(sshd, known_hosts, connect_timeout_s=3) as sandbox:
+    async with opened(sshd, known_hosts, connect_timeout_s=2) as sandbox:
         port, run_id = await start_service(sandbox)
         assert await echo(sandbox, port) == b"hello"
         sshd.freeze()

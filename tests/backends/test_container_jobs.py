@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +29,7 @@ from tests.backends.contract.basics import eventually
 from tests.backends.jobs import FOREVER, begin, has_printed, look, not_running, order, run
 from tests.backends.test_container_shell import HereLink, busybox, dash, link, opened, processes_with
 from tests.jobs.test_on_a_machine import Scene
+from tests.support.sshd import wait_until
 
 __all__ = ["busybox", "dash", "link"]
 
@@ -42,10 +44,20 @@ def folder(tmp_path: Path) -> Path:
 async def sandbox(link: HereLink, tmp_path: Path) -> AsyncIterator[PlainContainer]:
     sandbox = opened(link, tmp_path)
     yield sandbox
-    link.watch = link.fate = None
-    left = [JobLook(job_id=seen.job_id) for seen in await sandbox.jobs.list(1000) if seen.is_running]
-    await asyncio.gather(*(sandbox.jobs.stop(each, grace_s=0) for each in left))
     await sandbox.close()
+    # To stop each job would take most of a second.
+    wait_until(lambda: not killed(link.environment["HOME"]), what="what it ran to be gone")
+
+
+def killed(home: str) -> list[int]:
+    """The processes that were there with that home folder, which all of a link's requests have."""
+    mark, found = f"HOME={home}\0".encode(), []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark in file.read_bytes():
+                found.append(int(file.parent.name))
+                os.kill(found[-1], signal.SIGKILL)
+    return found
 
 
 @pytest.fixture

@@ -6,23 +6,27 @@ import asyncio
 import resource
 import signal
 import subprocess
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from remote_sandbox_mcp.backends.embedded import cgroups, disk, limits
 from remote_sandbox_mcp.backends.embedded.cgroups import Base, Group
-from remote_sandbox_mcp.core.command import Command
+from remote_sandbox_mcp.backends.embedded.sandbox import EmbeddedSandbox
+from remote_sandbox_mcp.core.command import Command, new_run_id
 from remote_sandbox_mcp.core.disposable import Limits, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import ConnectError, LostContact
 from remote_sandbox_mcp.core.files import Span
 from tests.backends.disposables import as_ordinary_user, groups_of, made, mounts_below, provided, run, say
+from tests.support.means import needs_control_groups, needs_mounts
 
 BOMB = "bomb() { bomb | bomb & }; bomb; sleep 30"
 FILLER = "for n in 1 2 3 4; do head -c 4000000 /dev/zero > ~/file$n; done; sleep 30"
 
 
-@pytest.fixture(params=["control-groups", "no-control-groups"])
+@pytest.fixture(params=[pytest.param("control-groups", marks=needs_control_groups), "no-control-groups"])
 def means(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With what this machine offers, and with less."""
     if request.param == "no-control-groups":
@@ -56,8 +60,9 @@ async def test_limits_that_were_asked_for_are_told(means: str, tmp_path: Path) -
         assert "16 MB" in held.told[3]
         assert await say(sandbox, "ulimit -c") == "0"
         if means == "control-groups":
-            quotas = [folder / "cpu.cfs_quota_us" for folder in groups_of(disposable.id)]
-            assert [file.read_text().strip() for file in quotas if file.exists()] == ["50000"]
+            names = ("cpu.cfs_quota_us", "cpu.max")
+            quotas = [folder / name for folder in groups_of(disposable.id) for name in names]
+            assert [file.read_text().split()[0] for file in quotas if file.exists()] == ["50000"]
         else:
             assert await say(sandbox, "ulimit -v; ulimit -u") == f"{256 << 10}\n400"
 
@@ -92,6 +97,7 @@ def test_an_older_kernel_leaves_room_for_what_the_user_runs_already(monkeypatch:
 # What would hurt the host ends inside
 
 
+@needs_control_groups
 async def test_a_fork_bomb_ends_inside(tmp_path: Path) -> None:
     async with made(tmp_path, SandboxOrder(limits=Limits(processes=40, cpu=0.5))) as (_, disposable, sandbox):
         files = [folder / "pids.max" for folder in groups_of(disposable.id)]
@@ -100,22 +106,68 @@ async def test_a_fork_bomb_ends_inside(tmp_path: Path) -> None:
         assert await say(sandbox, "echo well") == "well"
 
 
-HOGS = {
-    "one process": "python3 -c 'x = bytearray(400 << 20)'",
-    "a pipeline": "set -o pipefail; head -c 400000000 /dev/zero | tail -n 1 > /dev/null",
-    "shared memory": "head -c 400000000 /dev/zero > /dev/shm/file",
-    "many processes": "set -e; for n in 1 2 3 4 5 6; do python3 -c 'x = bytearray(40 << 20); "
-    'import time; time.sleep(9)\' & all="$all $!"; done; for one in $all; do wait $one; done',
-}
+@pytest.fixture
+async def one(tmp_path: Path) -> AsyncIterator[tuple[EmbeddedSandbox, Path]]:
+    """A sandbox that has run a command already, and the file that says how many processes it may have."""
+    async with made(tmp_path, SandboxOrder(limits=Limits(processes=40))) as (_, disposable, sandbox):
+        found = [folder / "pids.max" for folder in groups_of(disposable.id) if (folder / "pids.max").exists()]
+        if not found:
+            pytest.skip("no control group counts processes here")
+        await say(sandbox, "true")
+        yield sandbox, found[0]
 
 
-@pytest.mark.parametrize("hog", HOGS.values(), ids=HOGS.keys())
+async def begun(sandbox: EmbeddedSandbox, *requests: Awaitable[Any]) -> list[asyncio.Future[Any]]:
+    """Requests that have arrived; behind them one was answered that needs no process."""
+    begun = [asyncio.ensure_future(request) for request in requests]
+    await asyncio.sleep(0)
+    await sandbox._ask("forget", id=new_run_id())
+    return begun
+
+
+async def test_requests_wait_a_moment_for_room_to_start_a_process(one: tuple[EmbeddedSandbox, Path]) -> None:
+    sandbox, most = one
+    most.write_text("1")
+    requests = await begun(sandbox, *(say(sandbox, f"echo {number}") for number in range(3)), sandbox.list("."))
+    assert not any(request.done() for request in requests)
+    most.write_text("40")
+    assert (await asyncio.gather(*requests))[:3] == ["0", "1", "2"]
+
+
+async def test_commands_that_are_given_up_before_they_could_start_never_do(one: tuple[EmbeddedSandbox, Path]) -> None:
+    """The keeper that is there takes the first one; for the others the outpost itself waits."""
+    sandbox, most = one
+    most.write_text("1")
+    commands = await begun(sandbox, *(say(sandbox, f"echo > ~/made{number}") for number in range(3)))
+    for command in commands:
+        command.cancel()
+    await asyncio.wait(commands)
+    await sandbox._ask("forget", id=new_run_id())
+    most.write_text("40")
+    assert await say(sandbox, "sleep 0.3; ls") == ""
+
+
+MANY = (
+    "set -e; for n in 1 2 3 4 5 6; do python3 -c 'x = bytearray(40 << 20); "
+    'import time; time.sleep(9)\' & all="$all $!"; done; for one in $all; do wait $one; done'
+)
+HOGS = [
+    pytest.param("python3 -c 'x = bytearray(400 << 20)'", id="one process"),
+    pytest.param("set -o pipefail; head -c 400000000 /dev/zero | tail -n 1 > /dev/null", id="a pipeline"),
+    pytest.param("head -c 400000000 /dev/zero > /dev/shm/file", id="shared memory"),
+    # An rlimit counts the memory of each process alone.
+    pytest.param(MANY, id="many processes", marks=needs_control_groups),
+]
+
+
+@pytest.mark.parametrize("hog", HOGS)
 async def test_a_memory_hog_ends_inside(hog: str, tmp_path: Path) -> None:
     async with made(tmp_path, SandboxOrder(limits=Limits(memory_mb=96))) as (_, _, sandbox):
         assert (await run(sandbox, hog)).exit_code
         assert await say(sandbox, "rm -f /dev/shm/file; echo well") == "well"
 
 
+@needs_mounts
 @pytest.mark.parametrize("folder", ["~", "/tmp", "/var/tmp", "/app", "/workspace"])
 async def test_a_disk_filler_ends_inside(folder: str, tmp_path: Path) -> None:
     async with made(tmp_path, SandboxOrder(limits=Limits(disk_mb=8))) as (_, disposable, sandbox):
@@ -127,6 +179,7 @@ async def test_a_disk_filler_ends_inside(folder: str, tmp_path: Path) -> None:
     assert not mounts_below(tmp_path)
 
 
+@needs_mounts
 async def test_many_small_files_are_a_full_disk_too(tmp_path: Path) -> None:
     async with made(tmp_path, SandboxOrder(limits=Limits(disk_mb=1))) as (_, _, sandbox):
         crumbs = await run(sandbox, "cd ~; for n in $(seq 2000); do : > f$n || exit 1; done")
@@ -134,6 +187,7 @@ async def test_many_small_files_are_a_full_disk_too(tmp_path: Path) -> None:
         assert await say(sandbox, "rm ~/f*; echo well") == "well"
 
 
+@needs_mounts
 async def test_a_lane_sees_the_same_files_where_they_lie_in_memory(tmp_path: Path) -> None:
     async with made(tmp_path, SandboxOrder(limits=Limits(disk_mb=8))) as (_, _, sandbox):
         await sandbox.write("note", b"hello")
@@ -282,6 +336,7 @@ BASES = {
 }
 
 
+@needs_control_groups
 @pytest.mark.parametrize(
     "bases", [bases for bases in BASES.values() if bases], ids=[key for key in BASES if BASES[key]]
 )

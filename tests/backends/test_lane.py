@@ -536,7 +536,8 @@ def make_file(path: Path, data: bytes = b"old", mode: int = 0o644) -> Path:
 
 async def test_a_folder_that_cannot_be_read_is_told_and_listed(stranger: OutpostLane, yard: Path) -> None:
     make_file(make_folder(yard / "open", 0o755) / "a")
-    make_file(make_folder(yard / "closed", 0o000) / "secret")
+    make_file(make_folder(yard / "closed", 0o755) / "secret")
+    (yard / "closed").chmod(0o000)
     tree = await scan(stranger, yard)
     assert sorted(listed(tree)) == ["closed", "open", "open/a"]
     assert b"closed" not in tree.folders

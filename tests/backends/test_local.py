@@ -31,6 +31,7 @@ from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.machine import LocalPlace
 from remote_sandbox_mcp.core.network import Network, Reach
 from remote_sandbox_mcp.core.sandbox import Capabilities
+from tests.support.means import needs_tun
 
 BWRAP = shutil.which("bwrap") or ""
 IS_ROOT = os.geteuid() == 0
@@ -297,10 +298,15 @@ def listener() -> Iterator[socket.socket]:
         yield server
 
 
-NETWORKS = [Network(), Network(Reach.OUTSIDE), Network(Reach.HOSTS, ("pypi.org",)), Network(Reach.HOST)]
+NETWORKS = [
+    pytest.param(Network(), id="nothing"),
+    pytest.param(Network(Reach.OUTSIDE), id="outside", marks=needs_tun),
+    pytest.param(Network(Reach.HOSTS, ("pypi.org",)), id="hosts"),
+    pytest.param(Network(Reach.HOST), id="host"),
+]
 
 
-@pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.reach.value)
+@pytest.mark.parametrize("network", NETWORKS)
 async def test_the_hosts_loopback_is_reached_with_its_own_network_only(
     footing: Footing, listener: socket.socket, network: Network, tmp_path: Path
 ) -> None:
@@ -354,9 +360,14 @@ async def test_its_own_loopback_works(walled: OutpostSandbox) -> None:
 
 
 @needs_bwrap
-async def test_names_are_resolved_as_on_the_host_with_network(tmp_path: Path) -> None:
+async def test_names_are_resolved_as_on_the_host_with_its_network(tmp_path: Path) -> None:
     async with opened(tmp_path, LocalPlace(network=Network(Reach.HOST))) as sandbox:
         assert await say(sandbox, "cat /etc/hosts") == HOSTS
+
+
+@needs_tun
+@needs_bwrap
+async def test_names_are_resolved_by_the_way_out_of_a_network_of_its_own(tmp_path: Path) -> None:
     async with opened(tmp_path, LocalPlace(network=Network(Reach.OUTSIDE))) as sandbox:
         assert await say(sandbox, "grep -v localhost /etc/hosts; cat /etc/resolv.conf") == "nameserver 10.0.2.3"
 
@@ -500,12 +511,14 @@ def test_an_ordinary_user_has_it_too() -> None:
 
 
 @needs_bwrap
-@pytest.mark.parametrize("network", [False, True], ids=["no-network", "network"])
+@pytest.mark.parametrize(
+    "network", [Network(), pytest.param(Network(Reach.OUTSIDE), marks=needs_tun)], ids=["no-network", "network"]
+)
 async def test_without_a_system_python_ours_is_lent(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, network: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, network: Network
 ) -> None:
     monkeypatch.setattr(bubblewrap, "SYSTEM_PYTHON", tmp_path / "python3")
-    async with opened(tmp_path, LocalPlace(network=Network(Reach.OUTSIDE if network else Reach.NOTHING))) as sandbox:
+    async with opened(tmp_path, LocalPlace(network=network)) as sandbox:
         assert sandbox.hello["python"] == ".".join(map(str, sys.version_info[:3]))
         assert (await run(sandbox, "touch /opt/python/probe || touch /opt/python/lib/probe")).exit_code
         assert await say(sandbox, "echo $LD_LIBRARY_PATH") == ""

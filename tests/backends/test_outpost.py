@@ -49,6 +49,7 @@ from tests.backends.contract.basics import (
     said,
 )
 from tests.support.line import Line
+from tests.support.pace import at_most
 from tests.support.pipe import PipeMachine, as_user, pipe_machine, pythons
 from tests.support.root import run_as_root
 from tests.support.sshd import Fleet, Sshd, wait_until
@@ -621,7 +622,7 @@ async def test_a_frozen_line_is_noticed_and_the_result_is_true(user: Sshd, line:
         line.freeze()
         frozen = time.monotonic()
         await eventually(lambda: is_lost(remote), bool, "the line to be given up")
-        assert time.monotonic() - frozen < 7
+        assert time.monotonic() - frozen < at_most(7)
         line.thaw()
         await remote.write("go", b"")
         done = await running

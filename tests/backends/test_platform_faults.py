@@ -23,6 +23,7 @@ from remote_sandbox_mcp.core.errors import ConnectError, FileProblem, LostContac
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from tests.backends.contract.basics import eventually, in_background, said
 from tests.support.line import ThreadedLine
+from tests.support.pace import at_most
 from tests.support.platform import IMAGE, WITHOUT_PYTHON, Platform, free_port
 from tests.support.root import as_root
 
@@ -82,7 +83,7 @@ async def test_a_platform_that_does_not_answer_is_not_waited_for_for_ever(platfo
         begun = time.monotonic()
         with pytest.raises(Unreachable, match="did not answer in time"):
             await provider.list()
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < at_most(5)
         line.thaw()
         await provider.list()
         await provider.close()
@@ -94,7 +95,7 @@ async def test_a_slow_platform_is_only_slow(platform: Platform) -> None:
         async with opened(provider) as (_, sandbox):
             begun = time.monotonic()
             assert await said(sandbox, "echo far") == b"far\n"
-            assert time.monotonic() - begun < 1
+            assert time.monotonic() - begun < at_most(1)
         await provider.close()
 
 

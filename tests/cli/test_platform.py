@@ -22,6 +22,7 @@ from remote_sandbox_mcp.platform_server.place import Place
 from remote_sandbox_mcp.tasks.locks import holder
 from tests.cli.conftest import Cli
 from tests.support.engine import Engine
+from tests.support.means import require_program
 from tests.support.platform import IMAGE, Platform, free_port
 from tests.support.sshd import wait_until
 
@@ -78,6 +79,7 @@ def test_where_none_runs_that_is_told(cli: Cli, place: Place) -> None:
 
 
 def test_without_an_engine_one_sentence_says_so(cli: Cli, place: Place) -> None:
+    require_program("docker")
     told = cli("platform", "up", DOCKER_HOST="unix:///nowhere/socket")
     assert (told.code, told.stdout) == (2, "")
     (sentence,) = told.stderr.splitlines()
@@ -85,7 +87,7 @@ def test_without_an_engine_one_sentence_says_so(cli: Cli, place: Place) -> None:
     assert holder(place.lock) is None
 
 
-def test_it_is_started_found_and_ended(cli: Cli, on_engine: Place) -> None:
+def test_it_is_started_found_killed_started_again_and_ended(cli: Cli, on_engine: Place) -> None:
     started = cli("platform", "up", SECRET_OF_THE_USER="hunter2")
     found = holder(on_engine.lock)
     assert found
@@ -117,24 +119,17 @@ def test_it_is_started_found_and_ended(cli: Cli, on_engine: Place) -> None:
     }
     # A second start is none.
     assert cli("platform", "up").stdout == started.stdout
+    # After it was killed it is started as the same one.
+    os.killpg(found.pid, signal.SIGKILL)
+    wait_until(lambda: not holder(on_engine.lock), what="it to be gone")
+    assert cli("platform", "status").code == 1
+    assert cli("platform", "up", "--json").json["url"] == url
+    assert on_engine.key.read_text().strip() == key
     ended = cli("platform", "down")
     assert (ended.code, ended.stdout, ended.stderr) == (0, "The platform has ended.\n", "")
     assert holder(on_engine.lock) is None
     assert load().settings.platform.server_url == ""
     assert all(key not in said for said in cli.said)
-
-
-def test_it_is_the_same_one_after_a_restart(cli: Cli, on_engine: Place) -> None:
-    cli("platform", "up")
-    url, key = on_engine.known_url(), on_engine.key.read_text()
-    found = holder(on_engine.lock)
-    assert found
-    os.killpg(found.pid, signal.SIGKILL)
-    wait_until(lambda: not holder(on_engine.lock), what="it to be gone")
-    assert cli("platform", "status").code == 1
-    assert cli("platform", "up", "--json").json["url"] == url
-    assert on_engine.key.read_text() == key
-    assert cli("platform", "down", "--json").json["running"] is False
 
 
 def test_of_two_who_start_it_at_once_one_does(cli: Cli, on_engine: Place) -> None:
@@ -143,10 +138,13 @@ def test_of_two_who_start_it_at_once_one_does(cli: Cli, on_engine: Place) -> Non
     assert [process.returncode for process in both] == [0, 0]
     first, second = (json.loads(each) for each in told)
     assert (first["pid"], first["url"]) == (second["pid"], second["url"])
-    cli("platform", "down")
+    down = cli("platform", "down", "--json")
+    assert down.json["running"] is False
 
 
-def test_a_port_may_be_chosen_and_one_that_is_taken_is_told(cli: Cli, on_engine: Place) -> None:
+def test_a_port_may_be_chosen_one_that_is_taken_is_told_and_a_configured_server_stays_in_use(
+    cli: Cli, on_engine: Place
+) -> None:
     port = free_port()
     words = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as other:
@@ -158,7 +156,9 @@ def test_a_port_may_be_chosen_and_one_that_is_taken_is_told(cli: Cli, on_engine:
     assert (told.code, told.stdout) == (2, "")
     assert f"port {port} is taken by another program" in told.stderr
     assert holder(on_engine.lock) is None
-    assert cli("platform", "up", "--port", str(port), "--json").json["url"] == f"http://127.0.0.1:{port}"
+    told = cli("platform", "up", "--port", str(port), "--json", OPENSANDBOX_SERVER="http://other:8080")
+    assert (told.code, told.json["url"]) == (0, f"http://127.0.0.1:{port}")
+    assert "names another server, http://other:8080, so that one is used" in told.stderr
     cli("platform", "down")
 
 
@@ -168,13 +168,6 @@ def _is_taken(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def test_a_server_that_is_configured_is_still_the_one_in_use(cli: Cli, on_engine: Place) -> None:
-    told = cli("platform", "up", OPENSANDBOX_SERVER="http://other:8080")
-    assert told.code == 0
-    assert "names another server, http://other:8080, so that one is used" in told.stderr
-    cli("platform", "down")
 
 
 def test_one_that_ends_at_once_is_told_with_its_last_words(
@@ -192,20 +185,21 @@ def test_one_that_ends_at_once_is_told_with_its_last_words(
     assert holder(place.lock) is None
 
 
+@pytest.mark.xdist_group("platform")
 async def test_what_it_leaves_in_the_engine_is_told_and_known_again(
-    cli: Cli, place: Place, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, place: Place, platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Platform() as platform:
-        # Of it only the engine and its images are wanted.
-        platform.stop_server()
-        monkeypatch.setenv("DOCKER_HOST", platform.engine.socket)
-        assert cli("platform", "up", "--execd-image", platform.execd).code == 0
-        named = load().settings.platform
-        assert named.api_key
-        connection = ConnectionConfig(
-            domain=named.server_url.removeprefix("http://"), protocol="http", api_key=named.api_key.reveal()
-        )
-        sandbox = await Sandbox.create(IMAGE, timeout=timedelta(minutes=5), connection_config=connection)
+    # Of the platform that all tests share, only the engine and its images are wanted.
+    assert platform.containers() == []
+    monkeypatch.setenv("DOCKER_HOST", platform.engine.socket)
+    assert cli("platform", "up", "--execd-image", platform.execd).code == 0
+    named = load().settings.platform
+    assert named.api_key
+    connection = ConnectionConfig(
+        domain=named.server_url.removeprefix("http://"), protocol="http", api_key=named.api_key.reveal()
+    )
+    sandbox = await Sandbox.create(IMAGE, timeout=timedelta(minutes=5), connection_config=connection)
+    try:
         ports = platform.engine.docker("port", platform.container_of(sandbox.id)).stdout.split("\n")
         assert all("-> 127.0.0.1:" in line for line in ports if line)
         await sandbox.close()
@@ -215,3 +209,5 @@ async def test_what_it_leaves_in_the_engine_is_told_and_known_again(
         assert "until the platform is up again" in then
         assert cli("platform", "up", "--execd-image", platform.execd, "--json").json["sandbox_ids"] == [sandbox.id]
         cli("platform", "down")
+    finally:
+        platform.engine.docker("rm", "--force", "--volumes", platform.container_of(sandbox.id))

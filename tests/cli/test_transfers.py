@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from remote_sandbox_mcp.store.database import Database
 from remote_sandbox_mcp.store.transfers import Ledger
 from tests.cli.conftest import Cli, at_a_terminal, entry
 from tests.support.line import ThreadedLine
-from tests.support.sshd import Sshd, wait_until
+from tests.support.sshd import Sshd, _processes, wait_until
 
 
 @pytest.fixture
@@ -117,12 +118,25 @@ def test_one_whose_process_was_killed_is_stale(cli: Cli, stuck: str, ledger: Led
     assert cli("transfers").stdout.splitlines()[1].split()[:2] == [stuck, "stale"]
 
 
+def is_waited_for(task_id: str) -> bool:
+    words = f"transfers wait {task_id}"
+    waiting = [process.pid for process in _processes() if process.command.endswith(words)]
+    return any(handles(pid, signal.SIGTERM) for pid in waiting)
+
+
 def test_a_terminal_is_shown_how_far_it_is(cli: Cli, good: Sshd, tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(os.urandom(2 << 20))
-    with ThreadedLine(good.port, rtt_s=0.05) as line:
+    with ThreadedLine(good.port, rtt_s=0.05) as line, ThreadPoolExecutor(1) as beside:
         cli.machines = [entry(good, port=line.port)]
+        # It stands still until somebody looks on.
+        line.freeze()
         task_id = cli("push", str(tmp_path), "shown", "--background", "--json").json["task_id"]
-        seen = at_a_terminal(cli, "transfers", "wait", task_id)
+        waiting = beside.submit(at_a_terminal, cli, "transfers", "wait", task_id)
+        try:
+            wait_until(lambda: is_waited_for(task_id), what="it to be waited for", seconds=30)
+        finally:
+            line.thaw()
+        seen = waiting.result()
     # Whether it still scans when the first look is taken is a matter of milliseconds.
     assert "scanning" in seen or "sending" in seen
     assert "Sent 1 file (2.1 MB) to shared:shown in " in "".join(seen.split("\r\n")[-3:])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from remote_sandbox_mcp.config.aliases import Alias, resolve_alias
 from remote_sandbox_mcp.config.ssh_config import SshConfig, expand, matches, split
+from tests.support.means import require_program
 
 ENVIRON = {"SSH_AUTH_SOCK": "/run/agent", "OTHER": "/run/other", "KEYS": "/keys"}
 
@@ -264,6 +265,7 @@ CONFIGS = st.lists(st.tuples(CONDITIONS, st.lists(SETTINGS, max_size=4)), max_si
 @settings(max_examples=80, deadline=None)
 @given(text=CONFIGS, alias=st.sampled_from(["gpu", "gpu1", "other"]))
 def test_openssh_reads_it_the_same_way(tmp_path_factory: pytest.TempPathFactory, text: str, alias: str) -> None:
+    require_program("ssh")
     file = tmp_path_factory.getbasetemp() / "differential"
     file.write_text(f"{text}\nHost *\n User me\n")
     said = openssh(file, alias)

@@ -36,6 +36,7 @@ TAGS = "".join(chr(0xE0000 + ord(letter)) for letter in "rm -rf")
     ],
 )
 def test_what_nobody_sees_is_shown(text: str, shown: str) -> None:
+    assert visible(text) == shown
     assert reveal(text) == reveal_file(text).text == harmless(text.encode()) == shown
 
 
@@ -125,3 +126,9 @@ def test_a_stream_of_invisible_characters_keeps_its_limit(letter: str) -> None:
     data = (letter * 10_000).encode()
     clipped = clip(Excerpt(data, total=len(data)), 1000)
     assert len(clipped.text) < 1200
+
+
+@given(st.text(st.sampled_from("aé汉😀 \n\t\r\x00\x1b\x7f\x85\u00ad\u200b\u200d\u202e\ufe0f\U000e0072🏴"), max_size=12))
+def test_the_quick_look_at_a_text_misses_nothing(text: str) -> None:
+    assert visible(text) == reveal_file(text).text
+    assert visible(harmless(text.encode())) == harmless(text.encode())

@@ -41,10 +41,10 @@ HOSTILE = [
 
 @pytest.mark.parametrize(("text", "why"), HOSTILE)
 def test_what_is_no_report_is_refused_at_once(text: str, why: str) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     with pytest.raises(BadReport, match=why):
         parse_junit(text.encode())
-    assert time.monotonic() - begun < 2
+    assert time.process_time() - begun < 2
 
 
 def test_an_undeclared_entity_brings_nothing_in() -> None:

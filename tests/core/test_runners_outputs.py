@@ -385,6 +385,6 @@ NASTY = [
 def test_an_output_made_to_take_long_does_not(reader: Reader) -> None:
     """What is read here was printed by anybody's code, and a regular expression stops for nobody."""
     for output in NASTY:
-        begun = time.monotonic()
+        begun = time.process_time()
         reader(f"TAP version 13\n1..1\n===== test session starts =====\n{output}\n")
-        assert time.monotonic() - begun < 2, output[:40]
+        assert time.process_time() - begun < 2, output[:40]

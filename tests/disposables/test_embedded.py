@@ -16,6 +16,7 @@ from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder
 from remote_sandbox_mcp.core.errors import UnknownSandbox
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobState
+from tests.support.means import require_bubblewrap
 
 from .house import House, until
 from .test_processes import servers
@@ -34,6 +35,7 @@ class Maker:
 
 @pytest.fixture
 async def make(tmp_path: Path) -> AsyncIterator[Maker]:
+    require_bubblewrap()
     maker = Maker(tmp_path, [])
     yield maker
     for house in maker.houses:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,12 +19,6 @@ from .test_jobs import end_watchdog
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(240)]
 
 HEADER = "OPEN-SANDBOX-API-KEY"
-
-
-@pytest.fixture(scope="module")
-def platform() -> Iterator[Platform]:
-    with Platform() as platform:
-        yield platform
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.line import ThreadedLine
+from tests.support.pace import at_most
 from tests.support.server import Server, entry, error_of, serve, until
 from tests.support.sshd import Sshd, _signal
 
@@ -141,12 +142,12 @@ async def test_a_frozen_connection_is_noticed_within_seconds_and_replaced(
         _signal(machine.sessions(), signal.SIGSTOP)
         begun = time.monotonic()
         assert await server.run(WORK.replace("1.5", "0.1")) == RESULT
-        assert time.monotonic() - begun < 8
+        assert time.monotonic() - begun < at_most(8)
         assert times_begun(machine) == 1
         assert line.total_opened == 2
         begun = time.monotonic()
         await server.run("true")
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < at_most(2)
 
 
 async def test_a_line_that_freezes_and_thaws_runs_nothing_twice(
@@ -176,6 +177,7 @@ async def test_under_random_cuts_nothing_runs_twice_and_every_result_is_true(
     async with serve(tmp_path, entry(machine, port=line.port)) as server:
         await server.run("true")
         answers: dict[str, dict[str, Any]] = {}
+        last: list[str] = []
 
         async def cut() -> None:
             for _ in range(10):
@@ -190,9 +192,11 @@ async def test_under_random_cuts_nothing_runs_twice_and_every_result_is_true(
             for number in itertools.count():
                 name = f"{lane}-{number}"
                 command = f"echo {name} >> log; sleep {chance.random() * 0.3:.3f}; echo {name}"
+                is_last = cutting.done()
                 answer = await server.ask("exec_bash", command=command)
                 answers[name] = dict(answer.structured_content or error_of(answer))
-                if cutting.done():
+                if is_last:
+                    last.append(name)
                     return
 
         await asyncio.gather(cutting, *(work(lane) for lane in range(4)))
@@ -206,7 +210,8 @@ async def test_under_random_cuts_nothing_runs_twice_and_every_result_is_true(
             else:
                 assert answer.get("outcome") == "unknown", answer
                 assert begun.count(name) <= 1, answer
-        assert sum("exit_code" in answer for answer in answers.values()) >= 5, answers
+        # After the last cut every command has its result again.
+        assert [answers[name].get("exit_code") for name in last] == [0] * 4, answers
 
 
 async def test_a_file_is_whole_whenever_the_line_is_cut(machine: Sshd, line: ThreadedLine, tmp_path: Path) -> None:

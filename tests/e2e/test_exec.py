@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.core.shell import quote
+from tests.support.pace import at_most
 from tests.support.server import Server, entry, serve, until
 from tests.support.sshd import Sshd
 
@@ -59,7 +60,7 @@ async def test_a_timeout_ends_the_whole_tree_and_keeps_what_was_printed(
     done = await server.run(f"echo before; {CHILDREN[children]}", timeout_s=0.7)
     assert done == {"exit_code": 124, "timed_out": True, "stdout": "before\n"}
     assert not running(machine, "611")
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < at_most(8)
 
 
 async def test_an_exit_124_of_the_command_itself_is_no_timeout(server: Server) -> None:
@@ -75,7 +76,7 @@ async def test_a_death_by_signal_says_which(server: Server, signal: str, code: i
 async def test_a_process_left_behind_does_not_hold_the_result_back_and_is_told(server: Server, machine: Sshd) -> None:
     begun = time.monotonic()
     done = await server.run("nohup sleep 622 & echo $!")
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < at_most(5)
     assert done["left_running"] == [int(done["stdout"])]
     assert running(machine, "622")
     await server.run(f"kill {done['stdout']}")
@@ -101,7 +102,7 @@ async def test_the_input_is_empty_and_not_open(server: Server) -> None:
     assert await server.run("cat") == {"exit_code": 0}
     assert await server.run("read x; echo $?") == {"exit_code": 0, "stdout": "1\n"}
     assert await server.run("python3 -c 'input()'; ssh-keygen -q -f .ssh/authorized_keys <&0; true", timeout_s=10)
-    assert time.monotonic() - begun < 9
+    assert time.monotonic() - begun < at_most(9)
 
 
 FOLDERS = [
@@ -203,7 +204,7 @@ async def test_a_command_that_outlasts_the_call_goes_on_and_can_be_asked_after(m
     async with serve(tmp_path, entry(machine), env=IMPATIENT) as server:
         begun = time.monotonic()
         started = await server.run("echo one; sleep 2.5; echo two; echo err >&2; exit 7")
-        assert time.monotonic() - begun < 2.4
+        assert time.monotonic() - begun < at_most(2.4)
         handle = started["tmux_session"]
         assert started == {"running": True, "tmux_session": handle, "stdout": "one\n"}
         seen = await server.call("check_background_task", tmux_session=handle)

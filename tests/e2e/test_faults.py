@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from tests.support.line import ThreadedLine
+from tests.support.pace import at_most
 from tests.support.server import Server, entry, error_of, serve, until
 from tests.support.sshd import HOST, PASSWORD, Fleet, Sshd, closed_port
 
@@ -21,7 +22,7 @@ async def test_serial_calls(server: Server) -> None:
     await server.run("true")
     begun = time.monotonic()
     await asyncio.gather(*(server.run("sleep 1") for _ in range(20)))
-    assert time.monotonic() - begun < 6
+    assert time.monotonic() - begun < at_most(6)
 
 
 async def test_dead_machines_delay_live_ones(machine: Sshd, tmp_path: Path) -> None:
@@ -32,7 +33,7 @@ async def test_dead_machines_delay_live_ones(machine: Sshd, tmp_path: Path) -> N
             begun = time.monotonic()
             seen = await server.call("list_sandboxes", check_resources=True)
             assert [sandbox["connection_alive"] for sandbox in seen["sandboxes"]] == [False, True]
-            assert time.monotonic() - begun < 6
+            assert time.monotonic() - begun < at_most(6)
 
 
 async def test_double_run(machine: Sshd, tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ async def test_open_stdin(server: Server) -> None:
     """A command that reads waited for input that never came, until its timeout."""
     begun = time.monotonic()
     assert await server.run("cat; read answer; sort", timeout_s=20) == {"exit_code": 0}
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < at_most(10)
 
 
 async def test_unquoted_cwd(server: Server, machine: Sshd) -> None:

@@ -82,12 +82,16 @@ def as_user(machine: Sshd, *argv: str) -> str:
 
 async def test_a_job_runs_in_tmux_and_its_end_is_waited_for(server: Server, machine: Sshd) -> None:
     started = await server.call(
-        "exec_bash_background", command="echo hello; sleep 0.4; exit 7", session_name="first", watch=False
+        "exec_bash_background",
+        command="echo hello; until [ -e seen ]; do sleep 0.05; done; exit 7",
+        session_name="first",
+        watch=False,
     )
     assert started["status"] == "started"
     assert started["tmux_session"] == "first"
     assert started["log_file"] == f"{machine.home}/.codex_logs/first.log"
     assert "first:" in as_user(machine, "tmux", "list-sessions")
+    await server.output("touch seen")
     waited = await server.call("wait_background_task", tmux_session="first", timeout_s=20)
     assert (waited["reason"], waited["exit_code"], waited["running"]) == ("ended", 7, False)
     assert Path(started["log_file"]).read_text() == "hello\nEXIT_CODE=7\n"

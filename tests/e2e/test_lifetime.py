@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pace import at_most
 from tests.support.server import Wire, entry, serve, wire
 from tests.support.sshd import HOST, Sshd, _processes, silent_port, wait_until
 
-# 0.3 s is what is promised; the rest is for a machine that runs other tests at the same time.
+# 0.3 s is what is promised.
 SOON_S = 1.0
 WAYS = [signal.SIGINT, signal.SIGTERM, None]
 way = pytest.mark.parametrize("how", WAYS, ids=["SIGINT", "SIGTERM", "end of input"])
@@ -21,7 +22,7 @@ way = pytest.mark.parametrize("how", WAYS, ids=["SIGINT", "SIGTERM", "end of inp
 def leave(line: Wire, how: signal.Signals | None) -> None:
     seconds, code, last_words = line.leave(how)
     print(f"it left after {seconds:.3f} s")
-    assert seconds < SOON_S
+    assert seconds < at_most(SOON_S)
     assert code == 0
     # A call that was cancelled may have been answered; anything else is not for this line.
     assert all(words.startswith(b'{"jsonrpc":"2.0",') for words in last_words.splitlines())

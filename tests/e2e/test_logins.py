@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
+from tests.support.pace import at_most
 from tests.support.server import Server, entry, serve
 from tests.support.sshd import HOST, PASSPHRASE, PASSWORD, Auth, Fleet, Sshd, closed_port, silent_port
 
@@ -185,7 +186,7 @@ async def test_dead_machines_do_not_delay_live_ones(machine: Sshd, tmp_path: Pat
             live_s = time.monotonic() - begun
             assert not survey.done()
             sandboxes = {sandbox["name"]: sandbox for sandbox in (await survey)["sandboxes"]}
-            assert time.monotonic() - begun < 6.5
+            assert time.monotonic() - begun < at_most(6.5)
             assert live_s < 3
             assert sandboxes[machine.name]["connection_alive"] is True
             assert sandboxes[machine.name]["resources"]["cpu"]
@@ -208,7 +209,7 @@ async def test_a_machine_whose_shell_never_answers_is_given_up_in_time(fleet: Fl
         begun = time.monotonic()
         problem = await server.fail("exec_bash", command="true")
         assert problem["code"] == "unreachable"
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < at_most(5)
 
 
 # Configuration

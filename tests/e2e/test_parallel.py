@@ -6,6 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
+from tests.support.pace import at_most
 from tests.support.server import Server, entry, serve
 from tests.support.sshd import Fleet
 
@@ -17,7 +18,7 @@ async def test_a_hundred_calls_at_once_overlap_on_a_stock_sshd(server: Server) -
     await server.run("true")
     begun = time.monotonic()
     outputs = await asyncio.gather(*(server.output(f"sleep 0.5; echo {number}") for number in range(100)))
-    assert time.monotonic() - begun < SANE_S
+    assert time.monotonic() - begun < at_most(SANE_S)
     assert outputs == [f"{number}\n" for number in range(100)]
 
 
@@ -36,7 +37,7 @@ async def test_calls_overlap_without_python_too(fleet: Fleet, tmp_path: Path) ->
         begun = time.monotonic()
         outputs = await asyncio.gather(*(server.output(f"sleep 1; echo {number}") for number in range(25)))
         assert outputs == [f"{number}\n" for number in range(25)]
-        assert time.monotonic() - begun < SANE_S
+        assert time.monotonic() - begun < at_most(SANE_S)
 
 
 async def test_a_slow_call_delays_no_other(server: Server) -> None:
@@ -45,7 +46,7 @@ async def test_a_slow_call_delays_no_other(server: Server) -> None:
     for number in range(10):
         assert await server.output(f"echo {number}") == f"{number}\n"
         await server.call("list_remote_files")
-    assert time.monotonic() - begun < 3.5
+    assert time.monotonic() - begun < at_most(3.5)
     assert not slow.done()
     assert await slow == {"exit_code": 0}
 

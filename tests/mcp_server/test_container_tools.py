@@ -21,6 +21,7 @@ from remote_sandbox_mcp.core.port import Stream
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.testing import FakeSandbox
 from tests.mcp_server.conftest import connected, member
+from tests.support.means import needs_tun
 from tests.support.server import Caller
 from tests.support.sshd import free_port
 
@@ -299,7 +300,7 @@ async def test_volumes_are_written_as_source_and_target(tools: Caller) -> None:
 
 @pytest.mark.parametrize(
     ("network", "has_network"),
-    [(None, False), (False, False), ([], False), (True, True), (["pypi.org"], True)],
+    [(None, False), (False, False), ([], False), pytest.param(True, True, marks=needs_tun), (["pypi.org"], True)],
     ids=str,
 )
 async def test_an_embedded_sandbox_has_the_network_that_was_asked_for(

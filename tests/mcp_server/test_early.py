@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.mcp_server.early import Memory, stamp_of
+from tests.support.sshd import wait_until
 
 COMMAND = str(Path(sys.executable).with_name("remote-sandbox-mcp"))
 CLIENT = {"name": "test", "version": "1"}
@@ -90,6 +91,28 @@ def test_a_damaged_memory_is_no_memory(tmp_path: Path, damage: str) -> None:
     (tmp_path / "first-answers.json").write_text(damage)
     with talk(tmp_path) as server:
         assert "result" in server.ask(LEGACY[0])
+
+
+def test_what_is_remembered_wrongly_is_put_right_once_the_client_is_quiet(tmp_path: Path) -> None:
+    file = tmp_path / "first-answers.json"
+
+    def ask() -> dict[str, Any]:
+        with talk(tmp_path) as server:
+            server.ask(LEGACY[0])
+            server.tell({"method": "notifications/initialized"})
+            listed = server.ask(LEGACY[1])
+            # Works at once, whatever is to be checked.
+            chosen = {"name": "select_sandbox", "arguments": {"sandbox_name": "local"}}
+            assert "result" in server.ask({"method": "tools/call", "params": chosen})
+            wait_until(lambda: '"tools": []' not in file.read_text(), what="a memory that is right")
+            return listed
+
+    right = ask()
+    kept = json.loads(file.read_text())
+    kept["answers"] = {key: it | ({"tools": []} if "tools" in it else {}) for key, it in kept["answers"].items()}
+    file.write_text(json.dumps(kept))
+    assert ask()["result"]["tools"] == []
+    assert ask() == right
 
 
 def test_a_new_version_forgets(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ async def test_each_of_our_errors_has_its_code(
     tools: Caller, fake: FakeSandbox, problem: SandboxError, code: str, more: dict[str, object]
 ) -> None:
     fake.fail(problem)
-    text = "no; nothing was started" if more else "no"
+    text = "no (nothing was started)" if more else "no"
     assert await tools.fail("exec_bash", command="ls", sandbox_name="fake") == {"error": text, "code": code} | more
     # What only looks starts nothing anyhow.
     assert await tools.fail("list_remote_files", sandbox_name="fake") == {"error": "no", "code": code} | more

@@ -62,6 +62,7 @@ async def test_an_ended_run_is_forgotten_once_all_of_it_was_told(tools: Caller, 
     fake.answers = {"short": Answer("x"), "long": Answer("x" * 1000)}
     await tools.run("short", max_output_chars=100)
     await tools.run("long", max_output_chars=100)
+    await until(lambda: fake.forgotten, "the first to be forgotten")
     assert fake.forgotten == [fake.commands[0].run_id]
 
 
@@ -96,7 +97,7 @@ async def test_a_command_that_cannot_start_says_why(tools: Caller, fake: FakeSan
     fake.answers = refuse
     problem = await tools.fail("exec_bash", sandbox_name="fake", command="ls", cwd="/nope")
     assert problem == {
-        "error": "fake: unable to enter /nope: No such file or directory; nothing was started",
+        "error": "fake: unable to enter /nope: No such file or directory (nothing was started)",
         "code": "not_started",
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from remote_sandbox_mcp import background
 from remote_sandbox_mcp.app import App
+from remote_sandbox_mcp.background import commands
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.errors import Unreachable
@@ -21,6 +23,7 @@ from remote_sandbox_mcp.core.transfer import Order, Place
 from remote_sandbox_mcp.core.watch import Status, Watch
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.store.database import STATE_FILE, Database
+from remote_sandbox_mcp.store.runs import Change, RunRecords
 from remote_sandbox_mcp.store.transfers import RUNNING, Ledger, Transfer
 from remote_sandbox_mcp.store.watches import Watches
 from remote_sandbox_mcp.testing import Answer, FakeSandbox, after
@@ -81,6 +84,63 @@ async def test_a_command_whose_server_was_killed_is_listed(fake: FakeSandbox) ->
         assert (seen["running"], seen["log_tail"]) == (True, "begun")
         await later.call("stop_background_task", tmux_session=task["tmux_session"])
         assert (await call)["exit_code"] == 143
+
+
+async def test_quick_commands_are_written_down_together_after_their_end(
+    fake: FakeSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, batches = RunRecords.write, []
+
+    def counted(runs: RunRecords, changes: Sequence[Change]) -> None:
+        batches.append([change.statement for change in changes])
+        write(runs, changes)
+
+    monkeypatch.setattr(RunRecords, "write", counted)
+    # A machine that is busy must not make these commands slow ones.
+    monkeypatch.setattr(commands, "MOMENT_S", 30.0)
+    monkeypatch.setattr(commands, "SOON_S", 30.0)
+    async with server(fake) as first:
+        for _ in range(20):
+            await first.output("echo hi")
+        assert not batches
+        assert not fake.forgotten
+        shown = await logs(first, "fake")
+    assert batches == [["add"] * 20]
+    assert shown.count("$ echo hi") == 20
+    assert fake.forgotten == [command.run_id for command in fake.commands]
+
+
+async def test_what_is_not_written_yet_is_written_when_a_server_leaves(
+    fake: FakeSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "SOON_S", 30.0)
+    monkeypatch.setattr(background, "LEAVE_S", 10.0)
+    async with server(fake) as first:
+        await first.output("echo hi")
+    async with server(fake) as later:
+        assert "$ echo hi\nhi" in await logs(later, "fake")
+
+
+async def test_a_command_that_lasts_is_written_down_while_it_runs(
+    fake: FakeSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "SOON_S", 30.0)
+    async with server(fake) as first:
+        call = asyncio.ensure_future(first.run("long", timeout_s=500))
+        rows = RunRecords(Database(paths.state_folder() / STATE_FILE))
+        (row,) = await until(lambda: rows.background("fake", 0.0, 10), "a row")
+        assert (row.state, row.outcome) == ("running", "")
+        fake.answers = {}
+        await first.call("stop_background_task", tmux_session=row.run_id)
+        assert (await call)["exit_code"] == 143
+        rows.database.close()
+
+
+async def test_a_machine_keeps_what_could_not_be_written_down_here(fake: FakeSandbox) -> None:
+    (paths.state_folder() / STATE_FILE).write_bytes(b"this is no database\n" * 100)
+    async with server(fake) as tools:
+        assert await tools.output("echo hi") == "hi\n"
+    assert fake.forgotten == []
 
 
 async def test_a_command_that_ended_in_its_call_is_not_listed(fake: FakeSandbox) -> None:
@@ -249,9 +309,9 @@ class Alias(FakeSandbox):
 async def test_one_job_is_listed_once_by_the_name_it_was_started_with(fake: FakeSandbox) -> None:
     alias = Alias(fake, "alias")
     async with server(alias, fake) as tools:
-        started = await tools.call(
-            "exec_bash_background", command="x", session_name="t", sandbox_name="fake", interval_s=600
-        )
+        # A watchdog would outlive this test.
+        wanted = {"command": "x", "session_name": "t", "sandbox_name": "fake", "ensure_watchdog": False}
+        started = await tools.call("exec_bash_background", **wanted)
         (task,) = await tasks(tools)
         assert (task["sandbox"], task["watch_id"]) == ("fake", started["watch_id"])
         (asked,) = await tasks(tools, sandbox_name="alias")

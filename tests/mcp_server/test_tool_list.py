@@ -12,6 +12,7 @@ from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.transfer import Listener, Order, Outcome, Place
 from remote_sandbox_mcp.fleet import Fleet
+from remote_sandbox_mcp.mcp_server.server import build
 from remote_sandbox_mcp.testing import FakeSandbox
 from tests.mcp_server.conftest import connected, member
 from tests.mcp_server.pin import FILE, HOW, surface
@@ -294,3 +295,13 @@ async def test_a_missing_argument_is_named(tools: Caller, tool: str) -> None:
 async def test_a_tool_that_does_not_exist_is_told(tools: Caller) -> None:
     problem = await tools.fail("no_such_tool")
     assert problem == {"error": "Unknown tool: no_such_tool", "code": "bad_argument"}
+
+
+async def test_a_call_makes_the_schemas_of_its_tool_alone(app: App) -> None:
+    server = build(app)
+    await server.call_tool("exec_bash", {"command": "true"})
+    made = server._tool_manager._tools
+    assert set(made) == {"exec_bash"}
+    offered = [tool.name for tool in await server.list_tools()]
+    assert (offered[0], set(made)) == ("list_sandboxes", set(offered))
+    await app.close()

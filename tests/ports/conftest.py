@@ -9,11 +9,13 @@ import pytest
 
 from remote_sandbox_mcp.backends.local import open_local
 from remote_sandbox_mcp.core.machine import LocalPlace
+from tests.support.means import require_bubblewrap
 
 from .world import World, deploying
 
 
 @pytest.fixture
 async def walled(tmp_path: Path) -> AsyncIterator[World]:
+    require_bubblewrap()
     async with deploying(await open_local(LocalPlace(), tmp_path)) as world:
         yield world

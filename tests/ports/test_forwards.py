@@ -36,6 +36,7 @@ from tests.backends.contract.ports import (
     send_all,
     start_service,
 )
+from tests.support.means import require_bubblewrap
 from tests.support.sshd import Sshd, free_port
 
 
@@ -293,6 +294,7 @@ async def test_there_is_a_bound_to_connections(fake: FakeSandbox, monkeypatch: p
 
 @pytest.fixture
 async def walled(tmp_path: Path) -> AsyncIterator[OutpostSandbox]:
+    require_bubblewrap()
     sandbox = await open_local(LocalPlace(), tmp_path)
     yield sandbox
     await sandbox.close()

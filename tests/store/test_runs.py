@@ -9,8 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.runs import ENDED, GONE, KEPT_S, MOST_RUNS, RUNNING, RunRecord, RunRecords
+from remote_sandbox_mcp.store.runs import (
+    ENDED,
+    GONE,
+    KEPT_S,
+    MOST_RUNS,
+    RUNNING,
+    Change,
+    RunRecord,
+    RunRecords,
+    added,
+    forgotten,
+    noted,
+    removed,
+)
 from remote_sandbox_mcp.store.sql import migrations
 
 
@@ -35,7 +49,7 @@ def test_a_database_of_an_older_version_takes_commands(file: Path, number: int) 
             connection.execute(f"PRAGMA user_version = {number}")
     database = Database(file)
     runs = RunRecords(database)
-    runs.add(record(1, command="print \udcff", tail="x" * 9000))
+    runs.write([added(record(1, command="print \udcff", tail="x" * 9000))])
     (kept,) = runs.latest("me@a:22", 5)
     assert (kept.command, len(kept.tail), kept.state) == ("print \\udcff", 4000, RUNNING)
     database.close()
@@ -43,9 +57,9 @@ def test_a_database_of_an_older_version_takes_commands(file: Path, number: int) 
 
 def test_an_end_that_was_seen_stays(file: Path) -> None:
     runs = RunRecords(Database(file))
-    runs.add(record(1))
-    runs.note("run-00000001", ENDED, outcome="exit 3", exit_code=3, tail="done")
-    runs.note("run-00000001", GONE, outcome="it is not known there")
+    runs.write([added(record(1))])
+    runs.write([noted("run-00000001", ENDED, outcome="exit 3", exit_code=3, tail="done")])
+    runs.write([noted("run-00000001", GONE, outcome="it is not known there")])
     found = runs.get("run-00000001")
     assert found
     assert (found.state, found.exit_code, found.outcome, found.tail) == (ENDED, 3, "exit 3", "done")
@@ -55,9 +69,9 @@ def test_an_end_that_was_seen_stays(file: Path) -> None:
 def test_only_what_has_no_known_end_or_outlasted_its_call_is_in_the_background(file: Path) -> None:
     runs = RunRecords(Database(file))
     for number in range(4):
-        runs.add(record(number))
-    runs.note("run-00000001", ENDED, outcome="exit 0", exit_code=0)
-    runs.note("run-00000002", ENDED, outcome="exit 0", exit_code=0, is_listed=True)
+        runs.write([added(record(number))])
+    runs.write([noted("run-00000001", ENDED, outcome="exit 0", exit_code=0)])
+    runs.write([noted("run-00000002", ENDED, outcome="exit 0", exit_code=0, is_listed=True)])
     found = [each.run_id[-1] for each in runs.background("me@a:22", 0.0, 10)]
     assert found == ["3", "2", "0"]
     assert [each.run_id[-1] for each in runs.background("me@a:22", 2.5, 10)] == ["3"]
@@ -67,14 +81,31 @@ def test_only_what_has_no_known_end_or_outlasted_its_call_is_in_the_background(f
 
 def test_old_commands_and_too_many_are_dropped_but_none_that_may_run(file: Path) -> None:
     runs = RunRecords(Database(file))
-    runs.add(record(1))
+    runs.write([added(record(1))])
     for number in range(2, MOST_RUNS + 20):
-        runs.add(record(number, state=ENDED))
-    runs.add(record(1, place="b", run_id="run-other"))
+        runs.write([added(record(number, state=ENDED))])
+    runs.write([added(record(1, place="b", run_id="run-other"))])
     kept = {each.run_id for each in runs.latest("me@a:22", 1000)}
     assert len(kept) == MOST_RUNS + 2
     assert "run-00000001" in kept
-    runs.add(record(0, created=KEPT_S + 10_000))
+    runs.write([added(record(0, created=KEPT_S + 10_000))])
     assert len(runs.latest("me@a:22", 1000)) == 1
     assert runs.latest("b", 10) == ()
+    runs.database.close()
+
+
+def test_changes_are_made_together_and_in_their_order(file: Path) -> None:
+    runs = RunRecords(Database(file))
+    changes = [added(record(1)), noted("run-00000001", ENDED, outcome="exit 0", exit_code=0), added(record(2))]
+    runs.write([*changes, removed("run-00000002"), added(record(3), state=ENDED, tail="x" * 9000)])
+    assert [(each.run_id[-1], each.state, len(each.tail)) for each in runs.latest("me@a:22", 5)] == [
+        ("3", ENDED, 4000),
+        ("1", ENDED, 0),
+    ]
+    broken = Change("note", {"run_id": "run-00000001"})
+    with pytest.raises(ConfigError):
+        runs.write([added(record(4)), broken])
+    assert runs.get("run-00000004") is None
+    runs.write([forgotten("me@a:22")])
+    assert runs.latest("me@a:22", 5) == ()
     runs.database.close()

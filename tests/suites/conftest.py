@@ -14,6 +14,7 @@ from remote_sandbox_mcp.backends.local import open_local
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.machine import LocalPlace
+from tests.support.means import require_bubblewrap
 
 HOME = "/home/sandbox"
 PACKAGES = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
@@ -43,6 +44,7 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 async def sandbox(tmp_path: Path) -> AsyncIterator[OutpostSandbox]:
     """Real commands behind real walls; its Python has what is in ~/lib."""
+    require_bubblewrap()
     place = LocalPlace(environment=Environment(env={"PYTHONPATH": f"{HOME}/lib", "PYTHONDONTWRITEBYTECODE": "1"}))
     opened = await open_local(place, tmp_path)
     yield opened

@@ -260,9 +260,9 @@ async def test_a_folder_that_cannot_be_tested_is_told_in_one_sentence(
 ) -> None:
     put({"file.txt": ""})
     (home / "empty").mkdir(mode=0o755)
-    # Of the host's root: whoever the sandbox is, it has no more rights there than these.
-    (home / "closed").mkdir(mode=0o711)
-    (home / "locked").mkdir(mode=0o700)
+    # They belong to whoever runs the tests; the sandbox is that user, or another one where that is root.
+    (home / "closed").mkdir(mode=0o111)
+    (home / "locked").mkdir(mode=0o000)
     with pytest.raises(SandboxError) as refusal:
         await run_tests(sandbox, path=path)
     assert why in str(refusal.value)

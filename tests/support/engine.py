@@ -23,7 +23,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 CACHE = Path(platformdirs.user_cache_dir("remote-sandbox-mcp-tests", appauthor=False))
 # Where it is told to leave the machine's network alone, there is nothing to clean up after it.
 ALONE = ("--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
-START_S, IMAGE_S = 30, 170
+START_S, IMAGE_S = 60, 170
 # What systemd needs where it boots in a container; all capabilities are more than some machines can give.
 BOOTS = ("--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined", "--cgroupns=private", "--tmpfs=/run:exec")
 # Writable to a container is only what is mounted so, where cgroups are of version 2.

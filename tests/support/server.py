@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import inspect
 import json
 import os
@@ -140,10 +141,19 @@ def check_answer(answer: CallToolResult, schema: dict[str, Any] | None) -> None:
     structured = answer.structured_content
     assert structured, answer
     assert not list(empty_fields(structured))
-    jsonschema.validate(structured, schema or False)
+    validator(json.dumps(schema or False)).validate(structured)
     said = words(text_of(answer))
     unsaid = [text for text in texts_in(structured) if words(text) not in said and words(as_text(text)) not in said]
     assert not unsaid, (unsaid, text_of(answer))
+
+
+@functools.cache
+def validator(schema: str) -> Any:
+    """For a schema, which is checked itself, once."""
+    parsed = json.loads(schema)
+    made = jsonschema.validators.validator_for(parsed)
+    made.check_schema(parsed)
+    return made(parsed)
 
 
 def check_error(answer: CallToolResult) -> None:

@@ -477,18 +477,25 @@ def _processes_by_pid() -> dict[int, _Process]:
     return {process.pid: process for process in _processes()}
 
 
+# Many tests wait for processes, and look at all of them every few milliseconds.
+_STATUS = re.compile(rb"\nState:\t(.).*\nPPid:\t(\d+)\n.*\nUid:\t(\d+)\t", re.DOTALL)
+
+
 def _process(pid: str) -> _Process | None:
     try:
-        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        found = _STATUS.search(_read(f"/proc/{pid}/status"))
+        if found is None or found[1] in b"ZX":
+            return None
+        command = _read(f"/proc/{pid}/cmdline")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-    if fields["State"][0] in "ZX":
-        return None
-    uid = int(fields["Uid"].split()[0])
     words = command.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
-    return _Process(int(pid), int(fields["PPid"]), uid, words)
+    return _Process(int(pid), int(found[2]), int(found[3]), words)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def _is_sshd(process: _Process) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.line import HOST, Line, ThreadedLine
+from tests.support.pace import at_most
 from tests.support.sshd import Sshd, closed_port, silent_port, wait_until
 
 
@@ -52,12 +53,12 @@ async def test_a_round_trip_takes_the_time_that_was_asked_for(echo_port: int, rt
         trips = [await _round_trip(reader, writer) for _ in range(9)]
         writer.close()
     # The shortest of them: a busy machine makes any of them longer, and nothing may make one shorter.
-    assert min(trips) == pytest.approx(rtt_s, abs=0.002)
+    assert rtt_s - 0.002 <= min(trips) <= at_most(rtt_s + 0.002)
 
 
 async def test_opening_costs_two_round_trips_until_the_first_byte(sshd: Sshd) -> None:
     async with Line(sshd.port, rtt_s=0.1) as line:
-        assert 0.195 < min([await _time_to_banner(line.port) for _ in range(3)]) < 0.25
+        assert 0.195 < min([await _time_to_banner(line.port) for _ in range(3)]) < at_most(0.25)
 
 
 async def _time_to_banner(port: int) -> float:
@@ -78,7 +79,7 @@ async def test_bytes_on_their_way_do_not_wait_for_each_other(echo_port: int) -> 
         start = time.perf_counter()
         writer.write(data)
         assert await reader.readexactly(len(data)) == data
-        assert time.perf_counter() - start < 1.0
+        assert time.perf_counter() - start < at_most(1.0)
         writer.close()
 
 

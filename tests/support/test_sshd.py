@@ -14,6 +14,8 @@ import asyncssh
 import pytest
 
 from remote_sandbox_mcp.core.machine import Machine
+from tests.support.means import require_program
+from tests.support.root import WHY_NOT, can_be_root
 from tests.support.sshd import HOST, Auth, Fleet, Sshd, closed_port, fleet_users, silent_port, wait_until
 
 
@@ -235,6 +237,7 @@ def test_nothing_is_left_when_a_fleet_ends() -> None:
     assert not Path(f"/tmp/tmux-{machine.uid}").exists()
 
 
+@pytest.mark.skipif(not can_be_root(), reason=WHY_NOT)
 def test_the_next_fleet_removes_what_a_killed_run_left_behind() -> None:
     killed = """if True:
         import os
@@ -255,6 +258,7 @@ def test_the_next_fleet_removes_what_a_killed_run_left_behind() -> None:
 
 
 def test_the_environment_is_clean(clean_environment: Path) -> None:
+    require_program("ssh")
     assert Path.home() == clean_environment
     assert not [name for name in os.environ if name.startswith(("MCP_", "OPENSANDBOX_", "OPEN_SANDBOX_", "SSH_AUTH"))]
     assert [name for name in os.environ if name.startswith("REMOTE_")] == ["REMOTE_SANDBOX_MCP_HOME"]

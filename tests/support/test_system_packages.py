@@ -40,6 +40,11 @@ SYSTEMCTL = """#!/bin/sh
 [ "$1" = is-system-running ] && { echo "$STATE"; [ "$STATE" = running ]; exit; }
 echo "$*" >>"$WORLD/calls"
 """
+# Asked with -n by those who are not root.
+SUDO = """#!/bin/sh
+[ "$1" != -n ] || shift
+exec "$@"
+"""
 
 
 @dataclass
@@ -68,7 +73,7 @@ def world(tmp_path: Path) -> World:
     for name, files in PACKAGES.items():
         (tmp_path / "files" / name).write_text("\n".join(files) + "\n")
         (tmp_path / "needs" / name).write_text(" ".join(NEEDS.get(name, [])))
-    programs = {"dpkg-query": DPKG_QUERY, "apt-get": APT_GET, "systemctl": SYSTEMCTL, "sudo": '#!/bin/sh\nexec "$@"\n'}
+    programs = {"dpkg-query": DPKG_QUERY, "apt-get": APT_GET, "systemctl": SYSTEMCTL, "sudo": SUDO}
     for name, text in programs.items():
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)

@@ -33,8 +33,8 @@ TOKEN = "token"
 LAST = (wire.END, wire.FAIL)
 HONEST = {"kind": "dir", "path": "/x", "real": "/x", "home": "/home/x"}
 FILE, LINK = 0o100644, 0o120777
-# Whatever a machine says, this is far more than we need to see through it.
-SOON_S = 5.0
+# Whatever a machine says, this is far more than we need to see through it, beside other work, too.
+SOON_S = 25.0
 
 Frame = tuple[int, bytes] | bytes
 Answer = Callable[..., Iterable[Frame]]

@@ -216,8 +216,10 @@ def test_trees_go_in_and_out_of_archives_of_the_usual_tar(place: Path, tmp_path:
     }
     tree = Folder({b"in": Folder({**inner.entries, **links}), b"deep": deep, b"e": Folder({}, 0o700), b"-rf": inner})
     put(os.fsencode(tmp_path / "tree"), tree)
-    files, folders = str(tmp_path / "files"), str(tmp_path / "folders")
-    assert pack(str(tmp_path / "tree"), files, folders) == os.path.getsize(files) + os.path.getsize(folders)
+    files, folders, modes = (str(tmp_path / name) for name in ("files", "folders", "modes"))
+    size = pack(str(tmp_path / "tree"), files, folders, modes)
+    assert size == sum(map(os.path.getsize, (files, folders, modes)))
+    assert Path(modes).read_bytes() == b"555\0./-rf\0"
     for file in (files, folders):
         subprocess.run(["tar", "-xf", file, "-C", str(place)], check=True)
     assert not differences(snapshot(os.fsencode(tmp_path / "tree")), snapshot(os.fsencode(place)))

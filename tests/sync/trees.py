@@ -7,6 +7,7 @@ import os
 import random
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -65,8 +66,10 @@ _ODD = [b"-rf", b"--", b"a" * 255, "🐍".encode(), b"new\nline", b"~", b"...", 
 NAMES = st.one_of(_NAMES, _NAMES, st.sampled_from(_ODD)).filter(lambda name: name not in (b".", b".."))
 
 TIMES = st.one_of(st.integers(-(10**18), 4 * 10**18), st.sampled_from([0, 1, -1, 10**9, 10**18 + 1]))
-FILE_MODES = st.sampled_from([0o644, 0o644, 0o600, 0o755, 0o444, 0o000, 0o4755, 0o2711, 0o777])
-FOLDER_MODES = st.sampled_from([0o755, 0o755, 0o700, 0o555, 0o000, 0o2775, 0o1777])
+# Only root can read what nobody may.
+CLOSED = [0o000] if os.geteuid() == 0 else []
+FILE_MODES = st.sampled_from([0o644, 0o644, 0o600, 0o755, 0o444, *CLOSED, 0o4755, 0o2711, 0o777])
+FOLDER_MODES = st.sampled_from([0o755, 0o755, 0o700, 0o555, *CLOSED, 0o2775, 0o1777])
 # Above one MiB a file goes in parts, and from four on it is compared with what is there.
 SMALL = st.one_of(st.integers(0, 300), st.sampled_from([0, 1, 4096, 65536, 300_000, MIB - 1, MIB]))
 LARGE = st.sampled_from([MIB + 1, 2 * MIB, 3 * MIB - 5, 4 * MIB, 5 * MIB + 17])
@@ -176,10 +179,21 @@ def touch(path: bytes) -> None:
     os.utime(path, ns=(moment, moment))
 
 
+@contextmanager
+def usable(path: bytes) -> Iterator[None]:
+    """Its owner may change it meanwhile, whatever its mode is."""
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    os.chmod(path, mode | stat.S_IRWXU)
+    try:
+        yield
+    finally:
+        os.chmod(path, mode)
+
+
 def _rewrite(path: bytes, change: Callable[[bytes], bytes]) -> None:
     with open(path, "rb") as file:
         data = file.read()
-    with open(path, "wb") as file:
+    with usable(path), open(path, "wb") as file:
         file.write(change(data))
     touch(path)
 
@@ -199,6 +213,7 @@ def _remove(path: bytes) -> None:
     if os.path.islink(path) or not os.path.isdir(path):
         os.unlink(path)
         return
+    os.chmod(path, stat.S_IRWXU)
     for entry in os.scandir(path):
         _remove(entry.path)
     os.rmdir(path)
@@ -228,7 +243,7 @@ FILE_CHANGES: dict[str, Callable[[bytes, int], None]] = {
 CHANGES: dict[str, Callable[[bytes, int], None]] = {
     "delete": lambda path, seed: _remove(path),
     "rename": _rename,
-    "chmod": lambda path, seed: None if os.path.islink(path) else os.chmod(path, (0o640, 0o711, 0o4700)[seed % 3]),
+    "chmod": lambda path, seed: None if os.path.islink(path) else os.chmod(path, (0o740, 0o711, 0o4700)[seed % 3]),
     "kind": _replace,
 }
 
@@ -248,7 +263,8 @@ class Change:
             entries = [(path, entry) for path, entry in entries if entry.is_file(follow_symlinks=False)]
         if entries:
             path = entries[self.which % len(entries)][1].path
-            (FILE_CHANGES | CHANGES)[self.what](path, self.seed)
+            with usable(os.path.dirname(path)):
+                (FILE_CHANGES | CHANGES)[self.what](path, self.seed)
 
 
 CHANGE = st.builds(Change, st.sampled_from([*FILE_CHANGES, *CHANGES]), st.integers(0, 50), st.integers(0, 20))

@@ -17,6 +17,7 @@ from remote_sandbox_mcp.store.transfers import CANCELLED, COMPLETED, FAILED, RUN
 from remote_sandbox_mcp.tasks.records import KEPT_S, Records
 from remote_sandbox_mcp.tasks.transfers import Transfers
 from remote_sandbox_mcp.tasks.turn import Times
+from tests.support.pace import at_most
 from tests.support.server import until
 from tests.tasks.conftest import pieces, processes, turns
 from tests.tasks.stand_in import act, pretend
@@ -67,7 +68,7 @@ async def _headway(transfers: Transfers, task_id: str) -> Headway | None:
 async def test_an_answer_that_comes_early_does_not_wait(transfers: Transfers, play: Path) -> None:
     begun = time.monotonic()
     await transfers.begin(pretend(play, pieces=1), act, wait_s=30)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < at_most(5)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ async def test_one_that_nobody_cares_for_is_stale(transfers: Transfers, state: P
     # Waiting for it would be in vain.
     begun = time.monotonic()
     assert await transfers.check(lost.id, wait_s=30) == lost
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < at_most(5)
     records.ledger.end(lost.id, End(CANCELLED))
     assert not await transfers.is_stale(lost)
     records.close()

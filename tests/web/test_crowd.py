@@ -15,6 +15,7 @@ from remote_sandbox_mcp.core.secret import Secret
 from remote_sandbox_mcp.web import connections, serve
 from remote_sandbox_mcp.web.gate import Gate, Receive, Scope, Send
 from remote_sandbox_mcp.web.terms import Terms
+from tests.support.pace import at_most
 from tests.web.conftest import Service, service
 
 CROWD = 1050
@@ -77,7 +78,7 @@ def test_the_owner_of_the_key_gets_in(served: Service, first: str, later: str) -
     with crowd(served.port, first.replace("KEY", served.key), later):
         begun = time.monotonic()
         status, _ = served.ask(X_API_Key=served.key, Content_Type="application/json")
-        assert (status, time.monotonic() - begun < SOON_S) == (406, True)
+        assert (status, time.monotonic() - begun < at_most(SOON_S)) == (406, True)
 
 
 def test_a_client_of_the_owners_stays_while_a_crowd_comes_and_goes(served: Service) -> None:
@@ -148,7 +149,7 @@ async def test_a_head_that_drips_does_not_put_its_deadline_off(monkeypatch: pyte
         while not reader.at_eof() and not writer.is_closing() and time.monotonic() - begun < 5:
             writer.write(b"a")
             await asyncio.sleep(0.02)
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < at_most(2)
         writer.close()
 
 

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pace import at_most
 from tests.support.server import COMMAND, Entry, arguments, entry, environment, until
 from tests.support.sshd import Sshd, free_port, wait_until
 from tests.web.conftest import Service, connected, service
 
 both_modes = pytest.mark.parametrize("mode", ["legacy", "auto"])
-# One second is what is promised; the rest is for a machine that runs other tests at the same time.
+# One second is what is promised, to clients on other machines.
 SOON_S = 1.5
 
 
@@ -290,8 +291,26 @@ def test_options_of_http_go_with_http() -> None:
 def test_it_leaves_soon(tmp_path: Path, how: signal.Signals) -> None:
     with service(tmp_path) as served:
         seconds, code = served.leave(how)
-        assert (seconds < SOON_S, code) == (True, 0)
+        assert (seconds < at_most(SOON_S), code) == (True, 0)
         assert len(served.said.splitlines()) == 2
+
+
+def test_its_address_and_its_key_are_told_in_one_piece(tmp_path: Path) -> None:
+    """Who waits for the address may end it before it says more. Each write is a message here."""
+    words = [*arguments(tmp_path, local=True), "--mode", "http", "--port", "0"]
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    ours.settimeout(20)
+    with (
+        ours,
+        theirs,
+        subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=theirs, env=environment(tmp_path, ())) as process,
+    ):
+        told = ours.recv(1 << 16).decode()
+        process.terminate()
+    first, second = told.splitlines()
+    assert first.startswith("remote-sandbox-mcp: serving MCP at ")
+    assert "Authorization: Bearer " in second
+    assert process.returncode == 0
 
 
 def test_a_signal_before_it_serves_is_no_failure(tmp_path: Path) -> None:
@@ -329,7 +348,7 @@ async def test_it_leaves_soon_with_a_command_running_and_ends_that(tmp_path: Pat
         calling = asyncio.ensure_future(call(served))
         await until(lambda: running(sshd, "sleep 6302"), "the command to start")
         seconds, code = await asyncio.to_thread(served.leave)
-        assert (seconds < SOON_S, code) == (True, 0)
+        assert (seconds < at_most(SOON_S), code) == (True, 0)
         assert len(served.said.splitlines()) == 2
         await until(lambda: not running(sshd, "sleep 6302"), "the command to end")
         calling.cancel()

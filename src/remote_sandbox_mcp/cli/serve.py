@@ -42,14 +42,17 @@ def _serve_here(config: Path | None, handed: Handed | None) -> int:
     early = _listen_early(config, handed)
     turn = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
-    from ..app import compose
-    from ..mcp_server import stdio
+    import asyncio
 
-    app = compose(_configured(config))
-    sys.setswitchinterval(turn)
-    gc.freeze()
-    gc.enable()
-    stdio.serve(app, early)
+    from ..app import compose
+    from ..mcp_server import ahead
+
+    def loaded() -> None:
+        sys.setswitchinterval(turn)
+        gc.freeze()
+        gc.enable()
+
+    asyncio.run(ahead.serve(compose(_configured(config)), early, loaded))
     return 0
 
 
@@ -84,10 +87,12 @@ def _leave_when_told() -> None:
 def _tell(terms: Terms, port: int) -> None:
     """Where it is and, if we made it, the key: the one line that ever shows it."""
     host = f"[{terms.host}]" if ":" in terms.host else terms.host
-    print(f"remote-sandbox-mcp: serving MCP at http://{host}:{port} and http://{host}:{port}/mcp", file=sys.stderr)
+    lines = [f"remote-sandbox-mcp: serving MCP at http://{host}:{port} and http://{host}:{port}/mcp"]
     if terms.kept_in and terms.key:
         told = f"Authorization: Bearer {terms.key.reveal()}"
-        print(f"remote-sandbox-mcp: clients send {told} (kept in {terms.kept_in})", file=sys.stderr, flush=True)
+        lines.append(f"remote-sandbox-mcp: clients send {told} (kept in {terms.kept_in})")
+    # In one piece: whoever waits for the first line may read the key, or end us, at once.
+    print("".join(f"{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
 
 
 def _configured(config: Path | None) -> Configuration:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 
@@ -29,6 +30,7 @@ KNOWN = (
 STRANGER = Client("", patience_s=50.0, result_chars=100_000)
 
 
+@functools.lru_cache(maxsize=64)
 def client_named(name: str) -> Client:
     """What is known of the client that calls itself so.
 

@@ -13,6 +13,7 @@ from .invisible import reveal
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|\Z)|[ -/]*[0-~]|\Z)")
 _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
 _CONTROLS |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 # As much of a stream as is kept in a file on the far side, there said by far/output.py and keeper.sh.
 KEPT_BYTES = 64 << 20
@@ -31,7 +32,8 @@ def harmless(data: bytes) -> str:
     """Decode bytes of unknown origin; no escape, control character, unseen one or broken UTF-8 survives."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
     text = _ESCAPES.sub("", text).replace("\r", "\n")
-    return reveal(text.translate(_CONTROLS))
+    # Letter by letter, which takes long where they are not ASCII.
+    return reveal(text.translate(_CONTROLS) if text.isascii() or _CONTROL.search(text) else text)
 
 
 def last_line(data: bytes, limit: int = 200) -> str:
@@ -59,8 +61,11 @@ def clip_both(first: Excerpt, second: Excerpt, limit: int, room: int | None = No
     """Fit each of two streams into `limit` characters, and both together, as JSON texts, into `room`."""
     while True:
         shown = clip(first, limit), clip(second, limit)
+        # What is harmless takes two signs for one at most.
+        if room is None or limit <= LEAST_SHOWN or sum(2 * len(part.text) + 2 for part in shown) <= room:
+            return shown
         size = sum(len(json.dumps(part.text, ensure_ascii=False)) for part in shown)
-        if room is None or size <= room or limit <= LEAST_SHOWN:
+        if size <= room:
             return shown
         # What has many quotes or line ends is longer as JSON: then once is not enough.
         limit = max(LEAST_SHOWN, min(limit, max(len(part.text) for part in shown)) * room // size * 9 // 10)

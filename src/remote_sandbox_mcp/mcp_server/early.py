@@ -13,7 +13,7 @@ import json
 import os
 import select
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from .. import __version__
 from ..config import paths
 
 QUESTIONS = frozenset({"initialize", "server/discover", "tools/list", "resources/list", "prompts/list"})
+# Of these, what changes nothing in the server.
+LISTS = frozenset({"tools/list", "resources/list", "prompts/list"})
 FIRST_LINES = 20
 LONGEST_QUESTION = 1 << 16
 MOST_ANSWERS = 32
@@ -99,11 +101,19 @@ class Early:
         self.heard = bytearray(heard)
         self.ended = False
         self.answered: set[Any] = set(answered)
+        self._calls: list[dict[str, Any]] = []
+        self._tell: Callable[[dict[str, Any]], None] | None = None
         self._wakeup, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._listen, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    def tell_calls(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        """Call `tell`, from any thread, with each tool call that is heard; one that came before may be told twice."""
+        self._tell = tell
+        for call in tuple(self._calls):
+            tell(call)
 
     def hand_over(self) -> None:
         """Stop; `heard` is all that came, `answered` the ids that need no answer any more."""
@@ -132,6 +142,10 @@ class Early:
             if reply := self.memory.answer(question):
                 os.write(1, reply)
                 self.answered.add(question["id"])
+            elif isinstance(question, dict) and question.get("method") == "tools/call":
+                self._calls.append(question)
+                if self._tell:
+                    self._tell(question)
 
 
 class Learner:
@@ -143,14 +157,22 @@ class Learner:
         self._asked: dict[Any, str] = {}
         self._left = FIRST_LINES
 
-    def asked(self, line: str) -> None:
+    @property
+    def is_over(self) -> bool:
+        """Whether the first messages have passed."""
+        return not self._left
+
+    def asked(self, line: str) -> bool:
+        """Whether the SDK has time to answer: it was done from memory, and what is remembered is only checked."""
         if not self._left:
-            return
+            return False
         self._left -= 1
         with contextlib.suppress(*NO_MESSAGE):
             question: Any = json.loads(line) if len(line) <= LONGEST_QUESTION else None
             if key := self._memory.key(question):
                 self._asked[question["id"]] = key
+                return question["id"] in self._answered and question["method"] in LISTS
+        return False
 
     def passes(self, line: str) -> bool:
         """Whether the SDK's message goes out to the client."""

@@ -22,6 +22,7 @@ SO_FAR_CHARS = 5000
 # The code of an error, and what a program has to know of it. It is no structured content: that would have to keep to
 # the output schema of the tool, and strict clients throw the whole answer away where it does not.
 ABOUT_ERROR = "remote-sandbox/error"
+NOT_STARTED = "nothing was started"
 STARTERS = frozenset(
     {
         *("exec_bash", "run_command", "exec_bash_background", "exec_bash_background_watch"),
@@ -105,16 +106,19 @@ def with_fate(text: str, problem: SandboxError, tool: str) -> str:
     if isinstance(problem, LostContact):
         fate = _fate_of_lost(problem, text)
     elif isinstance(problem, NotStarted) or (isinstance(problem, ConnectError) and tool in STARTERS):
-        fate = "nothing was started"
+        fate = NOT_STARTED
     elif isinstance(problem, Defect) and tool in STARTERS:
         fate = "it may have been started: look before repeating it"
+    if fate == NOT_STARTED:
+        # Apart from the sentence: many end with a command, which is copied to its end.
+        return f"{text.rstrip('.')} ({fate})"
     return f"{text.rstrip('.')}; {fate}" if fate else text
 
 
 def _fate_of_lost(problem: LostContact, text: str) -> str:
     handle = problem.so_far.run_id
     if problem.outcome == "not_started":
-        return "nothing was started"
+        return NOT_STARTED
     # Most sentences name the handle themselves, with what to do.
     ask = f"it may have been started: ask with check_background_task(tmux_session={handle!r})"
     return ask if problem.outcome == "unknown" and handle not in text else ""
@@ -132,8 +136,8 @@ def told_where(answer: CallToolResult, sandbox: str) -> CallToolResult:
     if answer.is_error:
         # Many errors name it themselves.
         return failed(first.text if sandbox in first.text else f"on {sandbox}: {first.text}", told)
-    content = [first.model_copy(update={"text": f"on {sandbox}: {first.text}"}), *others]
-    return answer.model_copy(update={"content": content, "structured_content": told})
+    content = [TextContent(type="text", text=f"on {sandbox}: {first.text}"), *others]
+    return CallToolResult(content=content, structured_content=told)
 
 
 def sentence(problem: SandboxError | str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic import Field
@@ -66,11 +66,11 @@ def _without(schema: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: item for key, item in schema.items() if key not in keys}
 
 
-def with_own_names(given: Mapping[str, Any], own: list[str]) -> dict[str, Any]:
+def with_own_names(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
     """Arguments under the tool's own names for them. What is given under both names stays, and is refused."""
     return {_own_name(name, given, own): value for name, value in given.items()}
 
 
-def _own_name(name: str, given: Mapping[str, Any], own: list[str]) -> str:
+def _own_name(name: str, given: Mapping[str, Any], own: Collection[str]) -> str:
     other = OTHER_NAMES.get(name, "")
     return other if name not in own and other in own and other not in given else name

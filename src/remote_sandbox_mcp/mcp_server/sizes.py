@@ -13,9 +13,13 @@ CUT = "this result was cut to what your client takes; ask for less at once to se
 T = TypeVar("T")
 
 
+# json.dumps would make one for each call.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def size_of(value: object) -> int:
     """How many characters it has as JSON, which is how clients show the structured part."""
-    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    return len(_ENCODER.encode(value))
 
 
 def fit(fields: dict[str, Any], most: int) -> dict[str, Any]:

@@ -26,19 +26,16 @@ FAREWELL_S = 0.1
 LONG_FAREWELL_S = 1.5
 WIND_DOWN_S = 0.15
 LONGEST_LINE = 256 << 20
+# So long nothing has come from a client that is quiet.
+QUIET_S = 1.0
 HALF_PAIR = "the message holds half of a surrogate pair, which is no text; nothing was done, so send valid Unicode"
 
 
-def serve(app: App, early: Early | None) -> None:
+async def serve(app: App, early: Early | None, selection: KeptSelection) -> NoReturn:
     """Serve until the input ends or a signal comes; the process ends here."""
-    asyncio.run(_serve(app, early))
-
-
-async def _serve(app: App, early: Early | None) -> NoReturn:
     stopped, ended = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    selection = KeptSelection(app.identity)
     clients = OneClient(Session(selection))
     serving = asyncio.ensure_future(_converse(build(app, clients), early, ended))
     reviving = asyncio.ensure_future(revive(app))
@@ -109,17 +106,33 @@ class Lines:
         self._learner = learner
         self._answers = answers
         self._ended = ended
+        # Questions that were answered from memory: the SDK gets them when the client is quiet, or has begun to work.
+        self._put_off: list[str] = []
+        self._reading: asyncio.Task[bytes] | None = None
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        while line := await self._reader.readline():
+        while True:
+            if self._learner and self._put_off and (self._learner.is_over or await self._is_quiet()):
+                yield self._put_off.pop(0)
+                continue
+            if not (line := await self._line()):
+                break
             text = line.decode("utf-8", "replace")
-            if self._learner:
-                self._learner.asked(text)
-            if refusal := refuse_half_pairs(text):
+            if self._learner and self._learner.asked(text):
+                self._put_off.append(text)
+            elif refusal := refuse_half_pairs(text):
                 await self._answers.write(refusal)
             else:
                 yield text
         self._ended.set()
+
+    async def _is_quiet(self) -> bool:
+        self._reading = self._reading or asyncio.ensure_future(self._reader.readline())
+        return not (await asyncio.wait((self._reading,), timeout=QUIET_S))[0]
+
+    async def _line(self) -> bytes:
+        reading, self._reading = self._reading, None
+        return await (reading or self._reader.readline())
 
 
 def refuse_half_pairs(line: str) -> str:

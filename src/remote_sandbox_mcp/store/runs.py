@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from .database import Database
 from .sql import statements
@@ -36,27 +37,57 @@ class RunRecord:
     tail: str = ""
 
 
+@dataclass(frozen=True)
+class Change:
+    """One change of the rows; `place` is that of a new row, where the rows of its sandbox may become too many."""
+
+    statement: str
+    values: Mapping[str, object]
+    place: str = ""
+
+
+def added(record: RunRecord, **told: object) -> Change:
+    """A new row, with what has become of it since."""
+    row = {**vars(record), **told}
+    row |= {"command": _text(record.command[:LONGEST_COMMAND]), "tail": _text(row["tail"][-LONGEST_TAIL:])}
+    return Change("add", row, record.place)
+
+
+def noted(
+    run_id: str, state: str, *, outcome: str, is_listed: bool = False, exit_code: int | None = None,
+    seconds: float = 0.0, tail: str = "",
+) -> Change:  # fmt: skip
+    """What was seen of a command that has a row."""
+    told = {"outcome": outcome, "exit_code": exit_code, "seconds": seconds, "tail": _text(tail[-LONGEST_TAIL:])}
+    return Change("note", {"run_id": run_id, "state": state, "is_listed": is_listed, **told})
+
+
+def removed(run_id: str) -> Change:
+    """As if it had never been."""
+    return Change("remove", {"run_id": run_id})
+
+
+def forgotten(place: str) -> Change:
+    """No row of a sandbox that is gone."""
+    return Change("forget", {"place": place})
+
+
 class RunRecords:
     """The rows. Any number of processes may use them at once. Raises ConfigError."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    def add(self, record: RunRecord) -> None:
-        """Write a new one, and drop what is old or too much in its sandbox."""
-        kept = replace(record, command=_text(record.command[:LONGEST_COMMAND]), tail=_text(record.tail[-LONGEST_TAIL:]))
+    def write(self, changes: Sequence[Change]) -> None:
+        """Make all of these changes in their order, or none; then drop what is old or too much in a sandbox."""
+        newest: dict[str, Any] = {change.place: change.values["created"] for change in changes if change.place}
         with self.database.writing() as connection:
-            connection.execute(statements("runs")["add"], asdict(kept))
-            before = {"place": record.place, "before": record.created - KEPT_S, "most": MOST_RUNS}
-            connection.execute(statements("runs")["prune"], before)
-
-    def note(
-        self, run_id: str, state: str, *, outcome: str, is_listed: bool = False, exit_code: int | None = None,
-        seconds: float = 0.0, tail: str = "",
-    ) -> None:  # fmt: skip
-        """Note what was seen of it."""
-        told = {"outcome": outcome, "exit_code": exit_code, "seconds": seconds, "tail": _text(tail[-LONGEST_TAIL:])}
-        self._change("note", run_id=run_id, state=state, is_listed=is_listed, **told)
+            for change in changes:
+                connection.execute(statements("runs")[change.statement], change.values)
+            for place, created in newest.items():
+                connection.execute(
+                    statements("runs")["prune"], {"place": place, "before": created - KEPT_S, "most": MOST_RUNS}
+                )
 
     def get(self, run_id: str) -> RunRecord | None:
         return next(iter(self._select("get", run_id=run_id)), None)
@@ -68,18 +99,6 @@ class RunRecords:
     def background(self, place: str, since: float, limit: int) -> tuple[RunRecord, ...]:
         """Those that outlasted their call, and those of which no end is known; newest first."""
         return self._select("background", place=place, since=since, limit=limit)
-
-    def remove(self, run_id: str) -> None:
-        """As if it had never been."""
-        self._change("remove", run_id=run_id)
-
-    def forget(self, place: str) -> None:
-        """Drop all commands of a sandbox that is gone."""
-        self._change("forget", place=place)
-
-    def _change(self, name: str, **values: object) -> None:
-        with self.database.writing() as connection:
-            connection.execute(statements("runs")[name], values)
 
     def _select(self, name: str, **values: object) -> tuple[RunRecord, ...]:
         with self.database.reading() as connection:

@@ -51,14 +51,14 @@ class Archives:
 
     async def _carry_in(self, order: Order, far: FarArchive, folder: Path) -> Outcome:
         root, wanted = await self._destination(order, far)
-        tree, files, folders = (str(folder / name) for name in ("tree", "files", "folders"))
+        tree, files, folders, modes = (str(folder / name) for name in ("tree", "files", "folders", "modes"))
         outcome = await self._gather(order, f"{tree}/{wanted}")
-        size = await whole(pack, tree, files, folders)
+        size = await whole(pack, tree, files, folders, modes)
         if outcome.synced_type == "file":
             if not outcome.sent_files:
                 return outcome
             await self._check_place(order, far, posixpath.join(root, *os.listdir(tree)))
-        problems = await far.put(files, folders, root)
+        problems = await far.put(root, files=files, folders=folders, modes=modes)
         if problems and outcome.synced_type == "file":
             raise FileProblem(f"{order.target}: {problems[0].reason}")
         sent = max(0, outcome.sent_files - len(problems))

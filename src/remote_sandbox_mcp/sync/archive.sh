@@ -3,8 +3,9 @@
 #   sh -c THIS sh TOKEN VERB WORDS...
 #   look PATH               kind
 #   receive PATH            a private folder in this one, which is made where it is missing: holding
-#   unpack HOLDING          the archives in it, files-* and then folders-*, each in parts; not into the folder around it
-#                           at first, but then each entry at once, where no link is followed: problem, finished
+#   unpack HOLDING          the archives in it, files-* and then folders-*, each in parts, and modes-*, if any; not into
+#                           the folder around it at first, but then each entry at once, where no link is followed:
+#                           problem, finished
 #   pack PATH MOST NAMES    all but what has one of these names, at most so many bytes and one more: kind, and for a
 #                           folder or a file holding, size, and left_out: lines, those of the names that were found
 #   remove FOLDERS          what this token's other verbs have made in these folders, or where archives are packed
@@ -77,6 +78,11 @@ unpack() {
 		complaint=$(cat "$name"-* | (cd tree && tar -xf -) 2>&1) || fail "$complaint"
 		rm -f "$name"-*
 	done
+	# The tar of busybox changes the mode of a folder that is there already for root alone. Others have done it.
+	if [ -e modes-000000 ]; then
+		cat modes-* | (cd tree && xargs -0 -n 2 chmod) 2>/dev/null
+		rm -f modes-*
+	fi
 	merge tree .. 0
 	tell finished ''
 }

@@ -71,12 +71,12 @@ class FarArchive:
         """dir, file, other or missing; a link is followed."""
         return (await self._ask("look", path, timeout_s=LOOK_S)).value("kind")
 
-    async def put(self, files: str, folders: str, where: str) -> list[Problem]:
-        """Unpack two archives into a folder there; entries that could not be put in place are problems."""
+    async def put(self, where: str, **packed: str) -> list[Problem]:
+        """Unpack what `pack` made into a folder there; entries that could not be put in place are problems."""
         self._folder, self._has_begun = where, True
         holding = (await self._ask("receive", where, timeout_s=LOOK_S)).value("holding")
-        await self._send(files, f"{holding}/files")
-        await self._send(folders, f"{holding}/folders")
+        for name, file in packed.items():
+            await self._send(file, f"{holding}/{name}")
         said = await self._ask("unpack", holding)
         if "finished" not in said.values:
             raise FileProblem(f"{self._name}: {where}: {said.last_words or 'tar was ended'}")

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import tarfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..backends.outpost.far.place import to_bytes
@@ -23,28 +24,37 @@ SAYINGS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, *tarfile.G
 LONGEST_SAYING = 8192
 
 
-def pack(folder: str, file: str, folders: str) -> int:
+def pack(folder: str, file: str, folders: str, modes: str) -> int:
     """Two archives in the format that every tar reads, with times to the second; how many bytes that makes.
 
-    The second has the folders alone: not every tar knows that what is put into one changes its time.
+    The second has the folders alone: not every tar knows that what is put into one changes its time. Nor does every
+    tar change the mode of a folder that is there already (that of busybox does so for root alone): a third file has
+    the modes of the folders that their owner may not use freely, and their names, each with a zero byte after it.
     """
-    with _new(file) as contents, _new(folders) as frames:
-        _pack_below(contents, frames, folder, ".")
-    return os.path.getsize(file) + os.path.getsize(folders)
+    with _new(file) as contents, _new(folders) as frames, open(modes, "xb") as closed:
+        for path, name in _pack_below(contents, frames, folder, "."):
+            mode = stat.S_IMODE(os.stat(path).st_mode)
+            if mode & stat.S_IRWXU != stat.S_IRWXU:
+                closed.write(b"%o\0%s\0" % (mode, os.fsencode(name)))
+    return sum(map(os.path.getsize, (file, folders, modes)))
 
 
 def _new(file: str) -> tarfile.TarFile:
     return tarfile.open(file, "w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape")
 
 
-def _pack_below(contents: tarfile.TarFile, frames: tarfile.TarFile, folder: str, name: str) -> None:
+def _pack_below(
+    contents: tarfile.TarFile, frames: tarfile.TarFile, folder: str, name: str
+) -> Iterator[tuple[str, str]]:
+    """Gives each folder and what it is called there, the inner ones first."""
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         # From a dot on, because a name may begin with a dash.
         inner = f"{name}/{entry.name}"
         contents.add(entry.path, inner, recursive=False, filter=_writable)
         if entry.is_dir(follow_symlinks=False):
-            _pack_below(contents, frames, entry.path, inner)
+            yield from _pack_below(contents, frames, entry.path, inner)
             frames.add(entry.path, inner, recursive=False, filter=_nobody)
+            yield entry.path, inner
 
 
 def _writable(member: tarfile.TarInfo) -> tarfile.TarInfo:

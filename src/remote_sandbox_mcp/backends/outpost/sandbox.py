@@ -16,7 +16,7 @@ from ...core.foreign import Fields, to_list, to_number, to_text, to_whole, under
 from ...core.lane import Lane
 from ...core.output import last_line
 from ...core.port import Stream, check_port
-from ...core.progress import Beat, OutputListener, Progress, StreamName, silent
+from ...core.progress import Beat, OutputListener, Progress, StreamName, listener_in, silent
 from ...core.sandbox import Description
 from ..deadline import within
 from ..pace import Pace
@@ -71,6 +71,7 @@ class OutpostSandbox:
         self._pace = Pace(description.name)
         self._hello: dict[str, Any] = {}
         self._chores: set[asyncio.Task[None]] = set()
+        self._forgotten: list[str] = []
         self._jobs = OutpostJobs(description, environment, self._reach, self._explained)
 
     @property
@@ -112,6 +113,7 @@ class OutpostSandbox:
             raise Unreachable(f"{self.description.name}: the connection was cut twice in a row; try again") from None
 
     async def close(self) -> None:
+        self._tell_forgotten()
         for task in (*self._chores, *([self._opening] if self._opening else [])):
             task.cancel()
         if self._ports:
@@ -231,8 +233,15 @@ class OutpostSandbox:
             return read_end(run_id, exchange, Fields(end))
 
     def forget(self, run_id: str) -> None:
-        if self._client and self._client.is_alive:
-            self._client.release(self._client.begin("forget", id=run_id))
+        # Those that are forgotten at the same moment are told in one message.
+        if not self._forgotten:
+            asyncio.get_running_loop().call_soon(self._tell_forgotten)
+        self._forgotten.append(run_id)
+
+    def _tell_forgotten(self) -> None:
+        ids, self._forgotten = " ".join(self._forgotten), []
+        if ids and self._client and self._client.is_alive:
+            self._client.release(self._client.begin("forget", ids=ids))
 
     async def read(self, path: str, span: Span) -> FileSlice:
         order: dict[str, Any] = {"offset": span.offset, "limit": span.limit, "line": span.line, "lines": span.lines}
@@ -311,8 +320,8 @@ class _Watch:
 
     def listen(self, exchange: Exchange) -> Exchange:
         """Pass output on as it comes, where somebody listens; on a new line the same output comes once more."""
-        if isinstance(self.progress, OutputListener):
-            exchange.on_output = partial(self._pass_on, exchange.parts, self.progress)
+        if listener := listener_in(self.progress):
+            exchange.on_output = partial(self._pass_on, exchange.parts, listener)
         return exchange
 
     def _pass_on(self, parts: Mapping[int, bytearray], listener: OutputListener) -> None:

@@ -4,12 +4,15 @@ import errno
 import os
 import signal
 import sys
+import time
 
 MYPY = False
 if MYPY:
-    from typing import Any
+    from typing import Any, Callable
 
 NO_PROCESS = "the machine cannot start another process: %s"
+# A process that was killed counts against a limit until it is collected: a start that fails is repeated for so long.
+FORK_S = 2.0
 
 
 def find_prctl() -> "Any":
@@ -86,6 +89,19 @@ def read_status(status: "int | None") -> "tuple[int, str]":
         except ValueError:
             return 128 + number, "signal %d" % number
     return os.WEXITSTATUS(status), ""
+
+
+def insist(start: "Callable[[], int]", wait: "Callable[[float], None]" = time.sleep) -> int:
+    """Start a process; where the machine has no room for it, try again for a moment. Not for the outpost's own loop."""
+    give_up_at, pause = time.monotonic() + FORK_S, 0.01
+    while True:
+        try:
+            return start()
+        except OSError as problem:
+            if problem.errno != errno.EAGAIN or time.monotonic() >= give_up_at:
+                raise
+        wait(pause)
+        pause = min(2 * pause, 0.2)
 
 
 def start_process(argv: "list[bytes]", environment: "dict[bytes, bytes]", out: int, err: int) -> int:

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 
-from .family import become_subreaper, descendants, read_status, strike
+from .family import become_subreaper, descendants, insist, read_status, strike
 from .jobcommand import become_command
 from .joblog import JobLog, Pane
 from .jobrecord import birth_of, has_begun, is_told_to_stop, read_json, take_lock, write_end, write_json, write_whole
@@ -74,7 +74,7 @@ class JobKeeper:
         self.out, out = os.pipe()
         gate, gate_end = os.pipe()
         trouble, trouble_end = os.pipe()
-        self.main = os.fork()
+        self.main = insist(os.fork)
         if not self.main:
             os.close(gate_end)
             become_command(self.folder, self.order, self.via, gate, out, trouble_end)

@@ -5,6 +5,7 @@ import pwd
 import shutil
 import time
 
+from .family import insist
 from .files import Refused
 from .joblogin import ends_with_login, scope_for, scope_works
 from .jobrecord import JOB_COOKIE, has_begun, is_job_locked, read_begun, read_json
@@ -77,13 +78,13 @@ def start_in_tmux(words: "list[bytes]", order: "dict[str, Any]", scope: "list[st
 
 def start_detached(words: "list[bytes]") -> None:
     """In a session of its own, and nobody's child."""
-    middle = os.fork()
+    middle = insist(os.fork)
     if middle:
         os.waitpid(middle, 0)
         return
     try:
         os.setsid()
-        if not os.fork():
+        if not insist(os.fork):
             os.environb.pop(JOB_COOKIE, None)
             os.execvpe(words[0], words, os.environb)
     finally:

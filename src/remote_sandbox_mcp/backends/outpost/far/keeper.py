@@ -1,12 +1,13 @@
 """A keeper per run: it owns the command, collects its output, ends it, and outlives the line."""
 
 import errno
+import functools
 import os
 import select
 import signal
 import time
 
-from .family import NO_PROCESS, PRCTL, become_subreaper, descendants, read_status, start_process, strike
+from .family import NO_PROCESS, PRCTL, become_subreaper, descendants, insist, read_status, start_process, strike
 from .feed import Feed, clear, hear_signals
 from .look import look
 from .output import Listener, Stream, widen_pipe
@@ -125,8 +126,9 @@ class Keeper:
         shells = [self.order["shell"]] if self.order["shell"] else [["bash", "-c"], ["sh", "-c"]]
         try:
             for shell in shells:
+                argv = [to_bytes(word) for word in shell + script]
                 try:
-                    return start_process([to_bytes(word) for word in shell + script], environment, out, err)
+                    return insist(functools.partial(start_process, argv, environment, out, err), self.wait_for_room)
                 except FileNotFoundError:
                     if shell is shells[-1]:
                         raise
@@ -134,6 +136,17 @@ class Keeper:
             # A keeper must not hold a folder that somebody wants to unmount.
             os.chdir("/")
         raise FileNotFoundError
+
+    def wait_for_room(self, seconds: float) -> None:
+        """Before another attempt to start the command. Raises OSError where it is cancelled meanwhile."""
+        if not select.select([self.feed.fd], [], [], seconds)[0]:
+            return
+        frames = self.feed.take()
+        if frames is None:
+            # Without an outpost a run goes on.
+            time.sleep(seconds)
+        elif self.is_cancelled(frames):
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def script_arguments(self) -> "list[str]":
         script = str(self.order["script"])
@@ -208,6 +221,10 @@ class Keeper:
     def heed_signals(self) -> None:
         if signal.SIGTERM in os.read(self.wakeup, 512) and self.folder.told_to_stop():
             self.stop("stopped")
+        self.collect()
+
+    def collect(self) -> None:
+        """Take note of children that have ended; until then they count as processes of this machine."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -226,8 +243,11 @@ class Keeper:
             self.heed(frames)
 
     def heed(self, frames: "list[tuple[int, int, bytes]]") -> None:
-        if any(kind == CANCEL and request == self.request for kind, request, _ in frames):
+        if self.is_cancelled(frames):
             self.stop("stopped")
+
+    def is_cancelled(self, frames: "list[tuple[int, int, bytes]]") -> bool:
+        return any(kind == CANCEL and request == self.request for kind, request, _ in frames)
 
     def stop(self, ending: str) -> None:
         if self.ending == "exited" and self.status is None:
@@ -245,6 +265,10 @@ class Keeper:
         """All that descends from the command. A subreaper without children has no descendants: no need to look."""
         return [] if self.childless and PRCTL is not None else descendants(os.getpid(), self.main)
 
+    def is_alone(self) -> bool:
+        """No process of the command is left, not even one that has ended: those still fill a limit on processes."""
+        return self.childless if PRCTL is not None else not self.family()
+
     def beat(self, now: float) -> None:
         total = self.out.total + self.err.total
         if now - self.beaten[0] >= BEAT_S:
@@ -257,7 +281,7 @@ class Keeper:
     def is_over(self) -> bool:
         now = time.monotonic()
         if self.ending != "exited":
-            return (self.status is not None and not self.family()) or now > self.kill_at + KILL_S
+            return (self.status is not None and self.is_alone()) or now > self.kill_at + KILL_S
         return self.status is not None and (not self.streams or now > self.ended_at + DRAIN_S)
 
     def finish(self) -> None:
@@ -303,8 +327,11 @@ class Keeper:
         """Take and drop what processes left behind still print, so that they do not die of a closed pipe."""
         self.listener.finish()
         while self.streams:
-            for fd in select.select(list(self.streams), [], [])[0]:
-                if not os.read(fd, 1 << 16):
+            for fd in select.select([self.wakeup, *self.streams], [], [])[0]:
+                if fd == self.wakeup:
+                    clear(fd)
+                    self.collect()
+                elif not os.read(fd, 1 << 16):
                     os.close(fd)
                     del self.streams[fd]
 

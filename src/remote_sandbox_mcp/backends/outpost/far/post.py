@@ -1,5 +1,6 @@
 """The outpost itself: reads requests, starts a process for each, passes on what they say, ends with its line."""
 
+import errno
 import json
 import os
 import select
@@ -8,7 +9,7 @@ import sys
 import time
 import zlib
 
-from .family import NO_PROCESS
+from .family import FORK_S, NO_PROCESS
 from .feed import Feed
 from .keeper import keep
 from .look import look
@@ -23,6 +24,7 @@ if MYPY:
 
 QUEUE_BYTES = 4 << 20
 IDLE_MS = 50
+RETRY_MS = 20
 SIGN_S = 1.0
 MOST_FORGOTTEN = 200
 MOST_IDLE = 8
@@ -55,6 +57,20 @@ class Child:
         return self.feed >= 0
 
 
+class Start:
+    """A request that a process is needed for."""
+
+    def __init__(self, request: int, order: "dict[str, Any]", head: bytes, raw: bytes) -> None:
+        self.request = request
+        self.order = order
+        self.head = head
+        self.raw = raw
+        self.give_up_at = time.monotonic() + FORK_S
+
+    def is_run(self, run_id: str) -> bool:
+        return bool(self.order["verb"] == "run" and self.order["id"] == run_id)
+
+
 class Post:
     """One line's outpost."""
 
@@ -68,6 +84,9 @@ class Post:
         self.here = place_id()
         self.idle: "list[Child]" = []
         self.forgotten: "list[str]" = []
+        # What no process could be started for, and when that is tried again: nobody else waits for it.
+        self.delayed: "list[Start]" = []
+        self.retry_at = 0.0
         self.handed = 0
         self.signed = 0.0
         os.set_blocking(1, False)
@@ -75,7 +94,7 @@ class Post:
     def serve(self) -> None:
         self.hire()
         while True:
-            events = self.poller.poll(IDLE_MS if self.forgotten else None)
+            events = self.poller.poll(self.wait_ms())
             if not events or len(self.forgotten) > MOST_FORGOTTEN:
                 self.tidy()
             for fd, _ in events:
@@ -84,7 +103,13 @@ class Post:
                         return
                 elif fd in self.children and self.listening:
                     self.relay(fd)
+            self.retry(time.monotonic())
             self.flush()
+
+    def wait_ms(self) -> "int | None":
+        if self.delayed:
+            return RETRY_MS
+        return IDLE_MS if self.forgotten else None
 
     def receive(self) -> bool:
         data = os.read(0, 1 << 18)
@@ -119,6 +144,9 @@ class Post:
             self.fail(request, "unknown", "a frame of kind %d is not known here" % kind)
 
     def cancel(self, request: int) -> None:
+        for start in [start for start in self.delayed if start.request == request]:
+            self.delayed.remove(start)
+            self.fail(request, "fork", NO_PROCESS % os.strerror(errno.EAGAIN))
         for child in self.children.values():
             if child.request == request and not child.answered:
                 try:
@@ -141,20 +169,41 @@ class Post:
         except (ValueError, KeyError, TypeError, RecursionError):
             self.fail(request, "unknown", "a request that cannot be read")
             return
-        if verb in ("run", "look", "forget") and not RUN_NAME.match(run_id):
+        if verb in ("run", "look") and not RUN_NAME.match(run_id):
             self.fail(request, "id", "%r is not the name of a run" % run_id)
         elif verb == "forget":
-            self.forgotten.append(run_id)
+            self.forgotten += filter(RUN_NAME.match, str(order.get("ids")).split())
             self.queue += json_frame(END, request, {})
         elif verb == "learn":
             self.learn(request, raw)
         elif verb in WORKERS or verb in ("run", "look"):
-            try:
-                self.hand_over(request, run_id, head) if verb == "run" else self.spawn(verb, order, raw, request)
-            except OSError as problem:
-                self.fail(request, "fork", NO_PROCESS % problem.strerror)
+            start = Start(request, order, head, raw)
+            if not self.begin(start):
+                self.delayed.append(start)
         else:
             self.fail(request, "unknown", "the verb %r is not known here" % verb)
+
+    def begin(self, start: Start) -> bool:
+        """Start its process, or tell why not; False where that is to be tried again."""
+        order = start.order
+        try:
+            if order["verb"] == "run":
+                self.hand_over(start.request, str(order["id"]), start.head)
+            else:
+                self.spawn(str(order["verb"]), order, start.raw, start.request)
+        except OSError as problem:
+            if problem.errno == errno.EAGAIN and time.monotonic() < start.give_up_at:
+                return False
+            self.fail(start.request, "fork", NO_PROCESS % problem.strerror)
+        return True
+
+    def retry(self, now: float) -> None:
+        """Start what could not be started before, in order, as far as there is room for it now."""
+        if now < self.retry_at:
+            return
+        while self.delayed and self.begin(self.delayed[0]):
+            del self.delayed[0]
+        self.retry_at = now + RETRY_MS / 1000.0
 
     def learn(self, request: int, raw: bytes) -> None:
         """Take further verbs: who never needs them does not wait for them at the opening of the line."""
@@ -230,7 +279,8 @@ class Post:
 
     def has_begun(self, run_id: str) -> bool:
         """Whether a keeper of ours has this run, or is about to begin it."""
-        return any(child.request and child.run_id == run_id and not child.answered for child in self.children.values())
+        kept = any(child.request and child.run_id == run_id and not child.answered for child in self.children.values())
+        return kept or any(start.is_run(run_id) for start in self.delayed)
 
     def dismiss(self, keeper: Child) -> None:
         """Without a feed a keeper ends as soon as it has nothing to do."""

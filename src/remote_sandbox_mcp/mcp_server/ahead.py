@@ -1,0 +1,85 @@
+"""The sandbox of a client's first call, opened while the SDK is still being loaded.
+
+Loading takes most of a second, and a login is mostly waiting for another machine: done at the same time, it costs the
+first call nothing. Only what a call asks for is opened. What comes of it is told to that call, and to no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from ..app import App
+from ..core.errors import SandboxError
+from ..selection import KeptSelection
+from .early import Early
+from .loading import load
+
+# Tools that begin with opening their sandbox, and the argument without which they do nothing.
+OPENERS = {
+    "exec_bash": "command",
+    "exec_bash_background": "command",
+    "run_command": "command",
+    "read_remote_file": "remote_path",
+    "list_remote_files": "",
+    "search_remote_files": "",
+}
+
+
+async def serve(app: App, early: Early | None, loaded: Callable[[], None]) -> None:
+    """Load the server beside the event loop, then serve; `loaded` is called in between. The process ends here."""
+    selection = KeptSelection(app.identity)
+    opening = Opening(app, selection)
+    if early is not None:
+        loop = asyncio.get_running_loop()
+
+        def tell(call: dict[str, Any]) -> None:
+            loop.call_soon_threadsafe(opening.heed, call)
+
+        early.tell_calls(tell)
+    stdio = await asyncio.to_thread(load, ".stdio")
+    loaded()
+    await stdio.serve(app, early, selection)
+
+
+class Opening:
+    """Opens what calls name, or else the sandbox that this client means."""
+
+    def __init__(self, app: App, selection: KeptSelection) -> None:
+        self._fleet = app.fleet
+        self._selection = selection
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def heed(self, call: dict[str, Any]) -> None:
+        """A call that was heard before the server could take it."""
+        named = sandbox_in(call)
+        if named is None:
+            return
+        task = asyncio.ensure_future(self._open(named))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open(self, named: str) -> None:
+        # Why it cannot be found or read is said by the call itself.
+        with contextlib.suppress(SandboxError):
+            name = named or await self._selection.name() or self._fleet.default
+            # Others may be disposable sandboxes, of which nothing is known yet.
+            if name in self._fleet.names:
+                self._fleet.member(name).open_ahead()
+
+
+def sandbox_in(call: dict[str, Any]) -> str | None:
+    """The sandbox that a call names; empty where it names none, None where it would not open any.
+
+    >>> sandbox_in({"params": {"name": "exec_bash", "arguments": {"command": "ls", "sandbox_name": "gpu1"}}})
+    'gpu1'
+    """
+    params = call.get("params")
+    tool, given = (params.get("name"), params.get("arguments")) if isinstance(params, dict) else (None, None)
+    if not isinstance(tool, str) or tool not in OPENERS or not isinstance(given, dict):
+        return None
+    needed, named = OPENERS[tool], given.get("sandbox_name") or given.get("sandbox_id") or ""
+    is_complete = not needed or (isinstance(given.get(needed), str) and bool(given[needed].strip()))
+    return named if is_complete and isinstance(named, str) else None

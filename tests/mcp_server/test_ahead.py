@@ -1,0 +1,140 @@
+"""What a first call asks for is opened while the SDK is loaded: once, for that call alone, and with the same result."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote_sandbox_mcp import fleet
+from remote_sandbox_mcp.app import App
+from remote_sandbox_mcp.core.errors import LoginRefused, Unreachable
+from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.fleet import Fleet, Member
+from remote_sandbox_mcp.mcp_server.ahead import Opening, sandbox_in
+from remote_sandbox_mcp.selection import KeptSelection
+from remote_sandbox_mcp.testing import FakeSandbox
+from tests.mcp_server.test_early import COMMAND, LEGACY
+from tests.support.server import until
+
+
+class Door:
+    """Counts how often a sandbox is opened, and refuses as long as there is trouble."""
+
+    def __init__(self, name: str = "gpu1") -> None:
+        self.sandbox = FakeSandbox(name=name)
+        self.member = Member(name, lambda: self.sandbox.description, self._open)
+        self.knocks = 0
+        self.trouble: Exception | None = None
+
+    async def _open(self) -> Sandbox:
+        self.knocks += 1
+        await asyncio.sleep(0)
+        if self.trouble:
+            raise self.trouble
+        return self.sandbox
+
+
+def call(tool: str = "exec_bash", **arguments: Any) -> dict[str, Any]:
+    return {"method": "tools/call", "params": {"name": tool, "arguments": arguments}}
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        pytest.param(call(command="ls", sandbox_name="gpu1"), "gpu1", id="named"),
+        pytest.param(call("run_command", command="ls", sandbox_id="gpu1"), "gpu1", id="by its id"),
+        pytest.param(call(command="ls"), "", id="the one that is meant"),
+        pytest.param(call("list_remote_files"), "", id="a list of files"),
+        pytest.param(call(sandbox_name="gpu1"), None, id="no command"),
+        pytest.param(call(command=" "), None, id="an empty command"),
+        pytest.param(call(command=["ls"]), None, id="a command of another kind"),
+        pytest.param(call(command="ls", sandbox_name=["gpu1"]), None, id="a name of another kind"),
+        pytest.param(call("select_sandbox", sandbox_name="gpu1"), None, id="a tool that opens nothing"),
+        pytest.param(call("no_such_tool", sandbox_name="gpu1"), None, id="no tool"),
+        pytest.param({"method": "tools/call", "params": {"name": ["exec_bash"]}}, None, id="a tool of another kind"),
+        pytest.param({"method": "tools/call", "params": [1]}, None, id="no parameters"),
+        pytest.param({"method": "tools/call"}, None, id="nothing"),
+    ],
+)
+def test_only_a_call_that_would_open_a_sandbox_has_one_opened(message: dict[str, Any], named: str | None) -> None:
+    assert sandbox_in(message) == named
+
+
+async def test_a_sandbox_that_is_opened_ahead_is_opened_once() -> None:
+    door = Door()
+    door.member.open_ahead()
+    door.member.open_ahead()
+    assert await door.member.open() is door.sandbox
+    assert await door.member.open() is door.sandbox
+    assert door.knocks == 1
+
+
+async def test_a_failure_is_told_to_its_call_without_a_second_login() -> None:
+    door = Door()
+    door.trouble = LoginRefused("the login was refused")
+    door.member.open_ahead()
+    await until(lambda: door.member.opening and door.member.opening.done(), "the refusal")
+    with pytest.raises(LoginRefused, match=r"^the login was refused$"):
+        await door.member.open()
+    assert door.knocks == 1
+    door.trouble = None
+    assert await door.member.open() is door.sandbox
+    assert door.knocks == 2
+
+
+async def test_a_failure_whose_call_never_came_is_not_told_to_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "AHEAD_S", 0.0)
+    door = Door()
+    door.trouble = Unreachable("no route to it")
+    door.member.open_ahead()
+    await until(lambda: door.member.opening and door.member.opening.done(), "the failure")
+    await asyncio.sleep(0)
+    door.trouble = None
+    assert await door.member.open() is door.sandbox
+
+
+async def test_the_selected_sandbox_is_opened_and_no_other() -> None:
+    default, chosen = Door("default"), Door("chosen")
+    app = App(Fleet([default.member, chosen.member]), identity="these")
+    selection = KeptSelection(app.identity)
+    await selection.choose("chosen")
+    opening = Opening(app, selection)
+    for message in (call("list_sandboxes"), call(command="ls", sandbox_name="sbx-unknown"), call(command="ls")):
+        opening.heed(message)
+    await until(lambda: chosen.member.sandbox, "the selected one to be open")
+    assert (default.knocks, chosen.knocks) == (0, 1)
+    assert not app.has_disposables
+
+
+def test_a_first_call_is_one_login_which_begins_while_the_sdk_is_loaded(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as machine:
+        login = {"name": "gpu1", "host": "127.0.0.1", "port": machine.getsockname()[1], "user": "me", "password": "x"}
+        environment = {"REMOTE_SANDBOX_LIST": json.dumps([login]), "REMOTE_SANDBOX_MCP_HOME": str(tmp_path / "state")}
+        environment |= {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+        with subprocess.Popen(COMMAND, env=environment, **pipes) as process:
+            try:
+                begun = {"method": "notifications/initialized"}
+                asked = [LEGACY[0] | {"id": 1}, begun, call(command="true", sandbox_name="gpu1") | {"id": 2}]
+                process.stdin.write(b"".join(json.dumps({"jsonrpc": "2.0"} | it).encode() + b"\n" for it in asked))
+                # Nothing is remembered at a first start, so the first answer comes when the SDK has been loaded.
+                ready = select.select([machine, process.stdout], [], [], 60)[0]
+                assert ready == [machine]
+                connection, _ = machine.accept()
+                connection.close()
+                assert json.loads(process.stdout.readline())["id"] == 1
+                told = json.loads(process.stdout.readline())["result"]
+                assert told["isError"]
+                assert "unable to open gpu1" in told["content"][0]["text"]
+                assert not select.select([machine], [], [], 0)[0]
+            finally:
+                process.stdin.close()
+                process.wait(10)

@@ -1,0 +1,77 @@
+"""What a machine gives to root, but not to every user: a test that needs it is left out where it cannot be had.
+
+Nothing is left out for root. There a means that is missing fails the test, so that no fault in a probe hides one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.backends import bubblewrap, seccomp
+from remote_sandbox_mcp.backends.embedded import cgroups, disk
+
+TUN = "/dev/net/tun"
+IS_ROOT = os.geteuid() == 0
+
+
+def _has_control_groups() -> bool:
+    """Whether a group can be made that holds memory, processes and CPU."""
+    group = cgroups.make(cgroups.plan(cgroups.find_bases(), f"probe-{os.getpid()}"))
+    try:
+        tries = (cgroups.limit_memory(group, 64), cgroups.limit_processes(group, 64), cgroups.limit_cpu(group, 0.5))
+        return all(tries)
+    finally:
+        group.remove(1.0)
+
+
+def _can_mount() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        is_mounted = disk.mount_sized(Path(folder), 1)
+        disk.unmount(Path(folder))
+        return is_mounted
+
+
+def _can_have_a_card() -> bool:
+    """Whether this user may make the network card of a sandbox's own network, and has the program that serves it."""
+    try:
+        os.close(os.open(TUN, os.O_RDWR))
+    except OSError:
+        return False
+    return shutil.which("slirp4netns") is not None
+
+
+@cache
+def _bubblewrap_runs() -> bool:
+    program, abi = shutil.which("bwrap"), seccomp.abi_here()
+    ways = bubblewrap.footings(program, abi, IS_ROOT) if program and abi else ()
+    return any(not bubblewrap.try_out(way) for way in ways)
+
+
+def require_bubblewrap() -> None:
+    """For what opens a sandbox on this machine. Ends the test as skipped where bubblewrap cannot run."""
+    if not IS_ROOT and not _bubblewrap_runs():
+        pytest.skip("bubblewrap cannot run here")
+
+
+def require_program(name: str) -> None:
+    """For what starts a program of the system. Ends the test as skipped where it is not installed."""
+    if not IS_ROOT and not shutil.which(name):
+        pytest.skip(f"needs {name}, which is not installed")
+
+
+needs_control_groups = pytest.mark.skipif(
+    not IS_ROOT and not _has_control_groups(),
+    reason="needs control groups for memory, processes and CPU that this user may make (root has them)",
+)
+needs_mounts = pytest.mark.skipif(
+    not IS_ROOT and not _can_mount(), reason="needs a user who may mount file systems (root may)"
+)
+needs_tun = pytest.mark.skipif(
+    not IS_ROOT and not _can_have_a_card(), reason=f"needs slirp4netns and a {TUN} that this user may open"
+)

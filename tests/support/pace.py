@@ -1,0 +1,12 @@
+"""How long something may take on a machine that does other work at the same time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def at_most(seconds: float) -> float:
+    """So long on an idle machine; longer by as many times as there are processes that want the same core."""
+    running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+    return seconds * max(1.0, max(running, os.getloadavg()[0]) / (os.cpu_count() or 1))
