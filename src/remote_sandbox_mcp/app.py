@@ -27,7 +27,7 @@ from .core.errors import (
     Unsupported,
 )
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
-from .core.identity import is_again, name_for_call
+from .core.identity import Call, is_again, name_for_call
 from .core.invisible import replace_shown, visible
 from .core.output import Clipped, clip_both
 from .core.pages import read_cursor
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 # How far pages go: what comes before a page is looked at again for it.
 MOST_LISTED, MOST_FOUND = 50_000, 10_000
+# By then an answer is with its client, or another process of ours has asked for it.
+ANSWERED_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -218,9 +220,16 @@ class App:
         report = make_report(seen, limit, room)
         is_whole = isinstance(seen, Completed) and not (report.stdout.omitted or report.stderr.omitted)
         # Where the machine drops a result, ours is written down before that.
-        then = functools.partial(sandbox.forget, command.run_id) if is_whole else None
+        then = functools.partial(forget_later, sandbox, command.run_id) if is_whole else None
         commands.note(seen, printed(report), in_time=True, then=then)
         return report
+
+    async def give_up(self, call: str) -> None:
+        """End the command of a call that was cancelled while a process of ours died, if it has begun one."""
+        row = await self.background.commands.find(run_id := Call(call).name_of("run"))
+        if row is not None and row.sandbox in self.fleet.names:
+            with contextlib.suppress(SandboxError):
+                await (await self.fleet.get(row.sandbox)).stop(run_id)
 
     async def _known_end(self, sandbox: Sandbox, command: Command) -> Completed | Missing | None:
         """What became of a command that a process of ours before this one may have started; None: it can be run."""
@@ -357,6 +366,14 @@ class App:
             raise
         current().versions.remember(member.name, path, written.version)
         return written
+
+
+def forget_later(sandbox: Sandbox, run_id: str) -> None:
+    """Have the machine drop a result; where this process may be replaced, only when its client has it for sure."""
+    if name_for_call("run") == run_id:
+        asyncio.get_running_loop().call_later(ANSWERED_S, sandbox.forget, run_id)
+    else:
+        sandbox.forget(run_id)
 
 
 def make_report(seen: Completed | Running | Missing, limit: int, room: int | None = None) -> Report:

@@ -161,6 +161,8 @@ class Copies:
         self, order: Order, *, wait_s: float, background: bool = False, listener: Listener = unheard
     ) -> Outcome | Transfer:
         """Do it at once if it is little; otherwise as a transfer that outlives this process, waited for a moment."""
+        if begun := await self.transfers.begun_before():
+            return await self.transfers.check(begun.id, wait_s=wait_s)
         if background:
             # Another process asks the gate again; who asked now hears of a refusal now.
             self.syncs.begin(order)

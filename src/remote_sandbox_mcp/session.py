@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import ContextVar
 
 from .selection import Selection
@@ -44,15 +44,12 @@ class Session:
         name: str = "",
         folder: str = "",
         environ: Mapping[str, str] = os.environ,
-        again: Sequence[object] = (),
     ) -> None:
-        """`again` are the ids of requests that a process of ours had received before, and has not answered."""
         self.selection = selection or Selection()
         self.name = name
         self.folder = folder
         self.environ = environ
         self.versions = Versions()
-        self.again = frozenset(map(str, again))
 
 
 # The conversation to which the work at hand belongs. Where there is none, as on the command line, all is one.

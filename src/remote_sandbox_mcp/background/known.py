@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..config import paths
 from ..core.errors import BadArgument
+from ..core.identity import is_again
 from ..core.job import JobOrder, JobSeen, JobStarted, JobState
 from ..core.lifecycle import decide
 from ..core.port import DeployOrder
@@ -78,7 +79,7 @@ class Known:
         """A job that is about to start, and its watch; returns the watch's number."""
         from ..store.jobs import JobRecord
 
-        watch_id = self.watches.add(watch).id if watch else 0
+        watch_id = (self._watching(order.job_id) or self.watches.add(watch).id) if watch else 0
         self.records.add(
             JobRecord(
                 job_id=order.job_id,
@@ -93,6 +94,15 @@ class Known:
             )
         )
         return watch_id
+
+    def _watching(self, job_id: str) -> int:
+        """The watch that a process of ours has written down, which died before it could write down the job."""
+        active = self.watches.list(Status.ACTIVE, 10_000) if is_again() else ()
+        return next((watch.id for watch in active if watch.job_id == job_id), 0)
+
+    def begun(self, job_id: str) -> JobRecord | None:
+        """What a process of ours that died has written down of a job."""
+        return self.records.get(job_id) if self.exists() else None
 
     def complete(self, sandbox: str, watch_id: int, started: JobStarted) -> None:
         """What only the machine knows: where the log is. Whoever watched the session before has nothing to resume."""

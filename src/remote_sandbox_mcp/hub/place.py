@@ -70,6 +70,8 @@ class Place:
     def connect(self) -> socket.socket:
         """A line to the hub. Raises NoHub where it is another user's, OSError where none listens."""
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # With a limit, a hub that is stopped and has many waiting for it is told at once; without, we would wait, too.
+        line.settimeout(STARTING_S)
         try:
             with _address(self.folder, self.socket) as address:
                 line.connect(address)

@@ -54,7 +54,11 @@ class Hub:
         self._served = 0
         self._idle_since = time.monotonic()
         self._idle_s = float(os.environ.get(IDLE_VARIABLE) or IDLE_S)
-        sign(lock)
+        self._lock = lock
+        with contextlib.suppress(OSError):
+            # It is only for people, so a full disk does not matter.
+            sign(lock)
+        self._address = _identity_of(self._place.socket)
         # Made once the first front is heard: it waits for no more than it needs.
         from .houses import Houses
 
@@ -113,7 +117,7 @@ class Hub:
             from .conversation import converse
 
             self._served += 1
-            await converse(self._houses, said, front, reader, writer)
+            await converse(self._houses, said, front, reader, writer, self._stopped)
 
     def _answer(self, question: str) -> dict[str, Any]:
         """What a person or a front asks of the hub itself."""
@@ -147,13 +151,25 @@ class Hub:
                 self._stopped.set()
 
     def _is_in_place(self) -> bool:
-        """Whether the socket that fronts find is this hub's."""
-        return os.path.exists(self._place.lock) and os.path.exists(self._place.socket)
+        """Whether the lock and the socket that fronts find are this hub's, and not those of one after it."""
+        locked = os.fstat(self._lock)
+        is_locked = _identity_of(self._place.lock) == (locked.st_dev, locked.st_ino)
+        return is_locked and _identity_of(self._place.socket) == self._address
 
     def _withdraw(self) -> None:
         """Who comes now starts another hub; who has just come sees the line end, and does so too."""
-        with contextlib.suppress(OSError):
-            os.unlink(self._place.socket)
+        if self._is_in_place():
+            with contextlib.suppress(OSError):
+                os.unlink(self._place.socket)
+
+
+def _identity_of(path: str) -> tuple[int, int] | None:
+    """What tells a file from another that has taken its place."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def begin_log(place: Place) -> None:
@@ -177,8 +193,10 @@ def load_everything() -> None:
     import remote_sandbox_mcp
 
     skipped = ("__main__", ".far", ".testing", ".cli")
-    for found in pkgutil.walk_packages(remote_sandbox_mcp.__path__, "remote_sandbox_mcp."):
-        if not any(part in found.name for part in skipped):
-            importlib.import_module(found.name)
-    gc.freeze()
-    gc.enable()
+    try:
+        for found in pkgutil.walk_packages(remote_sandbox_mcp.__path__, "remote_sandbox_mcp."):
+            if not any(part in found.name for part in skipped):
+                importlib.import_module(found.name)
+    finally:
+        gc.freeze()
+        gc.enable()

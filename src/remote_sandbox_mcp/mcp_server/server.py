@@ -19,8 +19,8 @@ from .. import __version__
 from ..app import App
 from ..core.client import Client
 from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
-from ..core.identity import Call, begin_call
-from ..session import Session, begin
+from ..core.identity import current_call
+from ..session import begin
 from .clients import Clients, OneClient, calling, client_of
 from .results import code_of, failure, sentence, told_where
 from .schemas import listed_input, listed_output, with_own_names
@@ -69,6 +69,8 @@ NOT_THE_SELECTED = frozenset(
         *("renew_sandbox", "pause_sandbox", "resume_sandbox", "snapshot_sandbox", "get_sandbox_endpoint"),
     }
 )
+# For a call that has waited already, for a process that died.
+LEAST_PATIENCE_S = 5.0
 SandboxName = Annotated[str, Field(description="Default: the active one")]
 
 
@@ -104,7 +106,6 @@ class SandboxServer(MCPServer[None]):
         called_by = calling.set(self._client(context))
         if session := self.clients.session(context):
             begin(session)
-            begin_call(call_of(session, context))
         try:
             answer = await self._answer(name, arguments, context)
             outcome = outcome_of(answer)
@@ -115,10 +116,11 @@ class SandboxServer(MCPServer[None]):
 
     def _client(self, context: Context[None, Any] | None) -> Client:
         """What the client is known to take, unless the operator has set it."""
-        known = client_of(context)
+        known, call = client_of(context), current_call()
+        patience_s = self.app.patience_s or known.patience_s
         return replace(
             known,
-            patience_s=self.app.patience_s or known.patience_s,
+            patience_s=max(LEAST_PATIENCE_S, patience_s - call.waited_s) if call else patience_s,
             result_chars=self.app.settings.result_chars or known.result_chars,
         )
 
@@ -208,14 +210,6 @@ class SandboxServer(MCPServer[None]):
                 hint = f"did you mean {near[0]}? " if near else ""
                 takes = ", ".join(self._listed[name]) or "none"
                 raise BadArgument(f"{name} has no argument {argument[:60]!r}; {hint}it takes: {takes}")
-
-
-def call_of(session: Session, context: Context[None, Any] | None) -> Call | None:
-    """What tells this call from all others, also from another process, where the session has a name."""
-    if not session.name or context is None:
-        return None
-    number = str(context.request_id)
-    return Call(f"{session.name} {number}", number in session.again)
 
 
 def outcome_of(answer: CallToolResult | InputRequiredResult) -> str:

@@ -7,13 +7,14 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, NoReturn, Protocol
 
 from mcp.server.stdio import stdio_server
 from mcp_types import INVALID_PARAMS
 
 from ..app import App
+from ..core.identity import Calls, begin_call
 from ..selection import KeptSelection
 from ..session import Session
 from .clients import OneClient
@@ -39,7 +40,8 @@ async def _serve(app: App, early: Early | None) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     selection = KeptSelection(app.identity)
-    clients = OneClient(Session(selection))
+    who = early.who if early else {}
+    clients = OneClient(Session(selection, name=str(who.get("session", ""))))
     serving = asyncio.ensure_future(_converse(build(app, clients), early, ended))
     reviving = asyncio.ensure_future(revive(app))
     over = [asyncio.ensure_future(event.wait()) for event in (stopped, ended)]
@@ -90,7 +92,13 @@ async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Lin
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", 0))
     learner = Learner(early)
     answers = Answers(sink, learner)
-    return Lines(reader, answers, ended, learner), answers
+    return Lines(reader, answers, ended, calls_of(early.who), learner), answers
+
+
+def calls_of(who: Mapping[str, Any]) -> Calls | None:
+    """The names of a conversation's calls, as its front has told; nothing where it has no name."""
+    session = str(who.get("session") or "")
+    return Calls(session, str(who.get("prefix") or ""), who.get("again") or ()) if session else None
 
 
 class Sink(Protocol):
@@ -103,9 +111,16 @@ class Lines:
     """Input as the SDK's transport reads it, but on the event loop: a thread would add to every call."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, answers: Sink, ended: asyncio.Event, learner: Learner | None = None
+        self,
+        reader: asyncio.StreamReader,
+        answers: Sink,
+        ended: asyncio.Event,
+        calls: Calls | None = None,
+        learner: Learner | None = None,
     ) -> None:
+        """`calls` names the calls, where another process may have begun them or may have to go on with them."""
         self._reader = reader
+        self._calls = calls
         self._learner = learner
         self._answers = answers
         self._ended = ended
@@ -113,6 +128,9 @@ class Lines:
     async def __aiter__(self) -> AsyncIterator[str]:
         while line := await self._reader.readline():
             text = line.decode("utf-8", "replace")
+            if self._calls:
+                # The SDK handles a message in the context in which it was read.
+                begin_call(self._calls.next())
             if self._learner:
                 self._learner.asked(text)
             if refusal := refuse_half_pairs(text):

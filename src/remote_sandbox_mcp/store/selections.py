@@ -44,7 +44,7 @@ class SelectionRows:
             _execute(connection, "release", choice)
 
     def inherit(self, mine: Choice, is_alive: Callable[[Owner], bool]) -> frozenset[str]:
-        """What was selected in the servers of the same client and configuration that have ended.
+        """What was selected in this server or, where that has no row yet, in those before it that have ended.
 
         If they agree, `mine` takes their place. If they do not, their rows stay, so that every server that is started
         in their place learns of it. Rows of clients that have ended are removed.
@@ -54,7 +54,10 @@ class SelectionRows:
             for gone in [it for it in found if not is_alive(it.client)]:
                 _execute(connection, "remove", gone)
             same = [it for it in found if (it.client, it.configuration) == (mine.client, mine.configuration)]
-            ended = [it for it in same if it.server != mine.server and not is_alive(it.server)]
+            if own := [it for it in same if it.server == mine.server]:
+                # The process that served it has changed, but not the client's choice.
+                return frozenset(it.sandbox for it in own)
+            ended = [it for it in same if not is_alive(it.server)]
             selected = frozenset(it.sandbox for it in ended)
             if len(selected) <= 1:
                 for it in ended:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.errors import BadArgument, SandboxError
+from ..core.identity import is_again
 from ..core.transfer import Order
 from ..store.transfers import FAILED, QUEUED, RUNNING, End, Transfer
 from .cancel import Cancelled, cancel
@@ -47,6 +48,21 @@ class Transfers:
         # A caller who goes away takes only the waiting along.
         turn = await asyncio.shield(starting)
         return await self.check(turn.id, wait_s=wait_s)
+
+    async def begun_before(self) -> Transfer | None:
+        """The transfer that the call at hand has begun in a process of ours that died since, if it goes on or is over.
+
+        One that nobody goes on with is struck out: the call begins it anew.
+        """
+        return await asyncio.to_thread(self._begun_before) if is_again() else None
+
+    def _begun_before(self) -> Transfer | None:
+        found = self._records.ledger.get(self._records.new_id())
+        if found is not None and self._records.is_stale(found):
+            self._records.drop_locks(found.id)
+            self._records.ledger.remove(found.id)
+            return None
+        return found
 
     async def begin_detached(self, order: Order) -> Transfer:
         """Have a process of its own do all of it; the row is queued, or failed where none can be started."""
