@@ -65,7 +65,9 @@ def test_a_command_that_ended_while_there_was_no_hub_is_not_run_again(machine: S
     with wire(tmp_path, entry(machine)) as line:
         line.initialize()
         line.call("exec_bash", command="true")
-        number = line.start_call("exec_bash", command=f"echo x >>{count}; head -c 100000 /dev/zero | tr '\\0' y; echo z >&2")
+        number = line.start_call(
+            "exec_bash", command=f"echo x >>{count}; head -c 100000 /dev/zero | tr '\\0' y; echo z >&2"
+        )
         wait_until(count.exists, what="the command to begin")
         kill_hub(tmp_path)
         result = result_of(line, number)["structuredContent"]

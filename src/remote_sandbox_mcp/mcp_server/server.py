@@ -22,6 +22,7 @@ from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
 from ..core.identity import current_call
 from ..session import begin
 from .clients import Clients, OneClient, calling, client_of
+from .journal import Journal, is_kept
 from .results import code_of, failure, sentence, told_where
 from .schemas import listed_input, listed_output, with_own_names
 
@@ -85,6 +86,7 @@ class SandboxServer(MCPServer[None]):
         self._arguments: dict[str, list[str]] = {}
         self._listed: dict[str, list[str]] = {}
         self._required: dict[str, list[str]] = {}
+        self._journal = Journal()
 
     def offer(self, tool: Tool, *, title: str, annotations: ToolAnnotations) -> None:
         """Register a tool; the list shows of its schemas what an agent needs."""
@@ -107,12 +109,21 @@ class SandboxServer(MCPServer[None]):
         if session := self.clients.session(context):
             begin(session)
         try:
-            answer = await self._answer(name, arguments, context)
+            answer = await self._make(name, arguments, context)
             outcome = outcome_of(answer)
             return answer
         finally:
             calling.reset(called_by)
             log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - begun)
+
+    async def _make(
+        self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None
+    ) -> CallToolResult | InputRequiredResult:
+        """Answer, and at most once where another process of ours may be asked for the same call."""
+        call, tool = current_call(), self._tool_manager.get_tool(name)
+        if call is None or tool is None or not is_kept(name, tool.annotations, arguments):
+            return await self._answer(name, arguments, context)
+        return await self._journal.once(call, name, lambda: self._answer(name, arguments, context))
 
     def _client(self, context: Context[None, Any] | None) -> Client:
         """What the client is known to take, unless the operator has set it."""
