@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,8 +30,16 @@ class Transfers:
     """The transfers of a state folder. What this process begins goes on when it ends, however it ends."""
 
     def __init__(
-        self, state: Path, *, config: Path | None = None, worker_command: Sequence[str] = WORKER, times: Times = USUAL
+        self,
+        state: Path,
+        *,
+        config: Path | None = None,
+        worker_command: Sequence[str] = WORKER,
+        times: Times = USUAL,
+        client: Callable[[], bytes] = bytes,
     ) -> None:
+        """`client` tells a guardian for whom it works; nothing where that is whoever started this process."""
+        self._client = client
         self._records = Records(state)
         self._command = worker_command
         self._config = ("--config", os.path.abspath(config)) if config else ()
@@ -146,7 +154,8 @@ class Transfers:
 
     def _launch(self, task_id: str, guard: Lock, *, waiting: bool) -> Guardian:
         self._guardians.difference_update([child for child in tuple(self._guardians) if child.is_gone()])
-        guardian = Guardian.spawn(self._records, task_id, guard, (*self._command, *self._config), waiting=waiting)
+        words, client = (*self._command, *self._config), self._client()
+        guardian = Guardian.spawn(self._records, task_id, guard, words, waiting=waiting, client=client)
         self._guardians.add(guardian)
         return guardian
 
