@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections import OrderedDict
@@ -11,6 +12,8 @@ from contextvars import ContextVar
 from .selection import Selection
 
 REMEMBERED_VERSIONS = 1000
+# Further calls of the same client wait, so that one that floods us takes nothing from the others.
+MOST_AT_WORK = 64
 
 
 class Versions:
@@ -51,6 +54,7 @@ class Session:
         self.folder = folder
         self.environ = environ
         self.versions = Versions()
+        self.turns = asyncio.Semaphore(MOST_AT_WORK)
 
 
 # The conversation to which the work at hand belongs. Where there is none, as on the command line, all is one.

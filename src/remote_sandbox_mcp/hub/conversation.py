@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -97,9 +98,11 @@ class Answers:
         # A hub that ends closes its connections. What calls make of that is not for clients: another hub goes on.
         if self._leaving.is_set():
             return
-        async with self._turn:
-            self._writer.write(text.encode("utf-8", "replace"))
-            await self._writer.drain()
+        # A front that is gone is seen by the end of its lines.
+        with contextlib.suppress(ConnectionError):
+            async with self._turn:
+                self._writer.write(text.encode("utf-8", "replace"))
+                await self._writer.drain()
 
     async def flush(self) -> None:
         """Nothing is held back."""

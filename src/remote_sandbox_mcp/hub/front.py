@@ -36,8 +36,8 @@ PROMPT_S = 0.5
 ASK_EVERY_S, ANSWER_S, GIVE_UP_S = 5.0, 5.0, 25.0
 # Between two turns of ours while something is waited for. Much more than that: this process was stopped, too.
 TURN_S, STOPPED_S = 1.0, 3.0
-# After the client's end: for answers that are on their way.
-FAREWELL_S, COLD_FAREWELL_S = 1.0, 10.0
+# After the client's end: for answers to calls, and to its first questions; for the hub to end; for it to greet.
+LAST_ANSWERS_S, FIRST_ANSWERS_S, FAREWELL_S, COLD_FAREWELL_S = 0.3, 5.0, 1.0, 10.0
 # Another hub ends the commands of calls that were cancelled so shortly before.
 CANCELLED_S = 30.0
 ANSWER = re.compile(rb'\{"jsonrpc":"2\.0","id":("[^"\\]*"|-?\d+),"(?:result|error)":')
@@ -202,7 +202,7 @@ class Front:
             raise NoHub("the hub speaks another language") from None
         if refusal := said.get("refused"):
             raise NoHub(str(refusal))
-        self._is_greeted = True
+        self._is_greeted, self._begun_at = True, time.monotonic()
         is_first, self._hub = not self._hub, int(said.get("pid", 0))
         for note in said.get("notes", ()) if is_first else ():
             say(str(note))
@@ -224,8 +224,6 @@ class Front:
         held, self._held = self._held, []
         for line, request in held:
             self._send(line, request)
-        if self._client_ended:
-            self._flush_and_shut()
 
     # One turn of the loop
 
@@ -274,6 +272,8 @@ class Front:
         if self._to_client:
             self._write_client()
         self._look_after_calls()
+        if self._client_ended:
+            self._flush_and_shut()
         return not self._is_over()
 
     def _patience(self) -> float:
@@ -286,8 +286,8 @@ class Front:
     def _is_over(self) -> bool:
         if not self._client_ended:
             return False
-        limit = FAREWELL_S if self._is_greeted else COLD_FAREWELL_S
-        return time.monotonic() > self._left_at + limit
+        limit = FAREWELL_S if self._is_shut else COLD_FAREWELL_S
+        return time.monotonic() > max(self._left_at, self._begun_at) + limit
 
     # The client's side
 
@@ -299,7 +299,6 @@ class Front:
                 # Its last line had no end.
                 self._asked(bytes(self._from_client) + b"\n")
                 self._from_client.clear()
-            self._flush_and_shut()
             return
         self._from_client += data
         if b"\n" not in data:
@@ -310,11 +309,18 @@ class Front:
             self._asked(line + b"\n")
 
     def _flush_and_shut(self) -> None:
-        """Tell the hub that nothing more comes, once all of it is sent."""
-        if self._line and self._is_greeted and not self._to_hub and not self._held:
+        """Tell the hub that nothing more comes, once all of it is sent and, if that is quick, answered."""
+        is_sent = self._is_greeted and not self._to_hub and not self._held
+        if self._line and is_sent and not self._is_shut and not self._awaits_answers():
             self._is_shut = True
             with contextlib.suppress(OSError):
                 self._line.shutdown(socket.SHUT_WR)
+
+    def _awaits_answers(self) -> bool:
+        """Whether a client that has closed its side may still get an answer: calls in progress end with it."""
+        is_quick = any(request.method != "tools/call" for request in self._unanswered.values())
+        limit = FIRST_ANSWERS_S if is_quick else LAST_ANSWERS_S
+        return bool(self._unanswered) and time.monotonic() < max(self._left_at, self._begun_at) + limit
 
     def _asked(self, line: bytes) -> None:
         """A line of the client's: it is passed on, and a request is kept until it is answered."""
@@ -383,8 +389,6 @@ class Front:
                 self._sent += sent
         except BlockingIOError:
             return
-        if self._client_ended:
-            self._flush_and_shut()
 
     def _read_hub(self) -> bool:
         """Take what the hub says; False where it has hung up."""

@@ -160,7 +160,8 @@ def _name(environ: Mapping[str, str]) -> str:
 
     given = [f"{name}={environ[name]}" for name in sorted(LIVED_BY) if name in environ]
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    parts = [__version__, sys.executable, sys.prefix, package, str(_written(package)), *given]
+    # One interpreter has several names.
+    parts = [__version__, os.path.realpath(sys.executable), sys.prefix, package, str(_written(package)), *given]
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 

@@ -6,6 +6,7 @@ import difflib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -106,10 +107,12 @@ class SandboxServer(MCPServer[None]):
     ) -> CallToolResult | InputRequiredResult:
         begun, outcome = time.monotonic(), "cancelled"
         called_by = calling.set(self._client(context))
-        if session := self.clients.session(context):
+        session = self.clients.session(context)
+        if session:
             begin(session)
         try:
-            answer = await self._make(name, arguments, context)
+            async with session.turns if session else nullcontext():
+                answer = await self._make(name, arguments, context)
             outcome = outcome_of(answer)
             return answer
         finally:
