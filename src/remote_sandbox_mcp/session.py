@@ -13,7 +13,7 @@ from .selection import Selection
 
 REMEMBERED_VERSIONS = 1000
 # Further calls of the same client wait, so that one that floods us takes nothing from the others.
-MOST_AT_WORK = 64
+MOST_AT_WORK = 32
 
 
 class Versions:

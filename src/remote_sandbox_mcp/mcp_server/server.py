@@ -71,6 +71,8 @@ NOT_THE_SELECTED = frozenset(
         *("renew_sandbox", "pause_sandbox", "resume_sandbox", "snapshot_sandbox", "get_sandbox_endpoint"),
     }
 )
+# Calls that take no work while they last, so any number may be open.
+ONLY_WAIT = frozenset({"wait_background_task", "check_file_transfer_task"})
 # For a call that has waited already, for a process that died.
 LEAST_PATIENCE_S = 5.0
 SandboxName = Annotated[str, Field(description="Default: the active one")]
@@ -111,7 +113,7 @@ class SandboxServer(MCPServer[None]):
         if session:
             begin(session)
         try:
-            async with session.turns if session else nullcontext():
+            async with session.turns if session and name not in ONLY_WAIT else nullcontext():
                 answer = await self._make(name, arguments, context)
             outcome = outcome_of(answer)
             return answer
