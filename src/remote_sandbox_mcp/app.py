@@ -122,7 +122,7 @@ class App:
         from .workshop import Workshop
 
         local_ports = self.settings.forward_ports
-        return Workshop(self.fleet, self.background, self.disposables, local_ports)
+        return Workshop(self.fleet, self.background, self.disposables, local_ports, self.identity)
 
     def _find_disposable(self, name: str) -> Member | None:
         """A name that nobody has may be that of a disposable sandbox, of which the fleet learns with the first one."""

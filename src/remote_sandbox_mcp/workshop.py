@@ -20,6 +20,7 @@ from .core.port import Deployment, DeployOrder, Forward
 from .core.progress import Progress, silent
 from .core.test_report import TestReport
 from .fleet import Fleet
+from .session import current
 
 if TYPE_CHECKING:
     from .disposables import Disposables
@@ -41,7 +42,9 @@ class Workshop:
         background: Background,
         disposables: Disposables,
         local_ports: Sequence[str] = (),
+        configuration: str = "",
     ) -> None:
+        self._configuration = configuration
         self._fleet = fleet
         self._local_ports = local_ports
         self._background = background
@@ -57,7 +60,25 @@ class Workshop:
     def _forwards(self) -> Forwards:
         from .ports.forwards import Forwards
 
-        return Forwards(self._fleet.get, self._local_ports)
+        return Forwards(self._fleet.get, self._local_ports, self._note_forward)
+
+    def _note_forward(self, sandbox: str, port: int, local_port: int) -> None:
+        """Where another process of ours may go on for this client, that one has to know."""
+        from .store.forwards import KeptForward
+
+        if current().name:
+            kept = KeptForward(sandbox, port, local_port)
+            rows = self._background.known.forwards(self._configuration)
+            self._background.commands.write_beside(lambda: rows.note(kept))
+
+    async def reopen(self) -> None:
+        """Open the forwards again that a process of ours had open when it died."""
+        if not self._background.known.exists():
+            return
+        with contextlib.suppress(ConfigError):
+            for kept in await asyncio.to_thread(self._background.known.forwards(self._configuration).all):
+                if kept.sandbox in self._fleet.names:
+                    await self._forwards.reopen(kept.sandbox, kept.port, kept.local_port)
 
     @functools.cached_property
     def _deployments(self) -> Deployments:

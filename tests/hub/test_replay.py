@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from tests.support.hubs import hub_pid, kill_hub
 from tests.support.server import Wire, entry, wire
-from tests.support.sshd import Sshd, wait_until
+from tests.support.sshd import Sshd, free_port, wait_until
 
 MODERN = "2026-07-28"
 ways = pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to end"])
@@ -172,3 +173,28 @@ def test_progress_goes_on_under_its_token(machine: Sshd, tmp_path: Path) -> None
             seen.append(message["params"])
         assert {each["progressToken"] for each in seen} == {"t"}
         assert [each["progress"] for each in seen] == sorted(each["progress"] for each in seen)
+
+
+def test_a_forwarded_port_is_open_again_at_the_same_port(machine: Sshd, tmp_path: Path) -> None:
+    port = free_port()
+    serve = f"python3 -m http.server {port} --bind 127.0.0.1 --directory /var/empty"
+    with wire(tmp_path, entry(machine)) as line:
+        line.initialize()
+        job = line.call("exec_bash_background", command=serve, watch=False)["structuredContent"]["tmux_session"]
+        opened = line.call("forward_port", sandbox_id=machine.name, port=port)["structuredContent"]
+        assert opened["local_port"] != port
+        wait_until(lambda: rows(tmp_path, "SELECT 1 FROM forwards"), what="the port to be written down")
+        kill_hub(tmp_path)
+        wait_until(lambda: answers(opened["local_port"]), what="the port to be open again", seconds=20)
+        line.call("forward_port", sandbox_id=machine.name, port=port, close=True)
+        wait_until(lambda: not rows(tmp_path, "SELECT 1 FROM forwards"), what="the port to be forgotten")
+        line.call("stop_background_task", tmux_session=job)
+
+
+def answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), 5) as line:
+            line.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            return line.recv(4) == b"HTTP"
+    except OSError:
+        return False

@@ -78,6 +78,10 @@ class Commands:
         """Drop the commands of a disposable sandbox that is gone."""
         self._write(lambda: self._known.runs.forget(sandbox))
 
+    def write_beside(self, work: Callable[[], None]) -> None:
+        """Write something else of a sandbox, in its order."""
+        self._write(work)
+
     def _record(self, member: Member, run_id: str, script: str) -> RunRecord:
         from ..store.runs import RunRecord
 

@@ -18,6 +18,7 @@ from ..core.watch import Status, Watch
 
 if TYPE_CHECKING:
     from ..store.database import Database
+    from ..store.forwards import ForwardRows
     from ..store.jobs import JobRecord, JobRecords
     from ..store.runs import RunRecords
     from ..store.watches import Watches
@@ -49,6 +50,11 @@ class Known:
         from ..store.runs import RunRecords
 
         return RunRecords(self._database)
+
+    def forwards(self, configuration: str) -> ForwardRows:
+        from ..store.forwards import ForwardRows
+
+        return ForwardRows(self._database, configuration)
 
     async def close(self) -> None:
         if "_database" in self.__dict__:

@@ -17,6 +17,8 @@ from ..selection import KeptSelection
 from ..session import Session, begin
 from .houses import House, Houses
 
+# Of a conversation that no other hub has held before.
+FIRST_PREFIX = "1."
 # After the client's end: for calls to give up their commands.
 WIND_DOWN_S = 0.15
 
@@ -65,6 +67,8 @@ class Conversation:
         serving = asyncio.ensure_future(self._speak(reader))
         over = asyncio.ensure_future(self._ended.wait())
         chores = [asyncio.ensure_future(self._house.app.give_up(str(name))) for name in self._left_running()]
+        if self._said.get("prefix") != FIRST_PREFIX:
+            chores.append(asyncio.ensure_future(self._house.app.workshop.reopen()))
         await asyncio.wait((serving, over), return_when=asyncio.FIRST_COMPLETED)
         over.cancel()
         # Every call in progress is given up, and its command with it: nobody is left to hear of it.
