@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,15 @@ from tests.support.sshd import Sshd, free_port, wait_until
 
 MODERN = "2026-07-28"
 ways = pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to end"])
+
+
+@pytest.fixture(scope="module")
+def line(machine: Sshd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+    """A client of two machines, which each test takes its hub away from."""
+    with wire(tmp_path_factory.mktemp("replay"), entry(machine), entry(machine, name="other")) as line:
+        line.initialize()
+        line.call("exec_bash", command="true")
+        yield line
 
 
 def answer_to(line: Wire, number: int) -> dict[str, Any]:
@@ -41,94 +51,78 @@ def told(result: dict[str, Any]) -> str:
 
 @ways
 def test_a_command_that_runs_when_the_hub_dies_runs_once_and_its_result_comes_back(
-    machine: Sshd, tmp_path: Path, how: signal.Signals
+    machine: Sshd, line: Wire, how: signal.Signals
 ) -> None:
     count = machine.home / f"count-{how}"
     command = f"echo x >>{count}; echo begun; while [ ! -e {count}.go ]; do sleep 0.05; done; echo ended; exit 3"
-    with wire(tmp_path, entry(machine)) as line:
-        line.initialize()
-        number = line.start_call("exec_bash", command=command)
-        wait_until(count.exists, what="the command to begin", seconds=20)
-        before = kill_hub(tmp_path, how)
-        # Another hub has to be there before the command ends.
-        wait_until(lambda: hub_pid(tmp_path) != before, what="another hub", seconds=20)
-        Path(f"{count}.go").touch()
-        result = result_of(line, number)["structuredContent"]
-        assert result["stdout"] == "begun\nended\n"
-        assert result["exit_code"] == 3
-        assert count.read_text() == "x\n"
-        assert "another takes its place" in line.stderr
-        assert line.call("exec_bash", command="echo on")["structuredContent"]["stdout"] == "on\n"
+    number = line.start_call("exec_bash", command=command)
+    wait_until(count.exists, what="the command to begin", seconds=20)
+    before = kill_hub(line.home, how)
+    # Another hub has to be there before the command ends.
+    wait_until(lambda: hub_pid(line.home) != before, what="another hub", seconds=20)
+    Path(f"{count}.go").touch()
+    result = result_of(line, number)["structuredContent"]
+    assert result["stdout"] == "begun\nended\n"
+    assert result["exit_code"] == 3
+    assert count.read_text() == "x\n"
+    assert "another takes its place" in line.stderr
+    assert line.call("exec_bash", command="echo on")["structuredContent"]["stdout"] == "on\n"
 
 
-def test_a_command_that_ended_while_there_was_no_hub_is_not_run_again(machine: Sshd, tmp_path: Path) -> None:
+def test_a_command_that_ended_while_there_was_no_hub_is_not_run_again(machine: Sshd, line: Wire) -> None:
     count = machine.home / "ended"
-    with wire(tmp_path, entry(machine)) as line:
-        line.initialize()
-        line.call("exec_bash", command="true")
-        number = line.start_call(
-            "exec_bash", command=f"echo x >>{count}; head -c 100000 /dev/zero | tr '\\0' y; echo z >&2"
-        )
-        wait_until(count.exists, what="the command to begin")
-        kill_hub(tmp_path)
-        result = result_of(line, number)["structuredContent"]
-        assert result["exit_code"] == 0
-        assert result["stderr"] == "z\n"
-        assert "y" * 1000 in result["stdout"]
-        assert count.read_text() == "x\n"
+    number = line.start_call(
+        "exec_bash", command=f"echo x >>{count}; head -c 100000 /dev/zero | tr '\\0' y; echo z >&2"
+    )
+    wait_until(count.exists, what="the command to begin")
+    kill_hub(line.home)
+    result = result_of(line, number)["structuredContent"]
+    assert result["exit_code"] == 0
+    assert result["stderr"] == "z\n"
+    assert "y" * 1000 in result["stdout"]
+    assert count.read_text() == "x\n"
 
 
-def test_the_same_id_twice_is_two_calls(machine: Sshd, tmp_path: Path) -> None:
+def test_the_same_id_twice_is_two_calls(machine: Sshd, line: Wire) -> None:
     """Small clients number all of their requests alike."""
-    with wire(tmp_path, entry(machine)) as line:
-        line.initialize()
-        for text in ("one", "two"):
-            call = {"name": "exec_bash", "arguments": {"command": f"echo {text}"}}
-            line.send_line(json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": call}).encode())
-            assert result_of(line, 7)["structuredContent"]["stdout"] == f"{text}\n"
-        kill_hub(tmp_path)
-        call["arguments"] = {"command": "echo three"}
+    for text in ("one", "two"):
+        call = {"name": "exec_bash", "arguments": {"command": f"echo {text}"}}
         line.send_line(json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": call}).encode())
-        assert result_of(line, 7)["structuredContent"]["stdout"] == "three\n"
+        assert result_of(line, 7)["structuredContent"]["stdout"] == f"{text}\n"
+    kill_hub(line.home)
+    call["arguments"] = {"command": "echo three"}
+    line.send_line(json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": call}).encode())
+    assert result_of(line, 7)["structuredContent"]["stdout"] == "three\n"
 
 
-def test_a_watched_job_that_is_started_when_the_hub_dies_is_one_job_with_one_watch(
-    machine: Sshd, tmp_path: Path
-) -> None:
+def test_a_watched_job_that_is_started_when_the_hub_dies_is_one_job_with_one_watch(machine: Sshd, line: Wire) -> None:
     count = machine.home / "jobs"
     order = {"command": f"echo x >>{count}; sleep 60", "auto_resume": True, "resume_command": "true"}
-    with wire(tmp_path, entry(machine)) as line:
-        line.initialize()
-        line.call("exec_bash", command="true")
-        number = line.start_call("exec_bash_background", **order, ensure_watchdog=False)
-        wait_until(count.exists, what="the job to begin", seconds=20)
-        kill_hub(tmp_path)
-        result = result_of(line, number)["structuredContent"]
-        assert result["status"] == "started"
-        assert count.read_text() == "x\n"
-        assert len(rows(tmp_path, "SELECT 1 FROM watches")) == 1
-        assert rows(tmp_path, "SELECT session FROM jobs") == [(result["tmux_session"],)]
-        line.call("stop_background_task", tmux_session=result["tmux_session"])
+    number = line.start_call("exec_bash_background", **order, ensure_watchdog=False)
+    wait_until(count.exists, what="the job to begin", seconds=20)
+    kill_hub(line.home)
+    result = result_of(line, number)["structuredContent"]
+    assert result["status"] == "started"
+    assert count.read_text() == "x\n"
+    assert len(rows(line.home, "SELECT 1 FROM watches")) == 1
+    assert rows(line.home, "SELECT session FROM jobs") == [(result["tmux_session"],)]
+    line.call("stop_background_task", tmux_session=result["tmux_session"])
     machine.reset()
 
 
-def test_the_selected_sandbox_stays_selected(machine: Sshd, tmp_path: Path) -> None:
+def test_the_selected_sandbox_stays_selected(machine: Sshd, line: Wire) -> None:
     """What was to run there must not run on the default machine unawares."""
-    with wire(tmp_path, entry(machine), entry(machine, name="other")) as line:
-        line.initialize()
-        line.call("select_sandbox", sandbox_name="other")
-        kill_hub(tmp_path)
-        assert line.call("get_active_sandbox")["structuredContent"]["active_sandbox"] == "other"
+    line.call("select_sandbox", sandbox_name="other")
+    kill_hub(line.home)
+    assert line.call("get_active_sandbox")["structuredContent"]["active_sandbox"] == "other"
 
 
-def test_a_command_that_was_cancelled_while_there_was_no_hub_is_ended(machine: Sshd, tmp_path: Path) -> None:
-    with wire(tmp_path, entry(machine)) as line:
-        line.initialize()
-        number = line.start_call("exec_bash", command="sleep 671")
-        wait_until(lambda: "sleep 671" in machine.processes().values(), what="the command to start", seconds=20)
-        os.kill(hub_pid(tmp_path), signal.SIGKILL)
-        line.send("notifications/cancelled", {"requestId": number}, answered=False)
-        wait_until(lambda: "sleep 671" not in machine.processes().values(), what="the command to end", seconds=20)
+def test_a_command_that_was_cancelled_while_there_was_no_hub_is_ended(machine: Sshd, line: Wire) -> None:
+    number = line.start_call("exec_bash", command="sleep 671")
+    wait_until(lambda: "sleep 671" in machine.processes().values(), what="the command to start", seconds=20)
+    os.kill(hub_pid(line.home), signal.SIGKILL)
+    line.send("notifications/cancelled", {"requestId": number}, answered=False)
+    wait_until(lambda: "sleep 671" not in machine.processes().values(), what="the command to end", seconds=20)
 
 
 def test_a_command_in_the_local_sandbox_is_told_as_interrupted(tmp_path: Path) -> None:
@@ -158,37 +152,33 @@ def test_a_client_without_a_handshake_goes_on(machine: Sshd, tmp_path: Path) -> 
         assert count.read_text() == "x\n"
 
 
-def test_progress_goes_on_under_its_token(machine: Sshd, tmp_path: Path) -> None:
+def test_progress_goes_on_under_its_token(machine: Sshd, line: Wire) -> None:
     flag = machine.home / "progress"
     command = f"while [ ! -e {flag}.end ]; do echo tick; touch {flag}; sleep 0.1; done"
-    with wire(tmp_path, entry(machine)) as line:
-        line.initialize()
-        call = {"name": "exec_bash", "arguments": {"command": command}, "_meta": {"progressToken": "t"}}
-        number = line.send("tools/call", call)
-        seen = [line.receive()["params"]]
-        kill_hub(tmp_path)
-        seen += [line.receive()["params"]]
-        Path(f"{flag}.end").touch()
-        while (message := line.receive()).get("id") != number:
-            seen.append(message["params"])
-        assert {each["progressToken"] for each in seen} == {"t"}
-        assert [each["progress"] for each in seen] == sorted(each["progress"] for each in seen)
+    call = {"name": "exec_bash", "arguments": {"command": command}, "_meta": {"progressToken": "t"}}
+    number = line.send("tools/call", call)
+    seen = [line.receive()["params"]]
+    kill_hub(line.home)
+    seen += [line.receive()["params"]]
+    Path(f"{flag}.end").touch()
+    while (message := line.receive()).get("id") != number:
+        seen.append(message["params"])
+    assert {each["progressToken"] for each in seen} == {"t"}
+    assert [each["progress"] for each in seen] == sorted(each["progress"] for each in seen)
 
 
-def test_a_forwarded_port_is_open_again_at_the_same_port(machine: Sshd, tmp_path: Path) -> None:
+def test_a_forwarded_port_is_open_again_at_the_same_port(machine: Sshd, line: Wire) -> None:
     port = free_port()
     serve = f"python3 -m http.server {port} --bind 127.0.0.1 --directory /var/empty"
-    with wire(tmp_path, entry(machine)) as line:
-        line.initialize()
-        job = line.call("exec_bash_background", command=serve, watch=False)["structuredContent"]["tmux_session"]
-        opened = line.call("forward_port", sandbox_id=machine.name, port=port)["structuredContent"]
-        assert opened["local_port"] != port
-        wait_until(lambda: rows(tmp_path, "SELECT 1 FROM forwards"), what="the port to be written down")
-        kill_hub(tmp_path)
-        wait_until(lambda: answers(opened["local_port"]), what="the port to be open again", seconds=20)
-        line.call("forward_port", sandbox_id=machine.name, port=port, close=True)
-        wait_until(lambda: not rows(tmp_path, "SELECT 1 FROM forwards"), what="the port to be forgotten")
-        line.call("stop_background_task", tmux_session=job)
+    job = line.call("exec_bash_background", command=serve, watch=False)["structuredContent"]["tmux_session"]
+    opened = line.call("forward_port", sandbox_id=machine.name, port=port)["structuredContent"]
+    assert opened["local_port"] != port
+    wait_until(lambda: rows(line.home, "SELECT 1 FROM forwards"), what="the port to be written down")
+    kill_hub(line.home)
+    wait_until(lambda: answers(opened["local_port"]), what="the port to be open again", seconds=20)
+    line.call("forward_port", sandbox_id=machine.name, port=port, close=True)
+    wait_until(lambda: not rows(line.home, "SELECT 1 FROM forwards"), what="the port to be forgotten")
+    line.call("stop_background_task", tmux_session=job)
 
 
 def answers(port: int) -> bool:

@@ -24,7 +24,7 @@ from .place import NoHub, Place, reach
 CHUNK = 1 << 18
 # The other side is not listened to while so much waits to be sent to this one.
 MOST_WAITING = 16 << 20
-# So many hubs in a row that do not live for long are enough: this process does their work then.
+# So many hubs in a row that end soon, and have answered nothing, are enough: this process does their work then.
 MOST_ATTEMPTS, STEADY_S = 5, 5.0
 # A request that so many hubs have died with is not sent to another.
 MOST_HUBS = 10
@@ -428,7 +428,9 @@ class Front:
         if message is not None and ("method" in message or "id" not in message):
             return True
         number = json.loads(found[1]) if found else message["id"] if message else None
-        self._unanswered.pop(number, None)
+        if self._unanswered.pop(number, None):
+            # It works: should it die, it is not one that dies at once.
+            self._attempts = 0
         if self._memory is not None and number in self._memory.asked:
             self._memory.learn(number, message or json.loads(line))
         if number in self._done:
