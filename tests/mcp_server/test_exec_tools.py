@@ -62,6 +62,7 @@ async def test_an_ended_run_is_forgotten_once_all_of_it_was_told(tools: Caller, 
     fake.answers = {"short": Answer("x"), "long": Answer("x" * 1000)}
     await tools.run("short", max_output_chars=100)
     await tools.run("long", max_output_chars=100)
+    await until(lambda: fake.forgotten, "the first run to be forgotten")
     assert fake.forgotten == [fake.commands[0].run_id]
 
 
