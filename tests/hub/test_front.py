@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import json
 import sys
 from remote_sandbox_mcp.hub import front
 front.ASK_EVERY_S, front.ANSWER_S, front.GIVE_UP_S, front.TURN_S = 0.1, 0.1, float(sys.argv[1]), 0.05
-front.GREETING_S, front.STEADY_S, front.STOPPED_S = 1.0, 3600.0, 0.3
+front.GREETING_S, front.STEADY_S, front.STOPPED_S, front.GLANCE_S = 1.0, 3600.0, 0.3, 0.2
 handed = front.run("")
 if handed:
     print("HANDED", json.dumps([handed.heard.decode(), sorted(handed.answered), handed.who]), flush=True)
@@ -315,3 +316,23 @@ def test_a_front_that_is_killed_leaves_a_closed_line(stage: Stage) -> None:
     line.receive()
     stage.front.kill()
     assert not line.socket.recv(1)
+
+
+def test_a_hub_that_answers_again_after_a_while_is_used_at_once(stage: Stage) -> None:
+    line = stage.accept()
+    line.greet()
+    stage.ask(1)
+    line.receive()
+    assert stage.read()["result"]["isError"]
+    time.sleep(0.5)
+    stage.ask(2)
+    # The front asks whether it is there; this time it is.
+    while True:
+        asked = FakeLine(stage.listener.accept()[0])
+        stage.lines.append(asked)
+        with suppress(OSError):
+            asked.greet()
+            break
+    assert line.receive()["method"] == "notifications/cancelled"
+    line.answer(line.receive(), on=True)
+    assert stage.read() == {"jsonrpc": "2.0", "id": 2, "result": {"on": True}}

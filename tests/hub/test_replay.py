@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.hubs import hub_pid, kill_hub
+from tests.support.hubs import hub_folder, hub_pid, kill_hub
 from tests.support.server import Wire, entry, wire
 from tests.support.sshd import Sshd, free_port, wait_until
 
@@ -188,3 +188,20 @@ def answers(port: int) -> bool:
             return line.recv(4) == b"HTTP"
     except OSError:
         return False
+
+
+def test_where_no_other_hub_can_be_had_the_front_goes_on_by_itself_and_nothing_runs_twice(
+    machine: Sshd, tmp_path: Path
+) -> None:
+    count = machine.home / "alone"
+    with wire(tmp_path, entry(machine)) as line:
+        line.initialize()
+        number = line.start_call("exec_bash", command=f"echo x >>{count}; sleep 1; echo ended")
+        wait_until(count.exists, what="the command to begin", seconds=20)
+        # Others could get at it: no hub is started there.
+        hub_folder(tmp_path).chmod(0o770)
+        kill_hub(tmp_path)
+        assert result_of(line, number)["structuredContent"]["stdout"] == "ended\n"
+        assert count.read_text() == "x\n"
+        assert "serving without a hub" in line.stderr
+        assert line.call("exec_bash", command="echo on")["structuredContent"]["stdout"] == "on\n"

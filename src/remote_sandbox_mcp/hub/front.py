@@ -34,6 +34,8 @@ GREETING_S, FIRST_GREETING_S = 10.0, 20.0
 PROMPT_S = 0.5
 # While a call waits, the hub is asked whether it is there, and has so long to answer; then the call is answered here.
 ASK_EVERY_S, ANSWER_S, GIVE_UP_S = 5.0, 5.0, 25.0
+# One that has not answered before is given that long with the next call.
+GLANCE_S = 1.0
 # Between two turns of ours while something is waited for. Much more than that: this process was stopped, too.
 TURN_S, STOPPED_S = 1.0, 3.0
 # After the client's end: for answers to calls, and to its first questions; for the hub to end; for it to greet.
@@ -281,7 +283,9 @@ class Front:
             return 0.05
         if not self._is_greeted:
             return PROMPT_S / 2
-        return TURN_S if self._unanswered else 3600.0
+        if self._unanswered:
+            return GLANCE_S / 4 if self._is_told else TURN_S
+        return 3600.0
 
     def _is_over(self) -> bool:
         if not self._client_ended:
@@ -442,8 +446,8 @@ class Front:
 
     def _look_after_calls(self) -> None:
         now = time.monotonic()
-        if now > self._looked_at + self._patience() + STOPPED_S:
-            # This process did not run either: the hub has not had the time that went by.
+        if now > self._looked_at + self._patience() + STOPPED_S and not self._is_told:
+            # Nothing was asked, or this process did not run either: the hub has not had the time that went by.
             self._heard_at = self._begun_at = now
         self._looked_at = now
         if not self._is_greeted:
@@ -474,7 +478,7 @@ class Front:
             self._is_told = True
             say(f"the hub (process {self._hub}) does not answer; calls are answered here if it goes on")
         silent = now - self._heard_at
-        if self._is_told and silent > GIVE_UP_S:
+        if self._is_told and silent > GIVE_UP_S and now > self._asked_at + GLANCE_S:
             for number, request in list(self._unanswered.items()):
                 self._give_up(number, request, silent)
 
