@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from tests.support.line import ThreadedLine
 from tests.support.sshd import Fleet, Sshd
 
+from . import sessions
 from .scene import Scene
 from .schedule import mount_small, play, unmount
 
@@ -28,7 +29,7 @@ def main() -> int:
     begun = time.monotonic()
     with Fleet() as fleet:
         slots = [fleet.machine(f"soak{number}") for number in range(options.at_once)]
-        threads = [threading.Thread(target=work, args=(machine, seeds, wrong)) for machine in slots]
+        threads = [threading.Thread(target=work, args=(machine, seeds, wrong, options.only)) for machine in slots]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -42,6 +43,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--schedules", type=int, default=200)
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
     parser.add_argument("--at-once", type=int, default=6)
+    parser.add_argument("--only", choices=("jobs", "hubs"), help="by default every second schedule is one of hubs")
     options = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("the soak makes users and mounts small disks: run it as root, on a machine that may suffer")
@@ -49,14 +51,14 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def work(machine: Sshd, seeds: queue.SimpleQueue[int], wrong: dict[int, list[str]]) -> None:
+def work(machine: Sshd, seeds: queue.SimpleQueue[int], wrong: dict[int, list[str]], only: str | None) -> None:
     while True:
         try:
             seed = seeds.get_nowait()
         except queue.Empty:
             return
         try:
-            found = attempt(machine, seed)
+            found = attempt(machine, seed, only or ("jobs", "hubs")[seed % 2])
         except Exception:  # noqa: BLE001 a schedule that cannot be played is told like one that went wrong
             found = [traceback.format_exc()]
         if found:
@@ -64,7 +66,7 @@ def work(machine: Sshd, seeds: queue.SimpleQueue[int], wrong: dict[int, list[str
             print(f"seed {seed}: " + "; ".join(found), flush=True)
 
 
-def attempt(machine: Sshd, seed: int) -> list[str]:
+def attempt(machine: Sshd, seed: int, kind: str) -> list[str]:
     jobs = machine.home / ".local/state/remote-sandbox"
     with TemporaryDirectory(prefix="rsmcp-soak-") as folder, ThreadedLine(machine.port) as line:
         home = Path(folder)
@@ -76,7 +78,7 @@ def attempt(machine: Sshd, seed: int) -> list[str]:
             os.chown(folder_of_user, machine.uid, machine.uid)
         jobs.chmod(0o700)
         try:
-            return play(scene, seed)
+            return sessions.play(scene, seed) if kind == "hubs" else play(scene, seed)
         finally:
             scene.close()
             unmount(scene.state)

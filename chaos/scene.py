@@ -53,7 +53,8 @@ class Scene:
         shutil.copy(JOB, self.work / "job.py")
 
     def environment(self) -> dict[str, str]:
-        return {"HOME": str(self.home), "REMOTE_SANDBOX_MCP_HOME": str(self.state), "PATH": os.environ["PATH"]}
+        given = {"HOME": str(self.home), "REMOTE_SANDBOX_MCP_HOME": str(self.state), "PATH": os.environ["PATH"]}
+        return given | {"REMOTE_SANDBOX_HUB_IDLE_S": "2", "REMOTE_SANDBOX_INLINE_SYNC_MAX_BYTES": "1000000"}
 
     def serve(self) -> Wire:
         """A server of its own for one call."""

@@ -29,7 +29,7 @@ from .core.errors import (
     Unsupported,
 )
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
-from .core.identity import is_again, name_for_call
+from .core.identity import Call, is_again, name_for_call
 from .core.invisible import replace_shown, visible
 from .core.output import Clipped, clip_both
 from .core.pages import read_cursor
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 JOBS_S = 2.0
 # How far pages go: what comes before a page is looked at again for it.
 MOST_LISTED, MOST_FOUND = 50_000, 10_000
+# By then an answer is with its client, or another process of ours has asked for it.
+ANSWERED_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class App:
         from .workshop import Workshop
 
         local_ports = self.settings.forward_ports
-        return Workshop(self.fleet, self.background, self.disposables, local_ports)
+        return Workshop(self.fleet, self.background, self.disposables, local_ports, self.identity)
 
     def _find_disposable(self, name: str) -> Member | None:
         """A name that nobody has may be that of a disposable sandbox, of which the fleet learns with the first one."""
@@ -242,9 +244,16 @@ class App:
         report = make_report(seen, limit, room)
         is_whole = isinstance(seen, Completed) and not (report.stdout.omitted or report.stderr.omitted)
         # Where the machine drops a result, ours is written down before that.
-        then = functools.partial(sandbox.forget, command.run_id) if is_whole else None
+        then = functools.partial(forget_later, sandbox, command.run_id) if is_whole else None
         commands.note(seen, printed(report), in_time=True, then=then)
         return report
+
+    async def give_up(self, call: str) -> None:
+        """End the command of a call that was cancelled while a process of ours died, if it has begun one."""
+        row = await self.background.commands.find(run_id := Call(call).name_of("run"))
+        if row is not None and row.sandbox in self.fleet.names:
+            with contextlib.suppress(SandboxError):
+                await (await self.fleet.get(row.sandbox)).stop(run_id)
 
     async def _known_end(self, sandbox: Sandbox, command: Command) -> Completed | Missing | None:
         """What became of a command that a process of ours before this one may have started; None: it can be run."""
@@ -394,6 +403,14 @@ async def _jobs_that_end_with(name: str, sandbox: Sandbox) -> list[str]:
     except (SandboxError, asyncio.TimeoutError):
         return [f"{name} does not say whether a job runs in it"]
     return [f"the job {job.session} runs in {name}" for job in jobs if job.is_running]
+
+
+def forget_later(sandbox: Sandbox, run_id: str) -> None:
+    """Have the machine drop a result; where this process may be replaced, only when its client has it for sure."""
+    if name_for_call("run") == run_id:
+        asyncio.get_running_loop().call_later(ANSWERED_S, sandbox.forget, run_id)
+    else:
+        sandbox.forget(run_id)
 
 
 def make_report(seen: Completed | Running | Missing, limit: int, room: int | None = None) -> Report:

@@ -17,7 +17,7 @@ from .core.machine import Machine
 from .core.transfer import Listener, Order, Outcome, Place, all_of, unheard
 from .fleet import Fleet
 from .gate import Gate
-from .session import absolute
+from .session import absolute, told_of_client
 
 if TYPE_CHECKING:
     from .core.lane import Lane
@@ -82,7 +82,7 @@ class Copies:
     def transfers(self) -> Transfers:
         from .tasks.transfers import Transfers
 
-        return Transfers(paths.state_folder(), config=self._config_file)
+        return Transfers(paths.state_folder(), config=self._config_file, client=told_of_client)
 
     def place(self, path: str, *, sandbox: str | None, free: bool = False) -> Place:
         """Where a path is: `gpu1:/data` names its sandbox; others are on `sandbox`, or here if that is None.
@@ -166,6 +166,8 @@ class Copies:
         self, order: Order, *, wait_s: float, background: bool = False, listener: Listener = unheard
     ) -> Outcome | Transfer:
         """Do it at once if it is little; otherwise as a transfer that outlives this process, waited for a moment."""
+        if begun := await self.transfers.begun_before():
+            return await self.transfers.check(begun.id, wait_s=wait_s)
         if background:
             # Another process asks the gate again; who asked now hears of a refusal now.
             self.syncs.begin(order)

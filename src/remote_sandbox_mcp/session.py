@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import ContextVar
 
 from .selection import Selection
 
 REMEMBERED_VERSIONS = 1000
+# Further calls of the same client wait, so that one that floods us takes nothing from the others.
+MOST_AT_WORK = 32
 
 
 class Versions:
@@ -44,15 +48,13 @@ class Session:
         name: str = "",
         folder: str = "",
         environ: Mapping[str, str] = os.environ,
-        again: Sequence[object] = (),
     ) -> None:
-        """`again` are the ids of requests that a process of ours had received before, and has not answered."""
         self.selection = selection or Selection()
         self.name = name
         self.folder = folder
         self.environ = environ
         self.versions = Versions()
-        self.again = frozenset(map(str, again))
+        self.turns = asyncio.Semaphore(MOST_AT_WORK)
 
 
 # The conversation to which the work at hand belongs. Where there is none, as on the command line, all is one.
@@ -67,6 +69,14 @@ def current() -> Session:
 def begin(session: Session) -> None:
     """From now on, in this task and in those that it starts, work is that session's."""
     _current.set(session)
+
+
+def told_of_client() -> bytes:
+    """The client's variables and folder as a line for a process that works for it; nothing where they are our own."""
+    client = current()
+    if client.environ is os.environ:
+        return b""
+    return json.dumps({"environ": dict(client.environ), "folder": client.folder}).encode() + b"\n"
 
 
 def absolute(path: str) -> str:

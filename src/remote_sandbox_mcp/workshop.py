@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from .background import Background, Wanted
@@ -20,6 +20,7 @@ from .core.port import Deployment, DeployOrder, Forward
 from .core.progress import Progress, silent
 from .core.test_report import TestReport
 from .fleet import Fleet
+from .session import current
 
 if TYPE_CHECKING:
     from .disposables import Disposables
@@ -41,11 +42,14 @@ class Workshop:
         background: Background,
         disposables: Disposables,
         local_ports: Sequence[str] = (),
+        configuration: str = "",
     ) -> None:
+        self._configuration = configuration
         self._fleet = fleet
         self._local_ports = local_ports
         self._background = background
         self._disposables = disposables
+        self._noting: asyncio.Future[None] | None = None
 
     def needs(self) -> Sequence[str]:
         """The ports that this process brings here, those of deployed apps among them."""
@@ -67,7 +71,26 @@ class Workshop:
     def _forwards(self) -> Forwards:
         from .ports.forwards import Forwards
 
-        return Forwards(self._fleet.get, self._local_ports)
+        return Forwards(self._fleet.get, self._local_ports, self._note_forward)
+
+    def _note_forward(self, sandbox: str, port: int, local_port: int) -> None:
+        """Where another process of ours may go on for this client, that one has to know."""
+        from .store.forwards import KeptForward
+
+        if current().name:
+            kept = KeptForward(sandbox, port, local_port)
+            rows = self._background.known.forwards(self._configuration)
+            # Beside the work, one after another: an end is never written before its beginning.
+            self._noting = asyncio.ensure_future(_after(self._noting, functools.partial(rows.note, kept)))
+
+    async def reopen(self) -> None:
+        """Open the forwards again that a process of ours had open when it died."""
+        if not self._background.known.exists():
+            return
+        with contextlib.suppress(ConfigError):
+            for kept in await asyncio.to_thread(self._background.known.forwards(self._configuration).all):
+                if kept.sandbox in self._fleet.names:
+                    await self._forwards.reopen(kept.sandbox, kept.port, kept.local_port)
 
     @functools.cached_property
     def _deployments(self) -> Deployments:
@@ -178,6 +201,16 @@ class Workshop:
     def _note(self, sandbox: str, command: str, outcome: str, seconds: float, tail: str) -> None:
         with contextlib.suppress(UnknownSandbox):
             self._background.commands.add(self._fleet.member(sandbox), command, outcome, seconds, tail)
+
+
+async def _after(earlier: asyncio.Future[None] | None, write: Callable[[], None]) -> None:
+    """Write something down once what came earlier is written."""
+    if earlier is not None:
+        await asyncio.wait((earlier,))
+    try:
+        await asyncio.to_thread(write)
+    except ConfigError as problem:
+        log.warning("a forwarded port could not be written down: %s", problem)
 
 
 def as_written(record: JobRecord) -> Deployment:

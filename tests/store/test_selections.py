@@ -63,3 +63,9 @@ def test_what_a_client_left_that_has_ended_is_removed(rows: SelectionRows) -> No
     inherit(rows, NEW)
     with rows.database.reading() as connection:
         assert [row["client_pid"] for row in connection.execute("SELECT * FROM selections")] == [CLIENT.pid]
+
+
+def test_a_server_whose_process_was_replaced_keeps_its_choice(rows: SelectionRows) -> None:
+    rows.put(Choice(CLIENT, "x", NEW, "local"))
+    assert inherit(rows, NEW, NEW) == {"local"}
+    assert inherit(rows, NEW, NEW) == {"local"}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..config import paths
 from ..core.errors import BadArgument
+from ..core.identity import is_again
 from ..core.job import JobOrder, JobSeen, JobStarted, JobState
 from ..core.lifecycle import decide
 from ..core.port import DeployOrder
@@ -17,6 +18,7 @@ from ..core.watch import Status, Watch
 
 if TYPE_CHECKING:
     from ..store.database import Database
+    from ..store.forwards import ForwardRows
     from ..store.jobs import JobRecord, JobRecords
     from ..store.runs import RunRecords
     from ..store.watches import Watches
@@ -49,6 +51,11 @@ class Known:
 
         return RunRecords(self._database)
 
+    def forwards(self, configuration: str) -> ForwardRows:
+        from ..store.forwards import ForwardRows
+
+        return ForwardRows(self._database, configuration)
+
     async def close(self) -> None:
         if "_database" in self.__dict__:
             await asyncio.to_thread(self._database.close)
@@ -78,7 +85,7 @@ class Known:
         """A job that is about to start, and its watch; returns the watch's number."""
         from ..store.jobs import JobRecord
 
-        watch_id = self.watches.add(watch).id if watch else 0
+        watch_id = (self._watching(order.job_id) or self.watches.add(watch).id) if watch else 0
         self.records.add(
             JobRecord(
                 job_id=order.job_id,
@@ -93,6 +100,15 @@ class Known:
             )
         )
         return watch_id
+
+    def _watching(self, job_id: str) -> int:
+        """The watch that a process of ours has written down, which died before it could write down the job."""
+        active = self.watches.list(Status.ACTIVE, 10_000) if is_again() else ()
+        return next((watch.id for watch in active if watch.job_id == job_id), 0)
+
+    def begun(self, job_id: str) -> JobRecord | None:
+        """What a process of ours that died has written down of a job."""
+        return self.records.get(job_id) if self.exists() else None
 
     def complete(self, sandbox: str, watch_id: int, started: JobStarted) -> None:
         """What only the machine knows: where the log is. Whoever watched the session before has nothing to resume."""

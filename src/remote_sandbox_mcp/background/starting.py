@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 from ..config import paths
 from ..core import check
 from ..core.errors import LostContact, SandboxError
-from ..core.identity import name_for_call
+from ..core.identity import is_again, name_for_call
 from ..core.job import JobOrder, new_job_id, session_name
 from ..core.permission import Notify, allow_hook, allow_webhook
 from ..core.supervision import Allowed, WatchOrder, make_policy, read_object
@@ -33,13 +34,18 @@ class Starting:
     async def start(self, wanted: Wanted, ensure: Ensure | None) -> Begun:
         """Start a job, and have it watched if that is wanted. Whatever is wrong is refused before it starts."""
         order, member = make_order(wanted), self._fleet.member(wanted.sandbox)
+        known = await asyncio.to_thread(self._known.begun, order.job_id) if is_again() else None
+        if known is not None:
+            order = replace(order, session=known.session)
         watch = self.make_watch(wanted.watch, member.name, order) if wanted.watch else None
         sandbox = await member.open()
         if not sandbox.description.capabilities.survives_disconnect:
             # It ends when this server does, which its machine says: nobody could look after it then.
             watch = None
         # Written down first: should this process die now, the job is still known to all others.
-        watch_id = await asyncio.to_thread(self._known.write_down, member.name, order, watch, wanted.app)
+        watch_id = known.watch_id if known is not None and (known.watch_id or not watch) else None
+        if watch_id is None:
+            watch_id = await asyncio.to_thread(self._known.write_down, member.name, order, watch, wanted.app)
         try:
             started = await sandbox.jobs.start(order)
         except SandboxError as problem:

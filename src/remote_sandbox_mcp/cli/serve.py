@@ -121,7 +121,7 @@ def _listen_early(config: Path | None, handed: Handed | None) -> Early | None:
         print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
         folder = Path(os.devnull)
     memory = early.first_memory(folder, config)
-    listener = early.Early(memory, handed.heard, handed.answered) if handed else early.Early(memory)
+    listener = early.Early(memory, handed)
     listener.start()
     return listener
 

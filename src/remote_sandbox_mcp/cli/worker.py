@@ -17,15 +17,27 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None, *, runner_factory: RunnerFactory | None = None) -> int:
-    """TASK_ID --state FOLDER --guard FD [--config FILE]: wait for the word on standard input, or for its end."""
+    """TASK_ID --state FOLDER --guard FD [--config FILE] [--client told]: wait for the word, or the end, on stdin.
+
+    With --client, the first line is for whom it works.
+    """
     task_id, options = _parse(sys.argv[1:] if argv is None else argv)
     guard = int(options["--guard"])
     # The lock is to go with this process, whatever that leaves running.
     os.set_inheritable(guard, False)
     sign(guard)
+    client = _read_line() if "--client" in options else b""
     if os.read(0, 1) == LEAVE:
         return 0
-    return _take_over(task_id, options["--state"], runner_factory or _configured(options.get("--config")))
+    return _take_over(task_id, options["--state"], runner_factory or _configured(options.get("--config"), client))
+
+
+def _read_line() -> bytes:
+    """To its end, and not a byte further."""
+    line = bytearray()
+    while (byte := os.read(0, 1)) not in (b"", b"\n"):
+        line += byte
+    return bytes(line)
 
 
 def _parse(argv: Sequence[str]) -> tuple[str, dict[str, str]]:
@@ -62,18 +74,26 @@ def _take_over(task_id: str, state: str, runner_factory: RunnerFactory) -> int:
     return 0
 
 
-def _configured(config: str | None) -> RunnerFactory:
-    """Runners as the configuration has them."""
+def _configured(config: str | None, client: bytes) -> RunnerFactory:
+    """Runners as the configuration of the client has them."""
     from contextlib import asynccontextmanager
 
     @asynccontextmanager
     async def factory() -> AsyncIterator[Runner]:
+        import json
         from pathlib import Path
 
         from ..app import compose
         from ..config.load import load
+        from ..session import Session, begin
 
-        app = compose(load(Path(config) if config else None), for_all=True)
+        if client:
+            told = json.loads(client)
+            begin(Session(environ=told["environ"], folder=told["folder"]))
+            configuration = load(Path(config) if config else None, told["environ"], told["folder"])
+        else:
+            configuration = load(Path(config) if config else None)
+        app = compose(configuration, for_all=True)
         try:
             yield app.copies.runner()
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -11,29 +12,36 @@ from typing import Any
 from mcp.server.stdio import stdio_server
 
 from .. import __version__
-from ..mcp_server.stdio import Lines
+from ..mcp_server.stdio import Lines, calls_of
 from ..selection import KeptSelection
 from ..session import Session, begin
 from .houses import House, Houses
 
+# Of a conversation that no other hub has held before.
+FIRST_PREFIX = "1."
 # After the client's end: for calls to give up their commands.
 WIND_DOWN_S = 0.15
 
 
 async def converse(
-    houses: Houses, said: dict[str, Any], front: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    houses: Houses,
+    said: dict[str, Any],
+    front: int,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    leaving: asyncio.Event,
 ) -> None:
+    """Until the front goes. Once `leaving` is set, nothing is answered any more."""
     config = Path(str(said["config"])) if said.get("config") else None
     environ = {str(name): str(value) for name, value in dict(said.get("environ") or {}).items()}
     folder = str(said.get("folder") or "/")
     house = await houses.enter(config, environ, folder)
     selection = KeptSelection(house.app.identity, front)
-    session = Session(
-        selection, name=str(said.get("session") or ""), folder=folder, environ=environ, again=said.get("again") or ()
-    )
+    session = Session(selection, name=str(said.get("session") or ""), folder=folder, environ=environ)
+    conversation = Conversation(house, session, said, Answers(writer, leaving))
     try:
         await _say(writer, {"pid": os.getpid(), "version": __version__, "notes": house.configuration.problems})
-        await _serve(house, session, reader, writer)
+        await conversation.hold(reader)
     finally:
         houses.leave_house(house)
         await asyncio.to_thread(selection.release)
@@ -44,40 +52,61 @@ async def _say(writer: asyncio.StreamWriter, what: dict[str, Any]) -> None:
     await writer.drain()
 
 
-async def _serve(house: House, session: Session, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    ended = asyncio.Event()
-    serving = asyncio.ensure_future(_speak(house, session, reader, writer, ended))
-    over = asyncio.ensure_future(ended.wait())
-    await asyncio.wait((serving, over), return_when=asyncio.FIRST_COMPLETED)
-    over.cancel()
-    # Every call in progress is given up, and its command with it: nobody is left to hear of it.
-    await asyncio.wait((serving,), timeout=WIND_DOWN_S)
-    serving.cancel()
-    await asyncio.wait((serving,), timeout=WIND_DOWN_S)
-    if serving.done() and not serving.cancelled() and (failed := serving.exception()):
-        raise failed
+class Conversation:
+    """What is said by one client and to it."""
 
+    def __init__(self, house: House, session: Session, said: dict[str, Any], answers: Answers) -> None:
+        self._house = house
+        self._session = session
+        self._said = said
+        self._answers = answers
+        self._ended = asyncio.Event()
 
-async def _speak(
-    house: House, session: Session, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ended: asyncio.Event
-) -> None:
-    begin(session)
-    answers = Answers(writer)
-    streams: Any = (Lines(reader, answers, ended), answers)
-    async with stdio_server(*streams) as (incoming, outgoing):
-        lowlevel = house.server._lowlevel_server
-        await lowlevel.run(incoming, outgoing, lowlevel.create_initialization_options())
+    async def hold(self, reader: asyncio.StreamReader) -> None:
+        begin(self._session)
+        serving = asyncio.ensure_future(self._speak(reader))
+        over = asyncio.ensure_future(self._ended.wait())
+        chores = [asyncio.ensure_future(self._house.app.give_up(str(name))) for name in self._left_running()]
+        if self._said.get("prefix") != FIRST_PREFIX:
+            chores.append(asyncio.ensure_future(self._house.app.workshop.reopen()))
+        await asyncio.wait((serving, over), return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        # Every call in progress is given up, and its command with it: nobody is left to hear of it.
+        await asyncio.wait((serving, *chores), timeout=WIND_DOWN_S)
+        serving.cancel()
+        await asyncio.wait((serving,), timeout=WIND_DOWN_S)
+        if serving.done() and not serving.cancelled() and (failed := serving.exception()):
+            raise failed
+
+    def _left_running(self) -> list[str]:
+        """Calls that the client has cancelled, and that the hub before this one may not have ended."""
+        return [f"{self._session.name} {name}" for name in self._said.get("cancelled") or ()]
+
+    async def _speak(self, reader: asyncio.StreamReader) -> None:
+        lines = Lines(reader, self._answers, self._ended, calls_of(self._said))
+        streams: Any = (lines, self._answers)
+        async with stdio_server(*streams) as (incoming, outgoing):
+            lowlevel = self._house.server._lowlevel_server
+            await lowlevel.run(incoming, outgoing, lowlevel.create_initialization_options())
 
 
 class Answers:
     """Output as the SDK's transport writes it."""
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, writer: asyncio.StreamWriter, leaving: asyncio.Event) -> None:
         self._writer = writer
+        self._leaving = leaving
+        self._turn = asyncio.Lock()
 
     async def write(self, text: str) -> None:
-        self._writer.write(text.encode("utf-8", "replace"))
-        await self._writer.drain()
+        # A hub that ends closes its connections. What calls make of that is not for clients: another hub goes on.
+        if self._leaving.is_set():
+            return
+        # A front that is gone is seen by the end of its lines.
+        with contextlib.suppress(ConnectionError):
+            async with self._turn:
+                self._writer.write(text.encode("utf-8", "replace"))
+                await self._writer.drain()
 
     async def flush(self) -> None:
         """Nothing is held back."""

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 # For a session; for a question of ours, which is answered in one line.
 SERVE, ASK = "serve", "ask"
 
 
-def say_hello(session: str, environ: Mapping[str, str], folder: str, config: str, again: Sequence[Any] = ()) -> bytes:
-    """`again` are the requests that a hub before this one had received and not answered."""
-    hello = {
-        "hello": SERVE,
-        "session": session,
-        "environ": dict(environ),
-        "folder": folder,
-        "config": config,
-        "again": list(again),
-    }
+def say_hello(who: Mapping[str, Any], environ: Mapping[str, str], folder: str, config: str) -> bytes:
+    """`who` is the conversation: see Front._opening."""
+    hello = {"hello": SERVE, **who, "environ": dict(environ), "folder": folder, "config": config}
     return json.dumps(hello).encode() + b"\n"
 
 

@@ -73,6 +73,8 @@ class Place:
     def connect(self) -> socket.socket:
         """A line to the hub. Raises NoHub where it is another user's, OSError where none listens."""
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # With a limit, a hub that is stopped and has many waiting for it is told at once; without, we would wait, too.
+        line.settimeout(STARTING_S)
         try:
             with _address(self.folder, self.socket) as address:
                 line.connect(address)
@@ -161,7 +163,8 @@ def _name(environ: Mapping[str, str]) -> str:
 
     given = [f"{name}={environ[name]}" for name in sorted(LIVED_BY) if name in environ]
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    parts = [__version__, sys.executable, sys.prefix, package, str(_written(package)), *given]
+    # One interpreter has several names.
+    parts = [__version__, os.path.realpath(sys.executable), sys.prefix, package, str(_written(package)), *given]
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 

@@ -94,6 +94,9 @@ class Hub:
         self._served = 0
         self._idle_since = time.monotonic()
         self._idle_s = idle_limit()
+        # Known once it listens.
+        self._lock = -1
+        self._address: tuple[int, int] | None = None
         self._log = Path(place.log)
         self.watching = Watching(Path(place.state))
         # Made once the first front is heard: it waits for no more than it needs.
@@ -143,7 +146,10 @@ class Hub:
         """Serve who comes; the lock says that this is the hub, and is held until the process ends."""
         from ..tasks.process import sign
 
-        sign(lock)
+        self._lock, self._address = lock, _identity_of(self._place.socket)
+        with contextlib.suppress(OSError):
+            # It is only for people, so a full disk does not matter.
+            sign(lock)
         self._server = await asyncio.start_unix_server(self._accepted, sock=listener, limit=LONGEST_LINE)
 
     async def _wait_for_place(self) -> None:
@@ -204,7 +210,7 @@ class Hub:
         from .conversation import converse
 
         introduced.set(visit.introduce)
-        await converse(self._houses, said, visit.front, reader, writer)
+        await converse(self._houses, said, visit.front, reader, writer, self._stopped)
 
     async def _answer(self, said: dict[str, Any]) -> dict[str, Any]:
         """What a person or a front asks of the hub itself."""
@@ -285,13 +291,25 @@ class Hub:
                 log.warning("%s", problem)
 
     def _is_in_place(self) -> bool:
-        """Whether the socket that fronts find is this hub's."""
-        return os.path.exists(self._place.lock) and os.path.exists(self._place.socket)
+        """Whether the lock and the socket that fronts find are this hub's, and not those of one after it."""
+        locked = os.fstat(self._lock)
+        is_locked = _identity_of(self._place.lock) == (locked.st_dev, locked.st_ino)
+        return is_locked and _identity_of(self._place.socket) == self._address
 
     def _withdraw(self) -> None:
         """Who comes now starts another hub; who has just come sees the line end, and does so too."""
-        with contextlib.suppress(OSError):
-            os.unlink(self._place.socket)
+        if self._is_in_place():
+            with contextlib.suppress(OSError):
+                os.unlink(self._place.socket)
+
+
+def _identity_of(path: str) -> tuple[int, int] | None:
+    """What tells a file from another that has taken its place."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def idle_limit() -> float:

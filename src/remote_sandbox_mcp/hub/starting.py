@@ -20,13 +20,20 @@ LOGIN = frozenset(
 LEAVE_BEHIND = ("/bin/sh", "-c", '"$@" &', "sh")
 
 
+def _open_log(place: Place) -> int:
+    """A descriptor for what the hub prints; on a full disk it prints nowhere."""
+    try:
+        return os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
+
 def start(place: Place, lock: int, listener: int) -> None:
     """Raises NoHub."""
     given = {name: value for name, value in os.environ.items() if name in LIVED_BY | LOGIN}
     words = (*LEAVE_BEHIND, *module_words("remote_sandbox_mcp.hub"), str(lock), str(listener))
     try:
-        fd = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with open(fd, "ab") as log:
+        with open(_open_log(place), "ab") as log:
             subprocess.run(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=given,
                 cwd="/", start_new_session=True, pass_fds=(lock, listener), check=True,

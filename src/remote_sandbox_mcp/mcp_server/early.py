@@ -13,13 +13,16 @@ import json
 import os
 import select
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..config import paths
+
+if TYPE_CHECKING:
+    from ..hub.front import Handed
 
 QUESTIONS = frozenset({"initialize", "server/discover", "tools/list", "resources/list", "prompts/list"})
 # Of these, what changes nothing in the server.
@@ -95,12 +98,13 @@ class Memory:
 class Early:
     """Reads the input from the first moment on, in a thread, until the server takes over."""
 
-    def __init__(self, memory: Memory, heard: bytes = b"", answered: Iterable[Any] = ()) -> None:
-        """`heard` and `answered` are what another process of ours has heard and answered already."""
+    def __init__(self, memory: Memory, handed: Handed | None = None) -> None:
+        """`handed` is a conversation that has begun already."""
         self.memory = memory
-        self.heard = bytearray(heard)
+        self.heard = bytearray(handed.heard if handed else b"")
+        self.who: Mapping[str, Any] = handed.who if handed else {}
         self.ended = False
-        self.answered: set[Any] = set(answered)
+        self.answered: set[Any] = set(handed.answered if handed else ())
         self._calls: list[dict[str, Any]] = []
         self._tell: Callable[[dict[str, Any]], None] | None = None
         self._wakeup, self._wake = os.pipe()
@@ -180,10 +184,10 @@ class Learner:
             return True
         message = json.loads(line)
         number = message.get("id")
-        if "method" in message or number not in self._asked:
+        if "method" in message or number is None:
             return True
-        key = self._asked.pop(number)
-        if "result" in message:
+        key = self._asked.pop(number, "")
+        if key and "result" in message:
             self._memory.learn(key, message["result"])
         if number in self._answered:
             self._answered.discard(number)

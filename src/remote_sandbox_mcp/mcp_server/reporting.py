@@ -8,6 +8,7 @@ from typing import Any
 
 from mcp.server.mcpserver import Context
 
+from ..core.identity import current_call
 from ..core.invisible import visible
 from ..core.progress import Beat, Progress
 
@@ -64,7 +65,11 @@ def _note(sending: asyncio.Task[None]) -> None:
 def beats(reporting: Reporting) -> Progress:
     """Seconds and the last line printed; how long a command will take nobody knows, so that there is no total."""
 
+    call = current_call()
+    # A command that another process of ours has started is seen from the moment at which this one looks at it.
+    before_s = call.waited_s if call else 0.0
+
     def send(beat: Beat, /) -> None:
-        reporting.send(beat.seconds, None, beat.line or "nothing printed yet")
+        reporting.send(before_s + beat.seconds, None, beat.line or "nothing printed yet")
 
     return send

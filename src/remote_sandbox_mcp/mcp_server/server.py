@@ -6,6 +6,7 @@ import difflib
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -19,9 +20,10 @@ from .. import __version__
 from ..app import App
 from ..core.client import Client
 from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
-from ..core.identity import Call, begin_call
-from ..session import Session, begin
+from ..core.identity import current_call
+from ..session import begin
 from .clients import Clients, OneClient, calling, client_of
+from .journal import Journal, is_kept
 from .results import code_of, failure, sentence, told_where
 from .schemas import with_own_names
 from .toolbox import Offer, Toolbox, ToolFunction
@@ -66,6 +68,10 @@ NOT_THE_SELECTED = frozenset(
         *("renew_sandbox", "pause_sandbox", "resume_sandbox", "snapshot_sandbox", "get_sandbox_endpoint"),
     }
 )
+# Calls that take no work while they last, so any number may be open.
+ONLY_WAIT = frozenset({"wait_background_task", "check_file_transfer_task"})
+# For a call that has waited already, for a process that died.
+LEAST_PATIENCE_S = 5.0
 SandboxName = Annotated[str, Field(description="Default: the active one")]
 
 
@@ -77,6 +83,7 @@ class SandboxServer(MCPServer[None]):
         self.app = app
         self.clients: Clients = clients or OneClient()
         self._tool_manager = self._toolbox = Toolbox()
+        self._journal = Journal()
 
     def offer(self, tool: ToolFunction, *, title: str, annotations: ToolAnnotations) -> None:
         """Register a tool."""
@@ -87,11 +94,12 @@ class SandboxServer(MCPServer[None]):
     ) -> CallToolResult | InputRequiredResult:
         begun, outcome = time.monotonic(), "cancelled"
         called_by = calling.set(self._client(context))
-        if session := self.clients.session(context):
+        session = self.clients.session(context)
+        if session:
             begin(session)
-            begin_call(call_of(session, context))
         try:
-            answer = await self._answer(name, arguments, context)
+            async with session.turns if session and name not in ONLY_WAIT else nullcontext():
+                answer = await self._make(name, arguments, context)
             outcome = outcome_of(answer)
             return answer
         finally:
@@ -99,15 +107,24 @@ class SandboxServer(MCPServer[None]):
             if log.isEnabledFor(logging.INFO):
                 log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - begun)
 
+    async def _make(
+        self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None
+    ) -> CallToolResult | InputRequiredResult:
+        """Answer, and at most once where another process of ours may be asked for the same call."""
+        call, tool = current_call(), self._tool_manager.get_tool(name)
+        if call is None or tool is None or not is_kept(name, tool.annotations, arguments):
+            return await self._answer(name, arguments, context)
+        return await self._journal.once(call, name, lambda: self._answer(name, arguments, context))
+
     def _client(self, context: Context[None, Any] | None) -> Client:
         """What the client is known to take, unless the operator has set it."""
-        known = client_of(context)
-        patience_s, result_chars = self.app.patience_s, self.app.settings.result_chars
-        if not patience_s and not result_chars:
+        known, call = client_of(context), current_call()
+        patience_s, result_chars = self.app.patience_s or known.patience_s, self.app.settings.result_chars
+        if call and call.waited_s:
+            patience_s = max(LEAST_PATIENCE_S, patience_s - call.waited_s)
+        if patience_s == known.patience_s and not result_chars:
             return known
-        return replace(
-            known, patience_s=patience_s or known.patience_s, result_chars=result_chars or known.result_chars
-        )
+        return replace(known, patience_s=patience_s, result_chars=result_chars or known.result_chars)
 
     def _described(self, name: str, arguments: dict[str, Any]) -> str:
         """A call, without what was asked: commands and files are where people keep secrets."""
@@ -197,14 +214,6 @@ class SandboxServer(MCPServer[None]):
                 hint = f"did you mean {near[0]}? " if near else ""
                 takes = ", ".join(self._toolbox.parameters(name).listed) or "none"
                 raise BadArgument(f"{name} has no argument {argument[:60]!r}; {hint}it takes: {takes}")
-
-
-def call_of(session: Session, context: Context[None, Any] | None) -> Call | None:
-    """What tells this call from all others, also from another process, where the session has a name."""
-    if not session.name or context is None:
-        return None
-    number = str(context.request_id)
-    return Call(f"{session.name} {number}", number in session.again)
 
 
 def outcome_of(answer: CallToolResult | InputRequiredResult) -> str:

@@ -7,13 +7,14 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, NoReturn, Protocol
 
 from mcp.server.stdio import stdio_server
 from mcp_types import INVALID_PARAMS
 
 from ..app import App
+from ..core.identity import Calls, begin_call
 from ..selection import KeptSelection
 from ..session import Session
 from .clients import OneClient
@@ -36,7 +37,8 @@ async def serve(app: App, early: Early | None, selection: KeptSelection) -> NoRe
     stopped, ended = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    clients = OneClient(Session(selection))
+    who = early.who if early else {}
+    clients = OneClient(Session(selection, name=str(who.get("session", ""))))
     serving = asyncio.ensure_future(_converse(build(app, clients), early, ended))
     reviving = asyncio.ensure_future(revive(app))
     over = [asyncio.ensure_future(event.wait()) for event in (stopped, ended)]
@@ -87,7 +89,13 @@ async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Lin
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", 0))
     learner = Learner(early)
     answers = Answers(sink, learner)
-    return Lines(reader, answers, ended, learner), answers
+    return Lines(reader, answers, ended, calls_of(early.who), learner), answers
+
+
+def calls_of(who: Mapping[str, Any]) -> Calls | None:
+    """The names of a conversation's calls, as its front has told; nothing where it has no name."""
+    session = str(who.get("session") or "")
+    return Calls(session, str(who.get("prefix") or ""), who.get("again") or ()) if session else None
 
 
 class Sink(Protocol):
@@ -100,9 +108,16 @@ class Lines:
     """Input as the SDK's transport reads it, but on the event loop: a thread would add to every call."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, answers: Sink, ended: asyncio.Event, learner: Learner | None = None
+        self,
+        reader: asyncio.StreamReader,
+        answers: Sink,
+        ended: asyncio.Event,
+        calls: Calls | None = None,
+        learner: Learner | None = None,
     ) -> None:
+        """`calls` names the calls, where another process may have begun them or may have to go on with them."""
         self._reader = reader
+        self._calls = calls
         self._learner = learner
         self._answers = answers
         self._ended = ended
@@ -118,6 +133,9 @@ class Lines:
             if not (line := await self._line()):
                 break
             text = line.decode("utf-8", "replace")
+            if self._calls:
+                # The SDK handles a message in the context in which it was read.
+                begin_call(self._calls.next())
             if self._learner and self._learner.asked(text):
                 self._put_off.append(text)
             elif refusal := refuse_half_pairs(text):

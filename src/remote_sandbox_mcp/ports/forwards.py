@@ -26,6 +26,11 @@ MOST_CONNECTIONS = 512
 LOOP_S = 0.1
 
 Get = Callable[[str], Awaitable[Sandbox]]
+Note = Callable[[str, int, int], None]
+
+
+def _forgotten(sandbox: str, port: int, local_port: int) -> None:
+    """A process that serves one client takes its forwards along."""
 
 
 class Forwards:
@@ -38,8 +43,10 @@ class Forwards:
     connection opens a new one.
     """
 
-    def __init__(self, get: Get, allowed: Sequence[str] = ()) -> None:
+    def __init__(self, get: Get, allowed: Sequence[str] = (), note: Note = _forgotten) -> None:
+        """`note` is told of each that is opened, and, with 0 for the port of this machine, of each that is closed."""
         self._get = get
+        self._note = note
         self._allowed = allowed
         self._doors: dict[tuple[str, int], _Door] = {}
         # One for each port: a machine that does not answer keeps nobody from the others.
@@ -62,7 +69,15 @@ class Forwards:
                 if door:
                     await door.close()
                 door = self._doors[sandbox_name, port] = fresh
+                self._note(sandbox_name, port, door.local_port)
             return door.forward()
+
+    async def reopen(self, sandbox_name: str, port: int, local_port: int) -> None:
+        """One that a process of ours before this one had open; its sandbox is asked with the first connection."""
+        async with self._turns.setdefault((sandbox_name, port), asyncio.Lock()):
+            door = _Door(self._get, sandbox_name, port, answers=True)
+            if (sandbox_name, port) not in self._doors and await door.listen(local_port):
+                self._doors[sandbox_name, port] = door
 
     async def _open(self, sandbox_name: str, port: int, local_port: int) -> _Door:
         door = _Door(self._get, sandbox_name, port)
@@ -90,11 +105,13 @@ class Forwards:
         return [door.forward() for door in doors]
 
     async def close(self, sandbox_name: str = "", port: int = 0) -> Sequence[Forward]:
-        """Close one, all of a sandbox, or all; and say which they were."""
+        """Close one, all of a sandbox, or, when this process ends, all; and say which they were."""
         keys = [key for key in self._doors if sandbox_name in ("", key[0]) and port in (0, key[1])]
         doors = [self._doors.pop(key) for key in keys]
         closed = [door.forward() for door in doors]
         await asyncio.gather(*(door.close() for door in doors))
+        for forward in closed if sandbox_name else ():
+            self._note(forward.sandbox, forward.port, 0)
         return closed
 
 

@@ -23,6 +23,10 @@ class Choice:
     server: Owner
     sandbox: str = ""
 
+    def same_place(self, other: Choice) -> bool:
+        """Whether both are of the same client and configuration."""
+        return (self.client, self.configuration) == (other.client, other.configuration)
+
 
 class SelectionRows:
     """The rows. Each call is one short transaction. Raises ConfigError."""
@@ -31,8 +35,8 @@ class SelectionRows:
         self.database = database
 
     def exists(self) -> bool:
-        """Whether anything was ever written down."""
-        return self.database.file.exists()
+        """Whether anything was ever written down; on a full disk a file is made that stays empty."""
+        return self.database.file.exists() and self.database.file.stat().st_size > 0
 
     def put(self, choice: Choice) -> None:
         with self.database.writing() as connection:
@@ -44,23 +48,29 @@ class SelectionRows:
             _execute(connection, "release", choice)
 
     def inherit(self, mine: Choice, is_alive: Callable[[Owner], bool]) -> frozenset[str]:
-        """What was selected in the servers of the same client and configuration that have ended.
+        """What was selected in this server or, where that has no row yet, in those before it that have ended.
 
         If they agree, `mine` takes their place. If they do not, their rows stay, so that every server that is started
         in their place learns of it. Rows of clients that have ended are removed.
         """
+        # The process that served it may have changed, but not the client's choice; a full disk is no reason to lose it.
+        if own := [it for it in self._all() if it.same_place(mine) and it.server == mine.server]:
+            return frozenset(it.sandbox for it in own)
         with self.database.writing() as connection:
             found = [_choice(row) for row in connection.execute(statements("selections")["all"]).fetchall()]
             for gone in [it for it in found if not is_alive(it.client)]:
                 _execute(connection, "remove", gone)
-            same = [it for it in found if (it.client, it.configuration) == (mine.client, mine.configuration)]
-            ended = [it for it in same if it.server != mine.server and not is_alive(it.server)]
+            ended = [it for it in found if it.same_place(mine) and not is_alive(it.server)]
             selected = frozenset(it.sandbox for it in ended)
             if len(selected) <= 1:
                 for it in ended:
                     _execute(connection, "remove", it)
                 _execute(connection, "put", Choice(mine.client, mine.configuration, mine.server, *selected))
             return selected
+
+    def _all(self) -> list[Choice]:
+        with self.database.reading() as connection:
+            return [_choice(row) for row in connection.execute(statements("selections")["all"]).fetchall()]
 
 
 def _execute(connection: sqlite3.Connection, statement: str, choice: Choice) -> None:

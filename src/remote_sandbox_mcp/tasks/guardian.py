@@ -22,19 +22,34 @@ class Guardian:
         self.pid = child.pid
 
     @classmethod
-    def spawn(cls, records: Records, task_id: str, guard: Lock, command: Sequence[str], *, waiting: bool) -> Guardian:
-        """Start it, waiting or at work at once; the guard is its own from then on. Raises OSError."""
+    def spawn(
+        cls, records: Records, task_id: str, guard: Lock, command: Sequence[str], *, waiting: bool, client: bytes = b""
+    ) -> Guardian:
+        """Start it, waiting or at work at once; the guard is its own from then on. Raises OSError.
+
+        `client` is a line that it reads first: for whom it works, which no list of processes and no file may show.
+        """
         words = [*command, task_id, "--state", str(records.state), "--guard", str(guard.fd)]
+        words += ["--client", "told"] if client else []
         # Nobody else ever has the writing end, so it closes with us, however we end.
-        line = subprocess.PIPE if waiting else subprocess.DEVNULL
+        line = subprocess.PIPE if waiting or client else subprocess.DEVNULL
         try:
             with open(records.log(task_id).open(), "ab") as log:
-                return cls(subprocess.Popen(
+                guardian = cls(subprocess.Popen(
                     words, stdin=line, stdout=log, stderr=log, bufsize=0,
                     cwd="/", start_new_session=True, pass_fds=(guard.fd,),
                 ))  # fmt: skip
         finally:
             guard.release()
+        guardian._begin(client, waiting)
+        return guardian
+
+    def _begin(self, client: bytes, waiting: bool) -> None:
+        if client and self._child.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._child.stdin.write(client)
+            if not waiting:
+                self._child.stdin.close()
 
     def tell(self, word: bytes) -> None:
         """Say the one word that it waits for; one that is gone hears nothing."""

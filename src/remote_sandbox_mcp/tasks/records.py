@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from ..core.errors import ConfigError
+from ..core.identity import name_for_call
 from ..core.transfer import Order
 from ..store.database import STATE_FILE, Database
 from ..store.transfers import Ledger, Transfer
@@ -37,12 +38,13 @@ class Records:
         return Log(self._folder / f"{task_id}.log")
 
     def new_id(self) -> str:
-        """An id that nobody can guess, and the folder for its files."""
+        """An id that nobody can guess, always the same for the same call, and the folder for its files."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"unable to make {self._folder}: {error.strerror}") from error
-        return f"tr-{os.urandom(4).hex()}"
+        named = name_for_call("tr")
+        return f"tr-{named[-8:] if named else os.urandom(4).hex()}"
 
     def add(self, task_id: str, order: Order, status: str, pid: int = 0) -> Transfer:
         """A new row, with its locks held already: so nobody sees one that no process cares for. Drops what is old."""

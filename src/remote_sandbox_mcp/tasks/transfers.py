@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ..core.errors import BadArgument, SandboxError
+from ..core.identity import is_again
 from ..core.transfer import Order
 from ..store.transfers import FAILED, QUEUED, RUNNING, End, Transfer
 from .cancel import Cancelled, cancel
@@ -29,8 +30,16 @@ class Transfers:
     """The transfers of a state folder. What this process begins goes on when it ends, however it ends."""
 
     def __init__(
-        self, state: Path, *, config: Path | None = None, worker_command: Sequence[str] = WORKER, times: Times = USUAL
+        self,
+        state: Path,
+        *,
+        config: Path | None = None,
+        worker_command: Sequence[str] = WORKER,
+        times: Times = USUAL,
+        client: Callable[[], bytes] = bytes,
     ) -> None:
+        """`client` tells a guardian for whom it works; nothing where that is whoever started this process."""
+        self._client = client
         self._records = Records(state)
         self._command = worker_command
         self._config = ("--config", os.path.abspath(config)) if config else ()
@@ -52,6 +61,21 @@ class Transfers:
         # A caller who goes away takes only the waiting along.
         turn = await asyncio.shield(starting)
         return await self.check(turn.id, wait_s=wait_s)
+
+    async def begun_before(self) -> Transfer | None:
+        """The transfer that the call at hand has begun in a process of ours that died since, if it goes on or is over.
+
+        One that nobody goes on with is struck out: the call begins it anew.
+        """
+        return await asyncio.to_thread(self._begun_before) if is_again() else None
+
+    def _begun_before(self) -> Transfer | None:
+        found = self._records.ledger.get(self._records.new_id())
+        if found is not None and self._records.is_stale(found):
+            self._records.drop_locks(found.id)
+            self._records.ledger.remove(found.id)
+            return None
+        return found
 
     async def begin_detached(self, order: Order) -> Transfer:
         """Have a process of its own do all of it; the row is queued, or failed where none can be started."""
@@ -135,7 +159,8 @@ class Transfers:
 
     def _launch(self, task_id: str, guard: Lock, *, waiting: bool) -> Guardian:
         self._guardians.difference_update([child for child in tuple(self._guardians) if child.is_gone()])
-        guardian = Guardian.spawn(self._records, task_id, guard, (*self._command, *self._config), waiting=waiting)
+        words, client = (*self._command, *self._config), self._client()
+        guardian = Guardian.spawn(self._records, task_id, guard, words, waiting=waiting, client=client)
         self._guardians.add(guardian)
         return guardian
 

@@ -13,6 +13,7 @@ from ...core.command import Command, Completed, Ending, Environment, Excerpt, Mi
 from ...core.errors import BrokenRules, ConnectError, FileProblem, LostContact, NotStarted, Unreachable, Unsupported
 from ...core.files import Entry, FileSlice, Found, Listing, Match, Problem, Search, Span, Written
 from ...core.foreign import Fields, to_list, to_number, to_text, to_whole, understood
+from ...core.identity import is_again
 from ...core.lane import Lane
 from ...core.output import last_line
 from ...core.port import Stream, check_port
@@ -159,7 +160,7 @@ class OutpostSandbox:
                     exchange = watch.listen(client.begin("run", **again, room=room_of_run(command.keep)))
         except asyncio.CancelledError:
             # On a new line the exchange only looks on: there the run has to be stopped by its name.
-            if not client.cancel(exchange) or client is not first:
+            if not client.cancel(exchange) or client is not first or is_again():
                 self._later(self._stop_quietly(command.run_id))
             raise
         except Refusal as refusal:

@@ -1,0 +1,69 @@
+"""Calls that must not be made twice: what has begun is written down, so that the next process of ours knows."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from mcp.types import CallToolResult, InputRequiredResult, ToolAnnotations
+
+from ..config import paths
+from ..core.errors import ConfigError, SandboxError
+from ..core.identity import Call
+from ..store.calls import CallRecord, CallRows
+from .results import failure
+
+log = logging.getLogger(__name__)
+
+Answer = CallToolResult | InputRequiredResult
+# What they begin has a name that is made of the call, so it is found again where it runs.
+NAMED = frozenset({"exec_bash", "run_command", "exec_bash_background", "exec_bash_background_watch"})
+# To make these twice does no harm, but the second answer would be an error.
+ANSWERED_ONCE = frozenset({"delete_sandbox"})
+UNKNOWN = (
+    "the process of remote-sandbox-mcp that worked on this {tool} was killed, so whether it was done is not known; "
+    "look first, and repeat it only if it was not"
+)
+
+
+def is_kept(tool: str, hints: ToolAnnotations | None, arguments: Mapping[str, Any]) -> bool:
+    """Whether a call is written down."""
+    if tool in NAMED or hints is None or hints.read_only_hint:
+        return False
+    return not hints.idempotent_hint or tool in ANSWERED_ONCE or bool(arguments.get("create_only"))
+
+
+class Journal:
+    """Makes calls at most once. Where it cannot be written, as on a full disk, they are made all the same."""
+
+    @functools.cached_property
+    def _rows(self) -> CallRows:
+        from ..store.database import STATE_FILE, Database
+
+        return CallRows(Database(paths.state_folder() / STATE_FILE))
+
+    async def once(self, call: Call, tool: str, make: Callable[[], Awaitable[Answer]]) -> Answer:
+        """The answer that was given before, or that of making it now."""
+        known = await self._attempt(lambda: self._rows.get(call.name)) if call.again else None
+        if known is not None:
+            return self._recall(known)
+        await self._attempt(lambda: self._rows.begin(call.name, tool))
+        answer = await make()
+        text = answer.model_dump_json(by_alias=True, exclude_none=True)
+        await self._attempt(lambda: self._rows.answer(call.name, text))
+        return answer
+
+    def _recall(self, known: CallRecord) -> Answer:
+        if known.answer:
+            return CallToolResult.model_validate_json(known.answer)
+        return failure(SandboxError(UNKNOWN.format(tool=known.tool)))
+
+    async def _attempt(self, work: Callable[[], CallRecord | None]) -> CallRecord | None:
+        try:
+            return await asyncio.to_thread(work)
+        except ConfigError as problem:
+            log.warning("a call could not be written down: %s", problem)
+            return None

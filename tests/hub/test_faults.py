@@ -1,0 +1,255 @@
+"""What can be wrong around a hub: others who start one, files that are left or planted, a full disk, another user."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.hub.place import NoHub, Place
+from tests.support.hubs import hub_folder, hub_pid, hub_pids, is_alive
+from tests.support.root import as_root, run_as_root
+from tests.support.server import Wire, entry, environment, wire
+from tests.support.sshd import Sshd, _processes, wait_until
+
+CANARY = "canary-in-the-environment"
+
+
+def use(line: Wire) -> None:
+    """It serves."""
+    line.initialize()
+    assert line.call("list_sandboxes")["structuredContent"]
+
+
+def test_fronts_that_start_at_once_share_one_hub_whatever_a_dead_one_has_left(tmp_path: Path) -> None:
+    place = Place(environment(tmp_path, ()))
+    place.make()
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(place.socket)
+    Path(place.lock).write_text("4194305 1\n")
+    with ExitStack() as stack:
+        lines = [stack.enter_context(wire(tmp_path)) for _ in range(4)]
+        for line in lines:
+            use(line)
+        assert len(hub_pids(tmp_path)) == 1
+        assert lines[0].stderr == ""
+    wait_until(lambda: not hub_pids(tmp_path), what="the hub to end when nobody needs it", seconds=20)
+    assert not Path(place.socket).exists()
+
+
+def test_a_hub_whose_folder_was_taken_away_ends_and_leaves_the_next_one_alone(tmp_path: Path) -> None:
+    with wire(tmp_path) as line:
+        use(line)
+        first = hub_pid(tmp_path)
+        hub_folder(tmp_path).rename(tmp_path / "away")
+        with wire(tmp_path) as other:
+            use(other)
+            second = hub_pid(tmp_path)
+            assert second != first
+            wait_until(lambda: not is_alive(first), what="the first hub to end", seconds=20)
+            use_again = line.call("list_sandboxes")
+            assert use_again["structuredContent"]
+            assert hub_pids(tmp_path) == [second]
+
+
+def test_a_front_that_is_killed_takes_its_commands_along(machine: Sshd, tmp_path: Path) -> None:
+    with wire(tmp_path, entry(machine)) as line, wire(tmp_path, entry(machine)) as other:
+        line.initialize()
+        other.initialize()
+        line.start_call("exec_bash", command="sleep 672")
+        wait_until(lambda: "sleep 672" in machine.processes().values(), what="the command to start", seconds=20)
+        line.process.send_signal(signal.SIGKILL)
+        wait_until(lambda: "sleep 672" not in machine.processes().values(), what="the command to end", seconds=20)
+        assert other.call("exec_bash", command="echo on")["structuredContent"]["stdout"] == "on\n"
+
+
+def test_the_answers_of_a_client_that_closes_its_side_at_once_come_all_the_same(tmp_path: Path) -> None:
+    with wire(tmp_path) as line:
+        who = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        line.send("initialize", who)
+        line.send("notifications/initialized", answered=False)
+        line.send("tools/list")
+        _, code, said = line.leave(None)
+        assert code == 0
+        assert [json.loads(each)["id"] for each in said.splitlines()] == [1, 2]
+
+
+def test_a_hub_that_is_stopped_does_not_hold_up_a_new_client(tmp_path: Path) -> None:
+    with wire(tmp_path) as line:
+        use(line)
+        os.kill(hub_pid(tmp_path), signal.SIGSTOP)
+        try:
+            with wire(tmp_path) as other:
+                begun = time.monotonic()
+                use(other)
+                assert time.monotonic() - begun < 30
+                assert "a hub has not greeted" in other.stderr
+        finally:
+            os.kill(hub_pid(tmp_path), signal.SIGCONT)
+        assert line.call("list_sandboxes")["structuredContent"]
+
+
+@contextmanager
+def full_disk(folder: Path, known_hosts: str) -> Iterator[None]:
+    """A state folder without a byte to spare, in which a machine is known."""
+    folder.mkdir(mode=0o700)
+    run_as_root("mount", "-t", "tmpfs", "-o", f"size=64k,mode=0700,uid={os.getuid()}", "tmpfs", str(folder))
+    try:
+        (folder / "known_hosts").write_text(known_hosts)
+        with suppress(OSError), open(folder / "filler", "wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(4096))
+        yield
+    finally:
+        subprocess.run(as_root("umount", "-l", str(folder)), check=False)
+
+
+def test_a_full_disk_keeps_nobody_from_being_served(machine: Sshd, tmp_path: Path) -> None:
+    with full_disk(tmp_path / "state", machine.known_hosts.read_text()), wire(tmp_path, entry(machine)) as line:
+        use(line)
+        assert line.call("exec_bash", command="echo on")["structuredContent"]["stdout"] == "on\n"
+        kill_hub_if_any(tmp_path)
+        again = line.call("exec_bash", command="echo on")
+        assert again.get("structuredContent", {}).get("stdout") == "on\n", (again, line.stderr)
+
+
+def kill_hub_if_any(home: Path) -> None:
+    """On a full disk the lock may not be signed."""
+    for process in _processes():
+        if "remote_sandbox_mcp.hub" in process.command and str(home).encode() in environ_of(process.pid):
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def environ_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_hub_of_another_version_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = Place(environment(tmp_path, ()))
+    monkeypatch.setattr("remote_sandbox_mcp.hub.place.__version__", "0.0.1")
+    older = Place(environment(tmp_path, ()))
+    assert older.socket != ours.socket
+    older.make()
+    # One that speaks no language that we know.
+    with older.listen() as listener, wire(tmp_path) as line:
+        use(line)
+        listener.settimeout(0.01)
+        with pytest.raises(TimeoutError):
+            listener.accept()
+
+
+# Others
+
+
+def as_user(uid: int, code: str, *words: str) -> subprocess.Popen[bytes]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    program = ["/usr/bin/python3", "-I", "-c", code, *words]
+    return subprocess.Popen(program, user=uid, group=pwd.getpwuid(uid).pw_gid, extra_groups=(), stdout=subprocess.PIPE)
+
+
+CONNECT = """
+import socket, sys
+line = socket.socket(socket.AF_UNIX)
+try:
+    line.connect(sys.argv[1])
+    line.sendall(b'{"hello": "ask", "question": "status"}\\n')
+    print("heard", line.recv(100))
+except OSError as problem:
+    print(type(problem).__name__)
+"""
+LISTEN = """
+import os, socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+os.chmod(sys.argv[1], 0o777)
+listener.listen()
+print("listening", flush=True)
+if listener.accept()[0].recv(100000):
+    print("heard something", flush=True)
+"""
+
+
+def test_another_user_cannot_reach_the_hub(machine: Sshd, tmp_path: Path) -> None:
+    with wire(tmp_path) as line:
+        use(line)
+        place = Place(environment(tmp_path, ()))
+        assert os.stat(place.folder).st_mode & 0o777 == 0o700
+        assert os.stat(place.socket).st_mode & 0o777 == 0o600
+        for opened in (False, True):
+            if opened:
+                # Even where all of these are open to everybody.
+                for path in (place.socket, place.folder, *(tmp_path / "state").parents, tmp_path / "state"):
+                    os.chmod(path, os.stat(path).st_mode | 0o077)
+            said = as_user(machine.uid, CONNECT, place.socket).communicate(timeout=20)[0]
+            assert said in (
+                (b"heard b''\n", b"ConnectionResetError\n", b"BrokenPipeError\n") if opened else (b"PermissionError\n",)
+            )
+
+
+def test_a_socket_that_another_user_has_planted_is_not_used(machine: Sshd, tmp_path: Path) -> None:
+    place = Place(environment(tmp_path, ()))
+    place.make()
+    open_folder = Path("/tmp") / f"rsmcp-planted-{os.getpid()}"
+    open_folder.mkdir(mode=0o777)
+    open_folder.chmod(0o777)
+    planted = as_user(machine.uid, LISTEN, str(open_folder / "sock"))
+    try:
+        assert planted.stdout
+        assert planted.stdout.readline() == b"listening\n"
+        os.rename(open_folder / "sock", place.socket)
+        with wire(tmp_path, env={"CANARY": CANARY}) as line:
+            use(line)
+            assert "belongs to another user" in line.stderr
+    finally:
+        planted.kill()
+        heard = planted.communicate()[0]
+        (open_folder).rmdir()
+    assert b"heard something" not in heard
+
+
+@pytest.mark.parametrize("wrong", ["a link", "open to a group", "another user's"])
+def test_a_folder_that_others_could_have_made_is_not_used(wrong: str, tmp_path: Path) -> None:
+    place = Place(environment(tmp_path, ()))
+    place.make()
+    if wrong == "a link":
+        os.rename(place.folder, tmp_path / "elsewhere")
+        os.symlink(tmp_path / "elsewhere", place.folder)
+    elif wrong == "open to a group":
+        os.chmod(place.folder, 0o770)
+    else:
+        run_as_root("chown", "12345", place.folder)
+    with pytest.raises(NoHub, match="not a folder of this user's alone"):
+        place.make()
+
+
+def test_secrets_of_a_client_are_in_no_file_and_in_no_list_of_processes(machine: Sshd, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(3 << 20))
+    env = {"SOME_TOKEN": CANARY, "REMOTE_SANDBOX_INLINE_SYNC_MAX_BYTES": "1"}
+    with wire(tmp_path, entry(machine, password=f"{CANARY}-2"), env=env) as line:
+        line.initialize()
+        assert line.call("exec_bash", command="echo on")["structuredContent"]["stdout"] == "on\n"
+        result = line.call("sync_local_to_remote", local_path=str(source), remote_path="target")
+        assert result["structuredContent"]["status"] in ("completed", "running")
+        hub = hub_pid(tmp_path)
+        family = {process.pid for process in _processes() if process.pid == hub or process.parent == hub}
+        for pid in family:
+            assert CANARY.encode() not in environ_of(pid)
+            assert CANARY.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        # What the front itself was given is its client's doing.
+        assert CANARY.encode() in environ_of(line.process.pid)
+    for file in (tmp_path / "state").rglob("*"):
+        assert not file.is_file() or CANARY.encode() not in file.read_bytes(), file

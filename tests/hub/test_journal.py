@@ -1,0 +1,122 @@
+"""Calls that must not be made twice: the next hub answers them as the one before did, or says that it does not know."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.types import CallToolResult, TextContent, ToolAnnotations
+
+from remote_sandbox_mcp.config import paths
+from remote_sandbox_mcp.core.identity import Call, Calls
+from remote_sandbox_mcp.mcp_server.journal import Journal, is_kept
+from tests.support.hubs import kill_hub
+from tests.support.server import entry, wire
+from tests.support.sshd import Sshd, wait_until
+
+DONE = CallToolResult(content=[TextContent(type="text", text="done")], structured_content={"size": 3})
+CHANGES = ToolAnnotations(read_only_hint=False, idempotent_hint=False)
+REPEATABLE = ToolAnnotations(read_only_hint=False, idempotent_hint=True)
+READS = ToolAnnotations(read_only_hint=True)
+
+
+class Made:
+    """Counts how often a call is made."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    async def __call__(self) -> CallToolResult:
+        self.times += 1
+        return DONE
+
+
+async def test_a_call_that_is_made_again_gets_the_answer_of_the_first() -> None:
+    made = Made()
+    await Journal().once(Call("s 1.0"), "edit_remote_file", made)
+    again = await Journal().once(Call("s 1.0", again=True), "edit_remote_file", made)
+    assert again.model_dump(exclude_none=True) == DONE.model_dump(exclude_none=True)
+    assert made.times == 1
+
+
+async def test_one_that_has_begun_and_was_not_answered_is_not_made_again() -> None:
+    async def killed() -> CallToolResult:
+        raise asyncio.CancelledError
+
+    made = Made()
+    with pytest.raises(asyncio.CancelledError):
+        await Journal().once(Call("s 1.0"), "edit_remote_file", killed)
+    answer = await Journal().once(Call("s 1.0", again=True), "edit_remote_file", made)
+    assert isinstance(answer, CallToolResult)
+    assert answer.is_error
+    assert "whether it was done is not known; look first" in str(answer.content)
+    assert made.times == 0
+
+
+async def test_one_that_has_never_begun_is_made() -> None:
+    made = Made()
+    await Journal().once(Call("s 1.0", again=True), "edit_remote_file", made)
+    assert made.times == 1
+
+
+async def test_calls_are_made_where_nothing_can_be_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(paths.HOME, "/dev/null/state")
+    made = Made()
+    await Journal().once(Call("s 1.0"), "edit_remote_file", made)
+    assert made.times == 1
+
+
+@pytest.mark.parametrize(
+    ("tool", "hints", "arguments", "expected"),
+    [
+        pytest.param("exec_bash", CHANGES, {}, False, id="a command has a name of its own"),
+        pytest.param("edit_remote_file", CHANGES, {}, True, id="an edit"),
+        pytest.param("write_remote_file", REPEATABLE, {}, False, id="the same content twice is the same file"),
+        pytest.param("write_remote_file", REPEATABLE, {"create_only": True}, True, id="a file that must be new"),
+        pytest.param("delete_sandbox", REPEATABLE, {}, True, id="a second deletion would fail"),
+        pytest.param("list_sandboxes", READS, {}, False, id="reading"),
+        pytest.param("no_such_tool", None, {}, False, id="a tool without annotations"),
+    ],
+)
+def test_what_is_written_down(tool: str, hints: ToolAnnotations, arguments: dict[str, Any], expected: bool) -> None:
+    assert is_kept(tool, hints, arguments) is expected
+
+
+def test_lines_that_are_sent_again_keep_their_names() -> None:
+    first = Calls("s", "1.")
+    names = [first.next().name for _ in range(3)]
+    second = Calls("s", "2.", [None, {"name": "1.2", "waited_s": 4.5}])
+    calls = [second.next() for _ in range(3)]
+    assert [call.name for call in calls] == ["s 2.0", names[2], "s 2.2"]
+    assert [(call.again, call.waited_s) for call in calls] == [(False, 0), (True, 4.5), (False, 0)]
+    assert len({*names, calls[0].name, calls[2].name}) == 5
+
+
+def test_an_edit_of_which_nothing_is_known_is_told_as_such(machine: Sshd, tmp_path: Path) -> None:
+    file = machine.home / "unknown"
+    file.write_text("a\n")
+    os.chown(file, machine.uid, machine.uid)
+    with wire(tmp_path, entry(machine)) as line:
+        line.initialize()
+        line.call("exec_bash", command="true")
+        machine.freeze()
+        try:
+            number = line.start_call("edit_remote_file", remote_path=str(file), old_text="a", new_text="aa")
+            wait_until(lambda: begun(tmp_path), what="the call to begin", seconds=20)
+            kill_hub(tmp_path)
+        finally:
+            machine.thaw()
+        while (message := line.receive()).get("id") != number:
+            pass
+        assert message["result"]["isError"]
+        assert "whether it was done is not known" in json.dumps(message)
+
+
+def begun(home: Path) -> list[Any]:
+    with sqlite3.connect(home / "state" / "state.db", timeout=10) as connection:
+        return connection.execute("SELECT 1 FROM calls WHERE answer IS NULL").fetchall()

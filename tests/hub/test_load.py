@@ -1,0 +1,48 @@
+"""Many clients at once, and one that asks for too much."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.support.hubs import hub_pids
+from tests.support.server import entry, wire
+from tests.support.sshd import Sshd
+
+
+def test_many_clients_share_one_hub_and_every_call_gets_its_own_answer(machine: Sshd, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        lines = [stack.enter_context(wire(tmp_path, entry(machine))) for _ in range(8)]
+        for line in lines:
+            line.initialize()
+        asked = [
+            {
+                line.start_call("exec_bash", command=f"echo {place}-{number}"): f"{place}-{number}\n"
+                for number in range(10)
+            }
+            for place, line in enumerate(lines)
+        ]
+        for line, expected in zip(lines, asked, strict=True):
+            heard = [line.receive() for _ in expected]
+            assert {each["id"]: each["result"]["structuredContent"]["stdout"] for each in heard} == expected
+        assert len(hub_pids(tmp_path)) == 1
+
+
+def test_a_client_that_floods_the_hub_does_not_starve_another(machine: Sshd, tmp_path: Path) -> None:
+    with wire(tmp_path, entry(machine)) as flooding, wire(tmp_path, entry(machine)) as other:
+        flooding.initialize()
+        other.initialize()
+        other.call("exec_bash", command="true")
+        # Each takes a second, so 500 of them at once would keep a machine busy; 32 a second take 16 s.
+        for _ in range(500):
+            flooding.start_call("exec_bash", command="sleep 1")
+        begun = time.monotonic()
+        for _ in range(5):
+            other.call("exec_bash", command="true")
+        seconds = time.monotonic() - begun
+        print(f"five calls of the other took {seconds:.2f} s")
+        assert seconds < 5
+        # Not all of the flood is at work.
+        assert list(machine.processes().values()).count("sleep 1") <= 32
+    machine.reset()

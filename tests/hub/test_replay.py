@@ -1,0 +1,207 @@
+"""A hub that dies in the middle of calls: another goes on, nothing is lost and nothing is done twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.hubs import hub_folder, hub_pid, kill_hub
+from tests.support.server import Wire, entry, wire
+from tests.support.sshd import Sshd, free_port, wait_until
+
+MODERN = "2026-07-28"
+ways = pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to end"])
+
+
+@pytest.fixture(scope="module")
+def line(machine: Sshd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+    """A client of two machines, which each test takes its hub away from."""
+    with wire(tmp_path_factory.mktemp("replay"), entry(machine), entry(machine, name="other")) as line:
+        line.initialize()
+        line.call("exec_bash", command="true")
+        yield line
+
+
+def answer_to(line: Wire, number: int) -> dict[str, Any]:
+    while (message := line.receive()).get("id") != number:
+        pass
+    return message
+
+
+def result_of(line: Wire, number: int) -> dict[str, Any]:
+    return dict(answer_to(line, number)["result"])
+
+
+def rows(home: Path, query: str) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(home / "state" / "state.db", timeout=10) as connection:
+        return connection.execute(query).fetchall()
+
+
+def told(result: dict[str, Any]) -> str:
+    return "\n".join(part["text"] for part in result["content"])
+
+
+@ways
+def test_a_command_that_runs_when_the_hub_dies_runs_once_and_its_result_comes_back(
+    machine: Sshd, line: Wire, how: signal.Signals
+) -> None:
+    count = machine.home / f"count-{how}"
+    command = f"echo x >>{count}; echo begun; while [ ! -e {count}.go ]; do sleep 0.05; done; echo ended; exit 3"
+    number = line.start_call("exec_bash", command=command)
+    wait_until(count.exists, what="the command to begin", seconds=20)
+    before = kill_hub(line.home, how)
+    # Another hub has to be there before the command ends.
+    wait_until(lambda: hub_pid(line.home) != before, what="another hub", seconds=20)
+    Path(f"{count}.go").touch()
+    result = result_of(line, number)["structuredContent"]
+    assert result["stdout"] == "begun\nended\n"
+    assert result["exit_code"] == 3
+    assert count.read_text() == "x\n"
+    assert "another takes its place" in line.stderr
+    assert line.call("exec_bash", command="echo on")["structuredContent"]["stdout"] == "on\n"
+
+
+def test_a_command_that_ended_while_there_was_no_hub_is_not_run_again(machine: Sshd, line: Wire) -> None:
+    count = machine.home / "ended"
+    number = line.start_call(
+        "exec_bash", command=f"echo x >>{count}; head -c 100000 /dev/zero | tr '\\0' y; echo z >&2"
+    )
+    wait_until(count.exists, what="the command to begin")
+    kill_hub(line.home)
+    result = result_of(line, number)["structuredContent"]
+    assert result["exit_code"] == 0
+    assert result["stderr"] == "z\n"
+    assert "y" * 1000 in result["stdout"]
+    assert count.read_text() == "x\n"
+
+
+def test_the_same_id_twice_is_two_calls(machine: Sshd, line: Wire) -> None:
+    """Small clients number all of their requests alike."""
+    for text in ("one", "two"):
+        call = {"name": "exec_bash", "arguments": {"command": f"echo {text}"}}
+        line.send_line(json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": call}).encode())
+        assert result_of(line, 7)["structuredContent"]["stdout"] == f"{text}\n"
+    kill_hub(line.home)
+    call["arguments"] = {"command": "echo three"}
+    line.send_line(json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": call}).encode())
+    assert result_of(line, 7)["structuredContent"]["stdout"] == "three\n"
+
+
+def test_a_watched_job_that_is_started_when_the_hub_dies_is_one_job_with_one_watch(machine: Sshd, line: Wire) -> None:
+    count = machine.home / "jobs"
+    order = {"command": f"echo x >>{count}; sleep 60", "auto_resume": True, "resume_command": "true"}
+    number = line.start_call("exec_bash_background", **order, ensure_watchdog=False)
+    wait_until(count.exists, what="the job to begin", seconds=20)
+    kill_hub(line.home)
+    result = result_of(line, number)["structuredContent"]
+    assert result["status"] == "started"
+    assert count.read_text() == "x\n"
+    assert len(rows(line.home, "SELECT 1 FROM watches")) == 1
+    assert rows(line.home, "SELECT session FROM jobs") == [(result["tmux_session"],)]
+    line.call("stop_background_task", tmux_session=result["tmux_session"])
+    machine.reset()
+
+
+def test_the_selected_sandbox_stays_selected(machine: Sshd, line: Wire) -> None:
+    """What was to run there must not run on the default machine unawares."""
+    line.call("select_sandbox", sandbox_name="other")
+    kill_hub(line.home)
+    assert line.call("get_active_sandbox")["structuredContent"]["active_sandbox"] == "other"
+
+
+def test_a_command_that_was_cancelled_while_there_was_no_hub_is_ended(machine: Sshd, line: Wire) -> None:
+    number = line.start_call("exec_bash", command="sleep 671")
+    wait_until(lambda: "sleep 671" in machine.processes().values(), what="the command to start", seconds=20)
+    os.kill(hub_pid(line.home), signal.SIGKILL)
+    line.send("notifications/cancelled", {"requestId": number}, answered=False)
+    wait_until(lambda: "sleep 671" not in machine.processes().values(), what="the command to end", seconds=20)
+
+
+def test_a_command_in_the_local_sandbox_is_told_as_interrupted(tmp_path: Path) -> None:
+    with wire(tmp_path, local=True) as line:
+        line.initialize()
+        number = line.start_call("exec_bash", command="touch begun; sleep 60")
+        wait_until(lambda: "begun" in told(line.call("list_remote_files")), what="the command to begin", seconds=20)
+        kill_hub(tmp_path)
+        assert "was killed" in told(result_of(line, number))
+
+
+def test_a_client_without_a_handshake_goes_on(machine: Sshd, tmp_path: Path) -> None:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientInfo": {"name": "by-hand", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    count = machine.home / "modern"
+    with wire(tmp_path, entry(machine)) as line:
+        assert "result" in line.ask("server/discover", {"_meta": meta})
+        command = f"echo x >>{count}; sleep 1; echo ended"
+        call = {"name": "exec_bash", "arguments": {"command": command}, "_meta": meta}
+        number = line.send("tools/call", call)
+        wait_until(count.exists, what="the command to begin", seconds=20)
+        kill_hub(tmp_path)
+        assert result_of(line, number)["structuredContent"]["stdout"] == "ended\n"
+        assert count.read_text() == "x\n"
+
+
+def test_progress_goes_on_under_its_token(machine: Sshd, line: Wire) -> None:
+    flag = machine.home / "progress"
+    command = f"while [ ! -e {flag}.end ]; do echo tick; touch {flag}; sleep 0.1; done"
+    call = {"name": "exec_bash", "arguments": {"command": command}, "_meta": {"progressToken": "t"}}
+    number = line.send("tools/call", call)
+    seen = [line.receive()["params"]]
+    kill_hub(line.home)
+    seen += [line.receive()["params"]]
+    Path(f"{flag}.end").touch()
+    while (message := line.receive()).get("id") != number:
+        seen.append(message["params"])
+    assert {each["progressToken"] for each in seen} == {"t"}
+    assert [each["progress"] for each in seen] == sorted(each["progress"] for each in seen)
+
+
+def test_a_forwarded_port_is_open_again_at_the_same_port(machine: Sshd, line: Wire) -> None:
+    port = free_port()
+    serve = f"python3 -m http.server {port} --bind 127.0.0.1 --directory /var/empty"
+    job = line.call("exec_bash_background", command=serve, watch=False)["structuredContent"]["tmux_session"]
+    opened = line.call("forward_port", sandbox_id=machine.name, port=port)["structuredContent"]
+    assert opened["local_port"] != port
+    wait_until(lambda: rows(line.home, "SELECT 1 FROM forwards"), what="the port to be written down")
+    kill_hub(line.home)
+    wait_until(lambda: answers(opened["local_port"]), what="the port to be open again", seconds=20)
+    line.call("forward_port", sandbox_id=machine.name, port=port, close=True)
+    wait_until(lambda: not rows(line.home, "SELECT 1 FROM forwards"), what="the port to be forgotten")
+    line.call("stop_background_task", tmux_session=job)
+
+
+def answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), 5) as line:
+            line.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            return line.recv(4) == b"HTTP"
+    except OSError:
+        return False
+
+
+def test_where_no_other_hub_can_be_had_the_front_goes_on_by_itself_and_nothing_runs_twice(
+    machine: Sshd, tmp_path: Path
+) -> None:
+    count = machine.home / "alone"
+    with wire(tmp_path, entry(machine)) as line:
+        line.initialize()
+        number = line.start_call("exec_bash", command=f"echo x >>{count}; sleep 1; echo ended")
+        wait_until(count.exists, what="the command to begin", seconds=20)
+        # Others could get at it: no hub is started there.
+        hub_folder(tmp_path).chmod(0o770)
+        kill_hub(tmp_path)
+        assert result_of(line, number)["structuredContent"]["stdout"] == "ended\n"
+        assert count.read_text() == "x\n"
+        assert "serving without a hub" in line.stderr
+        assert line.call("exec_bash", command="echo on")["structuredContent"]["stdout"] == "on\n"

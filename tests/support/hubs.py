@@ -1,0 +1,42 @@
+"""The hub of a server under test: found, stopped and killed as it happens to users."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+from tests.support.sshd import wait_until
+
+
+def hub_folder(home: Path) -> Path:
+    return home / "state" / "hub"
+
+
+def hub_pids(home: Path) -> list[int]:
+    """The hubs of a state folder that live."""
+    signed = (file.read_text().split() for file in hub_folder(home).glob("*.lock"))
+    return [int(words[0]) for words in signed if words and is_alive(int(words[0]))]
+
+
+def hub_pid(home: Path) -> int:
+    """The one hub."""
+    wait_until(lambda: hub_pids(home), what="the hub", seconds=20)
+    (pid,) = hub_pids(home)
+    return pid
+
+
+def kill_hub(home: Path, number: signal.Signals = signal.SIGKILL) -> int:
+    """End it, and wait until it has gone."""
+    pid = hub_pid(home)
+    os.kill(pid, number)
+    wait_until(lambda: not is_alive(pid), what="the hub to go")
+    return pid
+
+
+def is_alive(pid: int) -> bool:
+    with suppress(OSError):
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state not in "ZX"
+    return False
