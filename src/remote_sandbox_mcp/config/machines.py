@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..core.command import Environment
 from ..core.machine import Hop, Login, Machine
+from ..core.variables import Variables
 from . import readers
 from .aliases import Alias, agent_socket, certificates_beside, current_user, default_keys, resolve_alias
 from .problems import Fault, Tell, quoted
@@ -66,6 +67,7 @@ class Builder:
             login=target.login,
             hops=route.hops,
             proxy_command=route.proxy_command,
+            proxy_environ=Variables(self._environ) if route.proxy_command else None,
             host_key_name=target.host_key_name,
             known_hosts_files=alias.known_hosts_files,
             strict_host_keys=strict if entry.strict_host_keys is None else entry.strict_host_keys,
@@ -96,7 +98,7 @@ class Builder:
         return replace(login, agent=agent_socket(entry.agent, self._environ)) if entry.agent else login
 
     def _plain_login(self, entry: Entry) -> Login:
-        user = entry.user or self._ssh.look_up(entry.host, current_user()).user
+        user = entry.user or self._ssh.look_up(entry.host, current_user(self._environ)).user
         # Who names a key or a password wants that one: each other key would cost one of the server's few tries.
         if entry.key_file or entry.password:
             return Login(user)
