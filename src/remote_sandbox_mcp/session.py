@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 from .selection import Selection
@@ -31,6 +33,29 @@ class Versions:
         self._seen.pop((sandbox, path), None)
 
 
+class Calls:
+    """The calls that are being answered."""
+
+    def __init__(self) -> None:
+        self._ends: set[asyncio.Event] = set()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """For as long as a call is answered."""
+        end = asyncio.Event()
+        self._ends.add(end)
+        try:
+            yield
+        finally:
+            self._ends.discard(end)
+            end.set()
+
+    async def settled(self) -> None:
+        """Wait until those have been answered that are being answered now."""
+        for end in tuple(self._ends):
+            await end.wait()
+
+
 class Session:
     """One conversation. `folder` is the client's current one, `environ` its variables, by default this process's own.
 
@@ -52,6 +77,9 @@ class Session:
         self.folder = folder
         self.environ = environ
         self.versions = Versions()
+        self.calls = Calls()
+        # Set when this conversation has to be opened anew before anything else is done for it.
+        self.moved = asyncio.Event()
         self.again = frozenset(map(str, again))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..config.schema import Configuration
+    from ..config.source import Source
     from ..hub.front import Handed
     from ..mcp_server.early import Early
     from ..web.terms import Terms
@@ -42,14 +42,11 @@ def _serve_here(config: Path | None, handed: Handed | None) -> int:
     early = _listen_early(config, handed)
     turn = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
-    from ..app import compose
     from ..mcp_server import stdio
 
-    app = compose(_configured(config))
+    source = _configured(config)
     sys.setswitchinterval(turn)
-    gc.freeze()
-    gc.enable()
-    stdio.serve(app, early)
+    stdio.serve(source, early)
     return 0
 
 
@@ -61,7 +58,7 @@ def run_http(config: Path | None, host: str | None, port: int | None, *, without
     from ..config import paths
     from ..web.terms import agree
 
-    configuration = _configured(config)
+    configuration = _configured(config).current
     http = configuration.settings.http
     http = replace(http, host=host or http.host, port=http.port if port is None else port)
     terms = agree(http, paths.state_folder(), without_key=without_key)
@@ -90,16 +87,17 @@ def _tell(terms: Terms, port: int) -> None:
         print(f"remote-sandbox-mcp: clients send {told} (kept in {terms.kept_in})", file=sys.stderr, flush=True)
 
 
-def _configured(config: Path | None) -> Configuration:
-    """The configuration, with what is wrong told, and the log begun."""
-    from ..config.load import load
+def _configured(config: Path | None) -> Source:
+    """The configuration, read, with what is wrong told, and the log begun."""
+    from ..config.source import Source
     from ..mcp_server import logs
 
-    configuration = load(config)
+    source = Source(config)
+    configuration = source.read()
     unlogged = logs.begin(configuration.settings.logging)
     for problem in (*configuration.problems, *([unlogged] if unlogged else [])):
         print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
-    return configuration
+    return source
 
 
 def _listen_early(config: Path | None, handed: Handed | None) -> Early | None:

@@ -45,6 +45,12 @@ class Builder:
         """All machines that can be made; why the others cannot is told."""
         return tuple(machine for entry in self._entries.values() if (machine := self._attempt(entry)))
 
+    @property
+    def read_from(self) -> tuple[str, ...]:
+        """The files that had a say, once the machines are made."""
+        # Keys that OpenSSH tries by itself may come and go.
+        return (os.path.expanduser("~/.ssh"), *(self._ssh.files if "_ssh" in self.__dict__ else ()))
+
     def _attempt(self, entry: Entry) -> Machine | None:
         try:
             machine = self._machine(entry)

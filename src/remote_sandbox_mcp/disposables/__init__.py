@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -66,6 +66,14 @@ class Disposables:
         known = Known(self._fleet, self._providers, self._rows, self._clock, self._configuration)
         known.listeners = self._listeners
         return Service(known, self._rules)
+
+    def reconfigure(
+        self, rules: Rules, providers: Mapping[str, Callable[[], Provider]], stale: Collection[str] = ()
+    ) -> None:
+        """From now on these hold, also for those that there are; providers of the kinds in `stale` are made anew."""
+        self._rules, self._providers = rules, providers
+        if "_service" in self.__dict__:
+            self._service.reconfigure(rules, providers, stale)
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call it when the list is another, whoever has changed it; what is returned ends that."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ..backends.deadline import within
 from ..core import check
-from ..core.disposable import Disposable, Rules, SandboxOrder
+from ..core.disposable import Disposable, Provider, Rules, SandboxOrder
 from ..core.errors import UnknownSandbox, Unreachable
 from ..store.disposables import CREATING, ENDING, GONE
 from . import viewing
@@ -38,6 +38,14 @@ class Service:
         self.making = Making(known, rules, self.tending.tick)
         self.tending.pool = self.making.pool
         known.admitted = self.tending.wake
+
+    def reconfigure(
+        self, rules: Rules, providers: Mapping[str, Callable[[], Provider]], stale: Collection[str]
+    ) -> None:
+        """From now on these hold; providers of the kinds in `stale` are made anew with the next question to them."""
+        self.tending.rules = self.making.rules = self.making.pool.rules = rules
+        self.known.reconfigure(rules, providers, stale)
+        self.tending.wake()
 
     # From the server's start to its end
 

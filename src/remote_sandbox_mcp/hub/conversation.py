@@ -18,6 +18,8 @@ from .houses import House, Houses
 
 # After the client's end: for calls to give up their commands.
 WIND_DOWN_S = 0.15
+# For calls in progress, where the conversation has to be opened anew.
+MOVE_S = 10.0
 
 
 async def converse(
@@ -26,16 +28,16 @@ async def converse(
     config = Path(str(said["config"])) if said.get("config") else None
     environ = {str(name): str(value) for name, value in dict(said.get("environ") or {}).items()}
     folder = str(said.get("folder") or "/")
-    house = await houses.enter(config, environ, folder)
-    selection = KeptSelection(house.app.identity, front)
     session = Session(
-        selection, name=str(said.get("session") or ""), folder=folder, environ=environ, again=said.get("again") or ()
+        name=str(said.get("session") or ""), folder=folder, environ=environ, again=said.get("again") or ()
     )
+    house = await houses.enter(config, session)
+    session.selection = selection = KeptSelection(house.app.identity, front)
     try:
-        await _say(writer, {"pid": os.getpid(), "version": __version__, "notes": house.configuration.problems})
+        await _say(writer, {"pid": os.getpid(), "version": __version__, "notes": house.app.problems})
         await _serve(house, session, reader, writer)
     finally:
-        houses.leave_house(house)
+        houses.leave_house(house, session)
         await asyncio.to_thread(selection.release)
 
 
@@ -46,10 +48,16 @@ async def _say(writer: asyncio.StreamWriter, what: dict[str, Any]) -> None:
 
 async def _serve(house: House, session: Session, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     ended = asyncio.Event()
-    serving = asyncio.ensure_future(_speak(house, session, reader, writer, ended))
-    over = asyncio.ensure_future(ended.wait())
-    await asyncio.wait((serving, over), return_when=asyncio.FIRST_COMPLETED)
-    over.cancel()
+    answers = Answers(writer)
+    serving = asyncio.ensure_future(_speak(house, session, reader, answers, ended))
+    over = [asyncio.ensure_future(event.wait()) for event in (ended, session.moved)]
+    await asyncio.wait((serving, *over), return_when=asyncio.FIRST_COMPLETED)
+    for waiting in over:
+        waiting.cancel()
+    if session.moved.is_set():
+        # The front opens the conversation anew, with all that is not answered, and is given its new place.
+        await asyncio.wait((asyncio.ensure_future(session.calls.settled()),), timeout=MOVE_S)
+        answers.is_muted = True
     # Every call in progress is given up, and its command with it: nobody is left to hear of it.
     await asyncio.wait((serving,), timeout=WIND_DOWN_S)
     serving.cancel()
@@ -59,14 +67,12 @@ async def _serve(house: House, session: Session, reader: asyncio.StreamReader, w
 
 
 async def _speak(
-    house: House, session: Session, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ended: asyncio.Event
+    house: House, session: Session, reader: asyncio.StreamReader, answers: Answers, ended: asyncio.Event
 ) -> None:
     begin(session)
-    answers = Answers(writer)
     streams: Any = (Lines(reader, answers, ended), answers)
     async with stdio_server(*streams) as (incoming, outgoing):
-        lowlevel = house.server._lowlevel_server
-        await lowlevel.run(incoming, outgoing, lowlevel.create_initialization_options())
+        await house.server.run_over(incoming, outgoing)
 
 
 class Answers:
@@ -74,8 +80,11 @@ class Answers:
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
+        self.is_muted = False
 
     async def write(self, text: str) -> None:
+        if self.is_muted:
+            return
         self._writer.write(text.encode("utf-8", "replace"))
         await self._writer.drain()
 

@@ -58,7 +58,7 @@ class Hub:
         # Made once the first front is heard: it waits for no more than it needs.
         from .houses import Houses
 
-        self._houses = Houses()
+        self._houses = Houses(self._idle_s)
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()

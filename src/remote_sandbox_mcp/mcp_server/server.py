@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
+from weakref import WeakSet
 
+from mcp.server.connection import Connection
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
+from mcp.server.subscriptions import ResourcesListChanged, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS, CallToolResult, GetPromptResult, InputRequiredResult, ToolAnnotations
 from pydantic import Field, ValidationError
@@ -20,7 +26,7 @@ from ..app import App
 from ..core.client import Client
 from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
 from ..core.identity import Call, begin_call
-from ..session import Session, begin
+from ..session import Calls, Session, begin, current
 from .clients import Clients, OneClient, calling, client_of
 from .results import code_of, failure, sentence, told_where
 from .schemas import listed_input, listed_output, with_own_names
@@ -61,6 +67,8 @@ Tool = Callable[..., Awaitable[CallToolResult]]
 # Claude Code keeps tools behind a search, but for those that say this of themselves: the ones that work begins with.
 ALWAYS_LOADED = {"anthropic/alwaysLoad": True}
 FIRST_TOOLS = frozenset({"list_sandboxes", "exec_bash", "read_remote_file"})
+# Requests whose answers depend on the configuration.
+UP_TO_DATE = frozenset({"tools/call", "tools/list", "resources/list", "resources/read", "prompts/get"})
 # The arguments that name a sandbox, and the tools for which none named does not mean the selected one.
 PLACES = ("sandbox_name", "sandbox_id")
 NOT_THE_SELECTED = frozenset(
@@ -83,6 +91,48 @@ class SandboxServer(MCPServer[None]):
         self._arguments: dict[str, list[str]] = {}
         self._listed: dict[str, list[str]] = {}
         self._required: dict[str, list[str]] = {}
+        # Done before each call, which waits for it.
+        self.before_call: Callable[[], Awaitable[None]] = _nothing
+        self.calls = Calls()
+        # Of clients before 2026-07-28, which are told of changes without having asked for it.
+        self._connections: WeakSet[Connection] = WeakSet()
+        self._lowlevel_server.middleware.append(self._attend)
+
+    async def _attend(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """What comes before each message is heeded, and what goes with it."""
+        if ctx.method == "initialize":
+            self._connections.add(ctx.session._connection)
+        if ctx.method not in UP_TO_DATE:
+            return await call_next(ctx)
+        await self.before_call()
+        session = current()
+        if session.moved.is_set():
+            # It is answered where the conversation goes on.
+            await asyncio.Event().wait()
+        with self.calls.one(), session.calls.one():
+            return await call_next(ctx)
+
+    async def run_over(self, incoming: Any, outgoing: Any) -> None:
+        """Serve one client over a pair of streams until it goes."""
+        lowlevel, told = self._lowlevel_server, NotificationOptions(tools_changed=True, resources_changed=True)
+        await lowlevel.run(incoming, outgoing, lowlevel.create_initialization_options(told))
+
+    def take_tools_of(self, other: SandboxServer) -> None:
+        """Offer what another server offers, which has the same app and the same clients."""
+        self._tool_manager = other._tool_manager
+        self._arguments, self._listed, self._required = other._arguments, other._listed, other._required
+
+    async def tell_changes(self, *, tools: bool, resources: bool) -> None:
+        """Whoever wants to know hears that the list of tools, or that of sandboxes, is another."""
+        if tools:
+            await self._subscriptions.publish(ToolsListChanged())
+        if resources:
+            await self._subscriptions.publish(ResourcesListChanged())
+        for connection in tuple(self._connections):
+            if tools:
+                await connection.send_tool_list_changed()
+            if resources:
+                await connection.send_resource_list_changed()
 
     def offer(self, tool: Tool, *, title: str, annotations: ToolAnnotations) -> None:
         """Register a tool; the list shows of its schemas what an agent needs."""
@@ -208,6 +258,10 @@ class SandboxServer(MCPServer[None]):
                 hint = f"did you mean {near[0]}? " if near else ""
                 takes = ", ".join(self._listed[name]) or "none"
                 raise BadArgument(f"{name} has no argument {argument[:60]!r}; {hint}it takes: {takes}")
+
+
+async def _nothing() -> None:
+    """Nothing is to be done before a call."""
 
 
 def call_of(session: Session, context: Context[None, Any] | None) -> Call | None:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, NoReturn, Protocol
 
 from mcp.server.stdio import stdio_server
 from mcp_types import INVALID_PARAMS
 
-from ..app import App
+from ..app import App, compose
+from ..config.source import Source
+from ..fleet import Member
+from ..members import Stock
 from ..selection import KeptSelection
 from ..session import Session
 from .clients import OneClient
 from .early import Early, Learner
 from .server import SandboxServer, build
+from .upkeep import Upkeep
 from .watchdog import revive
 
 FAREWELL_S = 0.1
@@ -29,18 +34,26 @@ LONGEST_LINE = 256 << 20
 HALF_PAIR = "the message holds half of a surrogate pair, which is no text; nothing was done, so send valid Unicode"
 
 
-def serve(app: App, early: Early | None) -> None:
-    """Serve until the input ends or a signal comes; the process ends here."""
-    asyncio.run(_serve(app, early))
+def serve(source: Source, early: Early | None) -> None:
+    """Serve until the input ends or a signal comes; the process ends here. `source` has been read."""
+    stock = Stock()
+    members = stock.take(source.current)
+    app = compose(source.current, members=members)
+    # The collector finds nothing in a start that only makes things which stay, but costs a fifth of it.
+    gc.freeze()
+    gc.enable()
+    asyncio.run(_serve(app, source, stock, members, early))
 
 
-async def _serve(app: App, early: Early | None) -> NoReturn:
+async def _serve(app: App, source: Source, stock: Stock, members: Sequence[Member], early: Early | None) -> NoReturn:
     stopped, ended = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     selection = KeptSelection(app.identity)
     clients = OneClient(Session(selection))
-    serving = asyncio.ensure_future(_converse(build(app, clients), early, ended))
+    server = build(app, clients)
+    Upkeep(server, source, stock, members)
+    serving = asyncio.ensure_future(_converse(server, early, ended))
     reviving = asyncio.ensure_future(revive(app))
     over = [asyncio.ensure_future(event.wait()) for event in (stopped, ended)]
     await asyncio.wait((serving, *over), return_when=asyncio.FIRST_COMPLETED)
@@ -69,8 +82,7 @@ async def _converse(server: SandboxServer, early: Early | None, ended: asyncio.E
     # What cannot be waited for, such as a file, is left to the SDK and its threads.
     streams: Any = await take_standard_streams(early, ended) if early else ()
     async with stdio_server(*streams) as (incoming, outgoing):
-        lowlevel = server._lowlevel_server
-        await lowlevel.run(incoming, outgoing, lowlevel.create_initialization_options())
+        await server.run_over(incoming, outgoing)
 
 
 async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Lines, Answers]:

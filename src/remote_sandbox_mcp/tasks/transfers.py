@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..core.errors import BadArgument, SandboxError
 from ..core.transfer import Order
@@ -38,6 +39,12 @@ class Transfers:
         self._turns: dict[str, Turn] = {}
         self._guardians: set[Guardian] = set()
         self._starting: set[asyncio.Future[Turn]] = set()
+
+    async def settled(self) -> None:
+        """Wait until those have ended, or were passed on, that this process runs now."""
+        running: list[asyncio.Future[Any]] = [*self._starting, *(turn.task for turn in self._turns.values())]
+        if running:
+            await asyncio.wait(running)
 
     async def begin(self, order: Order, runner: Runner, *, wait_s: float) -> Transfer:
         """Start at once in this process, and give the row as it is when it is over or `wait_s` have gone by."""

@@ -1,0 +1,264 @@
+"""Sessions of one hub: each has its own machines, secrets, folder, selection and log; equal machines are shared."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.server import COMMAND, Entry, Wire, entry
+from tests.support.sshd import Fleet, Sshd
+
+
+class Place:
+    """A home with a hub, and any number of fronts."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.hub_pids: set[int] = set()
+
+    @property
+    def config(self) -> Path:
+        return self.home / "config.toml"
+
+    def write(self, text: str, name: str = "config.toml") -> Path:
+        """Put a file in place at once, as editors do."""
+        fresh = self.home / f"{name}.new"
+        fresh.write_text(text)
+        fresh.chmod(0o600)
+        return fresh.replace(self.home / name)
+
+    @contextmanager
+    def front(
+        self,
+        *entries: Entry,
+        env: dict[str, str] | None = None,
+        config: str = "config.toml",
+        cwd: Path | None = None,
+        words: tuple[str, ...] = (),
+    ) -> Iterator[Wire]:
+        """A client's process, with its handshake done."""
+        given = {"HOME": str(self.home), "REMOTE_SANDBOX_MCP_HOME": str(self.home / "state"), "PATH": os.environ["PATH"]}
+        given |= {"REMOTE_SANDBOX_HUB_IDLE_S": "2", **({"REMOTE_SANDBOX_LIST": json.dumps(entries)} if entries else {})}
+        with (self.home / "stderr").open("ab") as errlog:
+            process = subprocess.Popen(
+                [COMMAND, "--config", str(self.home / config), *words],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errlog, env=given | (env or {}), cwd=cwd,
+            )  # fmt: skip
+        assert process.stdin
+        assert process.stdout
+        with process.stdin, process.stdout:
+            try:
+                line = Wire(process, self.home)
+                line.initialize()
+                yield line
+            finally:
+                process.kill()
+                process.wait()
+
+    def hubs(self) -> list[int]:
+        """The processes that have signed a lock of this home, as far as they live."""
+        found = []
+        for lock in (self.home / "state" / "hub").glob("*.lock"):
+            pid = int((lock.read_text().split() or ["0"])[0])
+            if pid and Path(f"/proc/{pid}").exists():
+                found.append(pid)
+        return found
+
+    def end(self) -> None:
+        for pid in self.hubs():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+
+def told(answer: dict[str, Any]) -> str:
+    return "\n".join(part["text"] for part in answer["content"] if part["type"] == "text")
+
+
+def done(answer: dict[str, Any]) -> dict[str, Any]:
+    assert not answer.get("isError"), told(answer)
+    return dict(answer["structuredContent"])
+
+
+def names(line: Wire) -> list[str]:
+    return [it["name"] for it in done(line.call("list_sandboxes"))["sandboxes"]]
+
+
+def logins(sshd: Sshd) -> int:
+    return len(re.findall(r"Accepted \S+ for", sshd.log))
+
+
+@pytest.fixture(scope="module")
+def machine(fleet: Fleet) -> Sshd:
+    return fleet.machine("one", extra_config=["LogLevel VERBOSE"])
+
+
+@pytest.fixture(scope="module")
+def guarded(fleet: Fleet) -> Sshd:
+    """A machine that wants a password."""
+    return fleet.machine("guarded", auth="password", extra_config=["LogLevel VERBOSE"])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    place = Place(tmp_path_factory.mktemp("home"))
+    place.write("[local]\nenabled = false\n")
+    yield place
+    place.end()
+
+
+def test_equal_machines_of_different_configurations_are_logged_in_to_once(place: Place, machine: Sshd) -> None:
+    before = logins(machine)
+    other = {"name": "other", "host": "127.0.0.1", "port": 1, "user": "nobody"}
+    with place.front(entry(machine)) as one, place.front(entry(machine), other, env={"UNUSED": "x"}) as two:
+        for line in (one, two):
+            assert done(line.call("exec_bash", command="echo here", sandbox_name="one"))["stdout"] == "here\n"
+        assert names(one) == ["one"]
+        assert names(two) == ["one", "other"]
+        assert len(place.hubs()) == 1
+    assert logins(machine) == before + 1
+
+
+def test_another_secret_in_a_variable_is_another_login(place: Place, guarded: Sshd) -> None:
+    """The second session's password is wrong, so that it must be refused although the first is logged in."""
+    machine = entry(guarded, password="env:GUARD")
+    with (
+        place.front(machine, env={"GUARD": guarded.password}) as right,
+        place.front(machine, env={"GUARD": "wrong"}) as wrong,
+    ):
+        assert done(right.call("exec_bash", command="echo in"))["stdout"] == "in\n"
+        refused = wrong.call("exec_bash", command="echo in")
+        assert refused["isError"]
+        assert "refused" in told(refused)
+        assert done(right.call("exec_bash", command="echo in"))["stdout"] == "in\n"
+
+
+def test_a_command_that_prints_a_secret_runs_with_the_sessions_variables(place: Place, guarded: Sshd) -> None:
+    machine = entry(guarded, password="command:printenv GUARD", name="by-command")
+    with (
+        place.front(machine, env={"GUARD": guarded.password}) as right,
+        place.front(machine, env={"GUARD": "wrong"}) as wrong,
+    ):
+        assert done(right.call("exec_bash", command="echo in"))["stdout"] == "in\n"
+        assert "refused" in told(wrong.call("exec_bash", command="echo in"))
+
+
+def test_a_proxy_command_runs_with_the_sessions_variables(place: Place, machine: Sshd) -> None:
+    (place.home / ".ssh").mkdir(exist_ok=True)
+    (place.home / ".ssh" / "config").write_text(
+        f"Host proxied\n HostName {machine.host}\n Port {machine.port}\n User {machine.user}\n"
+        f" IdentityFile {machine.key_file}\n"
+        " ProxyCommand bash -c 'test $LEAVE = yes && exec 3<>/dev/tcp/%h/%p && cat <&3 & exec 3<>/dev/tcp/%h/%p; "
+        "exec nothing'\n".replace(
+            "test $LEAVE = yes && exec 3<>/dev/tcp/%h/%p && cat <&3 & exec 3<>/dev/tcp/%h/%p; exec nothing",
+            "test $LEAVE = yes || exit 1; exec 3<>/dev/tcp/%h/%p; cat <&3 & exec cat >&3",
+        )
+    )
+    alias = {"name": "proxied", "ssh_alias": "proxied"}
+    with place.front(alias, env={"LEAVE": "no"}) as shut, place.front(alias, env={"LEAVE": "yes"}) as open_one:
+        assert done(open_one.call("exec_bash", command="echo through"))["stdout"] == "through\n"
+        assert shut.call("exec_bash", command="echo through")["isError"]
+    (place.home / ".ssh" / "config").unlink()
+
+
+def test_a_session_does_not_reach_machines_of_another_by_name(place: Place, machine: Sshd, tmp_path: Path) -> None:
+    private = entry(machine, name="private")
+    with place.front(private) as owner, place.front(entry(machine)) as stranger:
+        started = done(owner.call("exec_bash_background", command="sleep 60", session_name="of-the-owner", watch=False))
+        ran = done(owner.call("exec_bash", command="sleep 60", timeout_s=61)) if False else None
+        assert ran is None
+        assert started["sandbox"] == "private"
+        for tool, given in (
+            ("exec_bash", {"command": "true", "sandbox_name": "private"}),
+            ("select_sandbox", {"sandbox_name": "private"}),
+            ("sync_local_to_remote", {"local_path": str(tmp_path), "remote_path": "x", "sandbox_name": "private"}),
+            ("sync_remote_to_local", {"remote_path": "private:x", "local_path": str(tmp_path / "got")}),
+            ("check_background_task", {"tmux_session": "of-the-owner", "sandbox_name": "private"}),
+            ("forward_port", {"sandbox_id": "private", "port": 80}),
+            ("run_tests", {"sandbox_id": "private"}),
+        ):
+            answer = stranger.call(tool, **given)
+            assert answer.get("isError"), (tool, answer)
+            assert "private:x" in told(answer) or "no sandbox is named 'private'" in told(answer), told(answer)
+        read = stranger.ask("resources/read", {"uri": "sandbox://private/status"})
+        assert "no sandbox is named" in read["error"]["message"]
+        assert "private" not in json.dumps(stranger.ask("resources/read", {"uri": "sandbox://list"}))
+        done(owner.call("stop_background_task", tmux_session="of-the-owner", sandbox_name="private"))
+
+
+def test_relative_local_paths_start_in_the_clients_own_folder(place: Place, machine: Sshd, tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "file").write_text(folder.name)
+        (folder / "rules").write_text(f"*.{folder.name}\n")
+        (folder / "tree").mkdir()
+        for kind in ("a", "b"):
+            (folder / "tree" / f"x.{kind}").touch()
+    with place.front(entry(machine), cwd=folders[0]) as one, place.front(entry(machine), cwd=folders[1]) as two:
+        for line, folder in ((one, folders[0]), (two, folders[1])):
+            far = f"from-{folder.name}"
+            done(line.call("sync_local_to_remote", local_path="file", remote_path=far))
+            assert done(line.call("exec_bash", command=f"cat {far}"))["stdout"] == folder.name
+            done(line.call("upload_files", sandbox_id="one", files=[{"path": f"{far}-2", "local_path": "file"}]))
+            done(line.call("download_files", sandbox_id="one", paths=[f"{far}-2"], local_dir="back"))
+            assert (folder / "back" / f"{far}-2").read_text() == folder.name
+            done(line.call("sync_local_to_remote", local_path="tree/", remote_path=f"{far}-tree", exclude_file="rules"))
+            left = {"a": "x.b\n", "b": "x.a\n"}[folder.name]
+            assert done(line.call("exec_bash", command=f"ls {far}-tree"))["stdout"] == left
+
+
+def test_selection_and_versions_belong_to_a_session(place: Place, machine: Sshd) -> None:
+    machines = (entry(machine), entry(machine, name="again"))
+    with place.front(*machines) as one, place.front(*machines) as two:
+        done(one.call("select_sandbox", sandbox_name="again"))
+        assert done(one.call("exec_bash", command="true"))["sandbox"] == "again"
+        assert done(two.call("exec_bash", command="true"))["sandbox"] == "one"
+        done(one.call("write_remote_file", remote_path="shared-file", content="1", sandbox_name="one"))
+        done(two.call("write_remote_file", remote_path="shared-file", content="2", sandbox_name="one"))
+        stale = one.call("write_remote_file", remote_path="shared-file", content="3", sandbox_name="one")
+        assert "changed since" in told(stale)
+
+
+def test_a_background_transfer_has_the_sessions_machines(place: Place, machine: Sshd, tmp_path: Path) -> None:
+    """A process of its own carries it out: it must know machines that only this client's variables name."""
+    (tmp_path / "file").write_text("moved")
+    env = {"REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS": "1"}
+    with place.front(entry(machine, name="mine"), env=env, cwd=tmp_path) as line:
+        begun = done(line.call("sync_local_to_remote_background", local_path="file", remote_path="far-file"))
+        deadline = time.monotonic() + 20
+        while (seen := done(line.call("check_file_transfer_task", task_id=begun["task_id"])))["status"] != "completed":
+            assert seen["status"] in ("queued", "running"), seen
+            assert time.monotonic() < deadline, seen
+        assert done(line.call("exec_bash", command="cat far-file"))["stdout"] == "moved"
+
+
+def test_each_configuration_has_its_own_log_with_its_own_calls(place: Place, machine: Sshd) -> None:
+    for name in ("a", "b"):
+        place.write(
+            f'[local]\nenabled = false\n[logging]\nlevel = "INFO"\nfile = "{place.home}/{name}.log"\n', f"{name}.toml"
+        )
+    with (
+        place.front(entry(machine), config="a.toml") as one,
+        place.front(entry(machine), config="b.toml") as two,
+        place.front(entry(machine)) as silent,
+    ):
+        done(one.call("exec_bash", command="true"))
+        done(two.call("list_sandboxes"))
+        done(silent.call("read_remote_file", remote_path=".profile"))
+    first, second = ((place.home / f"{name}.log").read_text() for name in ("a", "b"))
+    assert "exec_bash" in first
+    assert "list_sandboxes" not in first
+    assert "list_sandboxes" in second
+    assert "exec_bash" not in second
+    assert "read_remote_file" not in first + second
+    assert (place.home / "a.log").stat().st_mode & 0o077 == 0
