@@ -17,7 +17,7 @@ from .core.machine import Machine
 from .core.transfer import Listener, Order, Outcome, Place, all_of, unheard
 from .fleet import Fleet
 from .gate import Gate
-from .session import absolute
+from .session import absolute, current
 
 if TYPE_CHECKING:
     from .core.lane import Lane
@@ -99,7 +99,7 @@ class Copies:
     def transfers(self) -> Transfers:
         from .tasks.transfers import Transfers
 
-        return Transfers(paths.state_folder(), config=self._config_file)
+        return Transfers(paths.state_folder(), config=self._config_file, environ=lambda: current().environ)
 
     def place(self, path: str, *, sandbox: str | None, free: bool = False) -> Place:
         """Where a path is: `gpu1:/data` names its sandbox; others are on `sandbox`, or here if that is None.

@@ -78,6 +78,8 @@ class Session:
         self.environ = environ
         self.versions = Versions()
         self.calls = Calls()
+        # Where what is said in its name is written down; None: where all that is said is.
+        self.log: object | None = None
         # Set when this conversation has to be opened anew before anything else is done for it.
         self.moved = asyncio.Event()
         self.again = frozenset(map(str, again))

@@ -19,6 +19,7 @@ from ..members import Stock
 from ..session import Session
 
 if TYPE_CHECKING:
+    from ..mcp_server.logs import SessionLog
     from ..mcp_server.server import SandboxServer
     from ..mcp_server.upkeep import Upkeep
 
@@ -63,6 +64,7 @@ class House:
     app: App
     server: SandboxServer
     upkeep: Upkeep
+    log: SessionLog
     sessions: set[Session] = field(default_factory=set)
     left_at: float = 0.0
     reviving: asyncio.Task[None] | None = None
@@ -74,8 +76,9 @@ class House:
     def is_for(self, where: tuple[str, str], recorded: Recorded, environ: Mapping[str, str]) -> bool:
         return self.where == where and self.environ.agrees(environ) and recorded.agrees(self.environ._environ)
 
-    def sort_out(self) -> None:
+    def changed(self) -> None:
         """Its configuration may have come to ask for variables in which its sessions differ."""
+        self.log.follow(self.app.settings.logging)
         for session in self.sessions:
             if not self.environ.agrees(session.environ):
                 session.moved.set()
@@ -85,6 +88,7 @@ class House:
             self.reviving.cancel()
         await self.app.close()
         await self.upkeep.close()
+        self.log.close()
 
 
 class Houses:
@@ -111,6 +115,7 @@ class Houses:
                 house = self._build(where, recorded, source)
                 self._houses.append(house)
             house.sessions.add(session)
+        session.log = house.log
         # What was changed a moment ago holds for who comes now, and for all who are there.
         await house.upkeep.look()
         return house
@@ -121,6 +126,7 @@ class Houses:
 
     def _build(self, where: tuple[str, str], environ: Recorded, source: Source) -> House:
         from ..mcp_server.clients import Conversations
+        from ..mcp_server.logs import SessionLog
         from ..mcp_server.server import build
         from ..mcp_server.upkeep import Upkeep
         from ..mcp_server.watchdog import revive
@@ -129,8 +135,9 @@ class Houses:
         app = compose(source.current, members=members, are_lent=True)
         server = build(app, Conversations())
         upkeep = Upkeep(server, source, self._stock, members)
-        house = House(where, environ, source, app, server, upkeep)
-        upkeep.changed = house.sort_out
+        house = House(where, environ, source, app, server, upkeep, SessionLog())
+        house.log.follow(app.settings.logging)
+        upkeep.changed = house.changed
         house.reviving = asyncio.ensure_future(revive(app))
         return house
 

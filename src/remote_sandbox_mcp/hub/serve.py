@@ -160,10 +160,11 @@ def begin_log(place: Place) -> None:
     """A file of the owner's, which does not grow for ever; what is printed goes there, too."""
     from pathlib import Path
 
+    from ..mcp_server.logs import OwnLogs
     from ..watchdog.log import OURS, OwnLog
 
     handler = OwnLog(Path(place.log))
-    logging.root.addHandler(handler)
+    logging.root.addHandler(OwnLogs(handler))
     logging.root.setLevel(logging.WARNING)
     logging.getLogger(OURS).setLevel(logging.WARNING)
     log.setLevel(logging.INFO)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from .locks import Lock
@@ -22,15 +23,21 @@ class Guardian:
         self.pid = child.pid
 
     @classmethod
-    def spawn(cls, records: Records, task_id: str, guard: Lock, command: Sequence[str], *, waiting: bool) -> Guardian:
-        """Start it, waiting or at work at once; the guard is its own from then on. Raises OSError."""
+    def spawn(
+        cls, records: Records, task_id: str, guard: Lock, command: Sequence[str],
+        *, waiting: bool, environ: Mapping[str, str] = os.environ,
+    ) -> Guardian:  # fmt: skip
+        """Start it, waiting or at work at once; the guard is its own from then on. Raises OSError.
+
+        `environ` are the variables of the client whose transfer it is: they may be what its machines are known by.
+        """
         words = [*command, task_id, "--state", str(records.state), "--guard", str(guard.fd)]
         # Nobody else ever has the writing end, so it closes with us, however we end.
         line = subprocess.PIPE if waiting else subprocess.DEVNULL
         try:
             with open(records.log(task_id).open(), "ab") as log:
                 return cls(subprocess.Popen(
-                    words, stdin=line, stdout=log, stderr=log, bufsize=0,
+                    words, stdin=line, stdout=log, stderr=log, bufsize=0, env=dict(environ),
                     cwd="/", start_new_session=True, pass_fds=(guard.fd,),
                 ))  # fmt: skip
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,11 @@ class Transfers:
     """The transfers of a state folder. What this process begins goes on when it ends, however it ends."""
 
     def __init__(
-        self, state: Path, *, config: Path | None = None, worker_command: Sequence[str] = WORKER, times: Times = USUAL
-    ) -> None:
+        self, state: Path, *, config: Path | None = None, worker_command: Sequence[str] = WORKER, times: Times = USUAL,
+        environ: Callable[[], Mapping[str, str]] = lambda: os.environ,
+    ) -> None:  # fmt: skip
+        """`environ` gives the variables of the client whose transfer is begun."""
+        self._environ = environ
         self._records = Records(state)
         self._command = worker_command
         self._config = ("--config", os.path.abspath(config)) if config else ()
@@ -137,7 +140,8 @@ class Transfers:
 
     def _launch(self, task_id: str, guard: Lock, *, waiting: bool) -> Guardian:
         self._guardians.difference_update([child for child in tuple(self._guardians) if child.is_gone()])
-        guardian = Guardian.spawn(self._records, task_id, guard, (*self._command, *self._config), waiting=waiting)
+        words, environ = (*self._command, *self._config), self._environ()
+        guardian = Guardian.spawn(self._records, task_id, guard, words, waiting=waiting, environ=environ)
         self._guardians.add(guardian)
         return guardian
 
