@@ -7,10 +7,12 @@ import os
 import signal
 import stat
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
 
+# A front, which passes through here, stays for as long as its client: it must stay small.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..config.source import Source
     from ..hub.front import Handed
     from ..mcp_server.early import Early
@@ -22,16 +24,18 @@ TURN_S = 0.0005
 NO_HUB = "REMOTE_SANDBOX_NO_HUB"
 
 
-def run(config: Path | None, *, hub: bool = True) -> int:
-    """Serve, through the hub where there is one; does not return."""
+def run(config: str, *, hub: bool = True) -> int:
+    """Serve, through the hub where there is one; does not return. `config` is empty for the usual file."""
     handed: Handed | None = None
     if hub and _is_stream(0) and _is_stream(1) and not os.environ.get(NO_HUB):
         from ..hub import front
 
-        handed = front.run(str(config) if config else "")
+        handed = front.run(config)
         if handed is None:
             return 0
-    return _serve_here(config, handed)
+    from pathlib import Path
+
+    return _serve_here(Path(config) if config else None, handed)
 
 
 def _serve_here(config: Path | None, handed: Handed | None) -> int:
@@ -104,6 +108,8 @@ def _listen_early(config: Path | None, handed: Handed | None) -> Early | None:
     """Begin to answer from memory, where input and output are pipes that can be waited for."""
     if not (_is_stream(0) and _is_stream(1)):
         return None
+    from pathlib import Path
+
     from ..config import paths
     from ..core.errors import ConfigError
     from ..mcp_server import early

@@ -16,10 +16,13 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from .hello import ask, read, say_hello
 from .place import NoHub, Place, reach
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 CHUNK = 1 << 18
 # The other side is not listened to while so much waits to be sent to this one.
@@ -97,9 +100,7 @@ class Front:
         if self._attempts >= MOST_ATTEMPTS:
             raise NoHub(f"{self._attempts} hubs in a row ended before they greeted; see {self._place.log}")
         self._attempts += 1
-        from .starting import start
-
-        self._line, is_new = reach(self._place, start)
+        self._line, is_new = reach(self._place, start_hub)
         self._line.setblocking(False)
         if is_new and self._attempts == 1 and not self._hub:
             self._memory = remembered(self._place, self._config)
@@ -410,6 +411,13 @@ class Remembering:
 
     def learn(self, key: str, result: Any) -> None:
         self._memory.learn(key, result)
+
+
+def start_hub(place: Place, lock: int, listener: int) -> None:
+    """Most fronts find a hub, and are spared what it takes to start one. Raises NoHub."""
+    from .starting import start
+
+    start(place, lock, listener)
 
 
 def remembered(place: Place, config: str) -> Remembering:
