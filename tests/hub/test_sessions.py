@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import remote_sandbox_mcp
 from tests.hub.place import Place, done, logins, names, told
 from tests.support.server import entry
 from tests.support.sshd import Fleet, Sshd
+
+SOURCE = Path(remote_sandbox_mcp.__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -173,3 +178,35 @@ def test_each_configuration_has_its_own_log_with_its_own_calls(place: Place, mac
     assert "exec_bash" not in second
     assert "list_remote_files" not in first + second
     assert (place.home / "a.log").stat().st_mode & 0o077 == 0
+
+
+def test_relative_paths_of_keys_and_secrets_start_in_the_clients_own_folder(
+    place: Place, machine: Sshd, guarded: Sshd, tmp_path: Path
+) -> None:
+    machines = (entry(machine, key_file="key"), entry(guarded, password="file:secret"))
+    for name, password in (("right", guarded.password), ("wrong", "wrong")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "secret").write_text(password)
+        (tmp_path / name / "secret").chmod(0o600)
+    (tmp_path / "right" / "key").symlink_to(machine.key_file)
+    with (
+        place.front(*machines, cwd=tmp_path / "right") as right,
+        place.front(*machines, cwd=tmp_path / "wrong") as wrong,
+    ):
+        for name in ("one", "guarded"):
+            assert done(right.call("exec_bash", command="echo in", sandbox_name=name))["stdout"] == "in\n"
+            assert wrong.call("exec_bash", command="echo in", sandbox_name=name)["isError"]
+
+
+def test_a_front_loads_next_to_nothing() -> None:
+    """There is one for each client, and it lives as long as that."""
+    script = (
+        "import sys, os, remote_sandbox_mcp.cli.main, remote_sandbox_mcp.cli.serve\n"
+        "from remote_sandbox_mcp.hub import front\n"
+        "front.Place(os.environ)\n"
+        "print(*sorted({'hashlib', 'pathlib', 'typing', 'subprocess', 'dataclasses', 'asyncio'} & {*sys.modules}))\n"
+    )
+    # Without what a virtual environment loads at the start of each interpreter.
+    words = [sys.executable, "-S", "-c", script]
+    found = subprocess.run(words, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(SOURCE)})
+    assert found.stdout == "\n"

@@ -14,6 +14,7 @@ from ..core.machine import Hop, Login, Machine
 from ..core.variables import Variables
 from . import readers
 from .aliases import Alias, agent_socket, certificates_beside, current_user, default_keys, resolve_alias
+from .paths import from_folder
 from .problems import Fault, Tell, quoted
 from .schema import Entry, Settings
 
@@ -96,12 +97,15 @@ class Builder:
             key_passphrase=entry.key_passphrase,
         )
         if entry.key_file:
-            keys = tuple(map(os.path.expanduser, entry.key_file))
+            keys = tuple(map(self._whole, entry.key_file))
             certificates = tuple(certificates_beside(keys))
             login = replace(login, key_files=keys, certificate_files=certificates, agent="", agent_identities=())
         if entry.certificate_file:
-            login = replace(login, certificate_files=tuple(map(os.path.expanduser, entry.certificate_file)))
+            login = replace(login, certificate_files=tuple(map(self._whole, entry.certificate_file)))
         return replace(login, agent=agent_socket(entry.agent, self._environ)) if entry.agent else login
+
+    def _whole(self, path: str) -> str:
+        return from_folder(path, self._environ)
 
     def _plain_login(self, entry: Entry) -> Login:
         user = entry.user or self._ssh.look_up(entry.host, current_user(self._environ)).user
@@ -175,7 +179,7 @@ class Builder:
     def _doubts(self, entry: Entry, machine: Machine) -> Iterable[str]:
         """What looks wrong but may be right by the time someone logs in."""
         for path in (*entry.key_file, *entry.certificate_file):
-            if not os.path.isfile(os.path.expanduser(path)):
+            if not os.path.isfile(self._whole(path)):
                 yield f"the file {quoted(path)} is not there, so logging in with it will fail; correct its path"
             elif path in entry.key_file and path.endswith(".pub"):
                 yield f"the file {quoted(path)} holds a public key; name the private key beside it"

@@ -81,6 +81,12 @@ def state_text(environ: Mapping[str, str] = os.environ) -> str:
     return _from_home(platformdirs.user_state_dir(APP, appauthor=False))
 
 
+def from_folder(path: str, environ: Mapping[str, str]) -> str:
+    """A path that the operator wrote for these variables: a relative one starts in the folder of their process."""
+    path = os.path.expanduser(path)
+    return path if os.path.isabs(path) else os.path.join(getattr(environ, "folder", ""), path)
+
+
 def _from_home(path: str) -> str:
     """A folder that a variable names. A relative one is not in the current folder: a project could bring it along."""
     return os.path.abspath(os.path.join(os.path.expanduser("~"), os.path.expanduser(path)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ..core.errors import ConfigError
 from ..core.secret import Secret
 from ..core.variables import Variables
+from .paths import from_folder
 from .problems import plain
 
 LITERAL = "literal:"
@@ -79,7 +80,7 @@ def _doubt_env(reference: Reference) -> str:
 
 def _from_file(reference: Reference) -> str:
     try:
-        with open(os.path.expanduser(reference.rest), encoding="utf-8") as file:
+        with open(from_folder(reference.rest, reference.environ), encoding="utf-8") as file:
             if text := file.read().rstrip("\r\n"):
                 return text
         reason = "it is empty"
@@ -89,9 +90,10 @@ def _from_file(reference: Reference) -> str:
 
 
 def _doubt_file(reference: Reference) -> str:
-    if not os.path.exists(os.path.expanduser(reference.rest)):
+    path = from_folder(reference.rest, reference.environ)
+    if not os.path.exists(path):
         return "that file cannot be found: correct the path"
-    if readable_by_others(reference.rest):
+    if readable_by_others(path):
         return f"other users may read that file: run chmod 600 {plain(reference.rest, 200)}"
     return ""
 
@@ -189,6 +191,7 @@ def _doubt_keyring(reference: Reference) -> str:
 
 _DECISIVE: dict[str, Callable[[str, Mapping[str, str]], object]] = {
     "env": lambda name, environ: environ.get(name),
+    "file": from_folder,
     "command": lambda _, environ: Variables(environ),
     "keyring": lambda _, environ: _keyring_variables(environ),
 }

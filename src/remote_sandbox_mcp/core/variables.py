@@ -15,6 +15,14 @@ _OF_A_TERMINAL = frozenset(
 )
 
 
+class ClientVariables(dict[str, str]):
+    """Those of a client that is another process, and the folder in which that was started."""
+
+    def __init__(self, environ: Mapping[str, str], folder: str) -> None:
+        super().__init__(environ)
+        self.folder = folder
+
+
 class Variables(Mapping[str, str]):
     """All of them, never shown. Two are equal if they differ in nothing but what belongs to a terminal.
 

@@ -11,6 +11,7 @@ from typing import Any
 from mcp.server.stdio import stdio_server
 
 from .. import __version__
+from ..core.variables import ClientVariables
 from ..mcp_server.stdio import Lines
 from ..selection import KeptSelection
 from ..session import Session, begin
@@ -26,8 +27,9 @@ async def converse(
     houses: Houses, said: dict[str, Any], front: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     config = Path(str(said["config"])) if said.get("config") else None
-    environ = {str(name): str(value) for name, value in dict(said.get("environ") or {}).items()}
     folder = str(said.get("folder") or "/")
+    given = {str(name): str(value) for name, value in dict(said.get("environ") or {}).items()}
+    environ = ClientVariables(given, folder)
     session = Session(
         name=str(said.get("session") or ""), folder=folder, environ=environ, again=said.get("again") or ()
     )

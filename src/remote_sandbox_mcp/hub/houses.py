@@ -33,6 +33,8 @@ class Recorded(Mapping[str, str]):
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = dict(environ)
+        self._folder = folder_of(environ)
+        self._is_folder_asked = False
         self._asked: set[str] = set()
         self._is_all_asked = False
 
@@ -47,11 +49,23 @@ class Recorded(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self._environ)
 
+    @property
+    def folder(self) -> str:
+        """Where relative paths start."""
+        self._is_folder_asked = True
+        return self._folder
+
     def agrees(self, environ: Mapping[str, str]) -> bool:
         """Whether the configuration that has asked these would be the same with those."""
         if self._is_all_asked and Variables(self._environ) != Variables(environ):
             return False
+        if self._is_folder_asked and self._folder != folder_of(environ):
+            return False
         return all(self._environ.get(name) == environ.get(name) for name in self._asked)
+
+
+def folder_of(environ: Mapping[str, str]) -> str:
+    return str(getattr(environ, "folder", ""))
 
 
 @dataclass(eq=False)
@@ -59,6 +73,8 @@ class House:
     """One configuration, in use by any number of sessions."""
 
     where: tuple[str, str]
+    # The variables of the session for which it was made.
+    first: Mapping[str, str]
     environ: Recorded
     source: Source
     app: App
@@ -74,7 +90,7 @@ class House:
         return self.source.current
 
     def is_for(self, where: tuple[str, str], recorded: Recorded, environ: Mapping[str, str]) -> bool:
-        return self.where == where and self.environ.agrees(environ) and recorded.agrees(self.environ._environ)
+        return self.where == where and self.environ.agrees(environ) and recorded.agrees(self.first)
 
     def changed(self) -> None:
         """Its configuration may have come to ask for variables in which its sessions differ."""
@@ -112,7 +128,7 @@ class Houses:
         async with self._turn:
             house = next((it for it in self._houses if it.is_for(where, recorded, session.environ)), None)
             if house is None:
-                house = self._build(where, recorded, source)
+                house = self._build(where, session.environ, recorded, source)
                 self._houses.append(house)
             house.sessions.add(session)
         session.log = house.log
@@ -124,7 +140,7 @@ class Houses:
         house.sessions.discard(session)
         house.left_at = time.monotonic()
 
-    def _build(self, where: tuple[str, str], environ: Recorded, source: Source) -> House:
+    def _build(self, where: tuple[str, str], first: Mapping[str, str], environ: Recorded, source: Source) -> House:
         from ..mcp_server.clients import Conversations
         from ..mcp_server.logs import SessionLog
         from ..mcp_server.server import build
@@ -135,7 +151,7 @@ class Houses:
         app = compose(source.current, members=members, are_lent=True)
         server = build(app, Conversations())
         upkeep = Upkeep(server, source, self._stock, members)
-        house = House(where, environ, source, app, server, upkeep, SessionLog())
+        house = House(where, first, environ, source, app, server, upkeep, SessionLog())
         house.log.follow(app.settings.logging)
         upkeep.changed = house.changed
         house.reviving = asyncio.ensure_future(revive(app))
