@@ -45,9 +45,9 @@ def run(line: Wire, sandbox: str, command: str = "echo here") -> str:
 
 
 def open_lines(sshd: Sshd) -> int:
-    """How many connections a machine serves now."""
-    found = subprocess.run(["pgrep", "-fc", f"sshd.*: {sshd.user}$"], capture_output=True, text=True, check=False)
-    return int(found.stdout)
+    """How many connections a machine serves now, as the kernel has them."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[1].endswith(f":{sshd.port:04X}") and row[3] == "01" for row in rows)
 
 
 @pytest.fixture(scope="module")
@@ -78,20 +78,21 @@ def test_machines_come_and_go_with_the_file(place: Place, one: Sshd, two: Sshd, 
     with place.front(words=words) as line:
         assert run(line, "one") == "here\n"
         assert open_lines(one)
-        before, running = logins(one), line.start_call("exec_bash", command="sleep 3; echo went on", sandbox_name="one")
+        wait = "while ! test -e go-on; do sleep 0.05; done; rm go-on; echo went on"
+        before, running = logins(one), line.start_call("exec_bash", command=wait, sandbox_name="one")
         place.write(LOCAL_OFF + table(one) + table(two))
         heard(line, RESOURCES_CHANGED)
         assert run(line, "two") == "here\n"
         place.write(LOCAL_OFF + table(two))
-        answers: dict[int, Any] = {}
-        while running not in answers:
-            message = line.receive()
-            answers[message.get("id", 0)] = message
-        assert done(answers[running]["result"])["stdout"] == "went on\n"
         until(lambda: names(line) == ["two"], "the first to go")
+        assert open_lines(one)
+        subprocess.run(one.client("touch go-on"), check=True, capture_output=True)
+        while (message := line.receive()).get("id") != running:
+            pass
+        assert done(message["result"])["stdout"] == "went on\n"
         until(lambda: not open_lines(one), "its connection to end")
         assert "no sandbox is named 'one'" in told(line.call("exec_bash", command="true", sandbox_name="one"))
-        assert logins(one) == before
+        assert logins(one) == before + 1  # that of the test itself
 
 
 def test_a_machine_that_is_described_otherwise_is_opened_anew(place: Place, one: Sshd, two: Sshd) -> None:

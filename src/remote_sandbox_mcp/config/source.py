@@ -50,7 +50,7 @@ class Source:
         A file that cannot be used at the moment, perhaps because it is half written, changes nothing but `problems`.
         """
         now = stamp_of(self._stamp)
-        if now == self._stamp or self._is_just_missed(now):
+        if self._is_just_missed(now) or now == self._stamp:
             return None
         before, fresh = self.current, self._read()
         if fresh.unread and not before.unread:

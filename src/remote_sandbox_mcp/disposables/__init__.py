@@ -80,6 +80,11 @@ class Disposables:
         self._listeners.append(callback)
         return lambda: self._listeners.remove(callback)
 
+    @property
+    def has_any(self) -> bool:
+        """Whether one that lives is looked after here."""
+        return "_service" in self.__dict__ and bool(self._service.known.lives)
+
     # From the server's start to its end
 
     async def adopt(self) -> None:

@@ -99,6 +99,11 @@ class House:
             if not self.environ.agrees(session.environ):
                 session.moved.set()
 
+    async def is_busy(self) -> bool:
+        """Whether something is to be looked after here, though no session may be there."""
+        has_disposables = self.app.has_disposables and self.app.disposables.has_any
+        return has_disposables or await self.app.is_busy()
+
     async def close(self) -> None:
         if self.reviving:
             self.reviving.cancel()
@@ -172,7 +177,7 @@ class Houses:
         for house in tuple(self._houses):
             is_left = not house.sessions and time.monotonic() - house.left_at > self._idle_s
             # Nobody enters between the last look and its end.
-            if is_left and not await house.app.is_busy() and not house.sessions:
+            if is_left and not await house.is_busy() and not house.sessions:
                 self._houses.remove(house)
                 await house.close()
 

@@ -24,6 +24,8 @@ class Upkeep:
         self._source = source
         self._stock = stock
         self._members = members
+        # Those of earlier configurations that may still be in use.
+        self._owed: list[Sequence[Member]] = []
         self._next = time.monotonic() + LOOK_S
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -48,7 +50,8 @@ class Upkeep:
         """The sandboxes go back to the stock."""
         for task in self._tasks:
             task.cancel()
-        await self._stock.give_back(self._members)
+        for members in (*self._owed, self._members):
+            await self._stock.give_back(members)
 
     async def _keep_looking(self) -> None:
         while True:
@@ -70,8 +73,10 @@ class Upkeep:
 
     async def _give_back(self, members: Sequence[Member]) -> None:
         """Once no call, and no transfer, can be using them that began before the change."""
+        self._owed.append(members)
         await self._server.calls.settled()
         await self._server.app.copies.settled()
+        self._owed.remove(members)
         await self._stock.give_back(members)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
