@@ -39,7 +39,7 @@ from .core.score import idle_score
 from .core.usage import Usage
 from .fleet import Fleet, Member, unforeseen
 from .gate import private_files
-from .members import disposable_mark, disposable_rows, local_member, machine_member, providers_of
+from .members import Stock, disposable_mark, disposable_rows, providers_of
 from .probe.measure import measure
 from .session import current
 
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 # How long a sandbox on this machine may take to say which jobs run in it.
 JOBS_S = 2.0
+# The kind of disposable sandboxes that a configured platform makes.
+PLATFORM = "opensandbox"
 # How far pages go: what comes before a page is looked at again for it.
 MOST_LISTED, MOST_FOUND = 50_000, 10_000
 # By then an answer is with its client, or another process of ours has asked for it.
@@ -161,6 +163,27 @@ class App:
             if member.name == name and member.sandbox:
                 told += await _jobs_that_end_with(name, member.sandbox)
         return told
+
+    async def reconfigure(self, configuration: Configuration, members: Sequence[Member]) -> Sequence[Member]:
+        """Go on under another configuration, whose sandboxes are `members`. Returns those that are not in use any more.
+
+        Calls in progress, disposable sandboxes and forwards into sandboxes that stay are not touched. What tells this
+        configuration from others (`identity`) stays as it was at the start.
+        """
+        settings, before = configuration.settings, self.settings
+        dropped = self.fleet.configure(members, configuration.default, configuration.refusal)
+        gone = [member.name for member in dropped]
+        self.problems, self.settings, self.patience_s = configuration.problems, settings, settings.patience_s
+        await self.copies.reconfigure(
+            settings, routes_between(configuration.machines), private_files(configuration), gone
+        )
+        self.background.reconfigure(settings)
+        if self.has_disposables:
+            stale = () if settings.platform == before.platform else (PLATFORM,)
+            self.disposables.reconfigure(settings.rules, providers_of(settings), stale)
+        if "workshop" in self.__dict__:
+            await self.workshop.reconfigure(settings.forward_ports, gone)
+        return dropped
 
     async def restart(self, name: str) -> bool:
         """End all that runs in a configured sandbox whose processes end with its line; False for any other one."""
@@ -439,17 +462,25 @@ def _mismatch(path: str, count: int) -> str:
     return f"old_text occurs {count} times in {path}; add surrounding lines until it is unique, or set replace_all"
 
 
-def compose(configuration: Configuration, *, for_all: bool = False, members: Sequence[Member] = ()) -> App:
+def compose(
+    configuration: Configuration,
+    *,
+    for_all: bool = False,
+    members: Sequence[Member] | None = None,
+    are_lent: bool = False,
+) -> App:
     """Put the parts together: nothing is opened, and no library is loaded that the first call does not need.
 
     `for_all`: for work that was begun under any configuration of the user, as that of the watchdog. `members`: the
-    configured sandboxes, where others use them, too.
+    configured sandboxes; where they are lent, others use them, too, and they are not closed with the app.
     """
-    if not members:
-        machines = map(machine_member, configuration.machines)
-        members = (*machines, *map(local_member, filter(None, [configuration.local])))
     return App(
-        Fleet(members, configuration.default, configuration.refusal),
+        Fleet(
+            Stock().take(configuration) if members is None else members,
+            configuration.default,
+            configuration.refusal,
+            are_lent=are_lent,
+        ),
         problems=configuration.problems,
         patience_s=configuration.settings.patience_s,
         settings=configuration.settings,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from .session import absolute, told_of_client
 
 if TYPE_CHECKING:
     from .core.lane import Lane
+    from .core.sandbox import Sandbox
     from .store.transfers import Transfer
     from .sync.archive import Archives
     from .sync.engine import Synchronization
@@ -58,6 +59,20 @@ class Copies:
         running = self.transfers.running if "transfers" in self.__dict__ else ()
         return [f"the transfer {task_id} runs" for task_id in running]
 
+    async def reconfigure(
+        self, settings: Settings, routes: Routes, private: Sequence[str], gone: Collection[str]
+    ) -> None:
+        """From now on these hold; sandboxes that are `gone` are not what they were."""
+        self._settings, self._routes = settings, routes
+        self._gate.reconfigure(settings, private)
+        if "syncs" in self.__dict__:
+            await self.syncs.forget(gone)
+
+    async def settled(self) -> None:
+        """Wait until the transfers have ended, or were passed on, that run in this process now."""
+        if "transfers" in self.__dict__:
+            await self.transfers.settled()
+
     async def close(self) -> None:
         if "transfers" in self.__dict__:
             await self.transfers.close()
@@ -70,7 +85,14 @@ class Copies:
         from .store.chunks import Chunks
         from .sync.service import Syncs
 
-        return Syncs(self._fleet.get, here.open_lane, Chunks(paths.state_folder()), self._routes, self._gate.admit)
+        def route(source: str, target: str) -> Bridging | None:
+            return self._routes(source, target)
+
+        def opener(name: str) -> Callable[[], Awaitable[Sandbox]]:
+            return self._fleet.member(name).open
+
+        chunks = Chunks(paths.state_folder())
+        return Syncs(self._fleet.get, here.open_lane, chunks, route, self._gate.admit, opener)
 
     @functools.cached_property
     def archives(self) -> Archives:

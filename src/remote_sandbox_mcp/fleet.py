@@ -79,16 +79,33 @@ class Member:
 class Fleet:
     """All sandboxes of a configuration, and those that come and go."""
 
-    def __init__(self, members: Iterable[Member], default: str = "", refusal: str = "") -> None:
-        self._members = {member.name: member for member in members}
+    def __init__(
+        self, members: Iterable[Member], default: str = "", refusal: str = "", *, are_lent: bool = False
+    ) -> None:
+        """`are_lent`: others use these members, too, so that they are not closed with this fleet."""
+        self._are_lent = are_lent
+        self._members: dict[str, Member] = {}
+        self._configured: dict[str, Member] = {}
         # Further names of members.
         self._aliases: dict[str, str] = {}
         # Why none is meant when none is named, where one was configured that cannot be used.
-        self.refusal = refusal
+        self.refusal = ""
         # Meant where none is named and the client has selected none; empty where nothing is configured.
-        self.default = default if default in self._members or refusal else next(iter(self._members), "")
+        self.default = ""
+        self.configure(members, default, refusal)
         # Asked for a name that nobody has: it may add a member, or say in UnknownSandbox what became of one.
         self.find: Callable[[str], Member | None] = lambda name: None
+
+    def configure(self, members: Iterable[Member], default: str = "", refusal: str = "") -> list[Member]:
+        """These are the configured sandboxes from now on. Returns those that are not any more; none is closed."""
+        fresh = {member.name: member for member in members}
+        dropped = [member for name, member in self._configured.items() if fresh.get(name) is not member]
+        others = {name: member for name, member in self._members.items() if name not in self._configured}
+        self._members, self._configured = {**fresh, **others}, fresh
+        self._aliases = {alias: name for alias, name in self._aliases.items() if alias not in fresh}
+        self.refusal = refusal
+        self.default = default if default in fresh or refusal else next(iter(fresh), "")
+        return dropped
 
     @property
     def names(self) -> Collection[str]:
@@ -144,4 +161,6 @@ class Fleet:
         return [member for member, reason in zip(members, reasons, strict=True) if not reason]
 
     async def close(self) -> None:
-        await asyncio.gather(*(member.close() for member in self._members.values()), return_exceptions=True)
+        lent = set(map(id, self._configured.values())) if self._are_lent else set()
+        own = [member for member in self._members.values() if id(member) not in lent]
+        await asyncio.gather(*(member.close() for member in own), return_exceptions=True)

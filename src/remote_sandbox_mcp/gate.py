@@ -51,6 +51,9 @@ class Gate:
         self._known: Ground | None = None
         self._known_at = 0.0
 
+    def reconfigure(self, settings: Settings, private: Iterable[str]) -> None:
+        self._settings, self._private, self._known = settings, tuple(private), None
+
     def admit(self, place: Place, writing: bool) -> Admitted:
         """Where a place of this machine really is, and what of it may be used. Raises BadArgument."""
         from .backends import here

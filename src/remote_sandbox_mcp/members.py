@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .config import paths
-from .config.schema import Settings
+from .config.schema import Configuration, Settings
 from .core.disposable import Provider
 from .core.machine import LocalPlace, Machine
 from .core.sandbox import Description, Sandbox
@@ -17,6 +19,51 @@ from .fleet import Member
 if TYPE_CHECKING:
     from .backends.ssh.connection import Gate
     from .store.disposables import DisposableRows
+
+
+class Stock:
+    """The configured sandboxes of all who use this process: who has configured the very same one gets the same member.
+
+    Machines are the same if all that they are made of is the same, secrets and what decides about them included.
+    """
+
+    def __init__(self) -> None:
+        self._shelf: list[_Shared] = []
+
+    def take(self, configuration: Configuration) -> tuple[Member, ...]:
+        """Those of a configuration, in its order; to be given back."""
+        return tuple(self._take(what) for what in (*configuration.machines, configuration.local) if what is not None)
+
+    def _take(self, what: Machine | LocalPlace) -> Member:
+        found = next((shared for shared in self._shelf if shared.what == what), None)
+        if found is None:
+            member = machine_member(what) if isinstance(what, Machine) else local_member(what)
+            found = _Shared(what, member)
+            self._shelf.append(found)
+        found.users += 1
+        return found.member
+
+    async def give_back(self, members: Iterable[Member]) -> None:
+        """Those that nobody has any more are closed."""
+        given = set(map(id, members))
+        for shared in self._shelf:
+            shared.users -= id(shared.member) in given
+        unused = [shared for shared in self._shelf if shared.users <= 0]
+        self._shelf = [shared for shared in self._shelf if shared.users > 0]
+        await asyncio.gather(*(shared.member.close() for shared in unused), return_exceptions=True)
+
+    @property
+    def members(self) -> list[Member]:
+        return [shared.member for shared in self._shelf]
+
+
+@dataclass(eq=False)
+class _Shared:
+    """A sandbox that is open, or may be, and how many have it."""
+
+    what: Machine | LocalPlace
+    member: Member
+    users: int = 0
 
 
 def machine_member(machine: Machine) -> Member:

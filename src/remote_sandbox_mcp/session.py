@@ -6,7 +6,8 @@ import asyncio
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 from .selection import Selection
@@ -35,6 +36,29 @@ class Versions:
         self._seen.pop((sandbox, path), None)
 
 
+class Calls:
+    """The calls that are being answered."""
+
+    def __init__(self) -> None:
+        self._ends: set[asyncio.Event] = set()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """For as long as a call is answered."""
+        end = asyncio.Event()
+        self._ends.add(end)
+        try:
+            yield
+        finally:
+            self._ends.discard(end)
+            end.set()
+
+    async def settled(self) -> None:
+        """Wait until those have been answered that are being answered now."""
+        for end in tuple(self._ends):
+            await end.wait()
+
+
 class Session:
     """One conversation. `folder` is the client's current one, `environ` its variables, by default this process's own.
 
@@ -55,6 +79,11 @@ class Session:
         self.environ = environ
         self.versions = Versions()
         self.turns = asyncio.Semaphore(MOST_AT_WORK)
+        self.calls = Calls()
+        # Where what is said in its name is written down; None: where all that is said is.
+        self.log: object | None = None
+        # Set when this conversation has to be opened anew before anything else is done for it.
+        self.moved = asyncio.Event()
 
 
 # The conversation to which the work at hand belongs. Where there is none, as on the command line, all is one.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from .core.disposable import Disposable, SandboxOrder
+from .core.disposable import Disposable, Rules, SandboxOrder
 from .core.errors import ConnectError, SandboxError, Unsupported
 from .testing import Answers, FakeSandbox
 
@@ -24,6 +24,7 @@ class FakeProvider:
         self, kind: str = "embedded", answers: Answers | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
         self.kind = kind
+        self.rules = Rules()
         self.where = "the platform at http://platform.example.org"
         self.answers = answers
         self.made: dict[str, Disposable] = {}

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from .background import Background, Wanted
@@ -66,6 +66,17 @@ class Workshop:
             await self._deployments.close()
         if "_forwards" in self.__dict__:
             await self._forwards.close()
+
+    async def reconfigure(self, local_ports: Sequence[str], gone: Collection[str]) -> None:
+        """From now on these ports may be chosen; forwards into sandboxes that are `gone` end.
+
+        A port that people know must not lead to another machine because that has the same name now.
+        """
+        self._local_ports = local_ports
+        if "_forwards" in self.__dict__:
+            self._forwards.allowed = local_ports
+            for name in gone:
+                await self._forwards.close(name)
 
     @functools.cached_property
     def _forwards(self) -> Forwards:

@@ -12,7 +12,7 @@ from remote_sandbox_mcp.config.aliases import Alias, resolve_alias
 from remote_sandbox_mcp.config.ssh_config import SshConfig, expand, matches, split
 from tests.support.means import require_program
 
-ENVIRON = {"SSH_AUTH_SOCK": "/run/agent", "OTHER": "/run/other", "KEYS": "/keys"}
+ENVIRON = {"LOGNAME": "me", "SSH_AUTH_SOCK": "/run/agent", "OTHER": "/run/other", "KEYS": "/keys"}
 
 
 @pytest.fixture
@@ -99,8 +99,7 @@ def test_an_alias_has_all_that_its_block_says(ssh: Path) -> None:
     assert alias.known
 
 
-def test_a_name_without_a_block_is_taken_as_it_is(ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGNAME", "me")
+def test_a_name_without_a_block_is_taken_as_it_is(ssh: Path) -> None:
     (ssh / "id_ed25519").touch()
     alias = resolve(ssh, "Host *\n  Port 2200\nHost other\n  Port 1\n")
     assert (alias.host, alias.port, alias.login.user, alias.known) == ("gpu", 2200, "me", False)
@@ -202,8 +201,7 @@ def test_a_bad_number_is_told_and_passed_over(ssh: Path, line: str) -> None:
         pytest.param('Host ""', False, id="empty host"),
     ],
 )
-def test_match(ssh: Path, monkeypatch: pytest.MonkeyPatch, line: str, applies: bool) -> None:
-    monkeypatch.setenv("LOGNAME", "me")
+def test_match(ssh: Path, line: str, applies: bool) -> None:
     alias = resolve(ssh, f"Host gpu\n HostName h.example.com\n User ubuntu\n{line}\n Port 99\n")
     assert (alias.port == 99) == applies
 

@@ -57,6 +57,12 @@ class Background:
         self.commands = Commands(self.known)
         self.watching = Watching(fleet, self.known, self._starting, self.find)
 
+    def reconfigure(self, settings: Settings) -> None:
+        """From now on these hold."""
+        self._settings = settings
+        self._starting.notify = settings.notify
+        self.__dict__.pop("_announcer", None)
+
     async def close(self) -> None:
         await self.commands.settled(LEAVE_S)
         await self.known.close()

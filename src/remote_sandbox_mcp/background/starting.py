@@ -28,7 +28,7 @@ class Starting:
 
     def __init__(self, fleet: Fleet, notify: Notify, known: Known) -> None:
         self._fleet = fleet
-        self._notify = notify
+        self.notify = notify
         self._known = known
 
     async def start(self, wanted: Wanted, ensure: Ensure | None) -> Begun:
@@ -77,7 +77,7 @@ class Starting:
         )
 
     def _allowed(self) -> Allowed:
-        notify = self._notify
+        notify = self.notify
         return Allowed(lambda url: allow_webhook(url, notify.webhooks), lambda name: allow_hook(name, notify.hooks))
 
     async def prepare_watchdog(self, sandbox: str, ensure: Ensure | None) -> tuple[str, ...]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-# What only verbs need is imported where they do: a server that is started has none.
+# What only verbs need is imported where they do: a server that is started has none, not even typing.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
 WINDOWS = (
     "remote-sandbox-mcp: it does not run on Windows itself; install it in WSL (wsl --install), "
@@ -38,16 +38,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _serve_http(options)
     if options.host or options.port is not None or options.no_auth:
         understood.error("--host, --port and --no-auth go with --mode http")
-    return _welcome(options.config) if sys.stdin.isatty() else _serve(options.config, hub=not options.no_hub)
+    if sys.stdin.isatty():
+        return _welcome(options.config)
+    return _serve(str(options.config or ""), hub=not options.no_hub)
 
 
-def _plain_server(arguments: Sequence[str]) -> list[Path | None]:
+def _plain_server(arguments: Sequence[str]) -> list[str]:
     """The configuration file that a server is started with, if it is started with nothing else: the usual way, which
     waits for no parser."""
     if not arguments:
-        return [None]
+        return [""]
     if len(arguments) == 2 and arguments[0] == "--config" and not arguments[1].startswith("-"):
-        return [Path(arguments[1])]
+        return [arguments[1]]
     return []
 
 
@@ -100,7 +102,7 @@ def _run_verb(options: argparse.Namespace) -> int:
         return 130
 
 
-def _serve(config: Path | None, *, hub: bool = True) -> int:
+def _serve(config: str, *, hub: bool = True) -> int:
     from . import serve
 
     return serve.run(config, hub=hub)

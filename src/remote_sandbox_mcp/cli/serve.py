@@ -7,13 +7,15 @@ import os
 import signal
 import stat
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..config.paths import NO_HUB
 
+# A front, which passes through here, stays for as long as its client: it must stay small.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..config.schema import Configuration
+    from pathlib import Path
+
+    from ..config.source import Source
     from ..hub.front import Handed
     from ..mcp_server.early import Early
     from ..web.terms import Terms
@@ -22,16 +24,18 @@ if TYPE_CHECKING:
 TURN_S = 0.0005
 
 
-def run(config: Path | None, *, hub: bool = True) -> int:
-    """Serve, through the hub where there is one; does not return."""
+def run(config: str, *, hub: bool = True) -> int:
+    """Serve, through the hub where there is one; does not return. `config` is empty for the usual file."""
     handed: Handed | None = None
     if hub and _is_stream(0) and _is_stream(1) and not os.environ.get(NO_HUB):
         from ..hub import front
 
-        handed = front.run(str(config) if config else "")
+        handed = front.run(config)
         if handed is None:
             return 0
-    return _serve_here(config, handed)
+    from pathlib import Path
+
+    return _serve_here(Path(config) if config else None, handed)
 
 
 def _serve_here(config: Path | None, handed: Handed | None) -> int:
@@ -44,7 +48,6 @@ def _serve_here(config: Path | None, handed: Handed | None) -> int:
     sys.setswitchinterval(TURN_S)
     import asyncio
 
-    from ..app import compose
     from ..mcp_server import ahead
 
     def loaded() -> None:
@@ -52,7 +55,7 @@ def _serve_here(config: Path | None, handed: Handed | None) -> int:
         gc.freeze()
         gc.enable()
 
-    asyncio.run(ahead.serve(compose(_configured(config)), early, loaded))
+    asyncio.run(ahead.serve(_configured(config), early, loaded))
     return 0
 
 
@@ -64,7 +67,7 @@ def run_http(config: Path | None, host: str | None, port: int | None, *, without
     from ..config import paths
     from ..web.terms import agree
 
-    configuration = _configured(config)
+    configuration = _configured(config).current
     http = configuration.settings.http
     http = replace(http, host=host or http.host, port=http.port if port is None else port)
     terms = agree(http, paths.state_folder(), without_key=without_key)
@@ -95,22 +98,25 @@ def _tell(terms: Terms, port: int) -> None:
     print("".join(f"{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
 
 
-def _configured(config: Path | None) -> Configuration:
-    """The configuration, with what is wrong told, and the log begun."""
-    from ..config.load import load
+def _configured(config: Path | None) -> Source:
+    """The configuration, read, with what is wrong told, and the log begun."""
+    from ..config.source import Source
     from ..mcp_server import logs
 
-    configuration = load(config)
+    source = Source(config)
+    configuration = source.read()
     unlogged = logs.begin(configuration.settings.logging)
     for problem in (*configuration.problems, *([unlogged] if unlogged else [])):
         print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
-    return configuration
+    return source
 
 
 def _listen_early(config: Path | None, handed: Handed | None) -> Early | None:
     """Begin to answer from memory, where input and output are pipes that can be waited for."""
     if not (_is_stream(0) and _is_stream(1)):
         return None
+    from pathlib import Path
+
     from ..config import paths
     from ..core.errors import ConfigError
     from ..mcp_server import early

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+# As OpenSSH's users know it from their shells; the first that is set counts.
+USER_VARIABLES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 _YES = {"yes", "true"}
 
 
@@ -40,7 +42,7 @@ def resolve_alias(
     alias: str, config: SshConfig, environ: Mapping[str, str], tell: Tell, *, user: str = "", port: int | None = None
 ) -> Alias:
     """Look an alias up; `user` and `port` are what the caller has decided already."""
-    found = config.look_up(alias, current_user(), user)
+    found = config.look_up(alias, current_user(environ), user)
     meaning = _Meaning(found, environ, tell, port)
     return Alias(
         host=found.host,
@@ -142,11 +144,13 @@ def agent_socket(text: str, environ: Mapping[str, str]) -> str:
     return environ.get(text[1:], "") if text.startswith("$") else os.path.expanduser(text)
 
 
-def current_user() -> str:
-    """Who runs this, or nothing where nobody can say."""
-    import getpass
+def current_user(environ: Mapping[str, str]) -> str:
+    """Who runs this, as its variables or else the system says; nothing where nobody can say."""
+    import pwd
 
+    if told := next(filter(None, map(environ.get, USER_VARIABLES)), ""):
+        return told
     try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
         return ""

@@ -15,6 +15,7 @@ from ..core.errors import ConfigError
 from . import ring
 from .aliases import agent_socket
 from .load import LIST, listed, single
+from .paths import from_folder
 from .schema import SECRET_KEYS, SERVICE_VARIABLES, Entry, read_entry
 from .secrets import LITERAL, resolve_secret
 
@@ -150,7 +151,7 @@ def _portable(raw: Mapping[str, Any], entry: Entry, environ: Mapping[str, str]) 
     moved = {key: value for key, value in raw.items() if value not in (None, "")} | {"name": entry.name}
     for key in _PATHS:
         if paths := getattr(entry, key):
-            moved[key] = [_absolute(path) for path in paths]
+            moved[key] = [_absolute(path, environ) for path in paths]
     for key in SECRET_KEYS:
         if moved.get(key):
             moved[key] = _portable_secret(moved[key], environ)
@@ -161,7 +162,7 @@ def _portable(raw: Mapping[str, Any], entry: Entry, environ: Mapping[str, str]) 
 
 def _portable_secret(text: str, environ: Mapping[str, str]) -> str:
     if text.startswith("file:"):
-        return f"file:{_absolute(text.removeprefix('file:'))}"
+        return f"file:{_absolute(text.removeprefix('file:'), environ)}"
     if not text.startswith("env:"):
         return text
     try:
@@ -176,8 +177,8 @@ def _platform(environ: Mapping[str, str]) -> dict[str, str]:
     return found | {name: _portable_secret(found[name], environ) for name in _PLATFORM_KEYS if name in found}
 
 
-def _absolute(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))
+def _absolute(path: str, environ: Mapping[str, str]) -> str:
+    return os.path.abspath(from_folder(path, environ))
 
 
 def _is_secret(entry: Mapping[str, Any]) -> bool:

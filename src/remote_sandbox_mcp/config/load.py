@@ -64,8 +64,8 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     document = found or {}
     for key in (key for key in document if key not in TOP_KEYS):
         tell_unknown(key, TOP_KEYS, file, tell)
-    own = own_json(given_json, path)
-    in_json = read_json(own, tell, blame) if own else _of_project(os.path.join(folder, NAME), environ, tell)
+    own, project = own_json(given_json, path), os.path.join(folder, NAME)
+    in_json = read_json(own, tell, blame) if own else _of_project(project, environ, tell)
     unread = tuple(faults)
     settings, sources = _settings(document, file, in_json, environ, tell)
     if unread and not settings.platform.server_url:
@@ -74,7 +74,8 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     in_file = _unique(_file_entries(document, file, environ, blame), tell)
     _tell_exposed(path, in_file.values(), settings, tell)
     entries = {**in_environ, **{name: entry for name, entry in in_file.items() if name not in in_environ}}
-    machines = Builder(entries.values(), settings, environ, blame).machines()
+    builder = Builder(entries.values(), settings, environ, blame)
+    machines = builder.machines()
     local = _local(document, file, machines, tell)
     names = [machine.name for machine in machines] + ([local.name] if local else [])
     default = _default(document, file, names, tell if machines else blame)
@@ -90,7 +91,22 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
         sources=sources | {f"machines.{machine.name}": entries[machine.name].where for machine in machines},
         # What another process has to be told in order to read the same.
         file=str(given_json) if given_json and in_json else "" if found is None else file,
+        unread=unread,
+        read_from=(*_files(path, given_json, project, environ), *builder.read_from),
     )
+
+
+def _files(path: Path, given_json: Path | None, project: str, environ: Mapping[str, str]) -> Iterator[str]:
+    from .own_platform import FOLDER, URL_FILE
+
+    yield from (os.path.expanduser(file) for file in (path, given_json or path.with_name(NAME)))
+    state = paths.state_path(environ)
+    yield str(state / FOLDER / URL_FILE)
+    if os.path.lexists(project):
+        from .project_file import ACCEPTED
+
+        # One that comes later counts from the next start on: others who work elsewhere have this configuration, too.
+        yield from (os.path.abspath(project), str(state / ACCEPTED))
 
 
 def _refusal(faults: Sequence[str], local: LocalPlace | None) -> str:

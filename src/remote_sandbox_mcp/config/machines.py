@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from ..core.command import Environment
 from ..core.machine import Hop, Login, Machine
+from ..core.variables import Variables
 from . import readers
 from .aliases import Alias, agent_socket, certificates_beside, current_user, default_keys, resolve_alias
+from .paths import from_folder
 from .problems import Fault, Tell, quoted
 from .schema import Entry, Settings
 
@@ -44,6 +46,12 @@ class Builder:
         """All machines that can be made; why the others cannot is told."""
         return tuple(machine for entry in self._entries.values() if (machine := self._attempt(entry)))
 
+    @property
+    def read_from(self) -> tuple[str, ...]:
+        """The files that had a say, once the machines are made."""
+        # Keys that OpenSSH tries by itself may come and go.
+        return (os.path.expanduser("~/.ssh"), *(self._ssh.files if "_ssh" in self.__dict__ else ()))
+
     def _attempt(self, entry: Entry) -> Machine | None:
         try:
             machine = self._machine(entry)
@@ -66,6 +74,7 @@ class Builder:
             login=target.login,
             hops=route.hops,
             proxy_command=route.proxy_command,
+            proxy_environ=Variables(self._environ) if route.proxy_command else None,
             host_key_name=target.host_key_name,
             known_hosts_files=alias.known_hosts_files,
             strict_host_keys=strict if entry.strict_host_keys is None else entry.strict_host_keys,
@@ -88,15 +97,18 @@ class Builder:
             key_passphrase=entry.key_passphrase,
         )
         if entry.key_file:
-            keys = tuple(map(os.path.expanduser, entry.key_file))
+            keys = tuple(map(self._whole, entry.key_file))
             certificates = tuple(certificates_beside(keys))
             login = replace(login, key_files=keys, certificate_files=certificates, agent="", agent_identities=())
         if entry.certificate_file:
-            login = replace(login, certificate_files=tuple(map(os.path.expanduser, entry.certificate_file)))
+            login = replace(login, certificate_files=tuple(map(self._whole, entry.certificate_file)))
         return replace(login, agent=agent_socket(entry.agent, self._environ)) if entry.agent else login
 
+    def _whole(self, path: str) -> str:
+        return from_folder(path, self._environ)
+
     def _plain_login(self, entry: Entry) -> Login:
-        user = entry.user or self._ssh.look_up(entry.host, current_user()).user
+        user = entry.user or self._ssh.look_up(entry.host, current_user(self._environ)).user
         # Who names a key or a password wants that one: each other key would cost one of the server's few tries.
         if entry.key_file or entry.password:
             return Login(user)
@@ -167,7 +179,7 @@ class Builder:
     def _doubts(self, entry: Entry, machine: Machine) -> Iterable[str]:
         """What looks wrong but may be right by the time someone logs in."""
         for path in (*entry.key_file, *entry.certificate_file):
-            if not os.path.isfile(os.path.expanduser(path)):
+            if not os.path.isfile(self._whole(path)):
                 yield f"the file {quoted(path)} is not there, so logging in with it will fail; correct its path"
             elif path in entry.key_file and path.endswith(".pub"):
                 yield f"the file {quoted(path)} holds a public key; name the private key beside it"

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
-from pathlib import Path
+
+# Every front passes through here, and stays for as long as its client: it must stay small.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
 
 APP = "remote-sandbox-mcp"
 HOME = "REMOTE_SANDBOX_MCP_HOME"
@@ -14,9 +19,11 @@ NO_HUB = "REMOTE_SANDBOX_NO_HUB"
 
 def config_file() -> Path:
     """The user's configuration file, whether or not it exists."""
+    from pathlib import Path
+
     import platformdirs
 
-    return _from_home(platformdirs.user_config_dir(APP, appauthor=False)) / "config.toml"
+    return Path(_from_home(platformdirs.user_config_dir(APP, appauthor=False))) / "config.toml"
 
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -58,13 +65,30 @@ def known_hosts_file(environ: Mapping[str, str] = os.environ) -> Path:
 
 def state_path(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the state folder is, whether or not it exists."""
+    from pathlib import Path
+
+    return Path(state_text(environ))
+
+
+def state_text(environ: Mapping[str, str] = os.environ) -> str:
+    """The same as a text."""
     if given := environ.get(HOME):
         return _from_home(given)
+    if sys.platform == "linux":
+        # As platformdirs has it, which is not loaded for this alone.
+        usual = os.environ.get("XDG_STATE_HOME", "").strip() or "~/.local/state"
+        return _from_home(os.path.join(usual, APP))
     import platformdirs
 
     return _from_home(platformdirs.user_state_dir(APP, appauthor=False))
 
 
-def _from_home(path: str) -> Path:
+def from_folder(path: str, environ: Mapping[str, str]) -> str:
+    """A path that the operator wrote for these variables: a relative one starts in the folder of their process."""
+    path = os.path.expanduser(path)
+    return path if os.path.isabs(path) else os.path.join(getattr(environ, "folder", ""), path)
+
+
+def _from_home(path: str) -> str:
     """A folder that a variable names. A relative one is not in the current folder: a project could bring it along."""
-    return Path(os.path.abspath(os.path.join(os.path.expanduser("~"), os.path.expanduser(path))))
+    return os.path.abspath(os.path.join(os.path.expanduser("~"), os.path.expanduser(path)))

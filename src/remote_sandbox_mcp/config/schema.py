@@ -159,7 +159,8 @@ class Configuration:
     `default` is the sandbox meant when none is named. `refusal` says why there is none, where one was configured that
     cannot be used: what was to run on a machine must not run in another place instead. `sources` tells where a thing
     came from, under its path in config.toml ("machines.gpu1", "server.patience_s"). `file` is the configuration file
-    that was read.
+    that was read. `read_from` are all files and folders that had a say, or would have if they were there; `unread` are
+    those of the `faults` for which a whole file counts for nothing.
     """
 
     machines: tuple[Machine, ...] = ()
@@ -171,6 +172,8 @@ class Configuration:
     faults: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     file: str = ""
+    unread: tuple[str, ...] = ()
+    read_from: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..core.errors import ConfigError
 from ..core.secret import Secret
+from ..core.variables import Variables
+from .paths import from_folder
 from .problems import plain
 
 LITERAL = "literal:"
 COMMAND_LIMIT_S = 20.0
+# How a keyring is found; where a client has others than this process, it is asked from a process of its own.
+KEYRING_VARIABLES = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "DISPLAY", "PYTHON_KEYRING_BACKEND")
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Where a secret is kept. Calling it fetches the secret; it fails with ConfigError, which names the place alone."""
+    """Where a secret is kept. Calling it fetches the secret; it fails with ConfigError, which names the place alone.
+
+    `decisive` is what of the variables decides which secret is found there: two clients whose variables differ in it
+    do not have the same secret, although its place has the same name.
+    """
 
     kind: str
     rest: str = field(repr=False)
     environ: Mapping[str, str] = field(repr=False, compare=False)
+    decisive: object = field(default=None, repr=False)
 
     def __call__(self) -> str:
         return _FETCHERS[self.kind](self)
@@ -47,7 +57,14 @@ def doubt(text: str, environ: Mapping[str, str] = os.environ) -> str:
 
 def _reference(text: str, environ: Mapping[str, str]) -> Reference | None:
     kind, colon, rest = text.partition(":")
-    return Reference(kind, rest, environ) if colon and kind in _FETCHERS else None
+    if not colon or kind not in _FETCHERS:
+        return None
+    decisive = _DECISIVE[kind](rest, environ) if kind in _DECISIVE else None
+    return Reference(kind, rest, environ, decisive)
+
+
+def _keyring_variables(environ: Mapping[str, str]) -> tuple[tuple[str, str | None], ...]:
+    return tuple((name, environ.get(name)) for name in KEYRING_VARIABLES)
 
 
 def _from_env(reference: Reference) -> str:
@@ -63,7 +80,7 @@ def _doubt_env(reference: Reference) -> str:
 
 def _from_file(reference: Reference) -> str:
     try:
-        with open(os.path.expanduser(reference.rest), encoding="utf-8") as file:
+        with open(from_folder(reference.rest, reference.environ), encoding="utf-8") as file:
             if text := file.read().rstrip("\r\n"):
                 return text
         reason = "it is empty"
@@ -73,9 +90,10 @@ def _from_file(reference: Reference) -> str:
 
 
 def _doubt_file(reference: Reference) -> str:
-    if not os.path.exists(os.path.expanduser(reference.rest)):
+    path = from_folder(reference.rest, reference.environ)
+    if not os.path.exists(path):
         return "that file cannot be found: correct the path"
-    if readable_by_others(reference.rest):
+    if readable_by_others(path):
         return f"other users may read that file: run chmod 600 {plain(reference.rest, 200)}"
     return ""
 
@@ -91,7 +109,8 @@ def readable_by_others(path: str) -> bool:
 def _from_command(reference: Reference) -> str:
     if why := _doubt_command(reference):
         raise ConfigError(f"unable to get a secret from {reference.place}: {why}.")
-    line = _output(_words(reference.rest), reference.place).partition("\n")[0].rstrip("\r")
+    words = _words(reference.rest)
+    line = _output(words, reference.place, reference.environ).partition("\n")[0].rstrip("\r")
     if not line:
         raise ConfigError(
             f"unable to get a secret from {reference.place}: it printed nothing; run it by hand to see why."
@@ -118,7 +137,7 @@ def _words(line: str) -> list[str]:
     return [os.path.expanduser(words[0]), *words[1:]] if words else []
 
 
-def _output(words: list[str], place: str) -> str:
+def _output(words: list[str], place: str, environ: Mapping[str, str]) -> str:
     import subprocess
 
     failed = f"unable to get a secret from {place}:"
@@ -129,7 +148,7 @@ def _output(words: list[str], place: str) -> str:
         home = os.path.expanduser("~")
         process = subprocess.Popen(
             words, stdin=nothing, stdout=pipe, stderr=nothing, start_new_session=True,
-            cwd=home if os.path.isdir(home) else "/",
+            env=dict(environ), cwd=home if os.path.isdir(home) else "/",
         )  # fmt: skip
     except (OSError, ValueError):
         raise ConfigError(f"{failed} the program cannot be started; check that it is installed.") from None
@@ -147,10 +166,14 @@ def _output(words: list[str], place: str) -> str:
 
 
 def _from_keyring(reference: Reference) -> str:
+    service, _, user = reference.rest.rpartition("/")
+    if any(found not in (None, os.environ.get(name)) for name, found in _keyring_variables(reference.environ)):
+        # The library looks for its keyring once in a process, where that process's own variables say.
+        words = [sys.executable, "-m", "keyring", "get", service, user]
+        return _output(words, reference.place, reference.environ).partition("\n")[0]
     import keyring
     import keyring.errors
 
-    service, _, user = reference.rest.rpartition("/")
     failed = f"unable to get a secret from {reference.place}:"
     try:
         found = keyring.get_password(service, user)
@@ -166,6 +189,12 @@ def _doubt_keyring(reference: Reference) -> str:
     return "" if service and user else "it must read keyring:SERVICE/USER"
 
 
+_DECISIVE: dict[str, Callable[[str, Mapping[str, str]], object]] = {
+    "env": lambda name, environ: environ.get(name),
+    "file": from_folder,
+    "command": lambda _, environ: Variables(environ),
+    "keyring": lambda _, environ: _keyring_variables(environ),
+}
 _FETCHERS: dict[str, Callable[[Reference], str]] = {
     "env": _from_env,
     "file": _from_file,

@@ -76,7 +76,9 @@ class Lookup:
 class SshConfig:
     """The blocks of one or more files, in the order in which OpenSSH would read them."""
 
-    def __init__(self, blocks: Iterable[Block], tell: Tell) -> None:
+    def __init__(self, blocks: Iterable[Block], tell: Tell, files: Iterable[str] = ()) -> None:
+        """`files` are those that were read, and folders in which more of them may appear."""
+        self.files = tuple(dict.fromkeys(files))
         self._blocks = tuple(blocks)
         self._tell = tell
         self._told: set[str] = set()
@@ -88,7 +90,7 @@ class SshConfig:
         for file in files:
             path = os.path.expanduser(file)
             parser.file(path, (), os.path.dirname(path))
-        return cls(parser.blocks, tell)
+        return cls(parser.blocks, tell, parser.files)
 
     def look_up(self, alias: str, local_user: str, user: str = "") -> Lookup:
         """What the files say of a host; `user` is what the caller has decided already."""
@@ -132,6 +134,7 @@ class SshConfig:
 class _Parser:
     def __init__(self, tell: Tell) -> None:
         self.blocks: list[Block] = []
+        self.files: list[str] = []
         self._tell = tell
 
     def file(self, path: str, conditions: tuple[Line, ...], folder: str, chain: tuple[str, ...] = ()) -> None:
@@ -156,13 +159,16 @@ class _Parser:
         import glob
 
         for pattern in setting.words:
-            for path in sorted(glob.glob(os.path.join(folder, os.path.expanduser(pattern)))):
+            whole = os.path.join(folder, os.path.expanduser(pattern))
+            self.files.append(os.path.dirname(whole))
+            for path in sorted(glob.glob(whole)):
                 if path in chain:
                     self._tell(f"{setting.where}: Include is passed over: the file would include itself.")
                 else:
                     self.file(path, conditions, folder, chain)
 
     def _lines(self, path: str) -> list[str]:
+        self.files.append(path)
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
                 return file.read().split("\n")

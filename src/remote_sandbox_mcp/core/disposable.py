@@ -141,8 +141,11 @@ class Provider(Protocol):
     """Makes disposable sandboxes. Knows only those that carry its own mark, and never touches others.
 
     Methods raise SandboxError with one sentence for whoever asked: no such image, no room, quota, not ready, paused,
-    Unsupported for what it cannot do, Unreachable where the platform does not answer.
+    Unsupported for what it cannot do, Unreachable where the platform does not answer. `rules` are the operator's, and
+    are set anew when these change.
     """
+
+    rules: Rules
 
     @property
     def kind(self) -> str:

@@ -9,6 +9,7 @@ from .command import Environment
 from .disposable import Limits
 from .network import NO_NETWORK, Network
 from .secret import Secret
+from .variables import Variables
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Machine:
     """An SSH machine. `hops` are passed in order; `host_key_name` is the name to look up in known_hosts.
 
     `proxy_command` is an argument vector that takes the place of the first TCP connection: to the first hop, else here.
+    It runs with `proxy_environ`, by default with the variables of this process.
     `direct` maps names of machines to what `ssh` on this one calls them: files may go there without passing through us.
     """
 
@@ -51,6 +53,7 @@ class Machine:
     login: Login = field(default_factory=Login)
     hops: tuple[Hop, ...] = ()
     proxy_command: tuple[str, ...] = ()
+    proxy_environ: Variables | None = None
     host_key_name: str = ""
     known_hosts_files: tuple[str, ...] = ()
     strict_host_keys: bool = False

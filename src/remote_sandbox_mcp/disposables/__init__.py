@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -67,6 +67,14 @@ class Disposables:
         known.listeners = self._listeners
         return Service(known, self._rules)
 
+    def reconfigure(
+        self, rules: Rules, providers: Mapping[str, Callable[[], Provider]], stale: Collection[str] = ()
+    ) -> None:
+        """From now on these hold, also for those that there are; providers of the kinds in `stale` are made anew."""
+        self._rules, self._providers = rules, providers
+        if "_service" in self.__dict__:
+            self._service.reconfigure(rules, providers, stale)
+
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call it when the list is another, whoever has changed it; what is returned ends that."""
         self._listeners.append(callback)
@@ -75,6 +83,11 @@ class Disposables:
     def needs(self) -> Sequence[str]:
         """The sandboxes whose processes end with this one."""
         return self._service.needs() if "_service" in self.__dict__ else ()
+
+    @property
+    def has_any(self) -> bool:
+        """Whether one that lives is looked after here."""
+        return "_service" in self.__dict__ and bool(self._service.known.lives)
 
     # From the server's start to its end
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from ..core.disposable import Provider
+from ..core.disposable import Provider, Rules
 from ..core.errors import ConfigError, SandboxError, UnknownSandbox
 from ..fleet import Fleet, Member
 from ..store.disposables import CREATING, Owner
@@ -49,6 +49,7 @@ class Known:
         self._over: set[str] = set()
         self._makers = providers
         self._providers: dict[str, Provider] = {}
+        self._replaced: list[Provider] = []
         self._tasks: set[asyncio.Future[object]] = set()
 
     # What it stands on
@@ -70,6 +71,13 @@ class Known:
         if kind not in self._providers:
             self._providers[kind] = self._makers[kind]()
         return self._providers[kind]
+
+    def reconfigure(self, rules: Rules, makers: Mapping[str, Callable[[], Provider]], stale: Collection[str]) -> None:
+        """A provider that is replaced is closed at the end: sandboxes that it has opened may be in use."""
+        self._makers = makers
+        self._replaced += [self._providers.pop(kind) for kind in stale if kind in self._providers]
+        for provider in self._providers.values():
+            provider.rules = rules
 
     def provider_of(self, kept: Kept) -> Provider:
         return self.provider(kept.disposable.provider)
@@ -103,7 +111,7 @@ class Known:
 
     async def close(self) -> None:
         """Let go of the providers and of the file."""
-        made, self._providers = tuple(self._providers.values()), {}
+        made, self._providers = (*self._providers.values(), *self._replaced), {}
         await asyncio.gather(*(provider.close() for provider in made), return_exceptions=True)
         await asyncio.to_thread(self.rows.database.close)
 

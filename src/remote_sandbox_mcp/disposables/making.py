@@ -22,13 +22,13 @@ class Making:
 
     def __init__(self, known: Known, rules: Rules, sweep: Callable[[], Awaitable[object]]) -> None:
         self._known = known
-        self._rules = rules
+        self.rules = rules
         self._sweep = sweep
         self._under_way: set[asyncio.Future[Kept]] = set()
         self.pool = Pool(known, rules, self.make)
 
     async def create(self, order: SandboxOrder) -> Disposable:
-        order = checked(order, self._rules, self._known.kinds, self._taken_names())
+        order = checked(order, self.rules, self._known.kinds, self._taken_names())
         task = asyncio.ensure_future(self._obtain(order, self._plan(order)))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
@@ -94,7 +94,7 @@ class Making:
 
     async def _reserve(self, plan: Kept) -> None:
         """Raises BadArgument where the name is taken, SandboxError where there is no room even after sweeping."""
-        rows, most = self._known.rows, self._rules.max_concurrent
+        rows, most = self._known.rows, self.rules.max_concurrent
         refusal = await asyncio.to_thread(rows.reserve, plan, most)
         if refusal:
             # One that has expired may have the name, or the place.

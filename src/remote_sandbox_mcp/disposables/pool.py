@@ -28,7 +28,7 @@ class Pool:
 
     def __init__(self, known: Known, rules: Rules, make: Make) -> None:
         self._known = known
-        self._rules = rules
+        self.rules = rules
         self._make = make
         # Who only looks at sandboxes, or ends some, needs none that are ready.
         self.is_wanted = False
@@ -37,10 +37,10 @@ class Pool:
 
     async def take(self, order: SandboxOrder, wanted: Kept) -> Kept | None:
         """A ready one as `wanted`, or none."""
-        if not is_plain(order) or order.image not in self._rules.pool:
+        if not is_plain(order) or order.image not in self.rules.pool:
             return None
         rows, as_wanted = self._known.rows, replace(wanted, pool=label(order.image))
-        while taken := await asyncio.to_thread(rows.take, as_wanted, self._rules.max_concurrent):
+        while taken := await asyncio.to_thread(rows.take, as_wanted, self.rules.max_concurrent):
             try:
                 return await self._given_its_time(taken)
             except SandboxError as problem:
@@ -68,19 +68,19 @@ class Pool:
 
     def _due(self) -> list[str]:
         try:
-            kind = provider_for("", self._rules, self._known.kinds)
+            kind = provider_for("", self.rules, self._known.kinds)
         except ConfigError:
             # Whoever orders one without naming a provider is told.
             return []
         now = self._known.now()
-        images = [image for image in self._rules.pool if suits(image, kind) and image not in self._filling]
+        images = [image for image in self.rules.pool if suits(image, kind) and image not in self._filling]
         return [image for image in images if self._not_before.get(image, 0.0) <= now]
 
     async def _fill(self, image: str) -> None:
         try:
             living = await asyncio.to_thread(self._known.rows.living)
             ready = [kept for kept in living if kept.pool == label(image) and kept.owner == self._known.me]
-            lacking = self._rules.pool[image] - len(ready)
+            lacking = self.rules.pool[image] - len(ready)
             made = await asyncio.gather(*(self._add(image) for _ in range(lacking)), return_exceptions=True)
             problems = [problem for problem in made if isinstance(problem, BaseException)]
             if problems:
@@ -90,7 +90,7 @@ class Pool:
             self._filling.discard(image)
 
     async def _add(self, image: str) -> None:
-        kind = provider_for("", self._rules, self._known.kinds)
+        kind = provider_for("", self.rules, self._known.kinds)
         order = SandboxOrder(image=image, timeout_s=READY_S, provider=kind)
         now = self._known.now()
         plan = Disposable(id=new_disposable_id(), provider=kind, image=image, status=CREATING, created=now)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ..backends.deadline import within
 from ..core import check
-from ..core.disposable import Disposable, Rules, SandboxOrder
+from ..core.disposable import Disposable, Provider, Rules, SandboxOrder
 from ..core.errors import UnknownSandbox, Unreachable
 from ..store.disposables import CREATING, ENDING, GONE
 from . import viewing
@@ -44,6 +44,14 @@ class Service:
         known = self.known
         own = [it for it in known.lives.values() if it.kept.owner == known.me and it.disposable.provider == EMBEDDED]
         return [f"the sandbox {life.disposable.title} lives, and what runs in it would end" for life in own]
+
+    def reconfigure(
+        self, rules: Rules, providers: Mapping[str, Callable[[], Provider]], stale: Collection[str]
+    ) -> None:
+        """From now on these hold; providers of the kinds in `stale` are made anew with the next question to them."""
+        self.tending.rules = self.making.rules = self.making.pool.rules = rules
+        self.known.reconfigure(rules, providers, stale)
+        self.tending.wake()
 
     # From the server's start to its end
 

@@ -42,7 +42,7 @@ class Tending:
 
     def __init__(self, known: Known, rules: Rules) -> None:
         self._known = known
-        self._rules = rules
+        self.rules = rules
         self._round = asyncio.Lock()
         self._news = asyncio.Event()
         self._task: asyncio.Future[None] | None = None
@@ -67,7 +67,7 @@ class Tending:
             except Exception:
                 log.exception("a round over the disposable sandboxes failed")
             with suppress(asyncio.TimeoutError):
-                await within(self._news.wait(), pause_for(self._rules, living))
+                await within(self._news.wait(), pause_for(self.rules, living))
 
     async def tick(self) -> Sequence[Kept]:
         """Look after each of them once; those that may exist."""
@@ -147,11 +147,11 @@ class Tending:
     async def _tend_one(self, life: Life, kept: Kept) -> None:
         """Nothing is done in it from here; but a job may run in it."""
         now = self._known.now()
-        if not is_unused(kept, self._rules, now) and not is_nearly_over(kept, now):
+        if not is_unused(kept, self.rules, now) and not is_nearly_over(kept, now):
             return
         if kept.disposable.status != PAUSED and await self._has_jobs(life):
             await self._keep_busy(life)
-        elif is_unused(kept, self._rules, now) and not life.is_busy:
+        elif is_unused(kept, self.rules, now) and not life.is_busy:
             await self.sweep(kept, GONE, CLEANED_UP)
 
     async def _has_jobs(self, life: Life) -> bool:

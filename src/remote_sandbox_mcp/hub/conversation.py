@@ -12,6 +12,7 @@ from typing import Any
 from mcp.server.stdio import stdio_server
 
 from .. import __version__
+from ..core.variables import ClientVariables
 from ..mcp_server.stdio import Lines, calls_of
 from ..selection import KeptSelection
 from ..session import Session, begin
@@ -21,6 +22,8 @@ from .houses import House, Houses
 FIRST_PREFIX = "1."
 # After the client's end: for calls to give up their commands.
 WIND_DOWN_S = 0.15
+# For calls in progress, where the conversation has to be opened anew.
+MOVE_S = 10.0
 
 
 async def converse(
@@ -33,17 +36,18 @@ async def converse(
 ) -> None:
     """Until the front goes. Once `leaving` is set, nothing is answered any more."""
     config = Path(str(said["config"])) if said.get("config") else None
-    environ = {str(name): str(value) for name, value in dict(said.get("environ") or {}).items()}
     folder = str(said.get("folder") or "/")
-    house = await houses.enter(config, environ, folder)
-    selection = KeptSelection(house.app.identity, front)
-    session = Session(selection, name=str(said.get("session") or ""), folder=folder, environ=environ)
+    given = {str(name): str(value) for name, value in dict(said.get("environ") or {}).items()}
+    environ = ClientVariables(given, folder)
+    session = Session(name=str(said.get("session") or ""), folder=folder, environ=environ)
+    house = await houses.enter(config, session)
+    session.selection = selection = KeptSelection(house.app.identity, front)
     conversation = Conversation(house, session, said, Answers(writer, leaving))
     try:
-        await _say(writer, {"pid": os.getpid(), "version": __version__, "notes": house.configuration.problems})
+        await _say(writer, {"pid": os.getpid(), "version": __version__, "notes": house.app.problems})
         await conversation.hold(reader)
     finally:
-        houses.leave_house(house)
+        houses.leave_house(house, session)
         await asyncio.to_thread(selection.release)
 
 
@@ -65,12 +69,17 @@ class Conversation:
     async def hold(self, reader: asyncio.StreamReader) -> None:
         begin(self._session)
         serving = asyncio.ensure_future(self._speak(reader))
-        over = asyncio.ensure_future(self._ended.wait())
+        over = [asyncio.ensure_future(event.wait()) for event in (self._ended, self._session.moved)]
         chores = [asyncio.ensure_future(self._house.app.give_up(str(name))) for name in self._left_running()]
         if self._said.get("prefix") != FIRST_PREFIX:
             chores.append(asyncio.ensure_future(self._house.app.workshop.reopen()))
-        await asyncio.wait((serving, over), return_when=asyncio.FIRST_COMPLETED)
-        over.cancel()
+        await asyncio.wait((serving, *over), return_when=asyncio.FIRST_COMPLETED)
+        for waiting in over:
+            waiting.cancel()
+        if self._session.moved.is_set():
+            # The front opens the conversation anew, with all that is not answered, and is given its new place.
+            await asyncio.wait((asyncio.ensure_future(self._session.calls.settled()),), timeout=MOVE_S)
+            self._answers.is_muted = True
         # Every call in progress is given up, and its command with it: nobody is left to hear of it.
         await asyncio.wait((serving, *chores), timeout=WIND_DOWN_S)
         serving.cancel()
@@ -86,8 +95,7 @@ class Conversation:
         lines = Lines(reader, self._answers, self._ended, calls_of(self._said))
         streams: Any = (lines, self._answers)
         async with stdio_server(*streams) as (incoming, outgoing):
-            lowlevel = self._house.server._lowlevel_server
-            await lowlevel.run(incoming, outgoing, lowlevel.create_initialization_options())
+            await self._house.server.run_over(incoming, outgoing)
 
 
 class Answers:
@@ -97,10 +105,11 @@ class Answers:
         self._writer = writer
         self._leaving = leaving
         self._turn = asyncio.Lock()
+        self.is_muted = False
 
     async def write(self, text: str) -> None:
         # A hub that ends closes its connections. What calls make of that is not for clients: another hub goes on.
-        if self._leaving.is_set():
+        if self.is_muted or self._leaving.is_set():
             return
         # A front that is gone is seen by the end of its lines.
         with contextlib.suppress(ConnectionError):

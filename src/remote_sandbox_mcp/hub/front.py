@@ -16,10 +16,13 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from .hello import ask, read, say_hello
 from .place import NoHub, Place, reach
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 CHUNK = 1 << 18
 # The other side is not listened to while so much waits to be sent to this one.
@@ -132,9 +135,7 @@ class Front:
         if self._attempts >= MOST_ATTEMPTS:
             raise NoHub(f"{self._attempts} hubs in a row have ended at once; see {self._place.log}")
         self._attempts += 1
-        from .starting import start
-
-        self._line, self._is_new = reach(self._place, start)
+        self._line, self._is_new = reach(self._place, start_hub)
         self._line.setblocking(False)
         if self._is_new and not self._hub and self._memory is None:
             self._memory = remembered(self._place, self._config)
@@ -564,6 +565,13 @@ class Remembering:
         key = self.asked.pop(number)
         if "result" in answer:
             self._memory.learn(key, answer["result"])
+
+
+def start_hub(place: Place, lock: int, listener: int) -> None:
+    """Most fronts find a hub, and are spared what it takes to start one. Raises NoHub."""
+    from .starting import start
+
+    start(place, lock, listener)
 
 
 def remembered(place: Place, config: str) -> Remembering:

@@ -5,132 +5,190 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..app import App, compose
-from ..config.load import load
 from ..config.schema import Configuration
-from ..core.machine import LocalPlace, Machine
-from ..fleet import Member
+from ..config.source import Source
+from ..core.variables import Variables
+from ..members import Stock
+from ..session import Session
 
 if TYPE_CHECKING:
+    from ..mcp_server.logs import SessionLog
     from ..mcp_server.server import SandboxServer
+    from ..mcp_server.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
+LOOK_EVERY_S = 2.0
+
 
 class Recorded(Mapping[str, str]):
-    """A client's variables, and which of them its configuration has asked for."""
+    """A client's variables, and which of them its configuration has asked for: all, where a program is given them."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = dict(environ)
-        self.asked: set[str] = set()
+        self._folder = folder_of(environ)
+        self._is_folder_asked = False
+        self._asked: set[str] = set()
+        self._is_all_asked = False
 
     def __getitem__(self, name: str) -> str:
-        self.asked.add(name)
+        self._asked.add(name)
         return self._environ[name]
 
     def __iter__(self) -> Iterator[str]:
+        self._is_all_asked = True
         return iter(self._environ)
 
     def __len__(self) -> int:
         return len(self._environ)
 
     @property
-    def seen(self) -> dict[str, str | None]:
-        return {name: self._environ.get(name) for name in self.asked}
+    def folder(self) -> str:
+        """Where relative paths start."""
+        self._is_folder_asked = True
+        return self._folder
+
+    def agrees(self, environ: Mapping[str, str]) -> bool:
+        """Whether the configuration that has asked these would be the same with those."""
+        if self._is_all_asked and Variables(self._environ) != Variables(environ):
+            return False
+        if self._is_folder_asked and self._folder != folder_of(environ):
+            return False
+        return all(self._environ.get(name) == environ.get(name) for name in self._asked)
+
+
+def folder_of(environ: Mapping[str, str]) -> str:
+    return str(getattr(environ, "folder", ""))
 
 
 @dataclass(eq=False)
 class House:
     """One configuration, in use by any number of sessions."""
 
-    configuration: Configuration
+    where: tuple[str, str]
+    # The variables of the session for which it was made.
+    first: Mapping[str, str]
     environ: Recorded
+    source: Source
     app: App
-    members: tuple[Member, ...]
-    sessions: int = 0
+    server: SandboxServer
+    upkeep: Upkeep
+    log: SessionLog
+    sessions: set[Session] = field(default_factory=set)
+    left_at: float = 0.0
     reviving: asyncio.Task[None] | None = None
-    _server: list[SandboxServer] = field(default_factory=list)
-
-    def is_for(self, configuration: Configuration, environ: Recorded) -> bool:
-        return self.configuration == configuration and self.environ.seen == environ.seen
 
     @property
-    def server(self) -> SandboxServer:
-        if not self._server:
-            from ..mcp_server.clients import Conversations
-            from ..mcp_server.server import build
+    def configuration(self) -> Configuration:
+        return self.source.current
 
-            self._server.append(build(self.app, Conversations()))
-        return self._server[0]
+    def is_for(self, where: tuple[str, str], recorded: Recorded, environ: Mapping[str, str]) -> bool:
+        return self.where == where and self.environ.agrees(environ) and recorded.agrees(self.first)
 
+    def changed(self) -> None:
+        """Its configuration may have come to ask for variables in which its sessions differ."""
+        self.log.follow(self.app.settings.logging)
+        for session in self.sessions:
+            if not self.environ.agrees(session.environ):
+                session.moved.set()
 
-@dataclass(eq=False)
-class Shared:
-    """A machine that is open, or may be, for all who have configured the very same one."""
+    async def is_busy(self) -> bool:
+        """Whether something is to be looked after here, though no session may be there."""
+        has_disposables = self.app.has_disposables and self.app.disposables.has_any
+        return has_disposables or await self.app.is_busy()
 
-    what: Machine | LocalPlace
-    seen: Mapping[str, str | None]
-    member: Member
-    users: int = 0
+    async def close(self) -> None:
+        if self.reviving:
+            self.reviving.cancel()
+        await self.app.close()
+        await self.upkeep.close()
+        self.log.close()
 
 
 class Houses:
-    """All of them. What nobody uses any more stays open until the hub ends, or its configuration goes."""
+    """All of them. One that nobody is in stays for a while, since clients come again, and while it is busy."""
 
-    def __init__(self) -> None:
+    def __init__(self, idle_s: float) -> None:
+        self._idle_s = idle_s
         self._houses: list[House] = []
         # Has this process do the watchdog's work.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
-        self._shared: list[Shared] = []
+        self._stock = Stock()
+        self._turn = asyncio.Lock()
+        self._tidying: asyncio.Task[None] | None = None
 
-    async def enter(self, config: Path | None, environ: Mapping[str, str], folder: str) -> House:
-        """The house of a session's configuration, which is read anew for each."""
-        recorded = Recorded(environ)
-        configuration = await asyncio.to_thread(load, config, recorded, folder)
-        found = next((it for it in self._houses if it.is_for(configuration, recorded)), None)
-        if found is None:
-            found = self._build(configuration, recorded)
-            self._houses.append(found)
-        found.sessions += 1
-        return found
+    async def enter(self, config: Path | None, session: Session) -> House:
+        """The house of a session's configuration."""
+        self._tidying = self._tidying or asyncio.ensure_future(self._keep_tidy())
+        recorded = Recorded(session.environ)
+        source = Source(config, recorded, session.folder)
+        await asyncio.to_thread(source.read)
+        where = (str(config or ""), source.project)
+        # One after the other: two that come at once must not make a house each.
+        async with self._turn:
+            house = next((it for it in self._houses if it.is_for(where, recorded, session.environ)), None)
+            if house is None:
+                house = self._build(where, session.environ, recorded, source)
+                self._houses.append(house)
+            house.sessions.add(session)
+        session.log = house.log
+        # What was changed a moment ago holds for who comes now, and for all who are there.
+        await house.upkeep.look()
+        return house
 
-    def leave_house(self, house: House) -> None:
-        house.sessions -= 1
+    def leave_house(self, house: House, session: Session) -> None:
+        house.sessions.discard(session)
+        house.left_at = time.monotonic()
 
-    def _build(self, configuration: Configuration, environ: Recorded) -> House:
+    def _build(self, where: tuple[str, str], first: Mapping[str, str], environ: Recorded, source: Source) -> House:
+        from ..mcp_server.clients import Conversations
+        from ..mcp_server.logs import SessionLog
+        from ..mcp_server.server import build
+        from ..mcp_server.upkeep import Upkeep
         from ..mcp_server.watchdog import revive
 
-        members = tuple(self._member(machine, environ) for machine in configuration.machines)
-        local = (self._member(configuration.local, environ),) if configuration.local else ()
-        app = compose(configuration, members=(*members, *local))
+        members = self._stock.take(source.current)
+        app = compose(source.current, members=members, are_lent=True)
         app.begin_watching = self.begin_watching
-        house = House(configuration, environ, app, (*members, *local))
+        server = build(app, Conversations())
+        upkeep = Upkeep(server, source, self._stock, members)
+        house = House(where, first, environ, source, app, server, upkeep, SessionLog())
+        house.log.follow(app.settings.logging)
+        upkeep.changed = house.changed
         house.reviving = asyncio.ensure_future(revive(app))
         return house
 
-    def _member(self, what: Machine | LocalPlace, environ: Recorded) -> Member:
-        from ..members import local_member, machine_member
-
-        for shared in self._shared:
-            if shared.what == what and shared.seen == environ.seen:
-                return shared.member
-        member = machine_member(what) if isinstance(what, Machine) else local_member(what)
-        self._shared.append(Shared(what, environ.seen, member))
-        return member
-
     # Of all
 
+    async def _keep_tidy(self) -> None:
+        while True:
+            await asyncio.sleep(min(LOOK_EVERY_S, self._idle_s / 4))
+            try:
+                await self.tidy()
+            except Exception:
+                log.exception("closing what nobody uses failed")
+
+    async def tidy(self) -> None:
+        """Close the houses that nobody has been in for a while, and with them machines that are in no other."""
+        for house in tuple(self._houses):
+            is_left = not house.sessions and time.monotonic() - house.left_at > self._idle_s
+            # Nobody enters between the last look and its end.
+            if is_left and not await house.is_busy() and not house.sessions:
+                self._houses.remove(house)
+                await house.close()
+
     def facts(self) -> dict[str, Any]:
-        members = {id(member): member for house in self._houses for member in house.members}
         return {
-            "sessions": sum(house.sessions for house in self._houses),
+            "sessions": sum(len(house.sessions) for house in self._houses),
             "configurations": len(self._houses),
-            "connected": sorted(member.name for member in members.values() if member.sandbox is not None),
+            "connected": sorted(member.name for member in self._stock.members if member.sandbox is not None),
         }
 
     async def needs(self) -> list[str]:
@@ -142,7 +200,7 @@ class Houses:
 
     async def leave(self, limit_s: float) -> None:
         """Close what can be closed in that time."""
-        closing = [asyncio.ensure_future(house.app.close()) for house in self._houses]
+        closing = [asyncio.ensure_future(house.close()) for house in self._houses]
         with contextlib.suppress(Exception):
             if closing:
                 await asyncio.wait(closing, timeout=limit_s)

@@ -45,7 +45,7 @@ class Place:
     """
 
     def __init__(self, environ: Mapping[str, str], name: str = "") -> None:
-        self.state = paths.state_path(environ)
+        self.state = paths.state_text(environ)
         self.folder = os.path.join(self.state, "hub")
         self.name = name or _name(environ)
         self.lock = os.path.join(self.folder, f"{self.name}.lock")
@@ -159,13 +159,16 @@ def _peer(line: socket.socket) -> tuple[int, int]:
 
 def _name(environ: Mapping[str, str]) -> str:
     """The same for all fronts that may share a hub: those of this program, with the same files and variables."""
-    import hashlib
-
+    try:
+        # hashlib would bring OpenSSL along, which is a quarter of a front.
+        from _blake2 import blake2b
+    except ImportError:
+        from hashlib import blake2b
     given = [f"{name}={environ[name]}" for name in sorted(LIVED_BY) if name in environ]
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     # One interpreter has several names.
     parts = [__version__, os.path.realpath(sys.executable), sys.prefix, package, str(_written(package)), *given]
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return str(blake2b("\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=8).hexdigest())
 
 
 def _written(package: str) -> float:

@@ -102,7 +102,7 @@ class Hub:
         # Made once the first front is heard: it waits for no more than it needs.
         from .houses import Houses
 
-        self._houses = Houses()
+        self._houses = Houses(self._idle_s)
         self._houses.begin_watching = self.watching.begin
 
     async def run(self, lock: int = -1, listener: socket.socket | None = None) -> None:
@@ -322,9 +322,10 @@ def idle_limit() -> float:
 
 def begin_log(file: Path) -> None:
     """A file of the owner's, which does not grow for ever. Raises OSError."""
+    from ..mcp_server.logs import OwnLogs
     from ..watchdog.log import OURS, OwnLog
 
-    logging.root.addHandler(OwnLog(file))
+    logging.root.addHandler(OwnLogs(OwnLog(file)))
     logging.root.setLevel(logging.WARNING)
     logging.getLogger(OURS).setLevel(logging.WARNING)
     for part in TOLD:

@@ -11,8 +11,10 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from ..app import App
+from ..app import App, compose
+from ..config.source import Source
 from ..core.errors import SandboxError
+from ..members import Stock
 from ..selection import KeptSelection
 from .early import Early
 from .loading import load
@@ -28,8 +30,11 @@ OPENERS = {
 }
 
 
-async def serve(app: App, early: Early | None, loaded: Callable[[], None]) -> None:
+async def serve(source: Source, early: Early | None, loaded: Callable[[], None]) -> None:
     """Load the server beside the event loop, then serve; `loaded` is called in between. The process ends here."""
+    stock = Stock()
+    members = stock.take(source.current)
+    app = compose(source.current, members=members)
     selection = KeptSelection(app.identity)
     opening = Opening(app, selection)
     if early is not None:
@@ -41,7 +46,7 @@ async def serve(app: App, early: Early | None, loaded: Callable[[], None]) -> No
         early.tell_calls(tell)
     stdio = await asyncio.to_thread(load, ".stdio")
     loaded()
-    await stdio.serve(app, early, selection)
+    await stdio.serve(app, source, stock, members, early, selection)
 
 
 class Opening:

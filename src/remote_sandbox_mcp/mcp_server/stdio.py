@@ -7,19 +7,23 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from mcp.server.stdio import stdio_server
 from mcp_types import INVALID_PARAMS
 
 from ..app import App
+from ..config.source import Source
 from ..core.identity import Calls, begin_call
+from ..fleet import Member
+from ..members import Stock
 from ..selection import KeptSelection
 from ..session import Session
 from .clients import OneClient
 from .early import Early, Learner
 from .server import SandboxServer, build
+from .upkeep import Upkeep
 from .watchdog import revive
 
 FAREWELL_S = 0.1
@@ -32,14 +36,17 @@ QUIET_S = 1.0
 HALF_PAIR = "the message holds half of a surrogate pair, which is no text; nothing was done, so send valid Unicode"
 
 
-async def serve(app: App, early: Early | None, selection: KeptSelection) -> NoReturn:
-    """Serve until the input ends or a signal comes; the process ends here."""
+async def serve(
+    app: App, source: Source, stock: Stock, members: Sequence[Member], early: Early | None, selection: KeptSelection
+) -> NoReturn:
+    """Serve until the input ends or a signal comes; the process ends here. `source` is what the app was made of."""
     stopped, ended = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     who = early.who if early else {}
-    clients = OneClient(Session(selection, name=str(who.get("session", ""))))
-    serving = asyncio.ensure_future(_converse(build(app, clients), early, ended))
+    server = build(app, OneClient(Session(selection, name=str(who.get("session", "")))))
+    Upkeep(server, source, stock, members)
+    serving = asyncio.ensure_future(_converse(server, early, ended))
     reviving = asyncio.ensure_future(revive(app))
     over = [asyncio.ensure_future(event.wait()) for event in (stopped, ended)]
     await asyncio.wait((serving, *over), return_when=asyncio.FIRST_COMPLETED)
@@ -68,8 +75,7 @@ async def _converse(server: SandboxServer, early: Early | None, ended: asyncio.E
     # What cannot be waited for, such as a file, is left to the SDK and its threads.
     streams: Any = await take_standard_streams(early, ended) if early else ()
     async with stdio_server(*streams) as (incoming, outgoing):
-        lowlevel = server._lowlevel_server
-        await lowlevel.run(incoming, outgoing, lowlevel.create_initialization_options())
+        await server.run_over(incoming, outgoing)
 
 
 async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Lines, Answers]:

@@ -47,7 +47,7 @@ class Forwards:
         """`note` is told of each that is opened, and, with 0 for the port of this machine, of each that is closed."""
         self._get = get
         self._note = note
-        self._allowed = allowed
+        self.allowed = allowed
         self._doors: dict[tuple[str, int], _Door] = {}
         # One for each port: a machine that does not answer keeps nobody from the others.
         self._turns: dict[tuple[str, int], asyncio.Lock] = {}
@@ -61,7 +61,7 @@ class Forwards:
         """
         check_port("port", port)
         if local_port:
-            allow_local_port(check_port("local_port", local_port), self._allowed)
+            allow_local_port(check_port("local_port", local_port), self.allowed)
         async with self._turns.setdefault((sandbox_name, port), asyncio.Lock()):
             door = self._doors.get((sandbox_name, port))
             if door is None or (local_port and door.local_port != local_port):
@@ -84,7 +84,7 @@ class Forwards:
         # Asked first: what cannot be reached at all is told to whoever asks, not to each connection later.
         door.answers = await answers(await self._get(sandbox_name), port)
         # A port that nobody has opened yet may be wanted on this very machine by what is started next.
-        same = door.answers and port >= FIRST_PORT and is_allowed_port(port, self._allowed)
+        same = door.answers and port >= FIRST_PORT and is_allowed_port(port, self.allowed)
         choices = (local_port,) if local_port else (port, 0) if same else (0,)
         for choice in choices:
             if await door.listen(choice):

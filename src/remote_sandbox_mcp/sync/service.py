@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from ..backends import here
@@ -45,13 +45,21 @@ class Syncs:
         chunks: Chunks,
         routes: Routes = lambda source, target: None,
         gate: Gate = here.settle,
+        opener_of: Callable[[str], Callable[[], Awaitable[Sandbox]]] | None = None,
     ) -> None:
+        """`opener_of` gives what opens the sandbox that has that name now, whatever has it later."""
+        self._opener_of = opener_of or (lambda name: functools.partial(open_sandbox, name))
         self._open_sandbox = open_sandbox
         self._routes = routes
         self._gate = gate
         self._open_here = open_here
         self._chunks = chunks
         self._lanes: dict[str, Lanes] = {}
+
+    async def forget(self, names: Iterable[str]) -> None:
+        """These are not what they were: the next sync opens lanes of its own. One that runs keeps those it has."""
+        gone = [self._lanes.pop(name) for name in names if name in self._lanes]
+        await asyncio.gather(*(lanes.close() for lanes in gone))
 
     def begin(self, order: Order) -> Synchronization:
         """A sync that is to be prepared, and then carried out or released. Raises BadArgument."""
@@ -108,8 +116,11 @@ class Syncs:
         if not name:
             return Lanes("this machine", self._open_here, HERE_LANES)
 
+        # Looked up once: a sync that has begun on one machine must not go on with another of the same name.
+        opened = self._opener_of(name)
+
         async def open_lane() -> Lane:
-            return await (await self._open_sandbox(name)).open_lane()
+            return await (await opened()).open_lane()
 
         return Lanes(name, open_lane, FAR_LANES)
 

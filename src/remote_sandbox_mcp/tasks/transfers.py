@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..core.errors import BadArgument, SandboxError
 from ..core.identity import is_again
@@ -52,6 +53,12 @@ class Transfers:
     def running(self) -> Sequence[str]:
         """The ids of those that this process runs itself."""
         return [*self._turns]
+
+    async def settled(self) -> None:
+        """Wait until those have ended, or were passed on, that this process runs now."""
+        running: list[asyncio.Future[Any]] = [*self._starting, *(turn.task for turn in self._turns.values())]
+        if running:
+            await asyncio.wait(running)
 
     async def begin(self, order: Order, runner: Runner, *, wait_s: float) -> Transfer:
         """Start at once in this process, and give the row as it is when it is over or `wait_s` have gone by."""

@@ -35,7 +35,7 @@ class EmbeddedProvider:
     def __init__(self, state_folder: Path, environment: Environment = USUAL, rules: Rules = NO_RULES) -> None:
         self._shelf = Shelf(state_folder.absolute() / "disposable")
         self._environment = environment
-        self._rules = rules
+        self.rules = rules
         self._tenants: dict[str, Tenant] = {}
         self._bases: list[cgroups.Base] | None = None
         self._sweeping: asyncio.Task[None] | None = None
@@ -75,15 +75,15 @@ class EmbeddedProvider:
     def _network(self, is_wanted: bool, hosts: tuple[str, ...]) -> Network:
         """Hosts narrow it whatever is configured; the host's own network is the operator's word alone."""
         if hosts:
-            return Network(Reach.HOSTS, hosts, self._rules.private_ranges)
+            return Network(Reach.HOSTS, hosts, self.rules.private_ranges)
         if not is_wanted:
             return Network()
-        reach = Reach.HOST if self._rules.shares_host_network else Reach.OUTSIDE
-        return Network(reach, private_ranges=self._rules.private_ranges)
+        reach = Reach.HOST if self.rules.shares_host_network else Reach.OUTSIDE
+        return Network(reach, private_ranges=self.rules.private_ranges)
 
     def _check_hosts(self, hosts: tuple[str, ...]) -> None:
         """Raises BadArgument for addresses that the proxy would refuse anyway."""
-        excepted = ranges(self._rules.private_ranges)
+        excepted = ranges(self.rules.private_ranges)
         for host in hosts:
             rule = read_rule(host)
             if rule and rule.range and is_private_range(rule.range, excepted):

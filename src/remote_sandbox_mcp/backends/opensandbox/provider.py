@@ -42,7 +42,7 @@ class OpenSandboxProvider:
 
     def __init__(self, platform: Platform, rules: Rules, mark: str) -> None:
         self._link = Link(platform)
-        self._rules = rules
+        self.rules = rules
         self._mark = mark
         self._chores: set[asyncio.Task[None]] = set()
 
@@ -51,7 +51,7 @@ class OpenSandboxProvider:
         return self._link.name
 
     async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:
-        request = request_of(disposable_id, order, self._rules, self._mark)
+        request = request_of(disposable_id, order, self.rules, self._mark)
         if not request.image and not request.snapshot:
             raise BadArgument("unable to create a sandbox: no image was named, and no default_image is configured")
         begun = time.time()
@@ -66,7 +66,7 @@ class OpenSandboxProvider:
             provider=self.kind,
             key=key,
             name=order.name,
-            image=order.image or self._rules.default_image,
+            image=order.image or self.rules.default_image,
             created=begun,
             # The platform counts from the moment at which it was asked.
             expires=begun + request.life_s if request.life_s else 0.0,

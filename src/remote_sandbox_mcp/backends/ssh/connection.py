@@ -11,6 +11,7 @@ from ...core.errors import ConnectError, HostKeyProblem, LoginRefused, Unreachab
 from ...core.machine import Hop, Login, Machine
 from ..deadline import within
 from .host_keys import USUAL_FILES, HostKeys, entry_name
+from .proxy import Proxy
 
 if TYPE_CHECKING:
     import asyncssh
@@ -107,13 +108,14 @@ class Gate:
 
         judge = _Judge(self, hop)
         who = self._who() + (f" (jump host {hop.host})" if hop in self.machine.hops else "")
-        proxy = self.machine.proxy_command if tunnel is None else ()
+        proxy = await self._proxy() if tunnel is None else None
         try:
-            return await asyncssh.connect(
+            connection = await asyncssh.connect(
                 hop.host,
                 hop.port,
                 tunnel=tunnel or (),
-                proxy_command=list(proxy) or (),
+                sock=proxy.line if proxy else None,
+                proxy_command=(),
                 client_factory=lambda: judge.client(asyncssh),
                 known_hosts=self.host_keys.lookup,
                 host_key_alias=hop.host_key_name or None,
@@ -127,8 +129,25 @@ class Gate:
                 gss_kex=False,
                 **options,
             )
-        except (OSError, asyncssh.Error) as problem:
-            raise translate(problem, who, judge.verdict) from None
+        except BaseException as problem:
+            if proxy:
+                proxy.end()
+            if isinstance(problem, (OSError, asyncssh.Error)):
+                raise translate(problem, who, judge.verdict) from None
+            raise
+        if proxy:
+            proxy.end_with(connection)
+        return connection
+
+    async def _proxy(self) -> Proxy | None:
+        """The program that takes the place of the first connection, where one is configured. Raises Unreachable."""
+        machine = self.machine
+        if not machine.proxy_command:
+            return None
+        try:
+            return await Proxy.start(machine.proxy_command, machine.proxy_environ)
+        except OSError as problem:
+            raise Unreachable(f"{self._who()}: its ProxyCommand could not be started ({problem.strerror})") from None
 
     def _who(self) -> str:
         return f"unable to open {self.machine.name} ({entry_name(self.machine.host, self.machine.port)})"

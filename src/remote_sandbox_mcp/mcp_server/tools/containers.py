@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context
@@ -15,6 +16,7 @@ from typing_extensions import TypedDict
 from ...core.disposable import Limits, SandboxOrder, Volume
 from ...core.errors import BadArgument, FileProblem, SandboxError
 from ...core.files import Problem
+from ...session import absolute
 from ..clients import calling, room
 from ..containers import disposable_fields
 from ..images import Images, look
@@ -81,6 +83,7 @@ def create(server: SandboxServer) -> Any:
         )
         if image.startswith(("/", "~", ".")):
             # A folder of the user's machine is shown inside.
+            order = replace(order, image=absolute(image))
             server.app.copies.check_roots(image)
         made = await server.app.disposables.create(order)
         session = server.clients.session(ctx)

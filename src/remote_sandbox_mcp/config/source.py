@@ -1,0 +1,88 @@
+"""Where one client's configuration comes from, and whether that has changed since it was read."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from .json_file import NAME
+from .load import load
+from .schema import Configuration
+
+# So much may a file system's clock be behind.
+COARSE_NS = 20_000_000
+CHANGING = (0, 0, 0)
+KEPT = "Until that is corrected, what was configured before is in force."
+
+# What shows of a file that it is another, or that it is not there.
+Stamp = dict[str, "tuple[int, int, int] | None"]
+
+
+class Source:
+    """Files and variables, read again when they change. All methods look at files: call them in a thread."""
+
+    def __init__(self, path: Path | None, environ: Mapping[str, str] = os.environ, folder: str = "") -> None:
+        self._path = path
+        self._environ = environ
+        self._folder = folder
+        self._stamp: Stamp = {}
+        self._is_missed = False
+        # The last that could be read, with what is wrong now among its problems.
+        self.current = Configuration()
+
+    @property
+    def project(self) -> str:
+        """The config.json that came with the client's folder; nothing where there was none when this was read."""
+        path = os.path.join(self._folder, NAME)
+        return path if os.path.abspath(path) in self._stamp else ""
+
+    def read(self) -> Configuration:
+        """What is configured now."""
+        self.current = self._read()
+        return self.current
+
+    def look(self) -> Configuration | None:
+        """What is configured from now on, where that is something else than before.
+
+        A file that cannot be used at the moment, perhaps because it is half written, changes nothing but `problems`.
+        """
+        now = stamp_of(self._stamp)
+        if self._is_just_missed(now) or now == self._stamp:
+            return None
+        before, fresh = self.current, self._read()
+        if fresh.unread and not before.unread:
+            problems = [problem for problem in before.problems if not problem.endswith(KEPT)]
+            fresh = replace(before, problems=(*problems, *(f"{told} {KEPT}" for told in fresh.unread)))
+        if fresh == before:
+            return None
+        self.current = fresh
+        return fresh
+
+    def _read(self) -> Configuration:
+        begun = time.time_ns() - COARSE_NS
+        found = load(self._path, self._environ, self._folder)
+        stamps = stamp_of(found.read_from)
+        # What was written while it was read is looked at once more.
+        self._stamp = {path: CHANGING if stamp and stamp[0] >= begun else stamp for path, stamp in stamps.items()}
+        return found
+
+    def _is_just_missed(self, now: Stamp) -> bool:
+        """Whether a file has gone since the last look: many programs remove one and then put another in its place."""
+        is_missing = any(found is None and self._stamp[path] is not None for path, found in now.items())
+        self._is_missed, was_missed = is_missing, self._is_missed
+        return is_missing and not was_missed
+
+
+def stamp_of(paths: Iterable[str]) -> Stamp:
+    return {path: _stamp(path) for path in paths}
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,85 @@
+"""Keeps a server's configuration as its files have it, and tells its clients what that changes for them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+
+from ..config.schema import Configuration
+from ..config.source import Source
+from ..fleet import Member
+from ..members import Stock
+from .server import SandboxServer, build
+
+# The files are looked at when a call comes, at most so often, and now and then where none does.
+LOOK_S, IDLE_LOOK_S = 1.0, 4.0
+
+
+class Upkeep:
+    """One server's. `members` are the sandboxes that it has taken from the stock."""
+
+    def __init__(self, server: SandboxServer, source: Source, stock: Stock, members: Sequence[Member]) -> None:
+        self._server = server
+        self._source = source
+        self._stock = stock
+        self._members = members
+        # Those of earlier configurations that may still be in use.
+        self._owed: list[Sequence[Member]] = []
+        self._next = time.monotonic() + LOOK_S
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Called after each change.
+        self.changed: Callable[[], None] = lambda: None
+        server.before_call = self.look_in_time
+        self._spawn(self._keep_looking())
+
+    async def look_in_time(self) -> None:
+        """See whether something has changed, unless that was done a moment ago."""
+        if time.monotonic() >= self._next:
+            await self.look()
+
+    async def look(self) -> None:
+        """See whether something has changed, and go by it."""
+        async with self._turn:
+            self._next = time.monotonic() + LOOK_S
+            if (fresh := await asyncio.to_thread(self._source.look)) is not None:
+                await self._follow(fresh)
+
+    async def close(self) -> None:
+        """The sandboxes go back to the stock."""
+        for task in self._tasks:
+            task.cancel()
+        for members in (*self._owed, self._members):
+            await self._stock.give_back(members)
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(IDLE_LOOK_S)
+            await self.look_in_time()
+
+    async def _follow(self, fresh: Configuration) -> None:
+        server, app = self._server, self._server.app
+        listed, advanced = set(app.fleet.names), app.settings.expose_advanced_tools
+        members, before = self._stock.take(fresh), self._members
+        self._members = members
+        await app.reconfigure(fresh, members)
+        self._spawn(self._give_back(before))
+        has_other_tools = app.settings.expose_advanced_tools != advanced
+        if has_other_tools:
+            server.take_tools_of(build(app, server.clients))
+        self.changed()
+        await server.tell_changes(tools=has_other_tools, resources=set(app.fleet.names) != listed)
+
+    async def _give_back(self, members: Sequence[Member]) -> None:
+        """Once no call, and no transfer, can be using them that began before the change."""
+        self._owed.append(members)
+        await self._server.calls.settled()
+        await self._server.app.copies.settled()
+        self._owed.remove(members)
+        await self._stock.give_back(members)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
