@@ -154,7 +154,9 @@ class Front:
         `again` has what each of these lines was called before, or nothing where it cannot have begun anything;
         `prefix` is for the names of the lines after them; `cancelled` are calls that may have been left running.
         """
-        now, lines, again = time.monotonic(), list[tuple[bytes, Request | None]](), list[Any]()
+        now = time.monotonic()
+        lines: list[tuple[bytes, Request | None]] = []
+        again: list[Any] = []
         for number, line in self._standing.values():
             if number not in self._unanswered:
                 # The client has had the answer; that of this hub is not for it.
