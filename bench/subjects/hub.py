@@ -118,7 +118,7 @@ def _five(stage: Stage, machines: Sequence[Entry]) -> Iterator[Row]:
                 servers.append(stack.enter_context(stage.server(command, environ)))
                 succeeded(servers[-1].call("exec_bash", command="true"))
             pids = {server.pid for server in servers} | {server.worker for server in servers}
-            found[name] = sum(map(resident, pids)) * 1024 / 1e6, len(sshd.sessions())
+            found[name] = sum(map(resident, pids)) * 1024 / 1e6, sum("@" in it for it in sshd.sessions().values())
     yield Row(
         "hub", f"memory of {SESSIONS} sessions", found["hub"][0], unit="MB", baseline=found["alone"][0],
         against="--no-hub", target=Target(MOST_MB),

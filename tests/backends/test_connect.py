@@ -166,6 +166,21 @@ async def test_a_relay_finds_a_session_where_the_first_connection_has_none_left(
         await sandbox.stop(run_id)
 
 
+async def test_many_lanes_find_sessions_on_as_many_connections_as_they_need(fleet: Fleet, known_hosts: Path) -> None:
+    sshd = fleet.machine(max_sessions=2)
+    async with opened(sshd, known_hosts) as sandbox:
+        lanes = await asyncio.gather(*(sandbox.open_lane() for _ in range(6)))
+        assert connections(sshd) == 4
+        for lane in lanes:
+            await lane.close()
+        await until(lambda: connections(sshd) == 1, "what is not used any more to end")
+
+
+def connections(sshd: Sshd) -> int:
+    """Each has two processes, of which one serves its user."""
+    return sum("@" in process for process in sshd.sessions().values())
+
+
 async def test_a_relay_that_nobody_uses_gives_its_session_back(
     closed_to_forwarding: Sshd, known_hosts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

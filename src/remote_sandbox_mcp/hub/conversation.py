@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import json
 import os
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
-from mcp.server.stdio import stdio_server
-
 from .. import __version__
 from ..core.variables import ClientVariables
-from ..mcp_server.stdio import Lines, calls_of
+from ..mcp_server.ahead import Opening
 from ..selection import KeptSelection
 from ..session import Session, begin
 from .houses import House, Houses
@@ -45,7 +44,10 @@ async def converse(
     conversation = Conversation(house, session, said, Answers(writer, leaving))
     try:
         await _say(writer, {"pid": os.getpid(), "version": __version__, "notes": house.app.problems})
-        await conversation.hold(reader)
+        heard = Heard(reader)
+        if not house.is_made:
+            await heard.until(house.made(), Opening(house.app, selection))
+        await conversation.hold(heard)
     finally:
         houses.leave_house(house, session)
         await asyncio.to_thread(selection.release)
@@ -54,6 +56,33 @@ async def converse(
 async def _say(writer: asyncio.StreamWriter, what: dict[str, Any]) -> None:
     writer.write(json.dumps(what).encode() + b"\n")
     await writer.drain()
+
+
+class Heard:
+    """A front's lines, of which some may have been heard before anybody could answer them."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._lines: list[bytes] = []
+        self._reading: asyncio.Future[bytes] | None = None
+
+    async def until(self, ready: Awaitable[object], opening: Opening) -> None:
+        """Listen meanwhile; the machines that calls ask for are opened."""
+        waiting = asyncio.ensure_future(ready)
+        while not waiting.done() and b"" not in self._lines:
+            self._reading = self._reading or asyncio.ensure_future(self._reader.readline())
+            await asyncio.wait((waiting, self._reading), return_when=asyncio.FIRST_COMPLETED)
+            if self._reading.done():
+                self._lines.append(await self._reading)
+                self._reading = None
+                opening.heed_line(self._lines[-1])
+        await waiting
+
+    async def readline(self) -> bytes:
+        if self._lines:
+            return self._lines.pop(0)
+        reading, self._reading = self._reading, None
+        return await (reading or self._reader.readline())
 
 
 class Conversation:
@@ -66,7 +95,7 @@ class Conversation:
         self._answers = answers
         self._ended = asyncio.Event()
 
-    async def hold(self, reader: asyncio.StreamReader) -> None:
+    async def hold(self, reader: Heard) -> None:
         begin(self._session)
         serving = asyncio.ensure_future(self._speak(reader))
         over = [asyncio.ensure_future(event.wait()) for event in (self._ended, self._session.moved)]
@@ -91,11 +120,16 @@ class Conversation:
         """Calls that the client has cancelled, and that the hub before this one may not have ended."""
         return [f"{self._session.name} {name}" for name in self._said.get("cancelled") or ()]
 
-    async def _speak(self, reader: asyncio.StreamReader) -> None:
+    async def _speak(self, reader: Heard) -> None:
+        from mcp.server.stdio import stdio_server
+
+        from ..mcp_server.stdio import Lines, calls_of
+
+        server, _ = await self._house.made()
         lines = Lines(reader, self._answers, self._ended, calls_of(self._said))
         streams: Any = (lines, self._answers)
         async with stdio_server(*streams) as (incoming, outgoing):
-            await self._house.server.run_over(incoming, outgoing)
+            await server.run_over(incoming, outgoing)
 
 
 class Answers:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from ..app import App, compose
 from ..config.schema import Configuration
 from ..config.source import Source
 from ..core.variables import Variables
+from ..fleet import Member
 from ..members import Stock
 from ..session import Session
 
@@ -78,12 +80,27 @@ class House:
     environ: Recorded
     source: Source
     app: App
-    server: SandboxServer
-    upkeep: Upkeep
     log: SessionLog
+    make: Callable[[House], tuple[SandboxServer, Upkeep]]
     sessions: set[Session] = field(default_factory=set)
     left_at: float = 0.0
     reviving: asyncio.Task[None] | None = None
+    _making: asyncio.Task[tuple[SandboxServer, Upkeep]] | None = None
+
+    @property
+    def is_made(self) -> bool:
+        return self._making is not None and self._making.done()
+
+    async def made(self) -> tuple[SandboxServer, Upkeep]:
+        """What serves its sessions, made once: the SDK may have to be loaded for it."""
+        self._making = self._making or asyncio.ensure_future(self._make())
+        return await asyncio.shield(self._making)
+
+    async def _make(self) -> tuple[SandboxServer, Upkeep]:
+        from ..mcp_server.loading import load
+
+        await asyncio.to_thread(load, ".stdio")
+        return self.make(self)
 
     @property
     def configuration(self) -> Configuration:
@@ -108,8 +125,22 @@ class House:
         if self.reviving:
             self.reviving.cancel()
         await self.app.close()
-        await self.upkeep.close()
+        if self._making:
+            _, upkeep = await self.made()
+            await upkeep.close()
         self.log.close()
+
+
+def make_server(stock: Stock, members: Sequence[Member], house: House) -> tuple[SandboxServer, Upkeep]:
+    """The server of a house, and what keeps it in step with its files."""
+    from ..mcp_server.clients import Conversations
+    from ..mcp_server.server import build
+    from ..mcp_server.upkeep import Upkeep
+
+    server = build(house.app, Conversations())
+    upkeep = Upkeep(server, house.source, stock, members)
+    upkeep.changed = house.changed
+    return server, upkeep
 
 
 class Houses:
@@ -139,8 +170,10 @@ class Houses:
                 self._houses.append(house)
             house.sessions.add(session)
         session.log = house.log
-        # What was changed a moment ago holds for who comes now, and for all who are there.
-        await house.upkeep.look()
+        if house.is_made:
+            # What was changed a moment ago holds for who comes now, and for all who are there.
+            _, upkeep = await house.made()
+            await upkeep.look()
         return house
 
     def leave_house(self, house: House, session: Session) -> None:
@@ -148,20 +181,15 @@ class Houses:
         house.left_at = time.monotonic()
 
     def _build(self, where: tuple[str, str], first: Mapping[str, str], environ: Recorded, source: Source) -> House:
-        from ..mcp_server.clients import Conversations
         from ..mcp_server.logs import SessionLog
-        from ..mcp_server.server import build
-        from ..mcp_server.upkeep import Upkeep
         from ..mcp_server.watchdog import revive
 
         members = self._stock.take(source.current)
         app = compose(source.current, members=members, are_lent=True)
         app.begin_watching = self.begin_watching
-        server = build(app, Conversations())
-        upkeep = Upkeep(server, source, self._stock, members)
-        house = House(where, first, environ, source, app, server, upkeep, SessionLog())
+        make = functools.partial(make_server, self._stock, members)
+        house = House(where, first, environ, source, app, SessionLog(), make)
         house.log.follow(app.settings.logging)
-        upkeep.changed = house.changed
         house.reviving = asyncio.ensure_future(revive(app))
         return house
 

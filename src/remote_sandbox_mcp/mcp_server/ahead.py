@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..config.source import Source
 from ..core.errors import SandboxError
 from ..members import Stock
 from ..selection import KeptSelection
-from .early import Early
+from .early import LONGEST_QUESTION, NO_MESSAGE, Early
 from .loading import load
 
 # Tools that begin with opening their sandbox, and the argument without which they do nothing.
@@ -65,6 +66,13 @@ class Opening:
         task = asyncio.ensure_future(self._open(named))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def heed_line(self, line: bytes) -> None:
+        """The same for a line that may be such a call."""
+        with contextlib.suppress(*NO_MESSAGE):
+            message = json.loads(line) if line and len(line) <= LONGEST_QUESTION else None
+            if isinstance(message, dict) and message.get("method") == "tools/call":
+                self.heed(message)
 
     async def _open(self, named: str) -> None:
         # Why it cannot be found or read is said by the call itself.

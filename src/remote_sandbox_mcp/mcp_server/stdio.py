@@ -104,6 +104,12 @@ def calls_of(who: Mapping[str, Any]) -> Calls | None:
     return Calls(session, str(who.get("prefix") or ""), who.get("again") or ()) if session else None
 
 
+class LineReader(Protocol):
+    """Where messages of the client come from."""
+
+    async def readline(self) -> bytes: ...
+
+
 class Sink(Protocol):
     """Where messages to the client go."""
 
@@ -115,7 +121,7 @@ class Lines:
 
     def __init__(
         self,
-        reader: asyncio.StreamReader,
+        reader: LineReader,
         answers: Sink,
         ended: asyncio.Event,
         calls: Calls | None = None,

@@ -32,6 +32,8 @@ Opener = Callable[["Gate", "asyncssh.SSHClientConnection", Callable[[], None]], 
 LANE_BUFFER = 1 << 20
 # What may be on its way to us on one lane: twice the usual, because it is topped up only when half is used.
 LANE_WINDOW = 4 << 20
+# Each of them is a login.
+MOST_SPARE = 4
 
 
 class Greeting(Protocol):
@@ -65,13 +67,13 @@ async def open_through(gate: Gate) -> OutpostSandbox | PlainSandbox:
                 raise
             raise Unreachable(f"unable to open {machine.name}: its Python starts no more ({problem})") from None
 
-    spare = Spare(gate)
+    spares = Spares(gate)
 
     async def beside(client: OutpostClient, opener: Opener[T]) -> T:
         try:
             return await opener(gate, connection_of(client), lambda: None)
         except Unsupported:
-            return await spare.open(opener)
+            return await spares.open(opener)
 
     ports = MachinePorts(machine.name, connection_of, lambda client: beside(client, open_relay))
     sandbox = OutpostSandbox(
@@ -126,14 +128,42 @@ async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> 
     return client
 
 
+class Spares:
+    """Further connections, for when all sessions of the first are taken: many conversations may share a machine."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._spares: list[Spare] = []
+
+    async def open(self, opener: Opener[T]) -> T:
+        """Raises Unsupported where no session is granted, ConnectError."""
+        full: list[Spare] = []
+        while True:
+            spare = next((it for it in self._spares if it not in full), None)
+            if spare is None:
+                spare = Spare(self._gate)
+                self._spares.append(spare)
+            try:
+                return await spare.open(opener)
+            except Unsupported:
+                # One that nobody else uses grants none to anybody.
+                if spare.is_unused or len(self._spares) >= MOST_SPARE:
+                    raise
+                full.append(spare)
+
+
 class Spare:
-    """A second connection, for when others have taken all sessions of the first; it ends with its last session."""
+    """One of them; it ends with its last session."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._connection: asyncssh.SSHClientConnection | None = None
         self._sessions = 0
         self._turn = asyncio.Lock()
+
+    @property
+    def is_unused(self) -> bool:
+        return not self._sessions
 
     async def open(self, opener: Opener[T]) -> T:
         """Raises Unsupported where this one is full, too, ConnectError."""
