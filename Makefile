@@ -28,6 +28,7 @@ $(TOOLS): requirements.txt requirements-dev.txt pyproject.toml scripts/environme
 test: tools ## All tests, on real parts; what cannot run here is left out, and told at the end
 	@scripts/system-packages openssh-server openssh-client tmux rsync bubblewrap busybox fish tcsh zsh dash shellcheck \
 		systemd docker.io docker-registry debootstrap iproute2 slirp4netns curl
+	@$(BIN)/python -m compileall -q src tests
 	@$(BIN)/python -m tests.support.engine
 	@$(BIN)/python -m pytest -n auto --dist loadgroup || { echo "once more, and with nothing beside it: what failed" >&2; \
 		$(BIN)/python -m pytest -n 1 --dist loadgroup --last-failed --last-failed-no-failures none; }
