@@ -271,12 +271,16 @@ class App:
         commands.note(seen, printed(report), in_time=True, then=then)
         return report
 
-    async def give_up(self, call: str) -> None:
-        """End the command of a call that was cancelled while a process of ours died, if it has begun one."""
+    async def give_up(self, call: str, name: str = "") -> None:
+        """End the command of a call that was cancelled while a process of ours died, if it has begun one.
+
+        `name` is the sandbox that was meant, for a command that had begun too shortly before to be written down.
+        """
         row = await self.background.commands.find(run_id := Call(call).name_of("run"))
-        if row is not None and row.sandbox in self.fleet.names:
+        where = row.sandbox if row else name
+        if not where or where in self.fleet.names:
             with contextlib.suppress(SandboxError):
-                await (await self.fleet.get(row.sandbox)).stop(run_id)
+                await (await self.fleet.get(where)).stop(run_id)
 
     async def _known_end(self, sandbox: Sandbox, command: Command) -> Completed | Missing | None:
         """What became of a command that a process of ours before this one may have started; None: it can be run."""

@@ -99,7 +99,7 @@ async def test_a_changed_key_is_refused_until_it_is_forgotten_on_purpose(changin
         changing.change_host_key()
         told = await refused(server)
         assert "the host key has changed" in told
-        assert f"run: remote-sandbox-mcp hosts forget {changing.name};" in told
+        assert f"run: remote-sandbox-mcp hosts forget {changing.name} (nothing was started)" in told
         assert server.known_hosts.read_text() == line_of(changing, first) + "\n"
         listed = (await server.call("list_sandboxes"))["sandboxes"][0]
         assert listed["connection_alive"] is False
@@ -200,7 +200,7 @@ async def test_jump_hosts_are_checked_too(machine: Sshd, changing: Sshd, tmp_pat
         told = await refused(server)
         assert "jump host" in told
         assert "the host key has changed" in told
-        forget(tmp_path, told.rpartition(" hosts forget ")[2].partition(";")[0], *entries)
+        forget(tmp_path, told.rpartition(" hosts forget ")[2].partition(" (")[0], *entries)
         assert await server.output("echo hi") == "hi\n"
 
 
@@ -279,7 +279,7 @@ async def test_a_machine_that_has_no_key_of_the_known_type_is_told_as_such(machi
     async with serve(tmp_path, entry(machine)) as server:
         told = await refused(server)
         assert "is known by its ssh-rsa key, but shows only an ssh-ed25519 key, which is not known" in told
-        assert f"run: remote-sandbox-mcp hosts forget {machine.name};" in told
+        assert f"run: remote-sandbox-mcp hosts forget {machine.name} (nothing was started)" in told
         assert not server.known_hosts.exists()
         listed = (await server.call("list_sandboxes"))["sandboxes"][0]
         assert "shows only an ssh-ed25519 key" in listed["connection_error"]

@@ -203,7 +203,7 @@ async def test_the_server_and_its_daemon_load_nothing_from_the_current_folder(
         await server.call("search_remote_files", pattern="hi", sandbox_name="local")
         await server.call("create_sandbox")
     assert seen(mark) == ""
-    assert "Error" not in (tmp_path / "state" / "watchdog.log").read_text()
+    assert "Error" not in (tmp_path / "state" / "hub" / "hub.log").read_text()
 
 
 @pytest.mark.parametrize(

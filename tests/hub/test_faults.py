@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -166,17 +167,19 @@ if listener.accept()[0].recv(100000):
 """
 
 
-def test_another_user_cannot_reach_the_hub(machine: Sshd, tmp_path: Path) -> None:
-    with wire(tmp_path) as line:
+def test_another_user_cannot_reach_the_hub(machine: Sshd) -> None:
+    # Not in pytest's own folder, which others cannot enter.
+    with TemporaryDirectory(prefix="rsmcp-open-", dir="/tmp") as folder, wire(Path(folder)) as line:
+        home = Path(folder)
         use(line)
-        place = Place(environment(tmp_path, ()))
+        place = Place(environment(home, ()))
         assert os.stat(place.folder).st_mode & 0o777 == 0o700
         assert os.stat(place.socket).st_mode & 0o777 == 0o600
         for opened in (False, True):
             if opened:
                 # Even where all of these are open to everybody.
-                for path in (place.socket, place.folder, *(tmp_path / "state").parents, tmp_path / "state"):
-                    os.chmod(path, os.stat(path).st_mode | 0o077)
+                for path in (place.socket, place.folder, home / "state", home):
+                    os.chmod(path, 0o777)
             said = as_user(machine.uid, CONNECT, place.socket).communicate(timeout=20)[0]
             assert said in (
                 (b"heard b''\n", b"ConnectionResetError\n", b"BrokenPipeError\n") if opened else (b"PermissionError\n",)

@@ -16,7 +16,7 @@ from remote_sandbox_mcp.hub.watching import Watching
 from remote_sandbox_mcp.store.database import STATE_FILE, Database
 from remote_sandbox_mcp.store.watches import Watches
 from remote_sandbox_mcp.tasks.locks import holder
-from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE, take_lock
+from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE
 from remote_sandbox_mcp.watchdog.service import until
 from tests.hub.desk import Desk, desk_in
 from tests.support.server import entry
@@ -191,4 +191,4 @@ async def test_a_caller_who_goes_away_leaves_no_lock_without_work(state: Path) -
     await asyncio.wait([asking])
     assert await until(lambda: watching.is_on, 5)
     assert await watching.let_go()
-    take_lock(state).release()
+    assert await until(lambda: holder(state / LOCK_FILE) is None, 5)

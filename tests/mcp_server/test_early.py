@@ -55,9 +55,9 @@ class Talk:
 
 
 @contextmanager
-def talk(home: Path) -> Iterator[Talk]:
+def talk(home: Path, *words: str) -> Iterator[Talk]:
     environment = os.environ | {"REMOTE_SANDBOX_MCP_HOME": str(home)}
-    with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+    with subprocess.Popen([COMMAND, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         try:
             yield Talk(process)
         finally:
@@ -97,7 +97,7 @@ def test_what_is_remembered_wrongly_is_put_right_once_the_client_is_quiet(tmp_pa
     file = tmp_path / "first-answers.json"
 
     def ask() -> dict[str, Any]:
-        with talk(tmp_path) as server:
+        with talk(tmp_path, "--no-hub") as server:
             server.ask(LEGACY[0])
             server.tell({"method": "notifications/initialized"})
             listed = server.ask(LEGACY[1])

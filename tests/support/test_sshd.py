@@ -261,5 +261,6 @@ def test_the_environment_is_clean(clean_environment: Path) -> None:
     require_program("ssh")
     assert Path.home() == clean_environment
     assert not [name for name in os.environ if name.startswith(("MCP_", "OPENSANDBOX_", "OPEN_SANDBOX_", "SSH_AUTH"))]
-    assert [name for name in os.environ if name.startswith("REMOTE_")] == ["REMOTE_SANDBOX_MCP_HOME"]
+    ours = {name for name in os.environ if name.startswith("REMOTE_")}
+    assert ours == {"REMOTE_SANDBOX_MCP_HOME", "REMOTE_SANDBOX_HUB_IDLE_S"}
     assert shutil.which("ssh")

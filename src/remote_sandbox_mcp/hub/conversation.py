@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..core.errors import SandboxError
 from ..core.variables import ClientVariables
 from ..mcp_server.ahead import Opening
 from ..selection import KeptSelection
@@ -99,7 +100,7 @@ class Conversation:
         begin(self._session)
         serving = asyncio.ensure_future(self._speak(reader))
         over = [asyncio.ensure_future(event.wait()) for event in (self._ended, self._session.moved)]
-        chores = [asyncio.ensure_future(self._house.app.give_up(str(name))) for name in self._left_running()]
+        chores = [asyncio.ensure_future(self._give_up(left)) for left in self._said.get("cancelled") or ()]
         if self._said.get("prefix") != FIRST_PREFIX:
             chores.append(asyncio.ensure_future(self._house.app.workshop.reopen()))
         await asyncio.wait((serving, *over), return_when=asyncio.FIRST_COMPLETED)
@@ -116,9 +117,11 @@ class Conversation:
         if serving.done() and not serving.cancelled() and (failed := serving.exception()):
             raise failed
 
-    def _left_running(self) -> list[str]:
-        """Calls that the client has cancelled, and that the hub before this one may not have ended."""
-        return [f"{self._session.name} {name}" for name in self._said.get("cancelled") or ()]
+    async def _give_up(self, left: dict[str, Any]) -> None:
+        """A call that the client has cancelled, and that the hub before this one may not have ended."""
+        with contextlib.suppress(SandboxError):
+            where = str(left.get("sandbox") or "") or await self._session.selection.name()
+            await self._house.app.give_up(f"{self._session.name} {left.get('name')}", where)
 
     async def _speak(self, reader: Heard) -> None:
         from mcp.server.stdio import stdio_server

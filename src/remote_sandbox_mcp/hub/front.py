@@ -108,7 +108,7 @@ class Front:
         self._unanswered: dict[Any, Request] = {}
         self._standing: dict[str, tuple[Any, bytes]] = {}
         self._started_notice = b""
-        self._cancelled: dict[str, float] = {}
+        self._cancelled: dict[str, tuple[float, bytes]] = {}
         # Answers that the client has already: given from memory, by an earlier hub, or by us.
         self._done: set[Any] = set()
         self._heard_at = self._begun_at = self._looked_at = time.monotonic()
@@ -169,7 +169,8 @@ class Front:
             if not self._is_spent(number, request):
                 lines.append((request.line, request))
                 again.append({"name": request.name, "waited_s": now - request.since} if request.begun else None)
-        cancelled = [name for name, at in self._cancelled.items() if now < at + CANCELLED_S]
+        recent = {name: line for name, (at, line) in self._cancelled.items() if now < at + CANCELLED_S}
+        cancelled = [{"name": name, "sandbox": sandbox_in(line)} for name, line in recent.items()]
         self._hubs += 1
         who = {"session": self._session, "prefix": f"{self._hubs}.", "again": again, "cancelled": cancelled}
         return who, lines
@@ -361,8 +362,8 @@ class Front:
         request = self._unanswered.pop(number, None) if isinstance(number, (str, int)) else None
         if request and request.name:
             now = time.monotonic()
-            self._cancelled = {name: at for name, at in self._cancelled.items() if now < at + CANCELLED_S}
-            self._cancelled[request.name] = now
+            self._cancelled = {name: it for name, it in self._cancelled.items() if now < it[0] + CANCELLED_S}
+            self._cancelled[request.name] = now, request.line
 
     def _note_standing(self, method: str, given: dict[str, Any], number: Any, line: bytes) -> None:
         """Some requests stay in force for the conversation, so another hub has to hear them, too."""
@@ -517,7 +518,7 @@ class Front:
         was_sent = not any(held is request for _, held in self._held)
         self._held = [(line, held) for line, held in self._held if held is not request]
         if was_sent:
-            self._cancelled[request.name] = time.monotonic()
+            self._cancelled[request.name] = time.monotonic(), request.line
             cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}}
             self._held.append((json.dumps(cancel).encode() + b"\n", None))
         what = MAYBE if was_sent else NOT_BEGUN
@@ -595,6 +596,15 @@ def run(config: str) -> Handed | None:
         return Handed()
     os.set_blocking(1, False)
     return Front(place, os.environ, os.path.abspath(os.path.expanduser(config)) if config else "").run()
+
+
+def sandbox_in(line: bytes) -> str:
+    """The sandbox that a call names; nothing where it names none."""
+    try:
+        given = json.loads(line)["params"]["arguments"]
+        return str(given.get("sandbox_name") or given.get("sandbox_id") or "")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return ""
 
 
 def current_folder() -> str:

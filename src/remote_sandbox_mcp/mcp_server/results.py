@@ -245,4 +245,5 @@ def file_content(data: bytes) -> dict[str, Any]:
 
 def plain_text(path: str) -> str:
     """Names and texts of another machine for a reader: bytes that are no UTF-8 and controls are shown, not sent."""
-    return harmless(path.encode("utf-8", "surrogateescape"))
+    # A name of nothing but escapes would vanish.
+    return harmless(path.encode("utf-8", "surrogateescape")) or visible(path)

@@ -1,11 +1,12 @@
 """A job comes to life: its keeper is started, in tmux or detached, and has the command running; or it never will."""
 
+import errno
 import os
 import pwd
 import shutil
 import time
 
-from .family import insist
+from .family import NO_PROCESS, insist
 from .files import Refused
 from .joblogin import ends_with_login, scope_for, scope_works
 from .jobrecord import JOB_COOKIE, has_begun, is_job_locked, read_begun, read_json
@@ -103,7 +104,10 @@ def await_begun(folder: bytes) -> None:
             # A claim's record is whole before the command may run: who failed before that has let nothing go.
             if not withdraw(folder) and (read_begun(folder) or not is_troubled):
                 return
-            raise Refused("keeper", "the job's keeper did not come to life%s" % trouble_of(folder))
+            trouble, no_room = trouble_of(folder), os.strerror(errno.EAGAIN)
+            if no_room in trouble:
+                raise Refused("fork", NO_PROCESS % no_room)
+            raise Refused("keeper", "the job's keeper did not come to life%s" % trouble)
         time.sleep(0.002)
 
 
