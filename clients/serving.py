@@ -22,7 +22,9 @@ START_S = 30.0
 def environment(home: Path) -> dict[str, str]:
     """A home of its own: nothing of the person who runs this is seen or touched."""
     home.mkdir(exist_ok=True)
-    return {"HOME": str(home), "REMOTE_SANDBOX_MCP_HOME": str(home / "state"), "PATH": os.environ["PATH"]}
+    place = {"HOME": str(home), "REMOTE_SANDBOX_MCP_HOME": str(home / "state"), "PATH": os.environ["PATH"]}
+    # A hub that nobody uses is to end soon.
+    return place | {"REMOTE_SANDBOX_HUB_IDLE_S": "2"}
 
 
 def over_stdio(home: Path) -> dict[str, Any]:

@@ -70,6 +70,7 @@ async def call(command: Path, home: Path, tool: str, arguments: dict[str, object
     """One tool call over MCP to a server that was just installed; the client's own Python does not matter."""
     home.mkdir()
     env = {"HOME": str(home), "REMOTE_SANDBOX_MCP_HOME": str(home / "state"), "PATH": os.environ["PATH"]}
+    env |= {"REMOTE_SANDBOX_HUB_IDLE_S": "1"}
     parameters = StdioServerParameters(command=str(command), args=[], env=env, cwd=home)
     async with Client(stdio_client(parameters)) as client:
         answer = await client.call_tool(tool, arguments)
