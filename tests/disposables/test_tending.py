@@ -364,6 +364,8 @@ async def test_the_watchdog_ends_what_has_expired_and_takes_over_nothing(house: 
 async def test_the_watchdog_leaves_alone_what_its_own_process_tends(house: House, build: Build) -> None:
     """In the hub, who uses a sandbox and who sweeps are one process; the user may be about to renew it."""
     made = await house.disposables.create(SandboxOrder(timeout_s=100))
+    # It would see to the end of its time itself.
+    await house.disposables._service.tending.stop()
     house.pass_time(103)
     watchdog = build(embedded=house.provider)
     await watchdog.disposables.sweep()

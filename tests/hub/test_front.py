@@ -242,7 +242,7 @@ def test_a_cancelled_call_is_named_to_the_next_hub_and_not_sent_again(stage: Sta
         assert second.receive()["id"] == 1
         assert second.receive()["method"] == "notifications/cancelled"
     else:
-        assert second.hello["cancelled"] == ["1.0"]
+        assert second.hello["cancelled"] == [{"name": "1.0", "sandbox": ""}]
 
 
 def test_a_hub_that_does_not_answer_is_told_of_and_calls_end_in_time(stage: Stage) -> None:

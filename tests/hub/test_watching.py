@@ -189,6 +189,6 @@ async def test_a_caller_who_goes_away_leaves_no_lock_without_work(state: Path) -
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.wait([asking])
-    assert await until(lambda: watching.is_on, 5)
+    assert await until(lambda: watching.is_on, 30)
     assert await watching.let_go()
-    assert await until(lambda: holder(state / LOCK_FILE) is None, 5)
+    assert await until(lambda: holder(state / LOCK_FILE) is None, 30)

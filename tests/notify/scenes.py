@@ -14,7 +14,7 @@ from remote_sandbox_mcp.core.watch import Event, EventType, Policy, Watch
 
 HIDDEN = "hunter2-do-not-show"
 NASTY = '<b>50% &amp; done</b>\x1b[31m\x07\r\n\\074img\\076 \u202eevil \x00$(touch x) `id` "; do shell script "x'
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 # Takes the place of a program: writes its arguments, environment and folder down, then does what it is told to.
 RECORDER = """#!{python}
