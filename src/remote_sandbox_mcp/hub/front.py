@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-CHUNK = 1 << 18
+CHUNK = 1 << 16
 # The other side is not listened to while so much waits to be sent to this one.
 MOST_WAITING = 16 << 20
 # So many hubs in a row that end soon, and have answered nothing, are enough: this process does their work then.
@@ -109,6 +109,8 @@ class Front:
         self._standing: dict[str, tuple[Any, bytes]] = {}
         self._started_notice = b""
         self._cancelled: dict[str, tuple[float, bytes]] = {}
+        # What is waited for; the same as in the turn before, most of the time.
+        self._poll, self._wanted = select.poll(), dict[int, int]()
         # Answers that the client has already: given from memory, by an earlier hub, or by us.
         self._done: set[Any] = set()
         self._heard_at = self._begun_at = self._looked_at = time.monotonic()
@@ -247,11 +249,11 @@ class Front:
             wanted[1] = select.POLLOUT
         if self._asking:
             wanted[self._asking.fileno()] = select.POLLIN
-        poll = select.poll()
-        for fd, events in wanted.items():
-            poll.register(fd, events)
-        ready = dict(poll.poll(self._patience() * 1000))
-        return self._heed(ready)
+        if wanted != self._wanted:
+            self._poll, self._wanted = select.poll(), wanted
+            for fd, events in wanted.items():
+                self._poll.register(fd, events)
+        return self._heed(dict(self._poll.poll(self._patience() * 1000)))
 
     def _waiting(self) -> int:
         return len(self._to_hub) + sum(len(line) for line, _ in self._held)

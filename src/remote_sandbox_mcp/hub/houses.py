@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 2.0
+# Threads take turns this often while the SDK is loaded.
+TURN_S = 0.0005
 
 
 class Recorded(Mapping[str, str]):
@@ -99,7 +102,11 @@ class House:
     async def _make(self) -> tuple[SandboxServer, Upkeep]:
         from ..mcp_server.loading import load
 
+        # Meanwhile the loop has a login to make, or others to serve.
+        turn = sys.getswitchinterval()
+        sys.setswitchinterval(TURN_S)
         await asyncio.to_thread(load, ".stdio")
+        sys.setswitchinterval(turn)
         return self.make(self)
 
     @property

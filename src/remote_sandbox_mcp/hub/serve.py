@@ -36,7 +36,7 @@ FAREWELL_S = 1.5
 # How often it looks whether a process has ended that looked after watches, or whose place it waits for.
 TAKE_UP_EVERY_S, TAKE_PLACE_EVERY_S = 20.0, 3.0
 # When it begins to load what it may need later, and the pause between two modules.
-LOAD_AFTER_S, LOAD_PAUSE_S = 1.0, 0.005
+LOAD_AFTER_S, LOAD_PAUSE_S = 3.0, 0.005
 # What is told in full; of all else the troubles.
 TOLD = ("hub", "watchdog", "jobs")
 

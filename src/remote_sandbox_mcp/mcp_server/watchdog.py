@@ -12,7 +12,7 @@ from ..core.errors import SandboxError
 log = logging.getLogger(__name__)
 
 # Not in the way of a client's first questions.
-ADOPT_S, REVIVE_S = 0.5, 4.5
+ADOPT_S, REVIVE_S = 1.5, 3.5
 
 
 async def start_watchdog(app: App) -> str:
