@@ -36,7 +36,7 @@ class Versions:
         self._seen.pop((sandbox, path), None)
 
 
-class Calls:
+class InProgress:
     """The calls that are being answered."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Session:
         self.environ = environ
         self.versions = Versions()
         self.turns = asyncio.Semaphore(MOST_AT_WORK)
-        self.calls = Calls()
+        self.calls = InProgress()
         # Where what is said in its name is written down; None: where all that is said is.
         self.log: object | None = None
         # Set when this conversation has to be opened anew before anything else is done for it.

@@ -27,7 +27,7 @@ from ..app import App
 from ..core.client import Client
 from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
 from ..core.identity import current_call
-from ..session import Calls, begin, current
+from ..session import InProgress, begin, current
 from .clients import Clients, OneClient, calling, client_of
 from .journal import Journal, is_kept
 from .results import code_of, failure, sentence, told_where
@@ -94,7 +94,7 @@ class SandboxServer(MCPServer[None]):
         self._journal = Journal()
         # Done before each call, which waits for it.
         self.before_call: Callable[[], Awaitable[None]] = _nothing
-        self.calls = Calls()
+        self.calls = InProgress()
         # Of clients before 2026-07-28, which are told of changes without having asked for it.
         self._connections: WeakSet[Connection] = WeakSet()
         self._lowlevel_server.middleware.append(self._attend)
