@@ -16,7 +16,7 @@ from remote_sandbox_mcp.hub.watching import Watching
 from remote_sandbox_mcp.store.database import STATE_FILE, Database
 from remote_sandbox_mcp.store.watches import Watches
 from remote_sandbox_mcp.tasks.locks import holder
-from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE
+from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE, take_lock
 from remote_sandbox_mcp.watchdog.service import until
 from tests.hub.desk import Desk, desk_in
 from tests.support.server import entry
@@ -181,6 +181,13 @@ async def test_of_two_one_watches_and_the_other_takes_up_what_it_leaves(state: P
     assert await second.let_go()
     assert holder(state / LOCK_FILE) is None
     database.close()
+
+
+async def test_work_that_is_ended_before_its_first_step_leaves_no_lock(state: Path) -> None:
+    watching = Watching(state)
+    watching.go_round(take_lock(state), None, until_idle=True)
+    assert await watching.let_go()
+    assert holder(state / LOCK_FILE) is None
 
 
 async def test_a_caller_who_goes_away_leaves_no_lock_without_work(state: Path) -> None:

@@ -56,6 +56,8 @@ class Watching:
         task = contextvars.Context().run(asyncio.ensure_future, self._run(lock, config, until_idle))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
+        # One that is told to end before its first step has released nothing.
+        task.add_done_callback(lambda _: lock.release())
 
     async def _run(self, lock: Lock, config: Path | None, until_idle: bool) -> None:
         from ..watchdog.pulse import Pulse

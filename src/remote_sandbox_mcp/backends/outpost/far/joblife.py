@@ -10,7 +10,7 @@ from .family import NO_PROCESS, insist
 from .files import Refused
 from .joblogin import ends_with_login, scope_for, scope_works
 from .jobrecord import JOB_COOKIE, has_begun, is_job_locked, read_begun, read_json
-from .jobtools import python_words, tmux_call, tmux_server
+from .jobtools import python_words, tmux_call, tmux_server, tmux_session_ends
 from .place import to_bytes, to_text
 
 MYPY = False
@@ -19,6 +19,7 @@ if MYPY:
 
 BEGIN_S = 15.0
 ON_ITS_WAY_S = 2.0
+SESSION_ENDS_S = 3.0
 NO_MANAGER = "the user's own systemd does not answer, so the job will not outlive the login"
 
 
@@ -53,7 +54,13 @@ def bring_to_life(folder: bytes, order: "dict[str, Any]", notes: "list[str]") ->
     if problem is not None and not has_begun(folder):
         told = told + (["it runs without tmux: %s" % problem] if problem else [])
         start_detached([to_bytes(word) for word in scope] + words + [b"detached"])
-    await_begun(folder)
+    try:
+        await_begun(folder)
+    except Refused:
+        # Whoever is told so may start another of that name at once.
+        if problem is None:
+            tmux_session_ends(to_bytes(order["session"]), SESSION_ENDS_S)
+        raise
     return dict(describe_begun(folder, order), recovered=False, notes=notes + told)
 
 

@@ -12,12 +12,12 @@ import zlib
 
 from .family import NO_PROCESS
 from .files import Refused
-from .joblife import await_begun, bring_to_life, comes_to_life, describe_begun
+from .joblife import SESSION_ENDS_S, await_begun, bring_to_life, comes_to_life, describe_begun
 from .jobplace import JOB_NAME, SESSION_NAME, find_job, make_job_folder, newest_of, note_session
 from .jobprune import forget_job, prune_jobs
 from .jobrecord import END_BYTES, JOB_COOKIE, read_json, write_whole
 from .jobstate import job_state
-from .jobtools import find_shell, has_tmux_session, syntax_problem
+from .jobtools import find_shell, syntax_problem, tmux_session_ends
 from .output import Listener
 from .place import base_folder, is_elsewhere, machine_marks, place_id, start_folder, to_bytes, to_text
 from .wire import END, json_frame
@@ -26,7 +26,6 @@ MYPY = False
 if MYPY:
     from typing import Any, Iterator
 
-SESSION_ENDS_S = 3.0
 NOT_LASTING = "the home folder cannot be written, so what is known of this job is lost when the machine restarts"
 
 
@@ -151,13 +150,8 @@ def check_session(session: str) -> None:
     state = job_state(folder)["state"] if folder else "missing"
     if state == "running":
         raise Refused("in_use", "a job named %s runs already; stop it, or choose another session_name" % session)
-    deadline = time.monotonic() + (SESSION_ENDS_S if state in ("ended", "gone") else 0.0)
-    while has_tmux_session(to_bytes(session)):
-        # One that has just ended is still being put away by tmux.
-        if time.monotonic() > deadline:
-            message = "a tmux session named %s is there already; choose another session_name"
-            raise Refused("in_use", message % session)
-        time.sleep(0.05)
+    if not tmux_session_ends(to_bytes(session), SESSION_ENDS_S if state in ("ended", "gone") else 0.0):
+        raise Refused("in_use", "a tmux session named %s is there already; choose another session_name" % session)
 
 
 def log_path(wanted: str, cwd: bytes, session: str) -> bytes:

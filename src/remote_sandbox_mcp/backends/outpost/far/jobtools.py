@@ -75,6 +75,16 @@ def has_tmux_session(session: bytes) -> bool:
         return False
 
 
+def tmux_session_ends(session: bytes, seconds: float) -> bool:
+    """Whether there is no such session, or none any more in time: tmux puts one away after its command has ended."""
+    deadline = time.monotonic() + seconds
+    while has_tmux_session(session):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 def tmux_panes(session: bytes) -> "tuple[list[int], float]":
     """The processes of a session's panes, and when the session was made; nothing where there is no such session."""
     try:
