@@ -6,8 +6,8 @@ import asyncio
 import difflib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Annotated, Any
 from weakref import WeakSet
@@ -16,6 +16,7 @@ from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import server as sdk
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.server.subscriptions import ResourcesListChanged, ToolsListChanged
 from mcp.shared.exceptions import MCPError
@@ -83,11 +84,23 @@ LEAST_PATIENCE_S = 5.0
 SandboxName = Annotated[str, Field(description="Default: the active one")]
 
 
+@contextmanager
+def sdk_logs_nothing_of_its_own() -> Iterator[None]:
+    """Logging is set up before a server is made; the SDK would load rich to set it up again."""
+    module: Any = sdk
+    usual, module.configure_logging = module.configure_logging, lambda level: None
+    try:
+        yield
+    finally:
+        module.configure_logging = usual
+
+
 class SandboxServer(MCPServer[None]):
     """MCPServer with our rules: unknown arguments are refused, and every failure is one useful sentence."""
 
     def __init__(self, app: App, clients: Clients | None = None) -> None:
-        super().__init__("remote-sandbox-mcp", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
+        with sdk_logs_nothing_of_its_own():
+            super().__init__("remote-sandbox-mcp", version=__version__, instructions=INSTRUCTIONS)
         self.app = app
         self.clients: Clients = clients or OneClient()
         self._tool_manager = self._toolbox = Toolbox()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.errors import ConnectError, HostKeyProblem, LoginRefused, Unreachable
 from ...core.machine import Hop, Login, Machine
 from ..deadline import within
+from . import library
 from .host_keys import USUAL_FILES, HostKeys, entry_name
 from .proxy import Proxy
 
@@ -240,6 +241,7 @@ def take_small_bites(connection: asyncssh.SSHClientConnection) -> None:
 
 def credentials(login: Login, who: str) -> dict[str, Any]:
     """A login as asyncssh's options. Reads keys and asks for secrets, so it belongs into a thread."""
+    library.load()
     keys, problems = _read_keys(login)
     if problems and not (keys or login.password or login.agent):
         raise LoginRefused(f"{who}: no usable key: {'; '.join(problems)}")
