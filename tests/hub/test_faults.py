@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from remote_sandbox_mcp.hub.place import NoHub, Place
+from remote_sandbox_mcp.hub_contact.place import NoHub, Place
 from tests.support.hubs import hub_folder, hub_pid, hub_pids, is_alive
 from tests.support.root import as_root, run_as_root
 from tests.support.server import Wire, entry, environment, wire
@@ -123,7 +123,7 @@ def environ_of(pid: int) -> bytes:
 
 def test_a_hub_of_another_version_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Place(environment(tmp_path, ()))
-    monkeypatch.setattr("remote_sandbox_mcp.hub.place.__version__", "0.0.1")
+    monkeypatch.setattr("remote_sandbox_mcp.hub_contact.place.__version__", "0.0.1")
     older = Place(environment(tmp_path, ()))
     assert older.socket != ours.socket
     older.make()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.hub.place import Place
+from remote_sandbox_mcp.hub_contact.place import Place
 from tests.support.server import environment
 
 # The front as it is, but for its patience.

@@ -17,8 +17,8 @@ import sys
 import time
 from collections.abc import Mapping
 
-from .hello import ask, read, say_hello
-from .place import NoHub, Place, reach
+from ..hub_contact.hello import Handed, ask, read, say_hello
+from ..hub_contact.place import NoHub, Place, reach
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,16 +56,6 @@ DEADLY = (
     "{hubs} processes of remote-sandbox-mcp have ended one after another while they worked on this, so it was given "
     "up; whether it was done is not known: look before you repeat it, and see {log}"
 )
-
-
-class Handed:
-    """What a server in this process has to take over, where there is no hub."""
-
-    def __init__(self, heard: bytes = b"", answered: frozenset[Any] = frozenset(), who: Any = None) -> None:
-        self.heard = heard
-        self.answered = answered
-        # The conversation, as a hub would have been told.
-        self.who: dict[str, Any] = who or {}
 
 
 class Request:
@@ -574,7 +564,7 @@ class Remembering:
 
 def start_hub(place: Place, lock: int, listener: int) -> None:
     """Most fronts find a hub, and are spared what it takes to start one. Raises NoHub."""
-    from .starting import start
+    from ..hub_contact.starting import start
 
     start(place, lock, listener)
 

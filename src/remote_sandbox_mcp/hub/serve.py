@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..core.errors import SandboxError
-from .hello import ASK, SERVE, read
-from .place import NoHub, Place, check_peer
+from ..hub_contact.hello import ASK, SERVE, read
+from ..hub_contact.place import NoHub, Place, check_peer
 
 if TYPE_CHECKING:
     from ..tasks.locks import Lock

@@ -29,3 +29,13 @@ def read(line: bytes) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise ValueError("it is no object")
     return said
+
+
+class Handed:
+    """What a server in this process has to take over, where there is no hub."""
+
+    def __init__(self, heard: bytes = b"", answered: frozenset[Any] = frozenset(), who: Any = None) -> None:
+        self.heard = heard
+        self.answered = answered
+        # The conversation, as a hub would have been told.
+        self.who: dict[str, Any] = who or {}
