@@ -98,11 +98,11 @@ class Hub:
         self._lock = -1
         self._address: tuple[int, int] | None = None
         self._log = Path(place.log)
-        self.watching = Watching(Path(place.state))
         # Made once the first front is heard: it waits for no more than it needs.
         from .houses import Houses
 
         self._houses = Houses(self._idle_s)
+        self.watching = Watching(Path(place.state), self._houses.stock)
         self._houses.begin_watching = self.watching.begin
 
     async def run(self, lock: int = -1, listener: socket.socket | None = None) -> None:
