@@ -144,7 +144,8 @@ class Front:
         """What another process has to know of this conversation, and the lines that it begins with there.
 
         `again` has what each of these lines was called before, or nothing where it cannot have begun anything;
-        `prefix` is for the names of the lines after them; `cancelled` are calls that may have been left running.
+        `prefix` is for the names of the lines after them; `cancelled` are calls that may have been left running;
+        `resumed` is whether another process has served the conversation before.
         """
         now = time.monotonic()
         lines: list[tuple[bytes, Request | None]] = []
@@ -165,7 +166,7 @@ class Front:
         cancelled = [{"name": name, "sandbox": sandbox_in(line)} for name, line in recent.items()]
         self._hubs += 1
         who = {"session": self._session, "prefix": f"{self._hubs}.", "again": again, "cancelled": cancelled}
-        return who, lines
+        return {**who, "resumed": bool(self._hub)}, lines
 
     def _is_spent(self, number: Any, request: Request) -> bool:
         """Note whether the hub before this one has had it; answers it where too many have died with it."""
