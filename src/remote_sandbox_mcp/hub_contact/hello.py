@@ -14,7 +14,7 @@ SERVE, ASK = "serve", "ask"
 
 
 def say_hello(who: Mapping[str, Any], environ: Mapping[str, str], folder: str, config: str) -> bytes:
-    """`who` is the conversation: see Front._opening."""
+    """`who` is the conversation: see Transcript.opening."""
     hello = {"hello": SERVE, **who, "environ": dict(environ), "folder": folder, "config": config}
     return json.dumps(hello).encode() + b"\n"
 
