@@ -245,22 +245,20 @@ class Front:
 
     def _pass_to_hub(self, whole: bytes) -> None:
         """Lines of the client's. They are sent first and looked at then, while the hub works on them."""
-        is_sent = self._is_listened_to
+        is_sent = self._is_greeted and not self._silence.is_told
         if is_sent:
             self._to_hub += whole
-            # What is wrong with the line is seen again, and heeded, at the end of this turn.
-            with contextlib.suppress(OSError):
+            try:
                 self._write_hub()
+            except OSError:
+                # What is wrong with the line is seen again, and heeded, at the end of this turn.
+                pass
         for line in split(whole):
             request = self._note(line)
             if is_sent:
                 self._count(line, request)
             else:
                 self._held.append((line, request))
-
-    @property
-    def _is_listened_to(self) -> bool:
-        return self._is_greeted and not self._silence.is_told
 
     def _note(self, line: bytes) -> Request | None:
         """Keep a request until it is answered; some are answered from memory."""
@@ -297,8 +295,7 @@ class Front:
         assert self._line is not None
         try:
             while self._to_hub:
-                with memoryview(self._to_hub) as waiting:
-                    sent = self._line.send(waiting[:CHUNK])
+                sent = self._line.send(self._to_hub)
                 del self._to_hub[:sent]
                 self._sent += sent
         except BlockingIOError:
@@ -377,7 +374,7 @@ class Front:
     def _write_client(self) -> None:
         try:
             while self._to_client:
-                sent = os.write(1, memoryview(self._to_client)[:CHUNK])
+                sent = os.write(1, self._to_client)
                 del self._to_client[:sent]
         except BlockingIOError:
             pass
