@@ -20,6 +20,9 @@ MOST_AT_WORK = 32
 class Versions:
     """Which version of a file this client has seen last; what it would overwrite unseen is refused."""
 
+    # Whether it may have seen files of which we do not know: another process that served it has died with them.
+    are_incomplete = False
+
     def __init__(self) -> None:
         self._seen: OrderedDict[tuple[str, str], str] = OrderedDict()
 

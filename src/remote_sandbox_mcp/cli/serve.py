@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..config.source import Source
-    from ..hub.front import Handed
+    from ..hub_contact.hello import Handed
     from ..mcp_server.early import Early
     from ..web.terms import Terms
 

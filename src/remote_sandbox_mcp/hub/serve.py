@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..core.errors import SandboxError
-from .hello import ASK, SERVE, read
-from .place import NoHub, Place, check_peer
+from ..hub_contact.hello import ASK, SERVE, read
+from ..hub_contact.place import NoHub, Place, check_peer
 
 if TYPE_CHECKING:
     from ..tasks.locks import Lock
@@ -98,11 +98,11 @@ class Hub:
         self._lock = -1
         self._address: tuple[int, int] | None = None
         self._log = Path(place.log)
-        self.watching = Watching(Path(place.state))
         # Made once the first front is heard: it waits for no more than it needs.
         from .houses import Houses
 
         self._houses = Houses(self._idle_s)
+        self.watching = Watching(Path(place.state), self._houses.stock)
         self._houses.begin_watching = self.watching.begin
 
     async def run(self, lock: int = -1, listener: socket.socket | None = None) -> None:

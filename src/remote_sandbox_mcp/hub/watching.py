@@ -13,6 +13,7 @@ from ..watchdog.daemon import ENDING_S, LOCK_FILE, AlreadyWatched, Pace, take_lo
 
 # The first front waits for the hub, and it needs none of the rest.
 if TYPE_CHECKING:
+    from ..members import Stock
     from ..watchdog.daemon import Rounds
 
 log = logging.getLogger(__name__)
@@ -24,8 +25,10 @@ RELEASE_S = 3.0
 class Watching:
     """Whoever holds the watchdog's lock does its work: this process, or one that was started for nothing else."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, stock: Stock | None = None) -> None:
+        """`stock`: the machines of sessions, so that none is logged in to a second time for what is watched there."""
         self._state = state
+        self._stock = stock
         self._work: set[asyncio.Future[None]] = set()
         # Whether anything was to be looked after, and the configuration file of the last who said so.
         self._is_wanted = False
@@ -66,7 +69,8 @@ class Watching:
         pulse, rounds = Pulse(self._state), None
         log.info("watching over %s", self._state)
         try:
-            rounds = make_rounds(lock, config, pulse, until_idle=until_idle, pace=Pace(idle_s=RELEASE_S))
+            pace = Pace(idle_s=RELEASE_S)
+            rounds = make_rounds(lock, config, pulse, until_idle=until_idle, pace=pace, stock=self._stock)
             await rounds.run()
         finally:
             self._end(lock, rounds)

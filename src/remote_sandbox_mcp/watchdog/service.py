@@ -85,7 +85,7 @@ async def install(state: Path, config: Path | None = None, *, start_now: bool = 
 async def _is_in_place(service: Service) -> bool:
     """Whether nothing is to be started: the service is this very process, which would never come to answer if it
     started itself anew; or there is no service manager, and a hub does the work."""
-    from ..hub.asking import hub_of
+    from ..hub_contact.asking import hub_of
 
     pid = (await service.facts()).pid
     is_hub = service.kind == "detached" and pid and await asyncio.to_thread(hub_of, pid) is not None
@@ -108,7 +108,7 @@ async def status(state: Path) -> WatchdogStatus:
 async def end_other(state: Path, spared: int) -> None:
     """Have the process that holds the lock release it, unless it is the one spared: a daemon ends, a hub goes on
     without it. Raises SandboxError where neither happens."""
-    from ..hub.asking import let_go_of_watchdog
+    from ..hub_contact.asking import let_go_of_watchdog
 
     found = holder(state / LOCK_FILE)
     if found is None or not found.is_alive() or found.pid == spared:
@@ -171,8 +171,8 @@ def notes(
 
 def _log_of_hub(pid: int) -> str:
     """Where a process logs that is a hub; nothing where it is none."""
-    from ..hub.asking import ask_hub, hub_of
-    from ..hub.place import NoHub
+    from ..hub_contact.asking import ask_hub, hub_of
+    from ..hub_contact.place import NoHub
 
     place = hub_of(pid)
     if place is None:

@@ -14,7 +14,7 @@ SERVE, ASK = "serve", "ask"
 
 
 def say_hello(who: Mapping[str, Any], environ: Mapping[str, str], folder: str, config: str) -> bytes:
-    """`who` is the conversation: see Front._opening."""
+    """`who` is the conversation: see Transcript.opening."""
     hello = {"hello": SERVE, **who, "environ": dict(environ), "folder": folder, "config": config}
     return json.dumps(hello).encode() + b"\n"
 
@@ -29,3 +29,13 @@ def read(line: bytes) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise ValueError("it is no object")
     return said
+
+
+class Handed:
+    """What a server in this process has to take over, where there is no hub."""
+
+    def __init__(self, heard: bytes = b"", answered: frozenset[Any] = frozenset(), who: Any = None) -> None:
+        self.heard = heard
+        self.answered = answered
+        # The conversation, as a hub would have been told.
+        self.who: dict[str, Any] = who or {}
