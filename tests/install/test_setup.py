@@ -23,8 +23,8 @@ OLDEST, NEWEST = 10, 14
 # With the one that runs these tests, their own environment was made in the same way.
 OURS = str(Path(sys.executable).resolve())
 PYTHONS = [python for python in pythons() if int(python.rpartition(".")[2]) >= OLDEST and python != OURS] or [OURS]
-# The one with which pip does everything, as it does for users: the system's, whose pip may be an extra package. To unpack
-# all wheels with pip takes twenty seconds of processor time, so for the others uv does it, by the same hashes.
+# The one with which pip does everything, as it does for users: the system's, whose pip may be an extra package. For pip
+# to unpack all wheels takes twenty seconds of processor time, so for the others uv does that, by the same hashes.
 BY_PIP_ALONE = next((python for python in PYTHONS if python.startswith("/usr/")), PYTHONS[0])
 SYSTEMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28", "x86_64-apple-darwin", "aarch64-apple-darwin")
 # Found before any test gives itself another home: downloads are kept from one run to the next.
