@@ -21,8 +21,8 @@ from tests.support.sshd import Fleet, Sshd
 FOREIGN_PREFIXES = ("REMOTE_", "OPENSANDBOX_", "OPEN_SANDBOX_", "MCP_", "XDG_")
 # More would only crowd the machine that they all share: its users, ports and interfaces.
 MOST_WORKERS = 8
-# What takes longest is begun first, so that no worker is at work on it alone at the end; then come other groups, then the
-# rest, which is short. Files, or groups as `group_of` names them.
+# What takes longest is begun first, so that no worker is at work on it alone at the end; then come other groups, and
+# then the rest, which is short. Files, or groups as `group_of` names them.
 LONGEST = (
     "platform",
     "tests/install/test_setup.py",
