@@ -26,6 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(WINDOWS, file=sys.stderr)
         return 2
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if not any(word in VERBS for word in arguments):
+        # A server that is told to end while it starts has not failed.
+        from .serve import leave_when_told
+
+        leave_when_told()
     if len(plain := _plain_server(arguments)) == 1 and not sys.stdin.isatty():
         return _serve(*plain)
     understood = parser()

@@ -40,7 +40,7 @@ def run(config: str, *, hub: bool = True) -> int:
 
 def _serve_here(config: Path | None, handed: Handed | None) -> int:
     """Serve in this process; does not return."""
-    _leave_when_told()
+    leave_when_told()
     # The collector finds nothing in a start that only makes things which stay, but costs a fifth of it.
     gc.disable()
     early = _listen_early(config, handed)
@@ -61,7 +61,6 @@ def _serve_here(config: Path | None, handed: Handed | None) -> int:
 
 def run_http(config: Path | None, host: str | None, port: int | None, *, without_key: bool) -> int:
     """Serve over HTTP; does not return unless it cannot listen. Raises ConfigError."""
-    _leave_when_told()
     from dataclasses import replace
 
     from ..config import paths
@@ -81,7 +80,7 @@ def run_http(config: Path | None, host: str | None, port: int | None, *, without
     return 0
 
 
-def _leave_when_told() -> None:
+def leave_when_told() -> None:
     """Until the event loop takes signals over there is nothing to wind down, and being told to end is no failure."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os._exit(0))

@@ -138,6 +138,9 @@ class Gate:
             raise
         if proxy:
             proxy.end_with(connection)
+        if tunnel is not None:
+            # Otherwise the connection to the jump host would stay open after this one has ended.
+            connection.set_tunnel(tunnel)
         return connection
 
     async def _proxy(self) -> Proxy | None:
