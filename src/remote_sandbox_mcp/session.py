@@ -62,7 +62,8 @@ class InProgress:
 class Session:
     """One conversation. `folder` is the client's current one, `environ` its variables, by default this process's own.
 
-    `name` tells it from all others, and stays the same where it goes on with another process of ours.
+    `name` tells it from all others, and stays the same where it goes on with another process of ours. One that
+    `is_of_many` is no client's own: it is what all clients have in common that come over HTTP, through one front.
     """
 
     def __init__(
@@ -72,11 +73,13 @@ class Session:
         name: str = "",
         folder: str = "",
         environ: Mapping[str, str] = os.environ,
+        is_of_many: bool = False,
     ) -> None:
         self.selection = selection or Selection()
         self.name = name
         self.folder = folder
         self.environ = environ
+        self.is_of_many = is_of_many
         self.versions = Versions()
         self.turns = asyncio.Semaphore(MOST_AT_WORK)
         self.calls = InProgress()
@@ -84,6 +87,12 @@ class Session:
         self.log: object | None = None
         # Set when this conversation has to be opened anew before anything else is done for it.
         self.moved = asyncio.Event()
+
+    def for_one(self) -> Session:
+        """That of one of the many: with the same folder, variables and log, and a selection of its own."""
+        own = Session(folder=self.folder, environ=self.environ)
+        own.log = self.log
+        return own
 
 
 # The conversation to which the work at hand belongs. Where there is none, as on the command line, all is one.

@@ -74,8 +74,9 @@ def run_http(config: Path | None, host: str | None, port: int | None, *, without
 
     from ..app import compose
     from ..web import serve
+    from ..web.listener import listen
 
-    with serve.listen(terms.host, terms.port) as listener:
+    with listen(terms.host, terms.port) as listener:
         _tell(terms, listener.getsockname()[1])
         serve.serve(compose(configuration), listener, terms)
     return 0

@@ -101,7 +101,8 @@ class SandboxServer(MCPServer[None]):
 
     async def _attend(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """What comes before each message is heeded, and what goes with it."""
-        if ctx.method == "initialize":
+        # Not over HTTP, where a client that stops to read would hold up all who wait for a change to be told.
+        if ctx.method == "initialize" and ctx.session._connection.session_id is None:
             self._connections.add(ctx.session._connection)
         if ctx.method not in UP_TO_DATE:
             return await call_next(ctx)
