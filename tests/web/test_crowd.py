@@ -16,6 +16,7 @@ from remote_sandbox_mcp.web import connections, serve
 from remote_sandbox_mcp.web.gate import Gate, Receive, Scope, Send
 from remote_sandbox_mcp.web.listener import listen
 from remote_sandbox_mcp.web.terms import Terms
+from tests.support.hubs import hub_pid
 from tests.support.pace import at_most
 from tests.web.conftest import Service, service
 
@@ -29,7 +30,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A server with as many file descriptors as most systems give."""
     with service(tmp_path_factory.mktemp("http")) as running:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (1024, hard))
+        resource.prlimit(hub_pid(running.home), resource.RLIMIT_NOFILE, (1024, hard))
         yield running
 
 

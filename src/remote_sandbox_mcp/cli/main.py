@@ -28,6 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if len(plain := _plain_server(arguments)) == 1 and not sys.stdin.isatty():
         return _serve(*plain)
+    if _is_http(arguments):
+        from .serve import leave_when_told
+
+        # Before the options are read, which takes a while: being told to end is no failure at any time.
+        leave_when_told()
     understood = parser()
     options = understood.parse_args(arguments)
     if options.verb is not None:
@@ -51,6 +56,14 @@ def _plain_server(arguments: Sequence[str]) -> list[str]:
     if len(arguments) == 2 and arguments[0] == "--config" and not arguments[1].startswith("-"):
         return [arguments[1]]
     return []
+
+
+def _is_http(arguments: Sequence[str]) -> bool:
+    """Whether a server over HTTP is started, as far as that can be told from the words alone."""
+    from itertools import pairwise
+
+    is_said = "--mode=http" in arguments or ("--mode", "http") in pairwise(arguments)
+    return is_said and not any(word in VERBS for word in arguments)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -113,7 +126,9 @@ def _serve_http(options: argparse.Namespace) -> int:
     from . import serve
 
     try:
-        return serve.run_http(options.config, options.host, options.port, without_key=options.no_auth)
+        return serve.run_http(
+            options.config, options.host, options.port, without_key=options.no_auth, hub=not options.no_hub
+        )
     except SandboxError as problem:
         print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
         return 2

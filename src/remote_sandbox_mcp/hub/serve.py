@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..core.errors import SandboxError
-from .hello import ASK, SERVE, read
+from .hello import ASK, HTTP, SERVE, read
 from .place import NoHub, Place, check_peer
 
 if TYPE_CHECKING:
     from ..tasks.locks import Lock
+    from .http_service import HttpServices
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +105,7 @@ class Hub:
 
         self._houses = Houses(self._idle_s)
         self._houses.begin_watching = self.watching.begin
+        self._http: HttpServices | None = None
 
     async def run(self, lock: int = -1, listener: socket.socket | None = None) -> None:
         """Until told to end, or idle. Without a listener it waits for the hub's place; the process ends here."""
@@ -123,6 +125,9 @@ class Hub:
         if self._server:
             self._withdraw()
             self._server.close()
+        if self._http:
+            # While machines are connected: the commands of HTTP's calls are given up, and no other hub can go on.
+            await self._http.leave(FAREWELL_S)
         await asyncio.gather(self.watching.let_go(), self._houses.leave(FAREWELL_S))
         log.info("hub ended as process %d", os.getpid())
         sys.stderr.flush()
@@ -202,6 +207,11 @@ class Hub:
                 await self._converse(visit, said, reader, writer)
             finally:
                 self._visits.remove(visit)
+        elif said.get("hello") == HTTP:
+            from .http_service import HttpServices
+
+            self._http = self._http or HttpServices(self._houses)
+            await self._http.serve(said, front, reader, writer, self._stopped)
 
     async def _converse(
         self, visit: Visit, said: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -252,6 +262,7 @@ class Hub:
             "watching": self.watching.is_on,
             "watch_config": str(self.watching.config or ""),
             "clients": [visit.fields() for visit in self._visits],
+            "http": self._http.facts() if self._http else [],
             "needs": await self._needs(),
             **self._houses.facts(),
         }
@@ -260,7 +271,8 @@ class Hub:
 
     async def _needs(self) -> list[str]:
         """What needs this process though no client may be there, as sentences."""
-        return [*await self.watching.needs(), *await self._houses.needs()]
+        http = self._http.needs() if self._http else []
+        return [*http, *await self.watching.needs(), *await self._houses.needs()]
 
     async def _look_whether_needed(self) -> None:
         while True:

@@ -19,7 +19,14 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.server.subscriptions import ResourcesListChanged, ToolsListChanged
 from mcp.shared.exceptions import MCPError
-from mcp.types import INVALID_PARAMS, CallToolResult, GetPromptResult, InputRequiredResult, ToolAnnotations
+from mcp.types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    CallToolResult,
+    GetPromptResult,
+    InputRequiredResult,
+    ToolAnnotations,
+)
 from pydantic import Field, ValidationError
 
 from .. import __version__
@@ -80,6 +87,8 @@ NOT_THE_SELECTED = frozenset(
 ONLY_WAIT = frozenset({"wait_background_task", "check_file_transfer_task"})
 # For a call that has waited already, for a process that died.
 LEAST_PATIENCE_S = 5.0
+# Over HTTP, where nobody sends a request again for the client.
+MOVED = "the configuration has just changed, so this was not begun; send it once more"
 SandboxName = Annotated[str, Field(description="Default: the active one")]
 
 
@@ -109,6 +118,8 @@ class SandboxServer(MCPServer[None]):
         await self.before_call()
         session = current()
         if session.moved.is_set():
+            if session.is_of_many:
+                raise MCPError(INTERNAL_ERROR, MOVED)
             # It is answered where the conversation goes on.
             await asyncio.Event().wait()
         with self.calls.one(), session.calls.one():
