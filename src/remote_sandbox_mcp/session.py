@@ -13,8 +13,9 @@ from contextvars import ContextVar
 from .selection import Selection
 
 REMEMBERED_VERSIONS = 1000
-# Further calls of the same client wait, so that one that floods us takes nothing from the others.
-MOST_AT_WORK = 32
+# Further calls of the same client wait, so that one that floods us takes nothing from the others; and those of many
+# clients that cannot be told apart.
+MOST_AT_WORK, MOST_OF_MANY = 32, 128
 
 
 class Versions:
@@ -81,7 +82,7 @@ class Session:
         self.environ = environ
         self.is_of_many = is_of_many
         self.versions = Versions()
-        self.turns = asyncio.Semaphore(MOST_AT_WORK)
+        self.turns = asyncio.Semaphore(MOST_OF_MANY if is_of_many else MOST_AT_WORK)
         self.calls = InProgress()
         # Where what is said in its name is written down; None: where all that is said is.
         self.log: object | None = None

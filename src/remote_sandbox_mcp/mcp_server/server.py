@@ -7,7 +7,7 @@ import difflib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Annotated, Any
 from weakref import WeakSet
@@ -34,7 +34,7 @@ from ..app import App
 from ..core.client import Client
 from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
 from ..core.identity import current_call
-from ..session import InProgress, begin, current
+from ..session import InProgress, Session, begin, current
 from .clients import Clients, OneClient, calling, client_of
 from .journal import Journal, is_kept
 from .results import code_of, failure, sentence, told_where
@@ -159,7 +159,7 @@ class SandboxServer(MCPServer[None]):
         if session:
             begin(session)
         try:
-            async with session.turns if session and name not in ONLY_WAIT else nullcontext():
+            async with self._turn(session, name):
                 answer = await self._make(name, arguments, context)
             outcome = outcome_of(answer)
             return answer
@@ -167,6 +167,11 @@ class SandboxServer(MCPServer[None]):
             calling.reset(called_by)
             if log.isEnabledFor(logging.INFO):
                 log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - begun)
+
+    def _turn(self, session: Session | None, name: str) -> AbstractAsyncContextManager[None]:
+        """Waits where the client, or all who cannot be told from it, have too much at work."""
+        one = session or (current() if current().is_of_many else None)
+        return one.turns if one and name not in ONLY_WAIT else nullcontext()
 
     async def _make(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None
