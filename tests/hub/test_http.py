@@ -255,6 +255,35 @@ async def test_it_serves_by_itself_and_says_so_where_no_hub_can_be_had(tmp_path:
         assert served.leave()[1] == 0
 
 
+IMPATIENT = """
+import sys, remote_sandbox_mcp.hub.http_front as front, remote_sandbox_mcp.cli.main as command
+front.ASK_EVERY_S, front.ANSWER_S = 0.3, 0.5
+command.main(sys.argv[1:])
+"""
+
+
+def test_it_serves_by_itself_where_the_hub_hangs(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", IMPATIENT, *arguments(tmp_path, local=True)[1:], "--mode", "http", "--port", "0"]
+    given = environment(tmp_path, ())
+    with (
+        (tmp_path / "said").open("wb") as said,
+        subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=said, env=given) as process,
+    ):
+        served = Service(process, tmp_path)
+        wait_until(lambda: "serving MCP at" in served.said, what="the server", seconds=20)
+        assert is_answered(served)
+        hub = hub_pid(tmp_path)
+        os.kill(hub, signal.SIGSTOP)
+        try:
+            wait_until(lambda: "serving without a hub: the hub (process" in served.said, what="it", seconds=20)
+            assert is_answered(served)
+        finally:
+            os.kill(hub, signal.SIGCONT)
+        wait_until(lambda: "no longer served" in hub_log_of(tmp_path), what="the hub to let go")
+        assert is_answered(served)
+        assert served.leave()[1] == 0
+
+
 # What a front may hand over
 
 

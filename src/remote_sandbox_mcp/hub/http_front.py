@@ -13,9 +13,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
+from .asking import ask_hub
 from .front import FIRST_GREETING_S, GREETING_S, MOST_ATTEMPTS, STEADY_S, current_folder
 from .hello import read, say_http_hello
 from .place import NoHub, Place, reach
@@ -26,6 +27,12 @@ log = logging.getLogger(__name__)
 CHUNK = 1 << 16
 # For the hub to load what it serves with, and to let calls end once this process is told to.
 LOADING_S, FAREWELL_S = 30.0, 1.0
+# A hub that says nothing is asked whether it is there, and has so long to answer.
+ASK_EVERY_S, ANSWER_S = 15.0, 15.0
+
+
+class Silent(NoHub):
+    """A hub that has said nothing for a while."""
 
 
 class HttpFront:
@@ -40,8 +47,8 @@ class HttpFront:
         self._attempts = self._hub = 0
         # Whether a hub may be serving, and whether it wants the socket anew.
         self._is_handed = self._is_asked_again = False
-        # Whether a line is being printed, and whether this process was told to end.
-        self._is_printing = self._is_told = False
+        # Whether we wait for something else than its line, and whether this process was told to end.
+        self._is_held_up = self._is_told = False
         self._woken, self._wake = os.pipe()
 
     def run(self) -> NoHub:
@@ -63,11 +70,11 @@ class HttpFront:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def _told_to_end(self) -> None:
-        """At once where no hub has calls to wind down, where nobody reads what we print, and when told again.
+        """At once where no hub has calls to wind down, or we could not heed it, and when told again.
 
         Else `_hear` has been woken.
         """
-        if not self._is_handed or self._is_printing or self._is_told:
+        if not self._is_handed or self._is_held_up or self._is_told:
             os._exit(0)
         self._is_told = True
 
@@ -108,19 +115,41 @@ class HttpFront:
             pass
 
     def _stay(self) -> None:
-        """Print what the hub says, for as long as it serves. Raises OSError when it has gone."""
+        """Print what the hub says, for as long as it serves. Raises OSError when it has gone, NoHub when it hangs."""
         while True:
-            self._hear(None)
+            try:
+                self._hear(ASK_EVERY_S)
+            except Silent:
+                self._ask_whether_it_is_there()
 
-    def _hear(self, limit_s: float | None) -> dict[str, Any]:
-        """What the hub says next; a line of its log is printed. Raises NoHub, OSError."""
+    def _ask_whether_it_is_there(self) -> None:
+        """Raises NoHub where it does not answer: its clients would wait for ever."""
+        with self._held_up():
+            try:
+                ask_hub(self._place, "alive", ANSWER_S)
+            except TimeoutError:
+                raise NoHub(f"the hub (process {self._hub}) has not answered for {ANSWER_S:.0f} s") from None
+            except (OSError, NoHub, ValueError):
+                # Where it is gone, its line will tell.
+                pass
+
+    @contextlib.contextmanager
+    def _held_up(self) -> Iterator[None]:
+        self._is_held_up = True
+        try:
+            yield
+        finally:
+            self._is_held_up = False
+
+    def _hear(self, limit_s: float) -> dict[str, Any]:
+        """What the hub says next; a line of its log is printed. Raises Silent, NoHub, OSError."""
         assert self._line is not None
         while b"\n" not in self._heard:
             ready, _, _ = select.select([self._line.fileno(), self._woken], [], [], limit_s)
             if self._woken in ready:
                 self._leave()
             if not ready:
-                raise NoHub(f"a hub has not answered for {limit_s:.0f} s")
+                raise Silent(f"a hub has not answered for {limit_s:.0f} s")
             if not (part := self._line.recv(CHUNK)):
                 raise ConnectionResetError(0, "it closed the line")
             self._heard += part
@@ -141,11 +170,9 @@ class HttpFront:
         return said
 
     def _print(self, text: str) -> None:
-        self._is_printing = True
-        with contextlib.suppress(OSError):
+        with self._held_up(), contextlib.suppress(OSError):
             if text:
                 print(text, file=sys.stderr, flush=True)
-        self._is_printing = False
 
     # The end
 
