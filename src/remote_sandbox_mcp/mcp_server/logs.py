@@ -89,14 +89,15 @@ class FrontLog:
 
     @property
     def level(self) -> int:
-        return self._log.level
+        # Calls that are given up warn of answers that nobody reads.
+        return self._log.level if self._front else max(self._log.level, logging.ERROR)
 
     @property
     def handler(self) -> logging.Handler | None:
         return self._log.handler or self._front
 
     def close(self) -> None:
-        """The front is gone, though work that was begun for it may go on."""
+        """The front is gone; work that was begun for it is being given up."""
         self._front = None
 
 
