@@ -155,7 +155,9 @@ class Hub:
         with contextlib.suppress(OSError):
             # It is only for people, so a full disk does not matter.
             sign(lock)
-        self._server = await asyncio.start_unix_server(self._accepted, sock=listener, limit=LONGEST_LINE)
+        # Python 3.13 would look for the socket's file, by an address that may hold in the process alone that bound it.
+        kept: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+        self._server = await asyncio.start_unix_server(self._accepted, sock=listener, limit=LONGEST_LINE, **kept)
 
     async def _wait_for_place(self) -> None:
         """Listen where fronts look for the hub, as soon as no other process does."""
