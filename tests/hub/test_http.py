@@ -197,7 +197,7 @@ async def test_a_hub_that_is_stopped_gives_up_its_calls_and_another_serves(share
     assert await asyncio.to_thread(is_answered, shared.served)
     assert shared.desk.hub not in (0, first)
     calling.cancel()
-    await asyncio.wait({calling})
+    await asyncio.gather(calling, return_exceptions=True)
 
 
 async def test_a_front_that_is_killed_frees_its_port_and_its_commands_end(tmp_path: Path, machine: Sshd) -> None:
@@ -213,7 +213,7 @@ async def test_a_front_that_is_killed_frees_its_port_and_its_commands_end(tmp_pa
             assert idle.recv(100) == b""
         assert hub_pid(tmp_path) == hub
         calling.cancel()
-        await asyncio.wait({calling})
+        await asyncio.gather(calling, return_exceptions=True)
     assert "Traceback" not in hub_log_of(tmp_path)
 
 

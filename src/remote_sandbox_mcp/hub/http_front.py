@@ -87,7 +87,7 @@ class HttpFront:
         self._attempts += 1
         self._line, is_new = reach(self._place, start)
         self._heard.clear()
-        self._is_asked_again = False
+        self._hub, self._is_asked_again = 0, False
         begun, why = time.monotonic(), "it closed the line"
         with self._line:
             try:
@@ -100,7 +100,8 @@ class HttpFront:
         self._is_handed = False
         if self._is_asked_again or time.monotonic() > begun + STEADY_S:
             self._attempts = 0
-        if not self._is_asked_again:
+        # One that has not greeted was ending when we came.
+        if self._hub and not self._is_asked_again:
             log.warning("the hub (process %d) has ended (%s); another takes its place", self._hub, why)
 
     def _hand_over(self, greeting_s: float) -> None:
