@@ -118,7 +118,9 @@ def _serve_http(options: argparse.Namespace) -> int:
     from . import serve
 
     try:
-        return serve.run_http(options.config, options.host, options.port, without_key=options.no_auth)
+        return serve.run_http(
+            options.config, options.host, options.port, without_key=options.no_auth, hub=not options.no_hub
+        )
     except SandboxError as problem:
         print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
         return 2

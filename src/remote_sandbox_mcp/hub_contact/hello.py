@@ -9,13 +9,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# For a session; for a question of ours, which is answered in one line.
-SERVE, ASK = "serve", "ask"
+# For a session; for HTTP on a socket that is handed over; for a question of ours, which is answered in one line.
+SERVE, HTTP, ASK = "serve", "http", "ask"
 
 
 def say_hello(who: Mapping[str, Any], environ: Mapping[str, str], folder: str, config: str) -> bytes:
     """`who` is the conversation: see Transcript.opening."""
     hello = {"hello": SERVE, **who, "environ": dict(environ), "folder": folder, "config": config}
+    return json.dumps(hello).encode() + b"\n"
+
+
+def say_http_hello(terms: Mapping[str, Any], environ: Mapping[str, str], folder: str, config: str) -> bytes:
+    """`terms` are those on which HTTP is served, with the key."""
+    hello = {"hello": HTTP, "http": dict(terms), "environ": dict(environ), "folder": folder, "config": config}
     return json.dumps(hello).encode() + b"\n"
 
 

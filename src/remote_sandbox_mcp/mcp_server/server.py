@@ -7,7 +7,7 @@ import difflib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Annotated, Any
 from weakref import WeakSet
@@ -20,7 +20,14 @@ from mcp.server.mcpserver import server as sdk
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.server.subscriptions import ResourcesListChanged, ToolsListChanged
 from mcp.shared.exceptions import MCPError
-from mcp.types import INVALID_PARAMS, CallToolResult, GetPromptResult, InputRequiredResult, ToolAnnotations
+from mcp.types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    CallToolResult,
+    GetPromptResult,
+    InputRequiredResult,
+    ToolAnnotations,
+)
 from pydantic import Field, ValidationError
 
 from .. import __version__
@@ -28,7 +35,7 @@ from ..app import App
 from ..core.client import Client
 from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
 from ..core.identity import current_call
-from ..session import InProgress, begin, current
+from ..session import InProgress, Session, begin, current
 from .clients import Clients, OneClient, calling, client_of
 from .journal import Journal, is_kept
 from .results import code_of, failure, sentence, told_where
@@ -81,6 +88,8 @@ NOT_THE_SELECTED = frozenset(
 ONLY_WAIT = frozenset({"wait_background_task", "check_file_transfer_task"})
 # For a call that has waited already, for a process that died.
 LEAST_PATIENCE_S = 5.0
+# Over HTTP, where nobody sends a request again for the client.
+MOVED = "the configuration has just changed, so this was not begun; send it once more"
 SandboxName = Annotated[str, Field(description="Default: the active one")]
 
 
@@ -114,13 +123,16 @@ class SandboxServer(MCPServer[None]):
 
     async def _attend(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """What comes before each message is heeded, and what goes with it."""
-        if ctx.method == "initialize":
+        # Not over HTTP, where a client that stops to read would hold up all who wait for a change to be told.
+        if ctx.method == "initialize" and ctx.session._connection.session_id is None:
             self._connections.add(ctx.session._connection)
         if ctx.method not in UP_TO_DATE:
             return await call_next(ctx)
         await self.before_call()
         session = current()
         if session.moved.is_set():
+            if session.is_of_many:
+                raise MCPError(INTERNAL_ERROR, MOVED)
             # It is answered where the conversation goes on.
             await asyncio.Event().wait()
         with self.calls.one(), session.calls.one():
@@ -160,7 +172,7 @@ class SandboxServer(MCPServer[None]):
         if session:
             begin(session)
         try:
-            async with session.turns if session and name not in ONLY_WAIT else nullcontext():
+            async with self._turn(session, name):
                 answer = await self._make(name, arguments, context)
             outcome = outcome_of(answer)
             return answer
@@ -168,6 +180,11 @@ class SandboxServer(MCPServer[None]):
             calling.reset(called_by)
             if log.isEnabledFor(logging.INFO):
                 log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - begun)
+
+    def _turn(self, session: Session | None, name: str) -> AbstractAsyncContextManager[None]:
+        """Waits where the client, or all who cannot be told from it, have too much at work."""
+        one = session or (current() if current().is_of_many else None)
+        return one.turns if one and name not in ONLY_WAIT else nullcontext()
 
     async def _make(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None
