@@ -266,24 +266,25 @@ command.main(sys.argv[1:])
 
 def test_it_serves_by_itself_where_the_hub_hangs(tmp_path: Path) -> None:
     words = [sys.executable, "-c", IMPATIENT, *arguments(tmp_path, local=True)[1:], "--mode", "http", "--port", "0"]
-    given = environment(tmp_path, ())
-    with (
-        (tmp_path / "said").open("wb") as said,
-        subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=said, env=given) as process,
-    ):
-        served = Service(process, tmp_path)
+    with (tmp_path / "said").open("wb") as said:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=said, env=environment(tmp_path, ()))
+    served, hub = Service(process, tmp_path), 0
+    try:
         wait_until(lambda: "serving MCP at" in served.said, what="the server", seconds=20)
         assert is_answered(served)
         hub = hub_pid(tmp_path)
         os.kill(hub, signal.SIGSTOP)
-        try:
-            wait_until(lambda: "serving without a hub: the hub (process" in served.said, what="it", seconds=20)
-            assert is_answered(served)
-        finally:
-            os.kill(hub, signal.SIGCONT)
+        wait_until(lambda: "serving without a hub: the hub (process" in served.said, what="it", seconds=20)
+        assert is_answered(served)
+        os.kill(hub, signal.SIGCONT)
         wait_until(lambda: "no longer served" in hub_log_of(tmp_path), what="the hub to let go")
         assert is_answered(served)
         assert served.leave()[1] == 0
+    finally:
+        if hub and is_alive(hub):
+            os.kill(hub, signal.SIGCONT)
+        process.kill()
+        process.wait()
 
 
 # What a front may hand over
