@@ -40,7 +40,6 @@ class Shared:
         self.desk = desk
         self.served = served
         self.machine = machine
-        self.logins = logins(machine)
 
     def connected(self, mode: str = "auto") -> AbstractAsyncContextManager[Caller]:
         return connected(self.served, mode=mode, headers={"X-API-Key": KEY})
@@ -88,6 +87,9 @@ def running(sshd: Sshd, command: str) -> bool:
 
 
 async def test_clients_over_http_and_one_on_stdio_share_one_login(shared: Shared) -> None:
+    is_answered(shared.served)
+    kill_hub(shared.desk.home)
+    before = logins(shared.machine)
     with wire(shared.desk.home, entry(shared.machine)) as line:
         line.initialize()
         for mode in BOTH_MODES:
@@ -95,7 +97,7 @@ async def test_clients_over_http_and_one_on_stdio_share_one_login(shared: Shared
                 assert await caller.output("echo here") == "here\n"
         assert done(line.call("exec_bash", command="echo here"))["stdout"] == "here\n"
         assert len(shared.desk.hubs) == 1
-    assert logins(shared.machine) == shared.logins + 1
+    assert logins(shared.machine) == before + 1
 
 
 @pytest.mark.parametrize("mode", BOTH_MODES)
@@ -108,11 +110,11 @@ async def test_paths_start_in_the_folder_of_the_front(shared: Shared, mode: str)
 
 @pytest.mark.parametrize("mode", BOTH_MODES)
 async def test_what_is_logged_for_its_clients_is_printed_by_the_front(shared: Shared, mode: str) -> None:
+    logged = "remote-sandbox-mcp: INFO: check_file_transfer_task: "
+    before = shared.served.said.count(logged)
     async with shared.connected(mode) as caller:
         await caller.fail("check_file_transfer_task", task_id=mode)
-    logged = "remote-sandbox-mcp: INFO: check_file_transfer_task: "
-    count = BOTH_MODES.index(mode) + 1
-    wait_until(lambda: shared.served.said.count(logged) == count, what="the line")
+    wait_until(lambda: shared.served.said.count(logged) == before + 1, what="the line")
     assert "check_file_transfer_task" not in shared.hub_log
     assert "INFO: hub" not in shared.served.said
 
@@ -264,24 +266,25 @@ command.main(sys.argv[1:])
 
 def test_it_serves_by_itself_where_the_hub_hangs(tmp_path: Path) -> None:
     words = [sys.executable, "-c", IMPATIENT, *arguments(tmp_path, local=True)[1:], "--mode", "http", "--port", "0"]
-    given = environment(tmp_path, ())
-    with (
-        (tmp_path / "said").open("wb") as said,
-        subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=said, env=given) as process,
-    ):
-        served = Service(process, tmp_path)
+    with (tmp_path / "said").open("wb") as said:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=said, env=environment(tmp_path, ()))
+    served, hub = Service(process, tmp_path), 0
+    try:
         wait_until(lambda: "serving MCP at" in served.said, what="the server", seconds=20)
         assert is_answered(served)
         hub = hub_pid(tmp_path)
         os.kill(hub, signal.SIGSTOP)
-        try:
-            wait_until(lambda: "serving without a hub: the hub (process" in served.said, what="it", seconds=20)
-            assert is_answered(served)
-        finally:
-            os.kill(hub, signal.SIGCONT)
+        wait_until(lambda: "serving without a hub: the hub (process" in served.said, what="it", seconds=20)
+        assert is_answered(served)
+        os.kill(hub, signal.SIGCONT)
         wait_until(lambda: "no longer served" in hub_log_of(tmp_path), what="the hub to let go")
         assert is_answered(served)
         assert served.leave()[1] == 0
+    finally:
+        if hub and is_alive(hub):
+            os.kill(hub, signal.SIGCONT)
+        process.kill()
+        process.wait()
 
 
 # What a front may hand over
