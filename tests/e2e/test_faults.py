@@ -103,7 +103,7 @@ async def test_changed_host_key(fleet: Fleet, tmp_path: Path) -> None:
     machine = fleet.machine("changed-key")
     async with serve_here(tmp_path, entry(machine)) as server:
         await server.run("true")
-        machine.change_host_key()
+        await asyncio.to_thread(machine.change_host_key)
         problem = await server.fail("exec_bash", command="touch pwned")
         assert problem["code"] == "host_key"
         assert f"remote-sandbox-mcp hosts forget {machine.name}" in problem["error"]

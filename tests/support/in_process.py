@@ -61,7 +61,10 @@ async def serve_here(
     env: dict[str, str] | None = None,
     config: str = "",
 ) -> AsyncIterator[Server]:
-    """As `serve`, without a process; one at a time, since the variables of this process become those of the server."""
+    """As `serve`, without a process; one at a time, since the variables of this process become those of the server.
+
+    What a test does to a machine meanwhile goes into a thread: on the loop it would keep the server from noticing.
+    """
     file = write_config(home, local=local, config=config)
     with pytest.MonkeyPatch.context() as patch, logged(home / "stderr") as log:
         for name, value in environment(home, entries, env).items():
