@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..app import App, compose
 from ..config import paths
-from ..config.handed import FILE, daemon_environ
+from ..config.handed import FILE, watchdog_environ
 from ..config.load import load
 from ..core.errors import SandboxError
 from ..tasks.locks import Lock
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def make_rounds(lock: Lock, config: Path | None, pulse: Pulse, *, until_idle: bool, pace: Pace = USUAL) -> Rounds:
-    """The daemon's loop over our own work, for whoever holds the lock."""
+    """The loop over our own work, for whoever holds the lock."""
     state = lock.file.parent
     return Rounds(lock, lambda: supervision(config, state), stamp_of(config, state, pulse), pulse, pace, until_idle)
 
@@ -37,7 +37,7 @@ def stamp_of(config: Path | None, state: Path, pulse: Pulse) -> Callable[[], obj
 async def supervision(config: Path | None, state: Path) -> AsyncIterator[Supervision]:
     """The work, as the configuration has it now."""
     # A keyring may take its time.
-    environ = await asyncio.to_thread(daemon_environ, os.environ, state)
+    environ = await asyncio.to_thread(watchdog_environ, os.environ, state)
     configuration = await asyncio.to_thread(load, config, environ)
     for problem in configuration.problems:
         log.warning("%s", problem)
