@@ -118,6 +118,18 @@ def test_one_whose_process_was_killed_is_stale(cli: Cli, stuck: str, ledger: Led
     assert cli("transfers").stdout.splitlines()[1].split()[:2] == [stuck, "stale"]
 
 
+def test_where_no_hub_can_be_had_it_is_told_and_not_begun(cli: Cli, good: Sshd, ledger: Ledger, tmp_path: Path) -> None:
+    folder = Path(os.environ["REMOTE_SANDBOX_MCP_HOME"]) / "hub"
+    folder.mkdir()
+    folder.chmod(0o770)
+    told = cli("push", str(tmp_path), "never", "--background")
+    why = f"unable to leave it to the hub: {folder} is not a folder of this user's alone"
+    assert (told.code, told.stderr) == (1, f"remote-sandbox-mcp: {why}\n")
+    (row,) = ledger.latest(2)
+    assert (row.status, row.error) == ("failed", why)
+    assert not (good.home / "never").exists()
+
+
 def is_waited_for(task_id: str) -> bool:
     words = f"transfers wait {task_id}"
     waiting = [process.pid for process in _processes() if process.command.endswith(words)]
