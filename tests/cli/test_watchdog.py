@@ -49,7 +49,7 @@ def test_where_none_runs_that_is_told(cli: Cli, state: Path) -> None:
         "running": False,
         "active": 0,
         "database": str(state / "state.db"),
-        "log_file": str(state / "watchdog.log"),
+        "log_file": str(state / "hub/hub.log"),
     }
     # To look is not to make.
     assert not (state / "state.db").exists()

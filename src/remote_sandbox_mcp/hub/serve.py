@@ -246,7 +246,7 @@ class Hub:
         """Go on with the transfers of that configuration; says why that cannot be, or nothing."""
         try:
             await self._houses.take_over(said, asker)
-        except SandboxError as problem:
+        except (SandboxError, OSError) as problem:
             return str(problem)
         return ""
 

@@ -52,10 +52,10 @@ class Pace:
     settings_s: float = 30.0
     shortest_rest_s: float = 0.2
     longest_pause_s: float = 60.0
-    idle_s: float = 600.0
+    # Where nothing is watched any more, the lock is released after so long; the hub's own idle time begins then.
+    idle_s: float = 3.0
 
 
-USUAL = Pace()
 OpenSupervision = Callable[[], AbstractAsyncContextManager[Supervision]]
 
 

@@ -142,7 +142,7 @@ async def _status(service: Service, state: Path) -> WatchdogStatus:
         database=state / STATE_FILE,
         active=active,
         lingering=facts.lingering,
-        log_file=Path(hub_log) if hub_log else state / LOG_FILE,
+        log_file=Path(hub_log) if hub_log else _usual_log(state, is_service=installed or found is not None),
         in_hub=True if hub_log else None,
         notes=(*told, *filter(None, [trouble])),
     )
@@ -164,6 +164,13 @@ def notes(
     if not found and active:
         told.append("Nobody looks after the active watches; to start it: remote-sandbox-mcp watchdog install")
     return told
+
+
+def _usual_log(state: Path, *, is_service: bool) -> Path:
+    """Where it logs, or will."""
+    from ..hub.place import Place
+
+    return state / LOG_FILE if is_service else Path(Place(os.environ).log)
 
 
 def _log_of_hub(pid: int) -> str:

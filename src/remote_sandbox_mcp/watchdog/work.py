@@ -15,16 +15,16 @@ from ..config.handed import FILE, watchdog_environ
 from ..config.load import load
 from ..core.errors import SandboxError
 from ..tasks.locks import Lock
-from .daemon import USUAL, Pace, Rounds, Supervision
+from .daemon import Pace, Rounds, Supervision
 from .pulse import Pulse, change_stamp, file_stamp
 
 log = logging.getLogger(__name__)
 
 
-def make_rounds(lock: Lock, config: Path | None, pulse: Pulse, *, until_idle: bool, pace: Pace = USUAL) -> Rounds:
+def make_rounds(lock: Lock, config: Path | None, pulse: Pulse, *, until_idle: bool) -> Rounds:
     """The loop over our own work, for whoever holds the lock."""
     state = lock.file.parent
-    return Rounds(lock, lambda: supervision(config, state), stamp_of(config, state, pulse), pulse, pace, until_idle)
+    return Rounds(lock, lambda: supervision(config, state), stamp_of(config, state, pulse), pulse, Pace(), until_idle)
 
 
 def stamp_of(config: Path | None, state: Path, pulse: Pulse) -> Callable[[], object]:
