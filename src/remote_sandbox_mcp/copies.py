@@ -187,18 +187,19 @@ class Copies:
         self, order: Order, *, wait_s: float, background: bool = False, listener: Listener = unheard
     ) -> Outcome | Transfer:
         """Do it at once if it is little; otherwise as a transfer that outlives this process, waited for a moment."""
-        if begun := await self.transfers.begun_before():
-            return await self.transfers.check(begun.id, wait_s=wait_s)
-        job = self.syncs.begin(order)
-        if background:
-            return await self.transfers.begin(order, self._run, wait_s=0)
-        plan, settings = await job.prepare(listener), self._settings
-        if len(plan.send) <= settings.inline_sync_max_files and plan.bytes <= settings.inline_sync_max_bytes:
-            return await self.syncs.run(order, listener, job)
 
         async def runner(order: Order, told: Listener) -> Outcome:
             return await self.syncs.run(order, all_of(told, listener), job)
 
+        job: Synchronization | None = None
+        if begun := await self.transfers.begun_before(runner):
+            return await self.transfers.check(begun.id, wait_s=wait_s)
+        job = self.syncs.begin(order)
+        if background:
+            return await self.transfers.begin(order, runner, wait_s=0)
+        plan, settings = await job.prepare(listener), self._settings
+        if len(plan.send) <= settings.inline_sync_max_files and plan.bytes <= settings.inline_sync_max_bytes:
+            return await self.syncs.run(order, listener, job)
         try:
             return await self.transfers.begin(order, runner, wait_s=wait_s)
         except BaseException:

@@ -170,16 +170,20 @@ def test_a_client_with_another_machine_of_that_name_does_not_take_it_up(
 # The hub itself
 
 
+@pytest.mark.parametrize("is_answered", [True, False], ids=["its call is answered", "its call is made again"])
 def test_the_hub_that_a_front_starts_in_place_of_another_takes_up_its_transfers(
-    desk: Desk, ledger: Ledger, machine: Sshd, line: ThreadedLine, ours: Path, there: Path
+    desk: Desk, ledger: Ledger, machine: Sshd, line: ThreadedLine, ours: Path, there: Path, is_answered: bool
 ) -> None:
     with desk.client(entry(machine, port=line.port), **SECRETIVE) as client:
         begun = begin(client, line, ours, there, ledger)
         assert begun.pid == desk.hub
-        # It is answered, so that nothing is asked again.
-        assert client.receive()["result"]["structuredContent"]["task_id"] == begun.id
+        if is_answered:
+            assert client.receive()["result"]["structuredContent"]["task_id"] == begun.id
         os.kill(begun.pid, signal.SIGKILL)
+        # Also where the machine does not answer just now.
         hub = taken_up(ledger, begun)
+        if not is_answered:
+            assert client.receive()["result"]["structuredContent"]["task_id"] == begun.id
         assert SECRET.encode() not in shown_by(hub)
         line.thaw()
         check_done(ledger, begun, ours, there, by=hub)

@@ -53,23 +53,15 @@ class Transfers:
         drive = await self._see_through(self._start(order, runner))
         return await self.check(drive.id, wait_s=wait_s)
 
-    async def begun_before(self) -> Transfer | None:
-        """The transfer that the call at hand has begun in a process of ours that died since, if it goes on or is over.
+    async def begun_before(self, runner: Runner) -> Transfer | None:
+        """The transfer that the call at hand has begun in a process of ours that died since; it goes on here, unless
+        another process has taken it up."""
+        return await self._see_through(self._again(runner)) if is_again() else None
 
-        One that no process runs is struck out: the call begins it anew.
-        """
-        return await asyncio.to_thread(self._begun_before) if is_again() else None
-
-    def _begun_before(self) -> Transfer | None:
-        found = self._records.ledger.get(self._records.new_id())
-        if found is None or found.is_over:
-            return found
-        if lock := self._records.take(found.id):
-            found = self._records.ledger.get(found.id)
-            if found is not None and not found.is_over:
-                self._records.ledger.remove(found.id)
-                found = None
-            lock.release()
+    async def _again(self, runner: Runner) -> Transfer | None:
+        found = await asyncio.to_thread(lambda: self._records.ledger.get(self._records.new_id()))
+        if found and not found.is_over and (taken := await asyncio.to_thread(self._take, found.id)):
+            self._drive(*taken, runner)
         return found
 
     async def queue(self, order: Order) -> Transfer:
