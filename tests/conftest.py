@@ -21,6 +21,28 @@ from tests.support.sshd import Fleet, Sshd
 FOREIGN_PREFIXES = ("REMOTE_", "OPENSANDBOX_", "OPEN_SANDBOX_", "MCP_", "XDG_")
 # More would only crowd the machine that they all share: its users, ports and interfaces.
 MOST_WORKERS = 8
+# What takes longest is begun first, so that no worker is at work on it alone at the end; then come other groups, and
+# then the rest, which is short. Files, or groups as `group_of` names them.
+LONGEST = (
+    "platform",
+    "tests/install/test_setup.py",
+    "tests/watchdog/test_systemd.py",
+    "sync.test_safety",
+    "backends.test_plain",
+    "e2e.test_jobs",
+    "e2e.test_disconnect",
+    "tests/jobs/test_histories.py",
+    "tests/sync/test_properties.py",
+    "hub.test_replay",
+    "e2e.test_host_keys",
+    "e2e.test_hostile",
+    "e2e.test_sync",
+    "tests/support/test_workers.py",
+    "backends.test_outpost",
+    "backends.test_job_keeper",
+    "cli.test_platform",
+    "tests/sync/test_engine.py",
+)
 XDG_FOLDERS = ("CONFIG_HOME", "DATA_HOME", "STATE_HOME", "CACHE_HOME", "RUNTIME_DIR")
 
 
@@ -34,6 +56,26 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
     """Mark every coroutine test for anyio's plugin, which looks for the mark right after this."""
     if collector.istestfunction(obj, name) and inspect.iscoroutinefunction(obj):
         pytest.mark.anyio(obj)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With `--dist loadgroup` the work is handed out in the order of collection, which is ours."""
+    if getattr(config.option, "dist", "") == "loadgroup":
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if getattr(config.option, "loadgroup", False):
+        items.sort(key=turn_of)
+
+
+def turn_of(item: pytest.Item) -> int:
+    """When a test's group is handed out to a worker, compared with others."""
+    group, file = group_of(item), item.nodeid.partition("::")[0]
+    return next(
+        (turn for turn, name in enumerate(LONGEST) if name in (group, file)),
+        len(LONGEST) + (not group),
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

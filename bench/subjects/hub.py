@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from uuid import uuid4
@@ -31,6 +32,7 @@ def _first_results(stage: Stage, machines: Sequence[Entry]) -> Iterator[Row]:
     warm, alone, cold = (stage.environment(machines) for _ in range(3))
     contestants = {
         "warm": _start(stage, OURS, lambda: warm),
+        "new": _start(stage, OURS, lambda: _with_new_machine(warm, machines[0])),
         "cold": _start(stage, OURS, lambda: _without_hub(cold)),
         "alone": _start(stage, ALONE, lambda: alone),
     }
@@ -45,8 +47,15 @@ def _first_results(stage: Stage, machines: Sequence[Entry]) -> Iterator[Row]:
     name = "start until the first result of exec"
     yield _row(f"{name}, warm hub", times["warm"], times.get("peer"), "peer", Target(0.2, of_ratio=True))
     yield _row(f"{name}, warm hub", times["warm"], times["alone"], "--no-hub")
+    new = f"{name}, warm hub, machine not connected"
+    yield _row(new, times["new"], times.get("peer"), "peer", Target(1, of_ratio=True))
     yield _row(f"{name}, no hub yet", times["cold"], times["alone"], "--no-hub", Target(1.05, of_ratio=True))
     yield _row(f"{name}, --no-hub", times["alone"], times.get("peer"), "peer", Target(1, of_ratio=True))
+
+
+def _with_new_machine(environ: Mapping[str, str], machine: Entry) -> Mapping[str, str]:
+    """The same one under a name that the hub does not know: it has to log in."""
+    return {**environ, "REMOTE_SANDBOX_LIST": json.dumps([{**machine, "name": f"new-{uuid4().hex}"}])}
 
 
 def _without_hub(environ: Mapping[str, str]) -> Mapping[str, str]:

@@ -361,7 +361,12 @@ class App:
             )
         member = self.fleet.member(name)
         expected = "" if create_only else current().versions.get(member.name, path)
-        return await self._put(member, path, data, expected)
+        if expected is not None or not current().versions.are_incomplete:
+            return await self._put(member, path, data, expected)
+        try:
+            return await self._put(member, path, data, "")
+        except FileProblem as problem:
+            raise _forgotten(path) if problem.reason == "exists" else problem from None
 
     async def edit(self, path: str, old: str, new: str, *, every: bool = False, name: str = "") -> tuple[Written, int]:
         """Replace an exact text that occurs once (or every one); the file must be as it was last read here."""
@@ -372,8 +377,10 @@ class App:
         found = await (await member.open()).read(path, Span(limit=check.LARGEST_WRITE))
         if found.more:
             raise FileProblem(f"{path} is larger than {check.LARGEST_WRITE} bytes, too large to edit", "too_large")
-        known = current().versions.get(member.name, path) or found.version
-        if known != found.version:
+        known = current().versions.get(member.name, path)
+        if known is None and current().versions.are_incomplete:
+            raise _forgotten(path)
+        if known is not None and known != found.version:
             current().versions.forget(member.name, path)
             raise FileProblem(f"{path} has changed since it was read; read it again, then repeat the edit", "stale")
         data, count = replaced(found.data, old, new)
@@ -417,6 +424,12 @@ class App:
             raise
         current().versions.remember(member.name, path, written.version)
         return written
+
+
+def _forgotten(path: str) -> FileProblem:
+    """For a file that the client may have read before the process ended that served it."""
+    told = f"the server was restarted, so whether {path} has changed since you read it is not known"
+    return FileProblem(f"{told}; nothing was written: read it again, then repeat this", "stale")
 
 
 async def _jobs_that_end_with(name: str, sandbox: Sandbox) -> list[str]:

@@ -229,7 +229,7 @@ async def test_commands_are_as_if_nobody_stood_between(fleet: Fleet, known: Know
 # Sessions and connections
 
 
-@pytest.mark.parametrize(("sessions", "connections"), [(10, 4), (3, 16), (1, 16)])
+@pytest.mark.parametrize(("sessions", "connections"), [(100, 1), (10, 4), (3, 16), (1, 16)])
 async def test_thirty_at_once_share_what_sshd_grants(
     fleet: Fleet, known_hosts: Path, sessions: int, connections: int
 ) -> None:
@@ -255,9 +255,9 @@ async def test_a_run_on_the_only_session_can_be_stopped(fleet: Fleet, known: Kno
 
 
 async def test_who_finds_no_session_is_told_that_nothing_was_started(
-    bare: Sshd, known: Known, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.backends.ssh.channels.USUAL_SESSIONS", 1)
+    bare = fleet.machine(python=False, max_sessions=1)
     monkeypatch.setattr("remote_sandbox_mcp.backends.ssh.channels.MOST_CONNECTIONS", 1)
     monkeypatch.setattr(plain, "START_S", 0.3)
     async with opened(known(bare.machine())) as sandbox:

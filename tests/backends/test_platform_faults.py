@@ -31,7 +31,7 @@ from tests.support.root import as_root
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
 RULES = Rules(default_image=IMAGE)
 FOREVER = "echo begun; while :; do sleep 0.1; done"
-MANY, WAVE = 50, 3
+MANY, WAVE = 18, 3
 
 
 @asynccontextmanager
@@ -260,7 +260,7 @@ async def test_a_full_disk_is_told_and_leaves_the_old_file(provider: OpenSandbox
 
 
 @pytest.mark.timeout(240)
-async def test_fifty_at_once_leave_nothing_behind(provider: OpenSandboxProvider, platform: Platform) -> None:
+async def test_many_at_once_leave_nothing_behind(provider: OpenSandboxProvider, platform: Platform) -> None:
     """In waves: each container takes a part of two processors to start."""
     before, turn = sorted(platform.containers()), asyncio.Semaphore(WAVE)
 

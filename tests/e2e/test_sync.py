@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.in_process import serve_here
 from tests.support.line import ThreadedLine
 from tests.support.server import Server, Wire, entry, serve, until, wire
 from tests.support.sshd import Fleet, Sshd, wait_until
@@ -315,7 +316,7 @@ async def test_a_transfer_goes_on_over_a_line_that_is_cut(
     machine: Sshd, line: ThreadedLine, there: Path, tmp_path: Path
 ) -> None:
     ours = make(tmp_path / "ours", {b"large": File(40 * MIB, 1)})
-    async with serve(tmp_path, entry(machine, port=line.port)) as server:
+    async with serve_here(tmp_path, entry(machine, port=line.port)) as server:
         await server.run("true")
         call = asyncio.ensure_future(server.call("sync_local_to_remote", local_path=str(ours), remote_path=there.name))
         for opened in (2, 3):
@@ -426,7 +427,7 @@ async def test_many_copies_at_once_share_the_sessions_of_a_stock_sshd(
     """The first has taken nearly all of them when the others come."""
     for number in range(5):
         make(tmp_path / f"ours{number}", {b"large": File((6 if number else 60) * MIB, number)})
-    async with serve(tmp_path, entry(machine, port=line.port)) as server:
+    async with serve_here(tmp_path, entry(machine, port=line.port)) as server:
 
         def push(number: int) -> asyncio.Future[Any]:
             given = {"local_path": f"{tmp_path}/ours{number}", "remote_path": f"{there}/{number}"}

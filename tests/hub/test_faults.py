@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from remote_sandbox_mcp.hub.place import NoHub, Place
+from remote_sandbox_mcp.hub_contact.place import NoHub, Place
 from tests.support.hubs import hub_folder, hub_pid, hub_pids, is_alive
 from tests.support.root import as_root, run_as_root
 from tests.support.server import Wire, entry, environment, wire
@@ -123,16 +123,40 @@ def environ_of(pid: int) -> bytes:
 
 def test_a_hub_of_another_version_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Place(environment(tmp_path, ()))
-    monkeypatch.setattr("remote_sandbox_mcp.hub.place.__version__", "0.0.1")
+    monkeypatch.setattr("remote_sandbox_mcp.hub_contact.place.__version__", "0.0.1")
     older = Place(environment(tmp_path, ()))
     assert older.socket != ours.socket
     older.make()
+    lock = older.take_lock()
     # One that speaks no language that we know.
     with older.listen() as listener, wire(tmp_path) as line:
         use(line)
         listener.settimeout(0.01)
         with pytest.raises(TimeoutError):
             listener.accept()
+        assert Path(older.socket).exists()
+    os.close(lock)
+
+
+def test_the_next_hub_removes_the_sockets_of_those_that_were_killed_and_no_others(tmp_path: Path) -> None:
+    environ = environment(tmp_path, ())
+    killed, living, ours = Place(environ, "0" * 16), Place(environ, "1" * 16), Place(environ)
+    ours.make()
+    locks = [place.take_lock() for place in (living, killed, ours)]
+    for place in (living, killed, ours):
+        place.listen().close()
+    # As one leaves it that is killed before its socket was in its place.
+    os.link(killed.socket, f"{killed.socket[:-5]}.4711")
+    os.link(ours.socket, f"{ours.socket[:-5]}.4711")
+    before = {file.name for file in hub_folder(tmp_path).iterdir()}
+    for lock in locks[1:]:
+        os.close(lock)
+    with wire(tmp_path) as line:
+        use(line)
+        found = {file.name for file in hub_folder(tmp_path).iterdir()} - {"hub.log"}
+        assert before - found == {f"{killed.name}.sock", f"{killed.name}.4711", f"{ours.name}.4711"}
+        assert hub_pid(tmp_path)
+    os.close(locks[0])
 
 
 # Others

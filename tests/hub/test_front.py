@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.hub.place import Place
+from remote_sandbox_mcp.hub_contact.place import Place
 from tests.support.server import environment
 
 # The front as it is, but for its patience.
 IMPATIENT = """
 import json
 import sys
-from remote_sandbox_mcp.hub import front
-front.ASK_EVERY_S, front.ANSWER_S, front.GIVE_UP_S, front.TURN_S = 0.1, 0.1, float(sys.argv[1]), 0.05
-front.GREETING_S, front.STEADY_S, front.STOPPED_S, front.GLANCE_S = 1.0, 3600.0, 0.3, 0.2
+from remote_sandbox_mcp.hub import front, silence
+silence.ASK_EVERY_S, silence.ANSWER_S, silence.GIVE_UP_S, silence.TURN_S = 0.1, 0.1, float(sys.argv[1]), 0.05
+front.GREETING_S, front.STEADY_S, front.STOPPED_S, silence.GLANCE_S = 1.0, 3600.0, 0.3, 0.2
 handed = front.run("")
 if handed:
     print("HANDED", json.dumps([handed.heard.decode(), sorted(handed.answered), handed.who]), flush=True)

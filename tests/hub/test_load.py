@@ -6,9 +6,12 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
+from tests.hub.place import logins
 from tests.support.hubs import hub_pids
 from tests.support.server import entry, wire
-from tests.support.sshd import Sshd
+from tests.support.sshd import Fleet, Sshd
 
 
 def test_many_clients_share_one_hub_and_every_call_gets_its_own_answer(machine: Sshd, tmp_path: Path) -> None:
@@ -27,6 +30,23 @@ def test_many_clients_share_one_hub_and_every_call_gets_its_own_answer(machine: 
             heard = [line.receive() for _ in expected]
             assert {each["id"]: each["result"]["structuredContent"]["stdout"] for each in heard} == expected
         assert len(hub_pids(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("has_python", [True, False], ids=["outpost", "plain"])
+def test_clients_that_start_at_once_make_one_login(fleet: Fleet, tmp_path: Path, *, has_python: bool) -> None:
+    # More sessions than OpenSSH grants by default: only a refusal is a reason for a further login.
+    machine = fleet.machine(
+        f"once-{has_python}".lower(), python=has_python, max_sessions=100, extra_config=["LogLevel VERBOSE"]
+    )
+    with ExitStack() as stack:
+        lines = [stack.enter_context(wire(tmp_path, entry(machine))) for _ in range(12)]
+        for line in lines:
+            line.initialize()
+            line.start_call("exec_bash", command="sleep 1; echo done")
+        for line in lines:
+            assert line.receive()["result"]["structuredContent"]["stdout"] == "done\n"
+        assert logins(machine) == 1
+    machine.reset()
 
 
 def test_a_client_that_floods_the_hub_does_not_starve_another(machine: Sshd, tmp_path: Path) -> None:

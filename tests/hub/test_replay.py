@@ -117,6 +117,32 @@ def test_the_selected_sandbox_stays_selected(machine: Sshd, line: Wire) -> None:
     assert line.call("get_active_sandbox")["structuredContent"]["active_sandbox"] == "other"
 
 
+CHANGES = {
+    "write": ("write_remote_file", {"content": "mine"}),
+    "edit": ("edit_remote_file", {"old_text": "first", "new_text": "mine"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_changed_while_the_hub_died_is_not_overwritten_unseen(
+    machine: Sshd, line: Wire, change: str
+) -> None:
+    tool, given = CHANGES[change]
+    path = str(machine.home / f"shared-{change}")
+    line.call("exec_bash", command=f"echo first >{path}")
+    line.call("read_remote_file", remote_path=path)
+    kill_hub(line.home)
+    line.call("exec_bash", command=f"echo first of another >{path}")
+    refused = line.call(tool, remote_path=path, **given)
+    assert refused["isError"]
+    assert "read it again" in told(refused)
+    # Nothing else is in the way: what was read again, and what is new.
+    assert "first of another" in told(line.call("read_remote_file", remote_path=path))
+    assert not line.call(tool, remote_path=path, **given).get("isError")
+    assert not line.call("write_remote_file", remote_path=f"{path}.new", content="x").get("isError")
+    assert not line.call("write_remote_file", remote_path=f"{path}.new", content="y").get("isError")
+
+
 def test_a_command_that_was_cancelled_while_there_was_no_hub_is_ended(machine: Sshd, line: Wire) -> None:
     number = line.start_call("exec_bash", command="sleep 671")
     wait_until(lambda: "sleep 671" in machine.processes().values(), what="the command to start", seconds=20)

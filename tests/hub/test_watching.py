@@ -19,8 +19,9 @@ from remote_sandbox_mcp.tasks.locks import holder
 from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE, take_lock
 from remote_sandbox_mcp.watchdog.service import until
 from tests.hub.desk import Desk, desk_in
+from tests.hub.place import done, logins
 from tests.support.server import entry
-from tests.support.sshd import Sshd, wait_until
+from tests.support.sshd import Auth, Fleet, Sshd, wait_until
 
 WAITING = "while ! [ -e go-on ]; do sleep 0.05; done; exit 3"
 
@@ -65,6 +66,26 @@ def test_the_hub_looks_after_a_job_as_long_as_it_runs_and_then_ends(desk: Desk, 
     assert "watching no more: nothing to look after" in told
     assert not (desk.state / "watchdog.log").exists()
     (sshd.home / "go-on").unlink()
+
+
+@pytest.mark.parametrize("auth", ["key", "password"])
+def test_the_hub_looks_after_a_job_over_the_connection_of_the_session(
+    desk: Desk, watches: Watches, fleet: Fleet, auth: Auth
+) -> None:
+    machine = fleet.machine(f"watched-{auth}", auth=auth)
+    with desk.client(entry(machine)) as client:
+        client.initialize()
+        job = client.call("exec_bash_background", command=WAITING, session_name="o", interval_s=1)
+        assert not job.get("isError"), job
+        (machine.home / "go-on").touch()
+        watch = job["structuredContent"]["watch_id"]
+        wait_until(lambda: (now := watches.get(watch)) and now.status is Status.COMPLETED, what="its end to be seen")
+        assert logins(machine) == 1
+        # The watchdog has given the machine back, and the session goes on with it.
+        wait_until(lambda: not desk.watchdog, what="the watchdog to let go")
+        done(client.call("exec_bash", command="true"))
+        assert logins(machine) == 1
+    machine.reset()
 
 
 def test_removing_the_watchdog_leaves_the_hub_to_its_clients(desk: Desk, sshd: Sshd) -> None:

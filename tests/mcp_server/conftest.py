@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mcp import Client
 from mcp.server.mcpserver.tools import base
-from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata, func_metadata
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.backends import here
@@ -22,31 +18,9 @@ from remote_sandbox_mcp.core.machine import LocalPlace
 from remote_sandbox_mcp.fleet import Fleet, Member
 from remote_sandbox_mcp.mcp_server.server import build
 from remote_sandbox_mcp.testing import FakeSandbox
+from tests.support.in_process import SIGNATURES
 from tests.support.means import require_bubblewrap
 from tests.support.server import Caller
-
-
-class Signatures:
-    """What the SDK makes of a tool's signature, once: it takes most of the time of starting a server in memory."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, str], FuncMetadata] = {}
-
-    def read(self, tool: Callable[..., Any], **how: Any) -> FuncMetadata:
-        key = (f"{tool.__module__}.{tool.__qualname__}", f"{inspect.signature(tool)} {how}")
-        if key not in self._known:
-            self._known[key] = self._first(tool, **how)
-        # The server puts shorter schemas in the place of these.
-        return self._known[key].model_copy()
-
-    def _first(self, tool: Callable[..., Any], **how: Any) -> FuncMetadata:
-        made = func_metadata(tool, **how)
-        schema = json.dumps(made.arg_model.model_json_schema(by_alias=True))
-        made.arg_model.model_json_schema = lambda **_: json.loads(schema)  # type: ignore[method-assign,assignment]
-        return made
-
-
-SIGNATURES = Signatures()
 
 
 @pytest.fixture(autouse=True)

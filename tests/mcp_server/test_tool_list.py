@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import jsonschema
@@ -20,6 +21,13 @@ from tests.support.server import Caller, error_of
 
 BYTES_PER_TOKEN = 4
 MOST_TOKENS = 7000
+
+
+@pytest.fixture(scope="module")
+async def refusing() -> AsyncIterator[Caller]:
+    """One server for all calls that are refused before they do anything."""
+    async with connected(App(Fleet([member(FakeSandbox()), member(FakeSandbox(name="other"))]))) as caller:
+        yield caller
 
 
 async def test_the_tool_list_is_the_one_that_clients_know(tools: Caller) -> None:
@@ -178,8 +186,8 @@ async def test_a_call_that_names_no_sandbox_says_where_it_was_and_others_do_not(
 
 
 @pytest.mark.parametrize("tool", GOOD)
-async def test_an_unknown_argument_is_refused_with_the_right_names(tools: Caller, tool: str) -> None:
-    problem = await tools.fail(tool, **GOOD[tool], comand="x")
+async def test_an_unknown_argument_is_refused_with_the_right_names(refusing: Caller, tool: str) -> None:
+    problem = await refusing.fail(tool, **GOOD[tool], comand="x")
     assert problem["code"] == "bad_argument"
     assert "'comand'" in problem["error"]
     names = list(json.loads(FILE.read_text())[tool])
@@ -272,12 +280,12 @@ WRONG: dict[str, Any] = {
 )
 @pytest.mark.parametrize("value", ["another type", [[]], {}], ids=["other", "list", "object"])
 async def test_a_value_of_the_wrong_type_is_refused_by_name(
-    tools: Caller, tool: str, argument: str, kind: str, value: Any
+    refusing: Caller, tool: str, argument: str, kind: str, value: Any
 ) -> None:
     wrong = WRONG[kind] if value == "another type" or (value == {} and kind == "object") else value
     # An id may be given as a number.
     wrong = True if argument == "task_id" and wrong == 3 else wrong
-    problem = await tools.fail(tool, **GOOD[tool] | {argument: wrong})
+    problem = await refusing.fail(tool, **GOOD[tool] | {argument: wrong})
     assert problem["code"] == "bad_argument"
     assert problem["error"].startswith(f"{tool}: {argument}")
 
@@ -286,14 +294,14 @@ NEED_NOTHING = ("list_remote_files", "create_sandbox", "check_file_transfer_task
 
 
 @pytest.mark.parametrize("tool", [tool for tool, given in GOOD.items() if given and tool not in NEED_NOTHING])
-async def test_a_missing_argument_is_named(tools: Caller, tool: str) -> None:
-    problem = await tools.fail(tool)
+async def test_a_missing_argument_is_named(refusing: Caller, tool: str) -> None:
+    problem = await refusing.fail(tool)
     assert problem["code"] == "bad_argument"
     assert next(iter(GOOD[tool])) in problem["error"]
 
 
-async def test_a_tool_that_does_not_exist_is_told(tools: Caller) -> None:
-    problem = await tools.fail("no_such_tool")
+async def test_a_tool_that_does_not_exist_is_told(refusing: Caller) -> None:
+    problem = await refusing.fail("no_such_tool")
     assert problem == {"error": "Unknown tool: no_such_tool", "code": "bad_argument"}
 
 

@@ -58,11 +58,17 @@ def environment(home: Path, entries: tuple[Entry, ...], more: dict[str, str] | N
 
 
 def arguments(home: Path, *, local: bool, config: str = "", hub: bool = True) -> list[str]:
-    """The installed command with a config.toml; the embedded sandbox is left out unless a test is about it."""
+    """The installed command with a config.toml."""
+    file = write_config(home, local=local, config=config)
+    return [COMMAND, "--config", str(file), *([] if hub else ["--no-hub"])]
+
+
+def write_config(home: Path, *, local: bool, config: str) -> Path:
+    """A config.toml; the embedded sandbox is left out unless a test is about it."""
     file = home / "config.toml"
     file.write_text(f"[local]\nenabled = {'true' if local else 'false'}\n{config}")
     file.chmod(0o600)
-    return [COMMAND, "--config", str(file), *([] if hub else ["--no-hub"])]
+    return file
 
 
 async def until(condition: Callable[[], object], what: str, seconds: float = 10.0) -> Any:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.hub import starting
-from remote_sandbox_mcp.hub.place import LIVED_BY
+from remote_sandbox_mcp.hub_contact import starting
+from remote_sandbox_mcp.hub_contact.place import LIVED_BY
 from remote_sandbox_mcp.watchdog.ensure import LONGEST_S, ensure_running
 from tests.support.pace import at_most
 from tests.support.sshd import wait_until

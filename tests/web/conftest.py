@@ -71,13 +71,14 @@ def service(
     local: bool = True,
     env: dict[str, str] | None = None,
     config: str = "",
+    cwd: Path | None = None,
 ) -> Iterator[Service]:
     """The command on a free port, unless the words say otherwise."""
     home.mkdir(exist_ok=True)
     command = [*arguments(home, local=local, config=config), "--mode", "http", *(words or ("--port", "0"))]
     with (home / "said").open("wb") as said:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment(home, entries, env)
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment(home, entries, env), cwd=cwd
         )
     running = Service(process, home)
     try:

@@ -14,7 +14,9 @@ import pytest
 from remote_sandbox_mcp.core.secret import Secret
 from remote_sandbox_mcp.web import connections, serve
 from remote_sandbox_mcp.web.gate import Gate, Receive, Scope, Send
+from remote_sandbox_mcp.web.listener import listen
 from remote_sandbox_mcp.web.terms import Terms
+from tests.support.hubs import hub_pid
 from tests.support.pace import at_most
 from tests.web.conftest import Service, service
 
@@ -28,7 +30,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A server with as many file descriptors as most systems give."""
     with service(tmp_path_factory.mktemp("http")) as running:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (1024, hard))
+        resource.prlimit(hub_pid(running.home), resource.RLIMIT_NOFILE, (1024, hard))
         yield running
 
 
@@ -102,7 +104,7 @@ async def listening() -> AsyncIterator[int]:
         await send({"type": "http.response.body", "body": b""})
 
     terms = Terms(host="127.0.0.1", port=0, key=Secret("k"), hosts=("localhost",))
-    listener = serve.listen("127.0.0.1", 0)
+    listener = listen("127.0.0.1", 0)
     web = serve._web(Gate(app, terms))
     serving = asyncio.ensure_future(web.serve(sockets=[listener]))
     try:

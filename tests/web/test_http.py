@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,40 +90,42 @@ async def test_many_clients_are_served_at_once(shared: Service) -> None:
     assert answers == [f"{number}\n" for number in range(12)]
 
 
-TWO = (unreachable("one"), unreachable("two"))
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A server with two machines, neither of which answers, for tests of what is selected in a session."""
+    entries = (unreachable("one"), unreachable("two"))
+    with service(tmp_path_factory.mktemp("two"), entries=entries, local=False) as served:
+        yield served
 
 
-async def test_the_selected_sandbox_belongs_to_the_session(tmp_path: Path) -> None:
-    with service(tmp_path, entries=TWO, local=False) as served:
-        async with connected(served, mode="legacy") as first, connected(served, mode="legacy") as second:
-            await first.call("select_sandbox", sandbox_name="two")
-            assert (await first.call("get_active_sandbox"))["active_sandbox"] == "two"
-            assert (await first.fail("exec_bash", command="true"))["sandbox"] == "two"
-            assert (await second.call("get_active_sandbox"))["active_sandbox"] == "one"
-            assert (await second.fail("exec_bash", command="true"))["sandbox"] == "one"
-            assert (await second.call("list_sandboxes"))["active_sandbox"] == "one"
+async def test_the_selected_sandbox_belongs_to_the_session(two: Service) -> None:
+    async with connected(two, mode="legacy") as first, connected(two, mode="legacy") as second:
+        await first.call("select_sandbox", sandbox_name="two")
+        assert (await first.call("get_active_sandbox"))["active_sandbox"] == "two"
+        assert (await first.fail("exec_bash", command="true"))["sandbox"] == "two"
+        assert (await second.call("get_active_sandbox"))["active_sandbox"] == "one"
+        assert (await second.fail("exec_bash", command="true"))["sandbox"] == "one"
+        assert (await second.call("list_sandboxes"))["active_sandbox"] == "one"
 
 
-async def test_a_client_without_a_session_is_told_that_it_cannot_select(tmp_path: Path) -> None:
-    with service(tmp_path, entries=TWO, local=False) as served:
-        async with connected(served) as session:
-            assert session.client.protocol_version == "2026-07-28"
-            told = await session.fail("select_sandbox", sandbox_name="two")
-            assert told["code"] == "unsupported"
-            assert told["error"].endswith("name sandbox_name in each call")
-            assert (await session.fail("exec_bash", command="true"))["sandbox"] == "one"
-            assert "sandbox" not in await session.fail("exec_bash", command="true", sandbox_name="two")
+async def test_a_client_without_a_session_is_told_that_it_cannot_select(two: Service) -> None:
+    async with connected(two) as session:
+        assert session.client.protocol_version == "2026-07-28"
+        told = await session.fail("select_sandbox", sandbox_name="two")
+        assert told["code"] == "unsupported"
+        assert told["error"].endswith("name sandbox_name in each call")
+        assert (await session.fail("exec_bash", command="true"))["sandbox"] == "one"
+        assert "sandbox" not in await session.fail("exec_bash", command="true", sandbox_name="two")
 
 
-async def test_a_session_of_another_client_cannot_be_borrowed(tmp_path: Path) -> None:
-    with service(tmp_path, entries=TWO, local=False) as served:
-        begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-        ask = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-        message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
-        given = {"Authorization": f"Bearer {served.key}"}
-        _, headers = served.ask(body=json.dumps(message).encode(), **ask, **given)
-        async with connected(served, headers={**given, "Mcp-Session-Id": headers["mcp-session-id"]}) as modern:
-            assert (await modern.fail("select_sandbox", sandbox_name="two"))["code"] == "unsupported"
+async def test_a_session_of_another_client_cannot_be_borrowed(two: Service) -> None:
+    begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    ask = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
+    given = {"Authorization": f"Bearer {two.key}"}
+    _, headers = two.ask(body=json.dumps(message).encode(), **ask, **given)
+    async with connected(two, headers={**given, "Mcp-Session-Id": headers["mcp-session-id"]}) as modern:
+        assert (await modern.fail("select_sandbox", sandbox_name="two"))["code"] == "unsupported"
 
 
 # Who is let in
@@ -328,6 +331,14 @@ def test_a_signal_before_it_serves_is_no_failure(tmp_path: Path) -> None:
         assert process.wait(10) == 0
     os.close(reading)
     os.close(writing)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_its_options_are_read_is_no_failure(how: signal.Signals) -> None:
+    told = f"main.parser = lambda: os.kill(os.getpid(), {how.value})"
+    words = f"import os; from remote_sandbox_mcp.cli import main; {told}; main.main(['--mode', 'http'])"
+    done = subprocess.run([sys.executable, "-c", words], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def accepts(port: int) -> bool:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 from typing import Any
 
 import httpx
+import pytest
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.mcp_server.clients import Sessions
+from remote_sandbox_mcp.mcp_server.clients import Conversations, Sessions
 from remote_sandbox_mcp.mcp_server.server import build
 from remote_sandbox_mcp.selection import Selection
+from remote_sandbox_mcp.session import MOST_OF_MANY, Session, begin
 from remote_sandbox_mcp.testing import FakeSandbox
 from tests.mcp_server.conftest import member
 from tests.support.server import until
@@ -56,4 +59,28 @@ async def test_many_sessions_leave_nothing_when_they_end_or_are_idle() -> None:
                 ended = await line.delete("/mcp", headers=HEADERS | {"Mcp-Session-Id": session})
                 assert ended.status_code == 200
         await until(lambda: not manager._server_instances and selections() == before, "the selections to go")
+    await app.close()
+
+
+async def test_clients_that_cannot_be_told_apart_have_so_many_calls_at_work_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They share a process with others, from whom they must not take everything."""
+    app = App(Fleet([member(FakeSandbox())]))
+    server, at_work, go_on = build(app, Conversations()), 0, asyncio.Event()
+
+    async def work(*_: object) -> Any:
+        nonlocal at_work
+        at_work += 1
+        await go_on.wait()
+
+    monkeypatch.setattr(server, "_make", work)
+    monkeypatch.setattr("remote_sandbox_mcp.mcp_server.server.outcome_of", str)
+    begin(Session(is_of_many=True))
+    calls = [asyncio.ensure_future(server.call_tool("list_sandboxes", {})) for _ in range(MOST_OF_MANY + 20)]
+    await until(lambda: at_work >= MOST_OF_MANY, "the calls to be at work")
+    await asyncio.sleep(0)
+    assert at_work == MOST_OF_MANY
+    go_on.set()
+    await asyncio.gather(*calls)
     await app.close()

@@ -15,7 +15,7 @@ from .parsing import add_json
 from .verb import complain, say
 
 if TYPE_CHECKING:
-    from ..hub.place import Place
+    from ..hub_contact.place import Place
 
 # The exit code of `status` and `log` where there is none, and of what could not be done.
 NOT_RUNNING = FAILED = 1
@@ -68,15 +68,15 @@ async def _status(options: argparse.Namespace) -> int:
 
 def all_facts() -> list[dict[str, Any]]:
     """Every hub of this state folder that runs; the one that a client started from here would use comes first."""
-    from ..hub.asking import hubs
+    from ..hub_contact.asking import hubs
 
     return [facts for place in hubs() if (facts := facts_of(place))]
 
 
 def facts_of(place: Place) -> dict[str, Any] | None:
     """What a hub says of itself, or that it does not answer; None where it does not run."""
-    from ..hub.asking import ask_hub, process_of
-    from ..hub.place import NoHub, Place
+    from ..hub_contact.asking import ask_hub, process_of
+    from ..hub_contact.place import NoHub, Place
 
     found = process_of(place)
     if found is None:
@@ -195,8 +195,8 @@ def _tell_to_stop(facts: dict[str, Any]) -> None:
     """Ask it or, where it does not answer, signal it. Raises OSError."""
     import signal
 
-    from ..hub.asking import ask_hub
-    from ..hub.place import NoHub, Place
+    from ..hub_contact.asking import ask_hub
+    from ..hub_contact.place import NoHub, Place
 
     place = Place(os.environ, Path(facts["socket"]).stem)
     try:
@@ -236,8 +236,8 @@ async def _restart(options: argparse.Namespace) -> int:
 
 async def _until_service_is_back() -> None:
     """A service is started again after some seconds; what has not been by then was none."""
-    from ..hub.asking import process_of
-    from ..hub.place import Place
+    from ..hub_contact.asking import process_of
+    from ..hub_contact.place import Place
     from ..watchdog.service import until
 
     await until(lambda: process_of(Place(os.environ)) is not None, BACK_S)
@@ -246,8 +246,8 @@ async def _until_service_is_back() -> None:
 def _start_again(before: dict[str, Any], config: Path | None) -> dict[str, Any]:
     """The hub that clients have started meanwhile, or a new one; it goes on with what the one before has watched, and
     with transfers that were begun under the configuration in use here."""
-    from ..hub.asking import call_hub, leave_transfers
-    from ..hub.place import NoHub
+    from ..hub_contact.asking import call_hub, leave_transfers
+    from ..hub_contact.place import NoHub
 
     try:
         taken = leave_transfers(config, BACK_S)
@@ -262,7 +262,7 @@ def _start_again(before: dict[str, Any], config: Path | None) -> dict[str, Any]:
 
 
 async def _log(options: argparse.Namespace) -> int:
-    from ..hub.place import Place
+    from ..hub_contact.place import Place
 
     found = await asyncio.to_thread(all_facts)
     file = Path(found[0]["log"] if found else Place(os.environ).log)

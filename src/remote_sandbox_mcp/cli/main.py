@@ -26,6 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(WINDOWS, file=sys.stderr)
         return 2
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if not any(word in VERBS for word in arguments):
+        # A server that is told to end while it starts has not failed.
+        from .serve import leave_when_told
+
+        leave_when_told()
     if len(plain := _plain_server(arguments)) == 1 and not sys.stdin.isatty():
         return _serve(*plain)
     understood = parser()
@@ -113,7 +118,9 @@ def _serve_http(options: argparse.Namespace) -> int:
     from . import serve
 
     try:
-        return serve.run_http(options.config, options.host, options.port, without_key=options.no_auth)
+        return serve.run_http(
+            options.config, options.host, options.port, without_key=options.no_auth, hub=not options.no_hub
+        )
     except SandboxError as problem:
         print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
         return 2

@@ -14,9 +14,10 @@ from ..config.paths import NO_HUB
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
+    from socket import socket
 
     from ..config.source import Source
-    from ..hub.front import Handed
+    from ..hub_contact.hello import Handed
     from ..mcp_server.early import Early
     from ..web.terms import Terms
 
@@ -40,7 +41,7 @@ def run(config: str, *, hub: bool = True) -> int:
 
 def _serve_here(config: Path | None, handed: Handed | None) -> int:
     """Serve in this process; does not return."""
-    _leave_when_told()
+    leave_when_told()
     # The collector finds nothing in a start that only makes things which stay, but costs a fifth of it.
     gc.disable()
     early = _listen_early(config, handed)
@@ -59,29 +60,48 @@ def _serve_here(config: Path | None, handed: Handed | None) -> int:
     return 0
 
 
-def run_http(config: Path | None, host: str | None, port: int | None, *, without_key: bool) -> int:
-    """Serve over HTTP; does not return unless it cannot listen. Raises ConfigError."""
-    _leave_when_told()
+def run_http(config: Path | None, host: str | None, port: int | None, *, without_key: bool, hub: bool = True) -> int:
+    """Serve over HTTP, through the hub where there is one; does not return unless it cannot listen. Raises ConfigError.
+
+    This process has the listening socket in any case.
+    """
     from dataclasses import replace
 
     from ..config import paths
+    from ..config.schema import SERVICE_VARIABLES
+    from ..web.listener import listen
     from ..web.terms import agree
 
     configuration = _configured(config).current
     http = configuration.settings.http
     http = replace(http, host=host or http.host, port=http.port if port is None else port)
     terms = agree(http, paths.state_folder(), without_key=without_key)
-
-    from ..app import compose
-    from ..web import serve
-
-    with serve.listen(terms.host, terms.port) as listener:
+    for name in SERVICE_VARIABLES["http"]["api_key"]:
+        # It is among the terms now, and programs that we start need not have it.
+        os.environ.pop(name, None)
+    with listen(terms.host, terms.port) as listener:
         _tell(terms, listener.getsockname()[1])
+        if hub and not os.environ.get(NO_HUB):
+            _serve_http_by_hub(listener, terms, config)
+        leave_when_told()
+        from ..app import compose
+        from ..web import serve
+
         serve.serve(compose(configuration), listener, terms)
     return 0
 
 
-def _leave_when_told() -> None:
+def _serve_http_by_hub(listener: socket, terms: Terms, config: Path | None) -> None:
+    """Returns only where no hub can be had."""
+    import logging
+
+    from ..hub import http_front
+
+    problem = http_front.run(listener, terms.told(), str(config or ""))
+    logging.getLogger(__name__).warning("serving without a hub: %s", problem)
+
+
+def leave_when_told() -> None:
     """Until the event loop takes signals over there is nothing to wind down, and being told to end is no failure."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os._exit(0))

@@ -102,8 +102,8 @@ async def until_stopped(work: Coroutine[Any, Any, int], told: str) -> int:
 
 async def _leave(app: App, order: Order, as_json: bool) -> int:
     """Have the hub do it."""
-    from ..hub.asking import leave_transfers
-    from ..hub.place import NoHub
+    from ..hub_contact.asking import leave_transfers
+    from ..hub_contact.place import NoHub
     from .summary import show_started
 
     transfer = await app.copies.queue(order)

@@ -16,8 +16,6 @@ from ..selection import KeptSelection
 from ..session import Session, begin
 from .houses import House, Houses, client_of
 
-# Of a conversation that no other hub has held before.
-FIRST_PREFIX = "1."
 # After the client's end: for calls to give up their commands.
 WIND_DOWN_S = 0.15
 # For calls in progress, where the conversation has to be opened anew.
@@ -95,7 +93,8 @@ class Conversation:
         serving = asyncio.ensure_future(self._speak(reader))
         over = [asyncio.ensure_future(event.wait()) for event in (self._ended, self._session.moved)]
         chores = [asyncio.ensure_future(self._give_up(left)) for left in self._said.get("cancelled") or ()]
-        if self._said.get("prefix") != FIRST_PREFIX:
+        if self._said.get("resumed"):
+            self._session.versions.are_incomplete = True
             chores.append(asyncio.ensure_future(self._house.app.workshop.reopen()))
         await asyncio.wait((serving, *over), return_when=asyncio.FIRST_COMPLETED)
         for waiting in over:

@@ -171,7 +171,7 @@ class Houses:
         self._houses: list[House] = []
         # Has this process do the watchdog's work.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
-        self._stock = Stock()
+        self.stock = Stock()
         self._turn = asyncio.Lock()
         self._tidying: asyncio.Task[None] | None = None
         self._following: set[asyncio.Future[None]] = set()
@@ -205,10 +205,10 @@ class Houses:
         from ..mcp_server.logs import SessionLog
         from ..mcp_server.watchdog import revive
 
-        members = self._stock.take(source.current)
+        members = self.stock.take(source.current)
         app = compose(source.current, members=members, are_lent=True)
         app.begin_watching = self.begin_watching
-        make = functools.partial(make_server, self._stock, members)
+        make = functools.partial(make_server, self.stock, members)
         house = House(where, first, environ, source, app, SessionLog(), make)
         house.log.follow(app.settings.logging)
         house.reviving = asyncio.ensure_future(revive(app))
@@ -262,7 +262,7 @@ class Houses:
         return {
             "sessions": sum(len(house.sessions) for house in self._houses),
             "configurations": len(self._houses),
-            "connected": sorted(member.name for member in self._stock.members if member.sandbox is not None),
+            "connected": sorted(member.name for member in self.stock.members if member.sandbox is not None),
         }
 
     async def needs(self) -> list[str]:

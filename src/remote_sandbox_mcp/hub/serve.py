@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..core.errors import SandboxError
-from .hello import ASK, SERVE, read
-from .place import NoHub, Place, check_peer
+from ..hub_contact.hello import ASK, HTTP, SERVE, read
+from ..hub_contact.place import NoHub, Place, check_peer
 
 if TYPE_CHECKING:
     from ..tasks.locks import Lock
+    from .http_service import HttpServices
 
 log = logging.getLogger(__name__)
 
@@ -98,12 +99,13 @@ class Hub:
         self._lock = -1
         self._address: tuple[int, int] | None = None
         self._log = Path(place.log)
-        self.watching = Watching(Path(place.state))
         # Made once the first front is heard: it waits for no more than it needs.
         from .houses import Houses
 
         self._houses = Houses(self._idle_s)
+        self.watching = Watching(Path(place.state), self._houses.stock)
         self._houses.begin_watching = self.watching.begin
+        self._http: HttpServices | None = None
 
     async def run(self, lock: int = -1, listener: socket.socket | None = None) -> None:
         """Until told to end, or idle. Without a listener it waits for the hub's place; the process ends here."""
@@ -123,6 +125,9 @@ class Hub:
         if self._server:
             self._withdraw()
             self._server.close()
+        if self._http:
+            # While machines are connected: the commands of HTTP's calls are given up, and no other hub can go on.
+            await self._http.leave(FAREWELL_S)
         await asyncio.gather(self.watching.let_go(), self._houses.leave(FAREWELL_S))
         log.info("hub ended as process %d", os.getpid())
         sys.stderr.flush()
@@ -150,7 +155,9 @@ class Hub:
         with contextlib.suppress(OSError):
             # It is only for people, so a full disk does not matter.
             sign(lock)
-        self._server = await asyncio.start_unix_server(self._accepted, sock=listener, limit=LONGEST_LINE)
+        # Python 3.13 would look for the socket's file, by an address that may hold in the process alone that bound it.
+        kept: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+        self._server = await asyncio.start_unix_server(self._accepted, sock=listener, limit=LONGEST_LINE, **kept)
 
     async def _wait_for_place(self) -> None:
         """Listen where fronts look for the hub, as soon as no other process does."""
@@ -202,6 +209,11 @@ class Hub:
                 await self._converse(visit, said, reader, writer)
             finally:
                 self._visits.remove(visit)
+        elif said.get("hello") == HTTP:
+            from .http_service import HttpServices
+
+            self._http = self._http or HttpServices(self._houses)
+            await self._http.serve(said, front, reader, writer, self._stopped)
 
     async def _converse(
         self, visit: Visit, said: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -262,6 +274,7 @@ class Hub:
             "watching": self.watching.is_on,
             "watch_config": str(self.watching.config or ""),
             "clients": [visit.fields() for visit in self._visits],
+            "http": self._http.facts() if self._http else [],
             "needs": await self._needs(),
             **self._houses.facts(),
         }
@@ -270,7 +283,8 @@ class Hub:
 
     async def _needs(self) -> list[str]:
         """What needs this process though no client may be there, as sentences."""
-        return [*await self.watching.needs(), *await self._houses.needs()]
+        http = self._http.needs() if self._http else []
+        return [*http, *await self.watching.needs(), *await self._houses.needs()]
 
     async def _look_whether_needed(self) -> None:
         while True:

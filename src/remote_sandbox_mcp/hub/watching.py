@@ -13,6 +13,7 @@ from ..watchdog.daemon import ENDING_S, LOCK_FILE, AlreadyWatched, take_lock
 
 # The first front waits for the hub, and it needs none of the rest.
 if TYPE_CHECKING:
+    from ..members import Stock
     from ..watchdog.daemon import Rounds
 
 log = logging.getLogger(__name__)
@@ -21,8 +22,10 @@ log = logging.getLogger(__name__)
 class Watching:
     """Whoever holds the watchdog's lock does its work: this process, or a hub or service beside it."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, stock: Stock | None = None) -> None:
+        """`stock`: the machines of sessions, so that none is logged in to a second time for what is watched there."""
         self._state = state
+        self._stock = stock
         self._work: set[asyncio.Future[None]] = set()
         # Whether anything was to be looked after, and the configuration file of the last who said so.
         self._is_wanted = False
@@ -63,7 +66,7 @@ class Watching:
         pulse, rounds = Pulse(self._state), None
         log.info("watching over %s", self._state)
         try:
-            rounds = make_rounds(lock, config, pulse, until_idle=until_idle)
+            rounds = make_rounds(lock, config, pulse, until_idle=until_idle, stock=self._stock)
             await rounds.run()
         finally:
             self._end(lock, rounds)

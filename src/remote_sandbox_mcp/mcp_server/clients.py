@@ -54,13 +54,6 @@ class OneClient:
         return self._session
 
 
-class Conversations:
-    """Each call is made in the context of the conversation that it belongs to."""
-
-    def session(self, context: Context[None, Any] | None) -> Session | None:
-        return current()
-
-
 class Sessions:
     """Clients over HTTP: each session (Mcp-Session-Id) is one of ours, which ends with it.
 
@@ -72,6 +65,17 @@ class Sessions:
         connection = context.session._connection if context else None
         if connection is None or connection.session_id is None:
             return None
-        found = connection.state.setdefault(STATE, Session())
+        found = connection.state.get(STATE) or connection.state.setdefault(STATE, current().for_one())
         assert isinstance(found, Session)
         return found
+
+
+class Conversations:
+    """Each call is made in the context of the conversation that it belongs to, or of many that came over HTTP."""
+
+    def __init__(self) -> None:
+        self._over_http = Sessions()
+
+    def session(self, context: Context[None, Any] | None) -> Session | None:
+        conversation = current()
+        return self._over_http.session(context) if conversation.is_of_many else conversation

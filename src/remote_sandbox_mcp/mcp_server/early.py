@@ -22,7 +22,7 @@ from .. import __version__
 from ..config import paths
 
 if TYPE_CHECKING:
-    from ..hub.front import Handed
+    from ..hub_contact.hello import Handed
 
 QUESTIONS = frozenset({"initialize", "server/discover", "tools/list", "resources/list", "prompts/list"})
 # Of these, what changes nothing in the server.

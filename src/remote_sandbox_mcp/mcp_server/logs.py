@@ -44,11 +44,12 @@ class OwnLogs(logging.Handler):
         self._common = common
 
     def emit(self, record: logging.LogRecord) -> None:
-        wanted = current().log
-        level = wanted.level if isinstance(wanted, SessionLog) else logging.WARNING
+        found = current().log
+        wanted = found if isinstance(found, (SessionLog, FrontLog)) else None
+        level = wanted.level if wanted else logging.WARNING
         is_ours = record.name.startswith(OURS)
         if record.levelno >= (level if is_ours else max(level, logging.WARNING)) or record.name.startswith(HUB):
-            own = wanted.handler if isinstance(wanted, SessionLog) else None
+            own = wanted.handler if wanted else None
             (own or self._common).handle(record)
 
 
@@ -76,6 +77,28 @@ class SessionLog:
         if self.handler:
             self.handler.close()
         self.handler = None
+
+
+class FrontLog:
+    """That of a configuration; what goes into no file of it is printed by the front for which HTTP is served."""
+
+    def __init__(self, log: SessionLog, front: logging.Handler) -> None:
+        front.setFormatter(logging.Formatter(FORMAT))
+        self._log = log
+        self._front: logging.Handler | None = front
+
+    @property
+    def level(self) -> int:
+        # Calls that are given up warn of answers that nobody reads.
+        return self._log.level if self._front else max(self._log.level, logging.ERROR)
+
+    @property
+    def handler(self) -> logging.Handler | None:
+        return self._log.handler or self._front
+
+    def close(self) -> None:
+        """The front is gone; work that was begun for it is being given up."""
+        self._front = None
 
 
 def _wanted(wanted: Logging) -> tuple[logging.Handler | None, str]:

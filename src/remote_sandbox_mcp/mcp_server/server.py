@@ -6,8 +6,8 @@ import asyncio
 import difflib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Annotated, Any
 from weakref import WeakSet
@@ -16,10 +16,18 @@ from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import server as sdk
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.server.subscriptions import ResourcesListChanged, ToolsListChanged
 from mcp.shared.exceptions import MCPError
-from mcp.types import INVALID_PARAMS, CallToolResult, GetPromptResult, InputRequiredResult, ToolAnnotations
+from mcp.types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    CallToolResult,
+    GetPromptResult,
+    InputRequiredResult,
+    ToolAnnotations,
+)
 from pydantic import Field, ValidationError
 
 from .. import __version__
@@ -27,7 +35,7 @@ from ..app import App
 from ..core.client import Client
 from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
 from ..core.identity import current_call
-from ..session import InProgress, begin, current
+from ..session import InProgress, Session, begin, current
 from .clients import Clients, OneClient, calling, client_of
 from .journal import Journal, is_kept
 from .results import code_of, failure, sentence, told_where
@@ -80,14 +88,28 @@ NOT_THE_SELECTED = frozenset(
 ONLY_WAIT = frozenset({"wait_background_task", "check_file_transfer_task"})
 # For a call that has waited already, for a process that died.
 LEAST_PATIENCE_S = 5.0
+# Over HTTP, where nobody sends a request again for the client.
+MOVED = "the configuration has just changed, so this was not begun; send it once more"
 SandboxName = Annotated[str, Field(description="Default: the active one")]
+
+
+@contextmanager
+def sdk_logs_nothing_of_its_own() -> Iterator[None]:
+    """Logging is set up before a server is made; the SDK would load rich to set it up again."""
+    module: Any = sdk
+    usual, module.configure_logging = module.configure_logging, lambda level: None
+    try:
+        yield
+    finally:
+        module.configure_logging = usual
 
 
 class SandboxServer(MCPServer[None]):
     """MCPServer with our rules: unknown arguments are refused, and every failure is one useful sentence."""
 
     def __init__(self, app: App, clients: Clients | None = None) -> None:
-        super().__init__("remote-sandbox-mcp", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
+        with sdk_logs_nothing_of_its_own():
+            super().__init__("remote-sandbox-mcp", version=__version__, instructions=INSTRUCTIONS)
         self.app = app
         self.clients: Clients = clients or OneClient()
         self._tool_manager = self._toolbox = Toolbox()
@@ -101,13 +123,16 @@ class SandboxServer(MCPServer[None]):
 
     async def _attend(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """What comes before each message is heeded, and what goes with it."""
-        if ctx.method == "initialize":
+        # Not over HTTP, where a client that stops to read would hold up all who wait for a change to be told.
+        if ctx.method == "initialize" and ctx.session._connection.session_id is None:
             self._connections.add(ctx.session._connection)
         if ctx.method not in UP_TO_DATE:
             return await call_next(ctx)
         await self.before_call()
         session = current()
         if session.moved.is_set():
+            if session.is_of_many:
+                raise MCPError(INTERNAL_ERROR, MOVED)
             # It is answered where the conversation goes on.
             await asyncio.Event().wait()
         with self.calls.one(), session.calls.one():
@@ -147,7 +172,7 @@ class SandboxServer(MCPServer[None]):
         if session:
             begin(session)
         try:
-            async with session.turns if session and name not in ONLY_WAIT else nullcontext():
+            async with self._turn(session, name):
                 answer = await self._make(name, arguments, context)
             outcome = outcome_of(answer)
             return answer
@@ -155,6 +180,11 @@ class SandboxServer(MCPServer[None]):
             calling.reset(called_by)
             if log.isEnabledFor(logging.INFO):
                 log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - begun)
+
+    def _turn(self, session: Session | None, name: str) -> AbstractAsyncContextManager[None]:
+        """Waits where the client, or all who cannot be told from it, have too much at work."""
+        one = session or (current() if current().is_of_many else None)
+        return one.turns if one and name not in ONLY_WAIT else nullcontext()
 
     async def _make(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None

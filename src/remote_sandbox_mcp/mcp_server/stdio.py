@@ -44,7 +44,9 @@ async def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     who = early.who if early else {}
-    server = build(app, OneClient(Session(selection, name=str(who.get("session", "")))))
+    session = Session(selection, name=str(who.get("session", "")))
+    session.versions.are_incomplete = bool(who.get("resumed"))
+    server = build(app, OneClient(session))
     Upkeep(server, source, stock, members)
     serving = asyncio.ensure_future(_converse(server, early, ended))
     reviving = asyncio.ensure_future(revive(app))
@@ -75,8 +77,8 @@ async def leave(app: App, failed: BaseException | None, farewell_s: float) -> No
 
 async def _leave_transfers(app: App) -> None:
     """Have the hub go on with what this process has not finished."""
-    from ..hub.asking import leave_transfers
-    from ..hub.place import NoHub
+    from ..hub_contact.asking import leave_transfers
+    from ..hub_contact.place import NoHub
 
     try:
         await asyncio.to_thread(leave_transfers, app.background.config_file, 0)

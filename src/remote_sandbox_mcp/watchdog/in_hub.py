@@ -20,8 +20,8 @@ async def ask_hub_to_watch(config: Path | None, limit_s: float = ASKING_S) -> No
 
     Nothing is raised where it does not answer in time: it is on its way.
     """
-    from ..hub.asking import call_hub, whole
-    from ..hub.place import NoHub
+    from ..hub_contact.asking import call_hub, whole
+    from ..hub_contact.place import NoHub
 
     try:
         answer = await asyncio.to_thread(call_hub, "watch", limit_s, config=whole(config))

@@ -105,7 +105,7 @@ async def status(state: Path) -> WatchdogStatus:
 async def end_other(state: Path, spared: int) -> None:
     """Have the process that holds the lock release it, unless it is the one spared: a service ends, a hub goes on
     without it. Raises SandboxError where neither happens."""
-    from ..hub.asking import let_go_of_watchdog
+    from ..hub_contact.asking import let_go_of_watchdog
 
     found = holder(state / LOCK_FILE)
     if found is None or not found.is_alive() or found.pid == spared:
@@ -168,15 +168,15 @@ def notes(
 
 def _usual_log(state: Path, *, is_service: bool) -> Path:
     """Where it logs, or will."""
-    from ..hub.place import Place
+    from ..hub_contact.place import Place
 
     return state / LOG_FILE if is_service else Path(Place(os.environ).log)
 
 
 def _log_of_hub(pid: int) -> str:
     """Where a process logs that is a hub; nothing where it is none."""
-    from ..hub.asking import ask_hub, hub_of
-    from ..hub.place import NoHub
+    from ..hub_contact.asking import ask_hub, hub_of
+    from ..hub_contact.place import NoHub
 
     place = hub_of(pid)
     if place is None:

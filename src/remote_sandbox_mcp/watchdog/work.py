@@ -14,6 +14,7 @@ from ..config import paths
 from ..config.handed import FILE, watchdog_environ
 from ..config.load import load
 from ..core.errors import SandboxError
+from ..members import Stock
 from ..tasks.locks import Lock
 from .daemon import Pace, Rounds, Supervision
 from .pulse import Pulse, change_stamp, file_stamp
@@ -21,10 +22,13 @@ from .pulse import Pulse, change_stamp, file_stamp
 log = logging.getLogger(__name__)
 
 
-def make_rounds(lock: Lock, config: Path | None, pulse: Pulse, *, until_idle: bool) -> Rounds:
-    """The loop over our own work, for whoever holds the lock."""
+def make_rounds(
+    lock: Lock, config: Path | None, pulse: Pulse, *, until_idle: bool, stock: Stock | None = None
+) -> Rounds:
+    """The loop over our own work, for whoever holds the lock. `stock`: machines that others use, too."""
     state = lock.file.parent
-    return Rounds(lock, lambda: supervision(config, state), stamp_of(config, state, pulse), pulse, Pace(), until_idle)
+    stamp = stamp_of(config, state, pulse)
+    return Rounds(lock, lambda: supervision(config, state, stock), stamp, pulse, Pace(), until_idle)
 
 
 def stamp_of(config: Path | None, state: Path, pulse: Pulse) -> Callable[[], object]:
@@ -34,18 +38,23 @@ def stamp_of(config: Path | None, state: Path, pulse: Pulse) -> Callable[[], obj
 
 
 @asynccontextmanager
-async def supervision(config: Path | None, state: Path) -> AsyncIterator[Supervision]:
+async def supervision(config: Path | None, state: Path, stock: Stock | None = None) -> AsyncIterator[Supervision]:
     """The work, as the configuration has it now."""
     # A keyring may take its time.
     environ = await asyncio.to_thread(watchdog_environ, os.environ, state)
     configuration = await asyncio.to_thread(load, config, environ)
     for problem in configuration.problems:
         log.warning("%s", problem)
-    app = compose(configuration, for_all=True)
+    stock = stock or Stock()
+    members = stock.take(configuration)
+    app = compose(configuration, for_all=True, members=members, are_lent=True)
     try:
         yield Work(app)
     finally:
-        await app.close()
+        try:
+            await app.close()
+        finally:
+            await stock.give_back(members)
 
 
 class Work:

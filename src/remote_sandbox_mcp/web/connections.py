@@ -11,6 +11,7 @@ as its head has come (see gate.py), so that a complete head means: let in, or cl
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import h11
@@ -48,8 +49,10 @@ class Unfinished:
 class Connection(H11Protocol):
     """uvicorn's connection, which has no deadline for a head or a body."""
 
-    def __init__(self, unfinished: Unfinished, **given: Any) -> None:
+    def __init__(self, unfinished: Unfinished, troubles: logging.Logger, **given: Any) -> None:
+        """`troubles` is where it tells what went wrong with a request."""
         super().__init__(**given)
+        self.logger = troubles
         self.was_let_in = False
         self._unfinished = unfinished
         self._deadline: asyncio.TimerHandle | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import functools
 import logging
 import signal
@@ -16,9 +15,8 @@ import uvicorn
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from ..app import App
-from ..core.errors import ConfigError
 from ..mcp_server.clients import Sessions
-from ..mcp_server.server import build
+from ..mcp_server.server import SandboxServer, build
 from ..mcp_server.stdio import leave
 from ..mcp_server.watchdog import revive
 from .connections import Connection, Unfinished
@@ -37,27 +35,72 @@ IDLE_S = 4 * 3600
 GRACE_S, WIND_DOWN_S, FAREWELL_S = 0.25, 0.2, 0.2
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises ConfigError."""
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
-        return socket.create_server(address[:2], family=family, backlog=256)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            why = "another program listens there; end it, or choose another port with --port"
-        else:
-            why = f"{error.strerror}; check --host and --port"
-        raise ConfigError(f"unable to listen on {host}, port {port}: {why}.") from error
-
-
 def serve(app: App, listener: socket.socket, terms: Terms) -> None:
     """Serve until a signal comes; the process ends here."""
     asyncio.run(_serve(app, listener, terms))
 
 
+async def _serve(app: App, listener: socket.socket, terms: Terms) -> NoReturn:
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    http = HttpServer(build(app, Sessions()), listener, terms)
+    serving = http.begin()
+    reviving = asyncio.ensure_future(revive(app))
+    await asyncio.wait((serving, asyncio.ensure_future(stopped.wait())), return_when=asyncio.FIRST_COMPLETED)
+    reviving.cancel()
+    await leave(app, await http.wind_down(), FAREWELL_S)
+
+
+class HttpServer:
+    """One listening socket at which a server is reached over HTTP. A process may have several."""
+
+    def __init__(
+        self, server: SandboxServer, listener: socket.socket, terms: Terms, unfinished: Unfinished | None = None
+    ) -> None:
+        """`unfinished` is given where several share their limits."""
+        self._listener = listener
+        self._manager = StreamableHTTPSessionManager(
+            server._lowlevel_server,
+            max_request_body_size=LARGEST_REQUEST,
+            session_idle_timeout=IDLE_S,
+            max_sessions=MOST_SESSIONS,
+        )
+        self._web = _web(Gate(self._manager.handle_request, terms), unfinished)
+        self._serving: asyncio.Future[None] | None = None
+
+    def begin(self) -> asyncio.Future[None]:
+        """Serve until wind_down; what is returned ends sooner only where serving fails."""
+        self._serving = asyncio.ensure_future(self._run())
+        return self._serving
+
+    async def _run(self) -> None:
+        async with self._manager.run():
+            await self._web.serve(sockets=[self._listener])
+
+    async def wind_down(self) -> BaseException | None:
+        """Take no more, send what is on its way, then give up every call in progress, and its command with it."""
+        assert self._serving is not None
+        web, serving = self._web, self._serving
+        web.should_exit = True
+        await asyncio.wait((serving,), timeout=GRACE_S)
+        # It takes a call that we give up for one that has failed.
+        web.troubles.disabled = True
+        for task in list(web.server_state.tasks):
+            task.cancel()
+        serving.cancel()
+        await asyncio.wait((serving, *web.server_state.tasks), timeout=WIND_DOWN_S)
+        web.hang_up()
+        return serving.exception() if serving.done() and not serving.cancelled() else None
+
+
 class Web(uvicorn.Server):
     """Leaves signals to us, and has more connections wait in the kernel than it accepts at once."""
+
+    def __init__(self, config: uvicorn.Config, troubles: logging.Logger) -> None:
+        super().__init__(config)
+        self.servers = []
+        self.troubles = troubles
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -68,49 +111,24 @@ class Web(uvicorn.Server):
     def capture_signals(self) -> Generator[None, None, None]:
         yield
 
-
-async def _serve(app: App, listener: socket.socket, terms: Terms) -> NoReturn:
-    stopped = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    manager = StreamableHTTPSessionManager(
-        build(app, Sessions())._lowlevel_server,
-        max_request_body_size=LARGEST_REQUEST,
-        session_idle_timeout=IDLE_S,
-        max_sessions=MOST_SESSIONS,
-    )
-    web = _web(Gate(manager.handle_request, terms))
-    serving = asyncio.ensure_future(_run(manager, web, listener))
-    reviving = asyncio.ensure_future(revive(app))
-    await asyncio.wait((serving, asyncio.ensure_future(stopped.wait())), return_when=asyncio.FIRST_COMPLETED)
-    reviving.cancel()
-    await leave(app, await _wind_down(web, serving), FAREWELL_S)
+    def hang_up(self) -> None:
+        """Nothing is left of it, whatever clients do: the process may go on with other work."""
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
-def _web(gate: Gate) -> Web:
-    connection: Any = functools.partial(Connection, Unfinished())
+def _web(gate: Gate, unfinished: Unfinished | None = None) -> Web:
+    # One for each server, so that it can be silenced while others are served.
+    troubles = logging.Logger("uvicorn.error")
+    troubles.parent = logging.getLogger("uvicorn.error")
+    connection: Any = functools.partial(Connection, unfinished or Unfinished(), troubles)
     return Web(
         uvicorn.Config(
             gate, http=connection, backlog=ACCEPTED_AT_ONCE, ws="none",
             lifespan="off", interface="asgi3", log_config=None, access_log=False, proxy_headers=False,
             server_header=False, date_header=False,
-        )
+        ),
+        troubles,
     )  # fmt: skip
-
-
-async def _run(manager: StreamableHTTPSessionManager, web: Web, listener: socket.socket) -> None:
-    async with manager.run():
-        await web.serve(sockets=[listener])
-
-
-async def _wind_down(web: Web, serving: asyncio.Future[None]) -> BaseException | None:
-    """Take no more, send what is on its way, then give up every call in progress, and its command with it."""
-    web.should_exit = True
-    await asyncio.wait((serving,), timeout=GRACE_S)
-    # It takes a call that we give up for one that has failed.
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-    for task in list(web.server_state.tasks):
-        task.cancel()
-    serving.cancel()
-    await asyncio.wait((serving, *web.server_state.tasks), timeout=WIND_DOWN_S)
-    return serving.exception() if serving.done() and not serving.cancelled() else None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..config.own_keys import key_in
 from ..core.errors import ConfigError
@@ -25,6 +27,28 @@ class Terms:
     hosts: tuple[str, ...]
     origins: tuple[str, ...] = ()
     kept_in: Path | None = None
+
+    def told(self) -> dict[str, Any]:
+        """For another process of the same user, over a socket of theirs: the key is among it."""
+        key = None if self.key is None else self.key.reveal()
+        return {"host": self.host, "port": self.port, "key": key, "hosts": self.hosts, "origins": self.origins}
+
+
+def terms_told(told: Mapping[str, Any]) -> Terms:
+    """Terms as another process has told them. Raises ConfigError, which shows nothing of them."""
+    key, port = told.get("key"), told.get("port")
+    if key is not None and not (isinstance(key, str) and key.strip()):
+        raise ConfigError("the key with which HTTP is to be served is none")
+    hosts, origins = (told.get(name) for name in ("hosts", "origins"))
+    if not isinstance(hosts, list) or not isinstance(origins, list):
+        raise ConfigError("the names under which HTTP is to be served are missing")
+    return Terms(
+        host=str(told.get("host") or ""),
+        port=port if isinstance(port, int) else 0,
+        key=None if key is None else Secret(key),
+        hosts=tuple(str(name) for name in hosts),
+        origins=tuple(str(name) for name in origins),
+    )
 
 
 def agree(http: Http, state: Path, *, without_key: bool = False) -> Terms:

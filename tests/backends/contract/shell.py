@@ -70,7 +70,8 @@ class ShellContract(Basics):
     @classmethod
     async def stubborn(cls, sandbox: Sandbox) -> AsyncIterator[asyncio.Task[Completed]]:
         script = "trap '' TERM; echo up; while :; do sleep 0.1; done"
-        async with in_background(finish(sandbox, script, timeout_s=0.5)) as task:
+        # Beside other work a shell may need a second before it can refuse to be ended.
+        async with in_background(finish(sandbox, script, timeout_s=2)) as task:
             yield task
 
     @pytest.fixture(scope="class", autouse=True)
@@ -172,15 +173,16 @@ class ShellContract(Basics):
         assert done.signal in ((name,) if sandbox.description.capabilities.kills_trees else (name, ""))
 
     async def test_a_timeout_first_asks(self, sandbox: Sandbox) -> None:
-        done = await finish(sandbox, "trap 'echo bye; exit 0' TERM; while :; do sleep 0.05; done", timeout_s=0.5)
+        done = await finish(sandbox, "trap 'echo bye; exit 0' TERM; while :; do sleep 0.05; done", timeout_s=1)
         assert (done.ending, done.exit_code, done.stdout.head) == (Ending.TIMED_OUT, 124, b"bye\n")
-        assert done.seconds < at_most(2.4)
+        assert done.seconds < at_most(2.9)
 
     async def test_a_timeout_then_kills(self, stubborn: asyncio.Task[Completed]) -> None:
         done = await stubborn
         assert (done.ending, done.exit_code, done.stdout.head) == (Ending.TIMED_OUT, 124, b"up\n")
         assert done.survivors == ()
-        assert 2.4 < done.seconds < at_most(6)
+        # For as long as it may take, and two seconds for it to go by itself; when that was over, the load was another.
+        assert 3.9 < done.seconds < 30
 
     async def test_a_tree_that_will_not_go_is_killed(
         self, sandbox: Sandbox, felled: asyncio.Task[tuple[Observation, set[str]]]

@@ -17,7 +17,7 @@ from .connection import KEEPALIVE_S, Gate
 if TYPE_CHECKING:
     import asyncssh
 
-# What OpenSSH grants where nobody configured MaxSessions; fewer are learned from its refusals.
+# What OpenSSH grants where nobody configured MaxSessions. Fewer are learned from its refusals, and more by trying.
 USUAL_SESSIONS = 10
 MOST_CONNECTIONS = 16
 # Beyond those, for stopping and looking: they must not wait for the very runs that they are about.
@@ -73,6 +73,8 @@ class Channels:
         self._links: list[_Link] = []
         self._pace = Pace(gate.machine.name)
         self._limit = USUAL_SESSIONS
+        # Whether this sshd has refused a session: until then it may grant more than the usual number.
+        self._has_refused = False
         self._waiting = 0
         self._changed = asyncio.Event()
         self._opening: set[asyncio.Task[None]] = set()
@@ -85,6 +87,12 @@ class Channels:
     @property
     def is_open(self) -> bool:
         return any(link.is_alive for link in self._links)
+
+    def adopt(self, connection: asyncssh.SSHClientConnection) -> None:
+        """Use a connection that is already logged in, and end it at the end."""
+        self._pace.opened()
+        self._links.append(_Link(connection, self._limit))
+        self._later(self._watch(connection))
 
     async def close(self) -> None:
         links, self._links, self._sftp = self._links, [], None
@@ -159,6 +167,9 @@ class Channels:
             await self._learn(link, problem)
             return None
         link.refusals = 0
+        if link.used > link.limit:
+            self._limit = link.limit = 2 * link.limit
+            self._notify()
         return channel
 
     async def _learn(self, link: _Link, problem: Exception) -> None:
@@ -171,8 +182,9 @@ class Channels:
             raise LineLost from problem
         if not isinstance(problem, ChannelOpenError) or problem.code == OPEN_REQUEST_SESSION_FAILED:
             raise NoSubsystem(str(problem)) from problem
+        self._has_refused = True
         # Of several refused at once each lowers it by one, until only those that were granted are left.
-        link.limit = max(1, link.used)
+        link.limit = max(1, min(link.limit, link.used))
         self._limit = min(self._limit, link.limit)
         if not link.used:
             link.refusals += 1
@@ -221,7 +233,7 @@ class Channels:
         asked = False
         while True:
             self._drop_dead()
-            link = next((link for link in self._links if link.has_room), None)
+            link = next((link for link in self._links if link.has_room), None) or self._one_to_try()
             if link:
                 return link.take()
             if asked and self._failure and not self._opening and (urgent or not self._links):
@@ -236,6 +248,16 @@ class Channels:
                 self._waiting -= 1
             asked = True
 
+    def _one_to_try(self) -> _Link | None:
+        """A connection with the usual number of sessions, on which one more is tried before another login is made."""
+        if self._has_refused or self._is_trying:
+            return None
+        return next(iter(self._links), None)
+
+    @property
+    def _is_trying(self) -> bool:
+        return any(link.used > link.limit for link in self._links)
+
     def _drop_dead(self) -> None:
         for link in [link for link in self._links if not link.is_alive]:
             self._links.remove(link)
@@ -244,7 +266,7 @@ class Channels:
         """As many connections as those who wait need, a few at a time: sshd drops who comes in a crowd."""
         most = MOST_CONNECTIONS + (SPARE_CONNECTIONS if urgent else 0)
         needed = -(-self._waiting // self._limit)
-        pausing = self._links and not urgent and time.monotonic() < self._not_before
+        pausing = self._links and (self._is_trying or (not urgent and time.monotonic() < self._not_before))
         if len(self._opening) < min(needed, OPENING_AT_ONCE, most - len(self._links)) and not pausing:
             task = asyncio.create_task(self._open_link())
             self._opening.add(task)
@@ -258,9 +280,7 @@ class Channels:
             self._failure, self._not_before = problem, time.monotonic() + RETRY_S
             return
         self._failure = None
-        self._pace.opened()
-        self._links.append(_Link(connection, self._limit))
-        self._later(self._watch(connection))
+        self.adopt(connection)
 
     def _opened(self, task: asyncio.Task[None]) -> None:
         self._opening.discard(task)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.errors import ConnectError, HostKeyProblem, LoginRefused, Unreachable
 from ...core.machine import Hop, Login, Machine
 from ..deadline import within
+from . import library
 from .host_keys import USUAL_FILES, HostKeys, entry_name
 from .proxy import Proxy
 
@@ -137,6 +138,9 @@ class Gate:
             raise
         if proxy:
             proxy.end_with(connection)
+        if tunnel is not None:
+            # Otherwise the connection to the jump host would stay open after this one has ended.
+            connection.set_tunnel(tunnel)
         return connection
 
     async def _proxy(self) -> Proxy | None:
@@ -240,6 +244,7 @@ def take_small_bites(connection: asyncssh.SSHClientConnection) -> None:
 
 def credentials(login: Login, who: str) -> dict[str, Any]:
     """A login as asyncssh's options. Reads keys and asks for secrets, so it belongs into a thread."""
+    library.load()
     keys, problems = _read_keys(login)
     if problems and not (keys or login.password or login.agent):
         raise LoginRefused(f"{who}: no usable key: {'; '.join(problems)}")

@@ -36,6 +36,14 @@ LANE_WINDOW = 4 << 20
 MOST_SPARE = 4
 
 
+class NoPython(NoOutpost):
+    """The machine cannot run an outpost. The connection is logged in all the same; its catcher uses or ends it."""
+
+    def __init__(self, problem: str, connection: asyncssh.SSHClientConnection) -> None:
+        super().__init__(problem)
+        self.connection = connection
+
+
 class Greeting(Protocol):
     """The near side of a program that greets."""
 
@@ -62,9 +70,10 @@ async def open_through(gate: Gate) -> OutpostSandbox | PlainSandbox:
     async def connect() -> OutpostClient:
         try:
             return await open_outpost(gate)
-        except NoOutpost as problem:
+        except NoPython as problem:
             if not sandbox.hello:
                 raise
+            problem.connection.abort()
             raise Unreachable(f"unable to open {machine.name}: its Python starts no more ({problem})") from None
 
     spares = Spares(gate)
@@ -82,11 +91,24 @@ async def open_through(gate: Gate) -> OutpostSandbox | PlainSandbox:
     try:
         await sandbox.open()
         return sandbox
-    except NoOutpost:
+    except NoPython as problem:
         await sandbox.close()
-        plain = PlainSandbox(describe(machine, PLAIN), machine.environment, gate)
+        return await open_plain(gate, problem.connection)
+    except BaseException:
+        await sandbox.close()
+        raise
+
+
+async def open_plain(gate: Gate, connection: asyncssh.SSHClientConnection) -> PlainSandbox:
+    """Without Python, on a connection that is logged in: a second login could ask for a second one-time code."""
+    machine = gate.machine
+    plain = PlainSandbox(describe(machine, PLAIN), machine.environment, gate, connection)
+    try:
         await plain.open()
-        return plain
+    except BaseException:
+        await plain.close()
+        raise
+    return plain
 
 
 def connection_of(client: OutpostClient) -> asyncssh.SSHClientConnection:
@@ -95,13 +117,15 @@ def connection_of(client: OutpostClient) -> asyncssh.SSHClientConnection:
 
 
 async def open_outpost(gate: Gate) -> OutpostClient:
-    """One connection, one channel, one outpost, all within the machine's deadline."""
+    """One connection, one channel, one outpost, all within the machine's deadline. Raises ConnectError, NoPython."""
     connection = await gate.enter()
     try:
         return await within(_start(connection, gate.machine), gate.deadline_s)
     except (asyncio.TimeoutError, TimeoutError):
         connection.abort()
         raise Unreachable(f"unable to open {gate.machine.name}: logged in, but its shell did not answer") from None
+    except NoOutpost as problem:
+        raise NoPython(str(problem), connection) from None
     except BaseException:
         connection.abort()
         raise

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...core.command import RUN_ID, Command, Completed, Environment, Missing, Observation, Running
 from ...core.errors import (
@@ -36,6 +36,9 @@ from .ports import PlainPorts
 from .runner import START_LINE, Answer, Order, Talk, order, start_order
 from .sftp_lane import SftpLane, open_lane
 
+if TYPE_CHECKING:
+    import asyncssh
+
 MEND_S = 20.0
 # How long a caller without patience still waits for a free channel, and for what was printed so far.
 START_S, SNAPSHOT_S = 15.0, 5.0
@@ -48,10 +51,19 @@ T = TypeVar("T")
 class PlainSandbox:
     """The answers of an outpost, from a POSIX shell: slower, and "unknown" where a shell cannot know."""
 
-    def __init__(self, description: Description, environment: Environment, gate: Gate) -> None:
+    def __init__(
+        self,
+        description: Description,
+        environment: Environment,
+        gate: Gate,
+        connection: asyncssh.SSHClientConnection | None = None,
+    ) -> None:
+        """`connection`: one that is logged in already."""
         self.description = description
         self._environment = environment
         self._channels = Channels(gate)
+        if connection is not None:
+            self._channels.adopt(connection)
         self._files = PlainFiles(self._channels, description.name, self._find_home)
         self._ports = PlainPorts(gate)
         self._opening: asyncio.Task[None] | None = None

@@ -86,6 +86,7 @@ class Place:
 
     def listen(self) -> socket.socket:
         """A socket that listens in its place, over whatever a dead hub has left there. Only for who holds the lock."""
+        self._remove_leftovers()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         fresh = os.path.join(self.folder, f"{self.name}.{os.getpid()}")
         try:
@@ -102,15 +103,25 @@ class Place:
     def take_lock(self) -> int:
         """A descriptor that holds the lock, or -1 where another process has it. Raises NoHub."""
         try:
-            fd = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            return _take(self.lock)
         except OSError as error:
             raise NoHub(f"unable to open {self.lock}: {error.strerror}") from None
+
+    def _remove_leftovers(self) -> None:
+        """Remove the sockets of hubs that were killed: of our own name, and of names whose lock no process holds."""
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for file in os.listdir(self.folder):
+                path, name = os.path.join(self.folder, file), file.partition(".")[0]
+                if not stat.S_ISSOCK(os.lstat(path).st_mode):
+                    continue
+                lock = _take(os.path.join(self.folder, f"{name}.lock")) if name != self.name else -1
+                if lock >= 0 or name == self.name:
+                    os.unlink(path)
+                if lock >= 0:
+                    os.close(lock)
         except OSError:
-            os.close(fd)
-            return -1
-        return fd
+            # Another process removes them at the same time, or nothing can be removed: they are in nobody's way.
+            return
 
 
 def reach(place: Place, start: Callable[[Place, int, int], None]) -> tuple[socket.socket, bool]:
@@ -137,6 +148,17 @@ def reach(place: Place, start: Callable[[Place, int, int], None]) -> tuple[socke
             raise NoHub("a hub holds its lock, but does not listen")
         else:
             time.sleep(GLANCE_S)
+
+
+def _take(lock: str) -> int:
+    """A descriptor that holds the lock, or -1 where another process has it. Raises OSError."""
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return -1
+    return fd
 
 
 def check_peer(line: socket.socket) -> int:

@@ -1,0 +1,219 @@
+"""HTTP in the hub: served on sockets that fronts hand over, each for as long as its front lives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from ..core.errors import ConfigError
+from ..core.variables import ClientVariables
+from ..session import Session, begin
+from ..web.listener import address_of, listener_among
+from ..web.terms import Terms, terms_told
+from .houses import House, Houses
+
+if TYPE_CHECKING:
+    from ..web.connections import Unfinished
+    from ..web.serve import HttpServer
+
+log = logging.getLogger(__name__)
+
+# For the front to hand its socket over, once it is asked to.
+HAND_OVER_S = 10.0
+# More than one is refused; of more than these, the kernel closes the rest.
+MOST_PASSED = 16
+# Log lines beyond that are dropped: the front does not read.
+MOST_UNSENT = 1 << 20
+# For calls in progress, where another configuration has to serve from now on; and for what is left of them at the end.
+MOVE_S, WIND_DOWN_S = 10.0, 0.2
+
+
+class HttpServices:
+    """All sockets at which HTTP is served. Unfinished requests to any of them are counted together."""
+
+    def __init__(self, houses: Houses) -> None:
+        self._houses = houses
+        self._services: dict[asyncio.Task[Any], HttpService] = {}
+        self._unfinished: Unfinished | None = None
+
+    async def serve(
+        self,
+        said: dict[str, Any],
+        front: int,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        leaving: asyncio.Event,
+    ) -> None:
+        """Take the front's socket and serve there until the front goes, or the hub does."""
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            terms = terms_told(dict(said.get("http") or {}))
+            listener = listener_among(await _passed(writer), terms)
+        except ConfigError as problem:
+            log.warning("HTTP is not served for process %d: %s", front, problem)
+            await _say(writer, {"refused": str(problem)})
+            return
+        with listener:
+            self._services[task] = service = HttpService(self._houses, listener, terms, front)
+            log.info("HTTP is served on %s for process %d", service.address, front)
+            try:
+                await service.run(said, reader, writer, leaving, self._limits())
+            finally:
+                del self._services[task]
+                log.info("HTTP is no longer served on %s for process %d", service.address, front)
+
+    def _limits(self) -> Unfinished:
+        # On the loop, not in a thread: of two threads that import modules at once, one may fail.
+        from ..web.connections import Unfinished
+
+        self._unfinished = self._unfinished or Unfinished()
+        return self._unfinished
+
+    def needs(self) -> list[str]:
+        """What needs this process, as sentences."""
+        services = self._services.values()
+        return [f"it serves HTTP on {service.address} for pid {service.front}" for service in services]
+
+    def facts(self) -> list[dict[str, Any]]:
+        return [service.fields() for service in self._services.values()]
+
+    async def leave(self, limit_s: float) -> None:
+        """Wait until they have wound down, as they do once the hub is leaving."""
+        if self._services:
+            await asyncio.wait(tuple(self._services), timeout=limit_s)
+
+
+class HttpService:
+    """One of the sockets, with the clients that come there."""
+
+    def __init__(self, houses: Houses, listener: socket.socket, terms: Terms, front: int) -> None:
+        self._houses = houses
+        self._listener = listener
+        self._terms = terms
+        self.front = front
+        self.address = address_of(listener)
+        self._since = time.time()
+        self._http: HttpServer | None = None
+
+    def fields(self) -> dict[str, Any]:
+        return {"address": self.address, "process": self.front, "since": self._since}
+
+    async def run(
+        self,
+        said: dict[str, Any],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        leaving: asyncio.Event,
+        unfinished: Unfinished,
+    ) -> None:
+        """Until the front has gone, the hub is leaving, or the front has to come again for another configuration."""
+        from ..mcp_server.logs import FrontLog
+
+        folder = str(said.get("folder") or "/")
+        given = {str(name): str(value) for name, value in dict(said.get("environ") or {}).items()}
+        session = Session(folder=folder, environ=ClientVariables(given, folder), is_of_many=True)
+        house = await self._houses.enter(Path(str(said["config"])) if said.get("config") else None, session)
+        session.log = own_log = FrontLog(house.log, LineLog(writer))
+        ends = [asyncio.ensure_future(end) for end in (_gone(reader), session.moved.wait(), leaving.wait())]
+        serving = asyncio.ensure_future(self._serve(house, session, writer, unfinished))
+        try:
+            await asyncio.wait((serving, *ends), return_when=asyncio.FIRST_COMPLETED)
+            if session.moved.is_set():
+                await asyncio.wait((asyncio.ensure_future(session.calls.settled()),), timeout=MOVE_S)
+                await _say(writer, {"again": True})
+            await self._wind_down(serving)
+        finally:
+            for end in ends:
+                end.cancel()
+            own_log.close()
+            self._houses.leave_house(house, session)
+
+    async def _serve(
+        self, house: House, session: Session, writer: asyncio.StreamWriter, unfinished: Unfinished
+    ) -> None:
+        server, _ = await house.made()
+        # Here, too: not in a thread.
+        from ..web.serve import HttpServer
+
+        # Connections are accepted, and their requests answered, in this task's context.
+        begin(session)
+        self._http = HttpServer(server, self._listener, self._terms, unfinished)
+        await _say(writer, {"serving": True})
+        await self._http.begin()
+
+    async def _wind_down(self, serving: asyncio.Future[None]) -> None:
+        """Whatever calls need longer to give up their commands is not waited for: the hub goes on."""
+        if self._http:
+            await self._http.wind_down()
+        serving.cancel()
+        await asyncio.wait((serving,), timeout=WIND_DOWN_S)
+        if serving.done() and not serving.cancelled() and (failed := serving.exception()):
+            raise failed
+
+
+class LineLog(logging.Handler):
+    """Sends the front what it prints, from whichever thread that is said."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        super().__init__()
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._loop.call_soon_threadsafe(self._send, self.format(record))
+
+    def _send(self, text: str) -> None:
+        transport = self._writer.transport
+        if not transport.is_closing() and transport.get_write_buffer_size() < MOST_UNSENT:
+            self._writer.write(json.dumps({"log": text}).encode() + b"\n")
+
+
+async def _passed(writer: asyncio.StreamWriter) -> list[int]:
+    """Ask for the front's socket; the descriptors that come. What was sent before we asked is not taken.
+
+    Raises ConfigError.
+    """
+    transport: Any = writer.transport
+    # A stream drops descriptors, so it must not be the one that reads.
+    transport.pause_reading()
+    with transport.get_extra_info("socket").dup() as line:
+        try:
+            await _say(writer, {"pid": os.getpid(), "version": __version__, "send": "socket"})
+            await asyncio.wait_for(_readable(line), HAND_OVER_S)
+            _, passed, _, _ = socket.recv_fds(line, 64, MOST_PASSED, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+        except asyncio.TimeoutError:
+            raise ConfigError("no socket was handed over in time") from None
+        finally:
+            transport.resume_reading()
+    return passed
+
+
+async def _readable(line: socket.socket) -> None:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(line.fileno(), ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(line.fileno())
+
+
+async def _gone(reader: asyncio.StreamReader) -> None:
+    """The front says nothing more: it lives, or it is gone."""
+    try:
+        while await reader.read(1 << 16):
+            pass
+    except ConnectionError:
+        pass
+
+
+async def _say(writer: asyncio.StreamWriter, what: dict[str, Any]) -> None:
+    writer.write(json.dumps(what).encode() + b"\n")
+    await writer.drain()

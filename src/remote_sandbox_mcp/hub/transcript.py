@@ -1,0 +1,171 @@
+"""What a front keeps of its client's conversation, so that another process can go on with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# A request that so many hubs have died with is not sent to another.
+MOST_HUBS = 10
+# Another hub ends the commands of calls that were cancelled so shortly before.
+CANCELLED_S = 30.0
+ANSWER = re.compile(rb'\{"jsonrpc":"2\.0","id":("[^"\\]*"|-?\d+),"(?:result|error)":')
+
+
+class Request:
+    """One of the client's that is not answered yet."""
+
+    __slots__ = ("begun", "end", "hubs", "line", "method", "name", "since")
+
+    def __init__(self, method: str, line: bytes) -> None:
+        self.method = method
+        self.line = line
+        self.since = time.monotonic()
+        # What it is called in its session, once it has been sent, and where it ends in all that was sent to the hub.
+        self.name, self.end = "", 0
+        # Whether a hub may have begun it, and how many may have died of it.
+        self.begun, self.hubs = False, 0
+
+
+class Transcript:
+    """Requests until they are answered, and what another hub has to be told before them."""
+
+    def __init__(self) -> None:
+        self._session = os.urandom(8).hex()
+        # How many processes have been asked to serve the conversation, and whether one of them has greeted.
+        self._hubs = 0
+        self.was_served = False
+        # Requests by their id.
+        self.unanswered: dict[Any, Request] = {}
+        # Answers that the client has already: given from memory, by an earlier hub, or by the front.
+        self.done: set[Any] = set()
+        self._standing: dict[str, tuple[Any, bytes]] = {}
+        self._started_notice = b""
+        self._cancelled: dict[str, tuple[float, bytes]] = {}
+
+    @property
+    def prefix(self) -> str:
+        """What the names of lines begin with that are sent to the present hub."""
+        return f"{self._hubs}."
+
+    # What the client says
+
+    def note(self, message: dict[str, Any], line: bytes) -> Request | None:
+        """Keep what another hub would have to know; gives the request, where it is one."""
+        method, number, params = message.get("method"), message.get("id"), message.get("params")
+        given = params if isinstance(params, dict) else {}
+        if method == "notifications/initialized":
+            self._started_notice = line
+        elif method == "notifications/cancelled":
+            self._note_cancelled(given.get("requestId"))
+        if not isinstance(method, str) or not isinstance(number, (str, int)):
+            return None
+        self._note_standing(method, given, number, line)
+        self.done.discard(number)
+        request = self.unanswered[number] = Request(method, line)
+        return request
+
+    def _note_cancelled(self, number: Any) -> None:
+        """Its command is ended by the hub that runs it or, should that one be gone, by the next."""
+        request = self.unanswered.pop(number, None) if isinstance(number, (str, int)) else None
+        if request and request.name:
+            self.give_up(request)
+
+    def give_up(self, request: Request) -> None:
+        """Its command may be left running: the next hub ends it."""
+        now = time.monotonic()
+        self._cancelled = {name: it for name, it in self._cancelled.items() if now < it[0] + CANCELLED_S}
+        self._cancelled[request.name] = now, request.line
+
+    def _note_standing(self, method: str, given: dict[str, Any], number: Any, line: bytes) -> None:
+        """Some requests stay in force for the conversation, so another hub has to hear them, too."""
+        if method in ("initialize", "logging/setLevel"):
+            self._standing[method] = (number, line)
+        elif method == "resources/subscribe":
+            self._standing[f"subscribe {given.get('uri')}"] = (number, line)
+        elif method == "resources/unsubscribe":
+            self._standing.pop(f"subscribe {given.get('uri')}", None)
+
+    # What it is told
+
+    def answered_here(self, number: Any) -> Request:
+        """The client has its answer from the front; should the hub give another, that is not for the client."""
+        self.done.add(number)
+        return self.unanswered.pop(number)
+
+    def already_answered(self) -> frozenset[Any]:
+        """Of the lines of `opening`, those whose answers the client has."""
+        standing = {number for number, _ in self._standing.values() if number not in self.unanswered}
+        return frozenset(standing | self.done)
+
+    # For another process
+
+    def opening(self, sent: int) -> tuple[dict[str, Any], list[tuple[bytes, Request | None]], list[Any]]:
+        """What another process has to know of the conversation, and the lines that it begins with there.
+
+        `sent` is how many bytes the hub before it has received. `again` has what each of these lines was called
+        before, or nothing where it cannot have begun anything; `prefix` is for the names of the lines after them;
+        `cancelled` are calls that may have been left running; `resumed` is whether another process has served the
+        conversation before. The last are the ids of requests that too many hubs have died with.
+        """
+        now = time.monotonic()
+        lines = self._lines_in_force()
+        again: list[Any] = [None] * len(lines)
+        spent = []
+        for number, request in self.unanswered.items():
+            if _is_spent(request, sent):
+                spent.append(number)
+                continue
+            lines.append((request.line, request))
+            again.append({"name": request.name, "waited_s": now - request.since} if request.begun else None)
+        recent = {name: line for name, (at, line) in self._cancelled.items() if now < at + CANCELLED_S}
+        cancelled = [{"name": name, "sandbox": sandbox_in(line)} for name, line in recent.items()]
+        self._hubs += 1
+        who = {"session": self._session, "prefix": self.prefix, "again": again, "cancelled": cancelled}
+        return {**who, "resumed": self.was_served}, lines, spent
+
+    def _lines_in_force(self) -> list[tuple[bytes, Request | None]]:
+        lines: list[tuple[bytes, Request | None]] = []
+        for number, line in self._standing.values():
+            if number not in self.unanswered:
+                # The client has had the answer; that of this hub is not for it.
+                self.done.add(number)
+                lines.append((line, None))
+        if self._started_notice:
+            lines.append((self._started_notice, None))
+        return lines
+
+
+def _is_spent(request: Request, sent: int) -> bool:
+    """Note whether the hub before this one has had it; says whether too many have died with it."""
+    if request.name and not request.begun:
+        request.begun = sent >= request.end
+    if not request.begun:
+        request.name = ""
+    request.hubs += 1
+    return request.hubs > MOST_HUBS
+
+
+def sandbox_in(line: bytes) -> str:
+    """The sandbox that a call names; nothing where it names none."""
+    try:
+        given = json.loads(line)["params"]["arguments"]
+        return str(given.get("sandbox_name") or given.get("sandbox_id") or "")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return ""
+
+
+def answered_in(line: bytes) -> tuple[Any, dict[str, Any] | None]:
+    """The id that a line of the hub's answers, None where it is no answer; and the message, where it was read whole."""
+    if found := ANSWER.match(line):
+        return json.loads(found[1]), None
+    message = json.loads(line)
+    if not isinstance(message, dict) or "method" in message:
+        return None, None
+    return message.get("id"), message

@@ -1,0 +1,47 @@
+"""The first line on a socket: who calls, and under which configuration; and the hub's answer to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# For a session; for HTTP on a socket that is handed over; for a question of ours, which is answered in one line.
+SERVE, HTTP, ASK = "serve", "http", "ask"
+
+
+def say_hello(who: Mapping[str, Any], environ: Mapping[str, str], folder: str, config: str) -> bytes:
+    """`who` is the conversation: see Transcript.opening."""
+    hello = {"hello": SERVE, **who, "environ": dict(environ), "folder": folder, "config": config}
+    return json.dumps(hello).encode() + b"\n"
+
+
+def say_http_hello(terms: Mapping[str, Any], environ: Mapping[str, str], folder: str, config: str) -> bytes:
+    """`terms` are those on which HTTP is served, with the key."""
+    hello = {"hello": HTTP, "http": dict(terms), "environ": dict(environ), "folder": folder, "config": config}
+    return json.dumps(hello).encode() + b"\n"
+
+
+def ask(question: str, **more: Any) -> bytes:
+    return json.dumps({"hello": ASK, "question": question, **more}).encode() + b"\n"
+
+
+def read(line: bytes) -> dict[str, Any]:
+    """What the other side has said. Raises ValueError."""
+    said = json.loads(line)
+    if not isinstance(said, dict):
+        raise ValueError("it is no object")
+    return said
+
+
+class Handed:
+    """What a server in this process has to take over, where there is no hub."""
+
+    def __init__(self, heard: bytes = b"", answered: frozenset[Any] = frozenset(), who: Any = None) -> None:
+        self.heard = heard
+        self.answered = answered
+        # The conversation, as a hub would have been told.
+        self.who: dict[str, Any] = who or {}

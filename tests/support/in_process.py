@@ -1,0 +1,102 @@
+"""The real server in the test's own process, over the real configuration, for tests that ask nothing about processes.
+
+To start the installed command and its hub takes a second of processor time or two, most of it for loading the SDK; here
+that is loaded already. Whatever a client can see is the same: the tools, the configuration, the machines.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp.server.mcpserver.tools import base
+from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata, func_metadata
+
+from remote_sandbox_mcp.app import compose
+from remote_sandbox_mcp.config.source import Source
+from remote_sandbox_mcp.mcp_server.clients import OneClient
+from remote_sandbox_mcp.mcp_server.server import build
+from remote_sandbox_mcp.mcp_server.upkeep import Upkeep
+from remote_sandbox_mcp.members import Stock
+from remote_sandbox_mcp.session import Session
+from tests.support.server import Entry, Server, environment, write_config
+
+
+class Signatures:
+    """What the SDK makes of a tool's signature, once: it takes most of the time of starting a server in memory."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], FuncMetadata] = {}
+
+    def read(self, tool: Callable[..., Any], **how: Any) -> FuncMetadata:
+        key = (f"{tool.__module__}.{tool.__qualname__}", f"{inspect.signature(tool)} {how}")
+        if key not in self._known:
+            self._known[key] = self._first(tool, **how)
+        # The server puts shorter schemas in the place of these.
+        return self._known[key].model_copy()
+
+    def _first(self, tool: Callable[..., Any], **how: Any) -> FuncMetadata:
+        made = func_metadata(tool, **how)
+        schema = json.dumps(made.arg_model.model_json_schema(by_alias=True))
+        made.arg_model.model_json_schema = lambda **_: json.loads(schema)  # type: ignore[method-assign,assignment]
+        return made
+
+
+SIGNATURES = Signatures()
+
+
+@asynccontextmanager
+async def serve_here(
+    home: Path,
+    *entries: Entry,
+    mode: str = "auto",
+    local: bool = False,
+    env: dict[str, str] | None = None,
+    config: str = "",
+) -> AsyncIterator[Server]:
+    """As `serve`, without a process; one at a time, since the variables of this process become those of the server."""
+    file = write_config(home, local=local, config=config)
+    with pytest.MonkeyPatch.context() as patch, logged(home / "stderr") as log:
+        for name, value in environment(home, entries, env).items():
+            patch.setenv(name, value)
+        patch.setattr(base, "func_metadata", SIGNATURES.read)
+        source, stock = Source(file), Stock()
+        for problem in source.read().problems:
+            log.write(f"remote-sandbox-mcp: {problem}\n")
+        members = stock.take(source.current)
+        app = compose(source.current, members=members, are_lent=True)
+        served = build(app, OneClient(Session()))
+        upkeep = Upkeep(served, source, stock, members)
+        # Closed by hand, so that a failed assertion comes through without the groups that the SDK wraps around it.
+        stack = AsyncExitStack()
+        server = Server(await stack.enter_async_context(Client(served, mode=mode)), home)
+        try:
+            yield server
+        finally:
+            await stack.aclose()
+            await app.close()
+            await upkeep.close()
+    assert "Traceback" not in server.stderr, server.stderr
+
+
+@contextmanager
+def logged(file: Path) -> Iterator[Any]:
+    """A file that gets all that is logged meanwhile, and whatever is written to it."""
+    ours = logging.getLogger("remote_sandbox_mcp")
+    with file.open("a", buffering=1) as opened:
+        handler = logging.StreamHandler(opened)
+        logging.root.addHandler(handler)
+        before = ours.level
+        ours.setLevel(logging.INFO)
+        try:
+            yield opened
+        finally:
+            ours.setLevel(before)
+            logging.root.removeHandler(handler)
