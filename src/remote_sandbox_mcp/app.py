@@ -105,9 +105,9 @@ class App:
         self.problems = problems
         self.patience_s = patience_s
         self.settings = settings or Settings()
-        self.copies = Copies(fleet, self.settings, config_file, routes, private)
+        self.copies = Copies(fleet, self.settings, routes, private, identity)
         self.background = Background(fleet, self.settings, config_file)
-        # Has this process look after what is watched; None: a process of its own does.
+        # Has this process look after what is watched; None: the hub does.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
         fleet.find = self._find_disposable
 
@@ -196,7 +196,7 @@ class App:
         return True
 
     async def close(self) -> None:
-        """Transfers that run go on in processes of their own, and jobs on their machines; all else ends."""
+        """Transfers that run are left for another process to take up, and jobs to their machines; all else ends."""
         if "workshop" in self.__dict__:
             await self.workshop.close()
         if self.has_disposables:

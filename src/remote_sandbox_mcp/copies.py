@@ -6,7 +6,6 @@ import functools
 import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .config import paths
@@ -17,7 +16,7 @@ from .core.machine import Machine
 from .core.transfer import Listener, Order, Outcome, Place, all_of, unheard
 from .fleet import Fleet
 from .gate import Gate
-from .session import absolute, told_of_client
+from .session import absolute
 
 if TYPE_CHECKING:
     from .core.lane import Lane
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from .sync.engine import Synchronization
     from .sync.sending import Bridging
     from .sync.service import Routes, Syncs
-    from .tasks.drive import Runner
     from .tasks.transfers import Transfers
 
 LARGEST_RULES = 1 << 20
@@ -44,18 +42,19 @@ class Copies:
         self,
         fleet: Fleet,
         settings: Settings,
-        config_file: Path | None,
         routes: Routes,
         private: Sequence[str] = (),
+        identity: str = "",
     ) -> None:
+        """`identity` tells the configuration from others."""
         self._fleet = fleet
         self._settings = settings
         self._gate = Gate(settings, private)
-        self._config_file = config_file
+        self._identity = identity
         self._routes = routes
 
     def needs(self) -> Sequence[str]:
-        """The transfers that this process runs itself; those of others do not need it."""
+        """The transfers that this process runs; those of others do not need it."""
         running = self.transfers.running if "transfers" in self.__dict__ else ()
         return [f"the transfer {task_id} runs" for task_id in running]
 
@@ -69,7 +68,7 @@ class Copies:
             await self.syncs.forget(gone)
 
     async def settled(self) -> None:
-        """Wait until the transfers have ended, or were passed on, that run in this process now."""
+        """Wait until the transfers have ended that run in this process now."""
         if "transfers" in self.__dict__:
             await self.transfers.settled()
 
@@ -104,7 +103,7 @@ class Copies:
     def transfers(self) -> Transfers:
         from .tasks.transfers import Transfers
 
-        return Transfers(paths.state_folder(), config=self._config_file, client=told_of_client)
+        return Transfers(paths.state_folder(), self._identity)
 
     def place(self, path: str, *, sandbox: str | None, free: bool = False) -> Place:
         """Where a path is: `gpu1:/data` names its sandbox; others are on `sandbox`, or here if that is None.
@@ -188,20 +187,19 @@ class Copies:
         self, order: Order, *, wait_s: float, background: bool = False, listener: Listener = unheard
     ) -> Outcome | Transfer:
         """Do it at once if it is little; otherwise as a transfer that outlives this process, waited for a moment."""
-        if begun := await self.transfers.begun_before():
-            return await self.transfers.check(begun.id, wait_s=wait_s)
-        if background:
-            # Another process asks the gate again; who asked now hears of a refusal now.
-            self.syncs.begin(order)
-            return await self.transfers.begin_detached(order)
-        job = self.syncs.begin(order)
-        plan, settings = await job.prepare(listener), self._settings
-        if len(plan.send) <= settings.inline_sync_max_files and plan.bytes <= settings.inline_sync_max_bytes:
-            return await self.syncs.run(order, listener, job)
 
         async def runner(order: Order, told: Listener) -> Outcome:
             return await self.syncs.run(order, all_of(told, listener), job)
 
+        job: Synchronization | None = None
+        if begun := await self.transfers.begun_before(runner):
+            return await self.transfers.check(begun.id, wait_s=wait_s)
+        job = self.syncs.begin(order)
+        if background:
+            return await self.transfers.begin(order, runner, wait_s=0)
+        plan, settings = await job.prepare(listener), self._settings
+        if len(plan.send) <= settings.inline_sync_max_files and plan.bytes <= settings.inline_sync_max_bytes:
+            return await self.syncs.run(order, listener, job)
         try:
             return await self.transfers.begin(order, runner, wait_s=wait_s)
         except BaseException:
@@ -209,9 +207,22 @@ class Copies:
                 job.release()
             raise
 
-    def runner(self) -> Runner:
-        """For whoever carries out a transfer that was begun elsewhere."""
-        return self.syncs.run
+    async def queue(self, order: Order) -> Transfer:
+        """Leave it to the process that takes it up, which asks the gate again. Raises BadArgument for a refusal now."""
+        self.syncs.begin(order)
+        return await self.transfers.queue(order)
+
+    async def take_up(self) -> None:
+        """Go on here with transfers of this configuration that no process runs any more."""
+        await self.transfers.take_up(self._run)
+
+    async def check(self, task_id: str, *, wait_s: float = 0) -> Transfer:
+        """How a transfer stands; see Transfers.check. One that no process runs goes on here, if it can."""
+        await self.take_up()
+        return await self.transfers.check(task_id, wait_s=wait_s)
+
+    async def _run(self, order: Order, listener: Listener) -> Outcome:
+        return await self.syncs.run(order, listener)
 
 
 def routes_between(configured: Iterable[Machine]) -> Routes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -111,14 +110,6 @@ def current() -> Session:
 def begin(session: Session) -> None:
     """From now on, in this task and in those that it starts, work is that session's."""
     _current.set(session)
-
-
-def told_of_client() -> bytes:
-    """The client's variables and folder as a line for a process that works for it; nothing where they are our own."""
-    client = current()
-    if client.environ is os.environ:
-        return b""
-    return json.dumps({"environ": dict(client.environ), "folder": client.folder}).encode() + b"\n"
 
 
 def absolute(path: str) -> str:

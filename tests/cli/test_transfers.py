@@ -24,7 +24,7 @@ def ledger(clean_environment: Path) -> Iterator[Ledger]:
     yield ledger
     for transfer in ledger.latest(100):
         if transfer.pid and not transfer.is_over:
-            os.killpg(transfer.pid, signal.SIGKILL)
+            os.kill(transfer.pid, signal.SIGKILL)
     ledger.database.close()
 
 
@@ -35,7 +35,7 @@ def stuck(cli: Cli, good: Sshd, ledger: Ledger, tmp_path: Path) -> Iterator[str]
         line.freeze()
         cli.machines = [entry(good, port=line.port)]
         task_id = cli("push", str(tmp_path), "stuck", "--background", "--json").json["task_id"]
-        wait_until(lambda: (row := ledger.get(task_id)) and row.headway, what="the worker to say something")
+        wait_until(lambda: (row := ledger.get(task_id)) and row.headway, what="the hub to say something")
         yield task_id
         cli("transfers", "cancel", task_id)
 
@@ -108,14 +108,26 @@ def handles(pid: int, number: signal.Signals) -> bool:
 def test_one_whose_process_was_killed_is_stale(cli: Cli, stuck: str, ledger: Ledger) -> None:
     row = ledger.get(stuck)
     assert row is not None
-    os.killpg(row.pid, signal.SIGKILL)
+    os.kill(row.pid, signal.SIGKILL)
     waited = cli("transfers", "wait", stuck)
     assert waited.code == 1
     assert waited.stderr == (
-        f"remote-sandbox-mcp: {stuck} is stale: no process runs it any more; "
-        "the same push or pull, given again, goes on from there\n"
+        f"remote-sandbox-mcp: {stuck} is stale: no process runs it; it goes on with the next client of the same "
+        "configuration, or push or pull it again\n"
     )
     assert cli("transfers").stdout.splitlines()[1].split()[:2] == [stuck, "stale"]
+
+
+def test_where_no_hub_can_be_had_it_is_told_and_not_begun(cli: Cli, good: Sshd, ledger: Ledger, tmp_path: Path) -> None:
+    folder = Path(os.environ["REMOTE_SANDBOX_MCP_HOME"]) / "hub"
+    folder.mkdir()
+    folder.chmod(0o770)
+    told = cli("push", str(tmp_path), "never", "--background")
+    why = f"unable to leave it to the hub: {folder} is not a folder of this user's alone"
+    assert (told.code, told.stderr) == (1, f"remote-sandbox-mcp: {why}\n")
+    (row,) = ledger.latest(2)
+    assert (row.status, row.error) == ("failed", why)
+    assert not (good.home / "never").exists()
 
 
 def is_waited_for(task_id: str) -> bool:

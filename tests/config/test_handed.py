@@ -16,7 +16,7 @@ import keyring.errors
 import pytest
 
 from remote_sandbox_mcp.config import ring
-from remote_sandbox_mcp.config.handed import FILE, PLATFORM, daemon_environ, hand_over, handed_entries, withdraw
+from remote_sandbox_mcp.config.handed import FILE, PLATFORM, hand_over, handed_entries, watchdog_environ, withdraw
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.machine import Machine
@@ -97,7 +97,7 @@ def seen_by_daemon(state: Path, config: str = "", **environ: str) -> dict[str, M
     """What the daemon comes to, in an environment that has nothing of the client's."""
     path = state / "config.toml"
     path.write_text(config)
-    configuration = load(path, daemon_environ(environ, state))
+    configuration = load(path, watchdog_environ(environ, state))
     assert configuration.problems == ()
     return {machine.name: machine for machine in configuration.machines}
 
@@ -187,7 +187,7 @@ def test_without_a_keyring_an_owner_only_file_takes_them_and_it_is_said(state: P
         keyring.set_keyring(made)
     said = hand_over(["gpu1"], listed(GPU1), state)
     assert said == (
-        "The daemon needs the secrets of gpu1, which only this client's environment has; there is no keyring that "
+        "The watchdog needs the secrets of gpu1, which only this client's environment has; there is no keyring that "
         f"takes them, so they are in {state / FILE}, readable by you alone. To avoid that, put them into "
         "config.toml and their secrets where a reference (keyring:, file:, command:) finds them."
     )
@@ -236,7 +236,7 @@ def test_what_the_environment_does_not_have_needs_no_handing_over(state: Path, n
     assert hand_over(names, listed(GPU1), state) == ""
     assert not (state / FILE).exists()
     assert handed_entries(state) == "[]"
-    assert daemon_environ({"A": "b"}, state) == {"A": "b"}
+    assert watchdog_environ({"A": "b"}, state) == {"A": "b"}
 
 
 def test_a_machine_that_moved_to_the_file_is_no_longer_handed_over(state: Path, wallet: Keyring) -> None:
@@ -329,7 +329,7 @@ def test_an_agent_is_found_by_the_daemon(state: Path, tmp_path: Path) -> None:
     assert machines["b"].login.agent == "/run/mine"
     assert seen_by_daemon(state, SSH_AUTH_SOCK="/run/own")["a"].login.agent == "/run/own"
     socket.unlink()
-    assert "SSH_AUTH_SOCK" not in daemon_environ({}, state)
+    assert "SSH_AUTH_SOCK" not in watchdog_environ({}, state)
 
 
 def test_what_the_daemon_has_itself_comes_first(state: Path) -> None:
@@ -369,7 +369,7 @@ def test_the_platform_of_a_client_is_known_to_the_daemon(state: Path, wallet: Ke
     assert hand_over(["sb-1234", PLATFORM], listed(GPU1, **PLATFORM_VARIABLES), state) == ""
     assert HIDDEN not in everything_in(state)
     assert handed(state) == {}
-    found = load(state / "config.toml", daemon_environ({}, state))
+    found = load(state / "config.toml", watchdog_environ({}, state))
     assert found.settings.platform.server_url == "http://192.0.2.9:8080"
     assert found.settings.platform.api_key is not None
     assert found.settings.platform.api_key.reveal() == HIDDEN
@@ -382,18 +382,18 @@ def test_a_platforms_key_in_a_file_is_told(state: Path) -> None:
 
 def test_a_platform_without_a_key_is_no_secret(state: Path) -> None:
     assert hand_over([PLATFORM], {"OPEN_SANDBOX_DOMAIN": "192.0.2.9:8080"}, state) == ""
-    assert daemon_environ({}, state)["OPEN_SANDBOX_DOMAIN"] == "192.0.2.9:8080"
+    assert watchdog_environ({}, state)["OPEN_SANDBOX_DOMAIN"] == "192.0.2.9:8080"
 
 
 def test_a_key_is_not_sent_to_another_platform(state: Path, wallet: Keyring) -> None:
     hand_over([PLATFORM], PLATFORM_VARIABLES, state)
-    assert "OPEN_SANDBOX_API_KEY" not in daemon_environ({"OPENSANDBOX_SERVER": "http://192.0.2.8:8080"}, state)
+    assert "OPEN_SANDBOX_API_KEY" not in watchdog_environ({"OPENSANDBOX_SERVER": "http://192.0.2.8:8080"}, state)
 
 
 def test_a_platform_that_moved_to_the_file_is_no_longer_handed_over(state: Path, wallet: Keyring) -> None:
     hand_over([PLATFORM], PLATFORM_VARIABLES, state)
     hand_over([PLATFORM], {}, state)
-    assert daemon_environ({}, state) == {}
+    assert watchdog_environ({}, state) == {}
     assert not wallet.kept
 
 
@@ -406,7 +406,7 @@ def test_withdrawing_removes_everything(state: Path, wallet: Keyring) -> None:
 
 def test_a_folder_that_cannot_be_written_is_told_without_secrets(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="unable to hand machines over to the daemon") as caught:
+    with pytest.raises(ConfigError, match="unable to hand machines over to the watchdog") as caught:
         hand_over(["gpu1"], listed(GPU1), tmp_path / "file" / "state")
     assert HIDDEN not in str(caught.value)
 

@@ -210,7 +210,7 @@ async def test_the_server_and_its_daemon_load_nothing_from_the_current_folder(
     ("words", "names"),
     [
         pytest.param((COMMAND, "sandboxes", "--json"), (), id="installed"),
-        pytest.param((*module_words("remote_sandbox_mcp"), "sandboxes", "--json"), (), id="as the daemon is started"),
+        pytest.param((*module_words("remote_sandbox_mcp"), "sandboxes", "--json"), (), id="as the service is started"),
         pytest.param(
             (sys.executable, "-m", "remote_sandbox_mcp.server", "sandboxes", "--json"), LOADED_LATER, id="-m server"
         ),
@@ -223,16 +223,3 @@ def test_no_way_to_start_it_loads_a_module_of_the_current_folder(
     done = subprocess.run(words, env=environment(tmp_path, ()), cwd=project, capture_output=True, text=True, timeout=30)
     assert (seen(mark), done.returncode) == ("", 0), done.stderr
     assert [sandbox["name"] for sandbox in json.loads(done.stdout)["sandboxes"]] == ["local"]
-
-
-def test_the_worker_of_a_transfer_loads_nothing_from_the_current_folder(
-    tmp_path: Path, project: Path, mark: Path
-) -> None:
-    put_decoys(project, mark)
-    with (tmp_path / "guard").open("w") as guard:
-        words = (*module_words("remote_sandbox_mcp.cli.worker"), "none", "--state", str(tmp_path / "state"))
-        done = subprocess.run(
-            [*words, "--guard", str(guard.fileno())], env=environment(tmp_path, ()), cwd=project, input=b"t",
-            capture_output=True, pass_fds=(guard.fileno(),), timeout=30,
-        )  # fmt: skip
-    assert (seen(mark), b"Traceback" in done.stderr) == ("", False), done.stderr

@@ -369,13 +369,15 @@ def begin(line: Wire, frozen: ThreadedLine, ours: Path, there: Path) -> float:
     return begun
 
 
-async def test_a_transfer_outlives_its_server(machine: Sshd, line: ThreadedLine, there: Path, tmp_path: Path) -> None:
-    """Killed without a word, 0.4 s after its start: its guardian waits by then."""
+@pytest.mark.parametrize("hub", [True, False], ids=["a front", "a server without a hub"])
+async def test_a_transfer_outlives_the_process_of_its_client(
+    machine: Sshd, line: ThreadedLine, there: Path, tmp_path: Path, hub: bool
+) -> None:
+    """Killed without a word: the hub goes on with it, or the next server does."""
     ours = make(tmp_path / "ours", {b"large": File(60 * MIB, 1)})
-    with wire(tmp_path, entry(machine, port=line.port), env=BACKGROUND) as killed:
+    with wire(tmp_path, entry(machine, port=line.port), env=BACKGROUND, hub=hub) as killed:
         begin(killed, line, ours, there)
         task_id = await until(lambda: task_ids(tmp_path, ".lock"), "the transfer")
-        await asyncio.sleep(0.4)
         killed.process.send_signal(signal.SIGKILL)
         killed.process.wait()
     assert "large" not in os.listdir(there)

@@ -146,7 +146,7 @@ def test_selection_and_versions_belong_to_a_session(place: Place, machine: Sshd)
 
 
 def test_a_background_transfer_has_the_sessions_machines(place: Place, machine: Sshd, tmp_path: Path) -> None:
-    """A process of its own carries it out: it must know machines that only this client's variables name."""
+    """It must go on with machines that only this client's variables name."""
     (tmp_path / "file").write_text("moved")
     env = {"REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS": "1"}
     with place.front(entry(machine, name="mine"), env=env, cwd=tmp_path) as line:

@@ -1,4 +1,4 @@
-"""Watched jobs are looked after by the hub, by a service that is the hub, or by a daemon: by who holds the lock."""
+"""Watched jobs are looked after by the hub or by a service that is the hub: by who holds the lock."""
 
 from __future__ import annotations
 
@@ -156,16 +156,22 @@ def test_a_service_beside_a_hub_leaves_it_its_clients_until_it_ends(desk: Desk) 
     wait_until(lambda: desk.hub == service.pid, what="it to take the hub's place", seconds=20)
 
 
-def test_without_a_hub_the_daemon_is_nothing_else(desk: Desk) -> None:
-    daemon = desk.start("watchdog", "run", REMOTE_SANDBOX_NO_HUB="1")
-    wait_until(lambda: desk.watchdog == daemon.pid, what="it to watch")
-    wait_until(lambda: (desk.state / STATE_FILE).exists(), what="its first round")
-    assert not (desk.state / "hub").exists()
-    # A hub that comes later leaves it its work.
-    with desk.client() as client:
+def test_a_server_without_a_hub_leaves_its_watches_to_the_hub(desk: Desk, watches: Watches, sshd: Sshd) -> None:
+    with desk.client(entry(sshd), REMOTE_SANDBOX_NO_HUB="1") as client:
         client.initialize()
-        assert not client.call("list_sandboxes").get("isError")
-        assert (desk.watchdog, desk.status()["watching"]) == (daemon.pid, False)
+        assert not desk.hub
+        job = client.call("exec_bash_background", command=WAITING, session_name="n", interval_s=1)
+        assert not job.get("isError"), job
+        assert "notes" not in job["structuredContent"]
+        hub = desk.hub
+        assert desk.watchdog == hub not in (0, client.process.pid)
+        assert sshd.key_file not in Path(f"/proc/{hub}/environ").read_text()
+        client.leave(None)
+    watch_id = job["structuredContent"]["watch_id"]
+    (sshd.home / "go-on").touch()
+    wait_until(lambda: (now := watches.get(watch_id)) and now.status is Status.COMPLETED, what="its end to be seen")
+    desk.until_gone(hub)
+    (sshd.home / "go-on").unlink()
 
 
 # The lock

@@ -362,10 +362,10 @@ async def test_a_configuration_and_the_keys_it_names_are_closed(home: Path, far:
 
 
 async def test_who_carries_a_transfer_on_asks_the_gate_again(home: Path, far: Path) -> None:
-    app = App(Fleet([member(Nearby())]))
+    app = App(Fleet([member(Nearby())]), identity="one")
     order = Order(source=Place("", str(home / ".ssh")), target=Place("fake", str(far / "got")))
-    begun = await app.copies.transfers.begin_detached(order)
-    done = await app.copies.transfers.check(begun.id, wait_s=20)
+    begun = await app.copies.transfers.queue(order)
+    done = await app.copies.check(begun.id, wait_s=20)
     await app.close()
     assert done.status == "failed"
     assert "hidden part of your home folder" in done.error

@@ -41,7 +41,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def test_a_row_is_read_as_it_was_written(ledger: Ledger) -> None:
-    written = row(pid=7, started=100.5)
+    written = row(pid=7, started=100.5, configuration="mine")
     ledger.add(written)
     assert ledger.get("tr-1") == written
     assert ledger.get("tr-2") is None
@@ -96,6 +96,20 @@ def test_a_wish_to_cancel_is_seen(ledger: Ledger) -> None:
     ledger.ask_to_cancel("tr-1")
     assert ledger.is_unwanted("tr-1")
     assert not ledger.is_unwanted("tr-2")
+
+
+def test_what_is_unfinished_is_found_by_its_configuration(ledger: Ledger) -> None:
+    for number, (configuration, status) in enumerate([("mine", RUNNING), ("", QUEUED), ("theirs", QUEUED)]):
+        ledger.add(row(f"tr-{number}", status, configuration=configuration))
+    ledger.add(row("tr-first", QUEUED, configuration="mine", created=1.0))
+    ledger.add(row("tr-over", configuration="mine"))
+    ledger.end("tr-over", End(COMPLETED, OUTCOME))
+    # Of a version that noted none.
+    ledger.add(row("tr-old"))
+    with ledger.database.writing() as connection:
+        connection.execute("UPDATE transfers SET wanted = ? WHERE id = 'tr-old'", (json.dumps(ORDER.as_json()),))
+    assert [found.id for found in ledger.unfinished("mine")] == ["tr-first", "tr-0"]
+    assert (ledger.get("tr-old") or row()).configuration == ""
 
 
 def test_the_latest_come_first(ledger: Ledger) -> None:

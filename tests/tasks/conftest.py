@@ -15,11 +15,11 @@ import pytest
 
 from remote_sandbox_mcp.core.transfer import Order
 from remote_sandbox_mcp.tasks.transfers import Transfers
-from tests.tasks.stand_in import COMMAND
+from tests.tasks.stand_in import COMMAND, CONFIGURATION
 
 
 def processes(state: Path) -> list[int]:
-    """Those that have the folder in their arguments: its servers and workers."""
+    """Those that have the folder in their arguments: its servers."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -29,16 +29,21 @@ def processes(state: Path) -> list[int]:
 
 
 class Server:
-    """A stand-in server with one transfer."""
+    """A stand-in server with one transfer, or one that takes up what others have left."""
 
-    def __init__(self, state: Path, order: Order, guard_after_s: float, pass_on_after_s: float) -> None:
-        words = ["serve", str(state), json.dumps(order.as_json()), str(guard_after_s), str(pass_on_after_s)]
+    def __init__(self, state: Path, order: Order | None) -> None:
+        words = [str(state), json.dumps(order.as_json()) if order else ""]
         self.process = subprocess.Popen(
             [*COMMAND, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
         assert self.process.stdout
-        self.task_id = self.process.stdout.readline().strip()
+        self.said = self.process.stdout.readline().strip()
         self.pid = self.process.pid
+
+    @property
+    def task_id(self) -> str:
+        """That of the transfer it has begun."""
+        return self.said
 
     def close(self) -> float:
         """Have it leave in order; how long its transfers took to close."""
@@ -82,8 +87,8 @@ def play(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def transfers(state: Path) -> AsyncIterator[Transfers]:
-    """Those of this process; its guardians come soon enough never to be met unless asked for."""
-    made = Transfers(state, worker_command=COMMAND)
+    """Those of this process."""
+    made = Transfers(state, CONFIGURATION)
     yield made
     await made.close()
 
@@ -95,8 +100,8 @@ ServerMaker = Callable[..., Server]
 def server(state: Path) -> Iterator[ServerMaker]:
     started: list[Server] = []
 
-    def make(order: Order, *, guard_after_s: float = 0.05, pass_on_after_s: float = 60) -> Server:
-        started.append(Server(state, order, guard_after_s, pass_on_after_s))
+    def make(order: Order | None = None) -> Server:
+        started.append(Server(state, order))
         return started[-1]
 
     yield make

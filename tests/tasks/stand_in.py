@@ -1,7 +1,6 @@
-"""A server and a worker that stand in for ours, with a runner that pretends: it appends lines to a file.
+"""A server that stands in for ours, with a runner that pretends: it appends lines to a file.
 
-stand_in.py serve STATE ORDER GUARD_AFTER_S PASS_ON_AFTER_S   begins, prints the id, and closes when its input ends
-stand_in.py TASK_ID --state FOLDER --guard FD                 a worker, with that runner in place of ours
+stand_in.py STATE ORDER     begins, prints the id, and closes when its input ends; without an order, takes up
 """
 
 from __future__ import annotations
@@ -9,22 +8,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-from remote_sandbox_mcp.cli import worker
 from remote_sandbox_mcp.core.errors import LoginRefused, Unreachable
 from remote_sandbox_mcp.core.files import Problem
 from remote_sandbox_mcp.core.transfer import Headway, Listener, Order, Outcome, Place
-from remote_sandbox_mcp.tasks.drive import Runner
 from remote_sandbox_mcp.tasks.transfers import Transfers
-from remote_sandbox_mcp.tasks.turn import Times
 
 COMMAND = (sys.executable, str(Path(__file__)))
+CONFIGURATION = "the one in use"
 PIECE_S = 0.02
 
 
@@ -70,10 +64,6 @@ def _obey(how: tuple[str, ...], trace: Path) -> None:
 
 
 async def _stay(how: tuple[str, ...]) -> None:
-    if "stuck" in how:
-        # Nothing reaches it: neither its loop nor a signal that can be ignored.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        time.sleep(60)  # noqa: ASYNC251
     while "forever" in how or "deaf" in how:
         try:
             await asyncio.sleep(60)
@@ -82,16 +72,14 @@ async def _stay(how: tuple[str, ...]) -> None:
                 raise
 
 
-@asynccontextmanager
-async def factory() -> AsyncIterator[Runner]:
-    yield act
-
-
-async def serve(state: str, order: str, guard_after_s: str, pass_on_after_s: str) -> None:
-    times = Times(float(guard_after_s), float(pass_on_after_s))
-    transfers = Transfers(Path(state), worker_command=COMMAND, times=times)
-    begun = await transfers.begin(Order.from_json(json.loads(order)), act, wait_s=0)
-    print(begun.id, flush=True)
+async def serve(state: str, order: str) -> None:
+    transfers = Transfers(Path(state), CONFIGURATION)
+    if order:
+        begun = await transfers.begin(Order.from_json(json.loads(order)), act, wait_s=0)
+        print(begun.id, flush=True)
+    else:
+        await transfers.take_up(act)
+        print("taken up" if transfers.running else "nothing", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     closing = time.monotonic()
     await transfers.close()
@@ -100,6 +88,4 @@ async def serve(state: str, order: str, guard_after_s: str, pass_on_after_s: str
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "serve":
-        asyncio.run(serve(*sys.argv[2:]))
-    sys.exit(worker.main(runner_factory=factory))
+    asyncio.run(serve(*sys.argv[1:]))

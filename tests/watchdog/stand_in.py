@@ -1,11 +1,11 @@
-"""The daemon with work that stands in for ours: it writes down what it does, and obeys files in the state folder.
+"""The watchdog's loop with work that stands in for ours: it writes down what it does, and obeys files.
 
-stand_in.py STATE [PACE] [--until-idle]     exit codes as `watchdog run`; says in the end whether all work had ended
+stand_in.py STATE [PACE] [--until-idle]     exit codes as `watchdog run`; ended as the hub ends its own loop
 
 trace           every line: the process, and open, tick or close
 due             in how many seconds something is due after a tick (never, where there is no such file)
 raise           a tick fails
-slow, deaf      a tick lasts for ever; deaf ones do not even hear that they should end
+slow            a tick lasts for ever
 dead            what is open does not close
 """
 
@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -22,8 +24,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote_sandbox_mcp.watchdog import log
-from remote_sandbox_mcp.watchdog.daemon import AlreadyWatched, Pace, Supervision, take_lock, watch_over
+from remote_sandbox_mcp.watchdog.daemon import AlreadyWatched, Pace, Rounds, Supervision, take_lock
+from remote_sandbox_mcp.watchdog.log import LOG_FILE, OwnLog
 from remote_sandbox_mcp.watchdog.pulse import Pulse, change_stamp, file_stamp
 
 QUICK = {"changes_s": 0.05, "settings_s": 0.3, "shortest_rest_s": 0.02, "longest_pause_s": 0.2}
@@ -37,12 +39,8 @@ class StandIn:
         self.write_down("tick")
         if self.is_told("raise"):
             raise ValueError("a \x1b[31mdefect")
-        while self.is_told("slow") or self.is_told("deaf"):
-            try:
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                if not self.is_told("deaf"):
-                    raise
+        if self.is_told("slow"):
+            await asyncio.sleep(60)
         due = self.state / "due"
         return time.time() + float(due.read_text()) if due.exists() else math.inf
 
@@ -70,17 +68,16 @@ async def main(state: Path, pace: Pace, until_idle: bool) -> int:
     except AlreadyWatched as problem:
         print(problem, flush=True)
         return 3
-    log.begin(state)
+    logging.basicConfig(level=logging.INFO, handlers=[OwnLog(state / LOG_FILE)])
     pulse, work = Pulse(state), StandIn(state)
-    in_order = await watch_over(
-        lock,
-        work.open,
-        lambda: (change_stamp(state / "config.toml"), file_stamp(pulse.file)),
-        pulse,
-        until_idle=until_idle,
-        pace=pace,
-    )
-    print("in order" if in_order else "left", flush=True)
+    stamp = lambda: (change_stamp(state / "config.toml"), file_stamp(pulse.file))  # noqa: E731
+    rounds = Rounds(lock, work.open, stamp, pulse, pace, until_idle)
+    running = asyncio.ensure_future(rounds.run())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+    logging.info("watching over %s as process %d", state, os.getpid())
+    await asyncio.wait((running,))
+    logging.info("ended: %s", rounds.why_ended or "told to")
     os._exit(0)
 
 

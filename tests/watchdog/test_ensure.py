@@ -1,8 +1,7 @@
-"""The real daemon, started by whoever needs it."""
+"""The hub, started by whoever needs the watchdog and is not the hub itself."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -13,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.tasks.locks import Lock
-from remote_sandbox_mcp.watchdog import program
-from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE
+from remote_sandbox_mcp.hub_contact import starting
+from remote_sandbox_mcp.hub_contact.place import LIVED_BY
 from remote_sandbox_mcp.watchdog.ensure import LONGEST_S, ensure_running
 from tests.support.pace import at_most
 from tests.support.sshd import wait_until
-from tests.watchdog.conftest import Post, variables
+from tests.watchdog.conftest import WATCH, Post, variables
 
 ENSURE = """
 import asyncio, os, pathlib, sys
@@ -29,19 +27,26 @@ print(asyncio.run(ensure_running(pathlib.Path(os.environ["REMOTE_SANDBOX_MCP_HOM
 """
 
 
-async def test_it_is_started_as_a_process_of_its_own(post: Post) -> None:
+@pytest.fixture
+def post(post: Post) -> Post:
+    """With something to look after: else the hub would soon look no more."""
+    post.watches.add(WATCH)
+    return post
+
+
+async def test_it_is_the_hub_which_is_nobodys_child(post: Post) -> None:
     assert await ensure_running(post.state, None) == ""
     pid = post.pid
-    session, parent = os.getsid(pid), parent_of(pid)
-    assert session not in (pid, os.getsid(0))
-    assert parent != os.getpid()
+    assert os.getsid(pid) not in (pid, os.getsid(0))
+    assert parent_of(pid) != os.getpid()
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
-    ends = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in (0, 1, 2)]
-    assert ends == ["/dev/null", *[str(post.state / "watchdog.log")] * 2]
+    log = str(post.state / "hub/hub.log")
+    assert [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in (0, 1, 2)] == ["/dev/null", log, log]
     wait_until(lambda: post.beat_since(0), what="a heartbeat")
     os.kill(pid, signal.SIGTERM)
     wait_until(lambda: not post.pid, what="its end")
-    assert "ended: told to" in post.log
+    assert "watching no more: told to end" in Path(log).read_text()
+    assert not post.log
 
 
 def files_of(pid: int) -> list[str]:
@@ -63,7 +68,7 @@ async def test_no_secret_and_no_open_file_comes_along(post: Post, monkeypatch: p
         found = variables(post.pid)
         assert found.keys() & secrets.keys() == set()
         assert found["REMOTE_SANDBOX_MCP_HOME"] == str(post.state)
-        assert found.keys() <= program.KEPT | {name for name in found if name.startswith("XDG_")} | {"PWD", "_"}
+        assert found.keys() <= LIVED_BY | starting.LOGIN | {"PWD", "_"}
         assert files_of(post.pid).count(os.devnull) == 1
 
 
@@ -76,6 +81,7 @@ async def test_where_one_runs_there_is_nothing_to_do_and_that_is_known_at_once(p
         durations.append(time.perf_counter() - begun)
     assert min(durations) < 0.001
     assert post.pid == post.started[0].pid
+    assert not (post.state / "hub").exists()
 
 
 def test_of_several_who_need_it_at_once_one_starts_it(post: Post) -> None:
@@ -87,7 +93,8 @@ def test_of_several_who_need_it_at_once_one_starts_it(post: Post) -> None:
         process.stdin.flush()
     assert [process.communicate()[0] for process in crowd] == ["\n"] * 4
     wait_until(lambda: post.beat_since(0), what="a heartbeat")
-    assert post.log.count("watching over") == 1
+    told = (post.state / "hub/hub.log").read_text()
+    assert (told.count("began as process"), told.count("watching over")) == (1, 1)
 
 
 async def test_after_a_kill_it_is_started_again(post: Post) -> None:
@@ -103,13 +110,18 @@ async def test_one_that_cannot_start_is_told_in_a_sentence(post: Post, monkeypat
     monkeypatch.setattr(sys, "executable", "/bin/false")
     begun = time.monotonic()
     told = await ensure_running(post.state, None)
-    assert told == f"The watchdog was started, but has ended at once; {post.state}/watchdog.log says why."
+    assert told.startswith("The watchdog could not be started: no hub can be asked: the hub at ")
+    assert told.endswith(f"has hung up; {post.state}/hub/hub.log may say why")
     assert time.monotonic() - begun < at_most(LONGEST_S)
 
 
-async def test_a_state_folder_that_is_not_there_is_told_in_a_sentence(post: Post) -> None:
-    told = await ensure_running(post.state / "gone", None)
-    assert told.startswith("The watchdog could not be started: unable to open ")
+async def test_a_folder_that_others_could_use_is_told_in_a_sentence(post: Post) -> None:
+    (post.state / "hub").mkdir(mode=0o700)
+    (post.state / "hub").chmod(0o770)
+    told = await ensure_running(post.state, None)
+    assert told == (
+        f"The watchdog could not be started: no hub can be asked: {post.state}/hub is not a folder of this user's alone"
+    )
 
 
 async def test_one_that_is_slow_to_start_is_not_waited_for_long(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,18 +132,6 @@ async def test_one_that_is_slow_to_start_is_not_waited_for_long(post: Post, monk
     begun = time.monotonic()
     assert await ensure_running(post.state, None) == ""
     assert LONGEST_S - 0.1 < time.monotonic() - begun < at_most(LONGEST_S + 0.5)
-    # Which holds the lock, as the daemon would: so nobody starts another.
-    with pytest.raises(BlockingIOError):
-        await asyncio.to_thread(Lock.take, post.state / LOCK_FILE)
-    wait_until(lambda: not Path(post.state / LOCK_FILE).read_bytes() and is_free(post), what="its end")
-
-
-def is_free(post: Post) -> bool:
-    try:
-        Lock.take(post.state / LOCK_FILE).release()
-    except BlockingIOError:
-        return False
-    return True
 
 
 def parent_of(pid: int) -> int:

@@ -11,12 +11,12 @@ import pytest
 from remote_sandbox_mcp.watchdog.log import KEPT, OwnLog
 
 PRINTS = """
-import os, pathlib, sys
-from remote_sandbox_mcp.watchdog import log
-begun = log.begin(pathlib.Path(sys.argv[1]), largest=1000)
-import logging
+import logging, os, pathlib, sys
+from remote_sandbox_mcp.watchdog.log import OwnLog
+handler = OwnLog(pathlib.Path(sys.argv[1]) / "watchdog.log", largest=1000)
+logging.basicConfig(level=logging.INFO, handlers=[handler])
 for number in range(100):
-    logging.getLogger("remote_sandbox_mcp.any").info("line %d %s", number, "x" * 50)
+    logging.info("line %d %s", number, "x" * 50)
 os.write(2, b"printed last\\n")
 """
 

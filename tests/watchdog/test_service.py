@@ -17,7 +17,7 @@ from remote_sandbox_mcp.tasks.locks import Holder
 from remote_sandbox_mcp.tasks.process import module_words
 from remote_sandbox_mcp.watchdog import launchd, service, systemd
 from remote_sandbox_mcp.watchdog.kinds import Facts, Service, which
-from remote_sandbox_mcp.watchdog.program import Program, fixed, is_passing, make_program, needed
+from remote_sandbox_mcp.watchdog.program import Program, fixed, is_passing, make_program
 from remote_sandbox_mcp.watchdog.service import notes
 
 PLAIN = Program(Path("/home/a/.state"), ("/usr/bin/python3", "-m", "remote_sandbox_mcp", "watchdog", "run"))
@@ -27,11 +27,11 @@ PLAIN = Program(Path("/home/a/.state"), ("/usr/bin/python3", "-m", "remote_sandb
     ("platform", "has_systemd", "has_launchd", "kind"),
     [
         pytest.param("darwin", False, True, "launchd", id="macOS"),
-        pytest.param("darwin", True, False, "detached", id="macOS without launchctl"),
+        pytest.param("darwin", True, False, "hub", id="macOS without launchctl"),
         pytest.param("linux", True, False, "systemd", id="Linux"),
-        pytest.param("linux", False, False, "detached", id="Linux without systemd, or without a user's"),
+        pytest.param("linux", False, False, "hub", id="Linux without systemd, or without a user's"),
         pytest.param("linux", True, True, "systemd", id="Linux with something called launchctl"),
-        pytest.param("freebsd14", True, True, "detached", id="others"),
+        pytest.param("freebsd14", True, True, "hub", id="others"),
     ],
 )
 def test_the_kind_of_service(platform: str, has_systemd: bool, has_launchd: bool, kind: str) -> None:
@@ -56,11 +56,6 @@ def test_only_a_state_folder_that_was_named_gives_a_name_of_its_own(tmp_path: Pa
     assert usual.suffix == ""
     assert len(named.suffix) == 9
     assert (fixed(usual), fixed(named)) == ({}, {"REMOTE_SANDBOX_MCP_HOME": str(tmp_path)})
-
-
-def test_a_user_who_wants_no_hub_has_none_as_a_service(tmp_path: Path) -> None:
-    program = make_program(tmp_path, None, {"REMOTE_SANDBOX_NO_HUB": "1"})
-    assert fixed(program) == {"REMOTE_SANDBOX_NO_HUB": "1"}
 
 
 async def test_a_service_that_installs_itself_is_not_started_anew(
@@ -89,12 +84,6 @@ def test_a_service_finds_the_commands_that_the_user_does(tmp_path: Path) -> None
 )
 def test_a_program_in_a_cache_may_be_gone_one_day(python: str, passing: bool) -> None:
     assert is_passing(Program(Path("/s"), (python,))) is passing
-
-
-def test_no_variable_comes_along_that_is_not_needed() -> None:
-    secret = {"REMOTE_PASSWORD": "x", "REMOTE_SANDBOX_LIST": "x", "OPEN_SANDBOX_API_KEY": "x", "AWS_SECRET": "x"}
-    kept = {"HOME": "h", "PATH": "p", "SSH_AUTH_SOCK": "s", "XDG_RUNTIME_DIR": "r", "REMOTE_SANDBOX_MCP_HOME": "m"}
-    assert needed(secret | kept) == kept
 
 
 # systemd
@@ -130,9 +119,14 @@ def test_a_program_whose_path_systemd_refuses_is_started_by_a_shell(path: str) -
 def test_the_unit() -> None:
     lines = systemd.render(PLAIN).splitlines()
     assert 'ExecStart="/usr/bin/python3" "-m" "remote_sandbox_mcp" "watchdog" "run"' in lines
-    # Transfers of the hub that it is go on in processes that it has started.
-    assert "KillMode=process" in lines
-    for line in ("Restart=always", "RestartSec=5", "WantedBy=default.target", "UMask=0077", "WorkingDirectory=/"):
+    for line in (
+        "KillMode=mixed",
+        "Restart=always",
+        "RestartSec=5",
+        "WantedBy=default.target",
+        "UMask=0077",
+        "WorkingDirectory=/",
+    ):
         assert line in lines
     # They would take sudo away from hooks, and the sockets of agents and proxies from ssh.
     assert not [line for line in lines if line.startswith(("NoNewPrivileges", "Private", "Protect", "SystemCall"))]

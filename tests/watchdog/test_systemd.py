@@ -26,11 +26,17 @@ PLACE = "/opt/odd $HOME %h \\x41 'a' \"b\" ;"
 PYTHON = f"{PLACE}/bin/python3"
 UNIT = "remote-sandbox-mcp-watchdog.service"
 BACK_S = 30
+# Something is watched: else the hub would soon look no more.
 ENSURE = """
-import asyncio, pathlib
+import asyncio, time
 from remote_sandbox_mcp.config import paths
+from remote_sandbox_mcp.core.watch import Watch
+from remote_sandbox_mcp.store.database import STATE_FILE, Database
+from remote_sandbox_mcp.store.watches import Watches
 from remote_sandbox_mcp.watchdog.ensure import ensure_running
-print(asyncio.run(ensure_running(paths.state_folder(), None)))
+state = paths.state_folder()
+Watches(Database(state / STATE_FILE)).add(Watch(sandbox="gpu1", session="train", due=time.time() + 3600))
+print(asyncio.run(ensure_running(state, None)))
 """
 
 
@@ -174,7 +180,8 @@ def comes_back_when_the_machine_is_booted(place: Place) -> None:
 
 def leaves_nothing(place: Place) -> None:
     removed = place.watchdog("remove")
-    assert (removed.stdout, removed.stderr) == ("The watchdog does not run, and is not installed.\n", "")
+    assert removed.stdout == "The watchdog does not run, and is not installed.\n"
+    assert removed.stderr.startswith("remote-sandbox-mcp: Nobody looks after the active watches; to start it: ")
     assert place.daemons() == []
     assert place.machine.exec("find", "/home", "/etc/systemd/user", "-name", "remote-sandbox-mcp-w*").stdout == ""
     assert place.systemctl("list-unit-files", UNIT).endswith("0 unit files listed.")

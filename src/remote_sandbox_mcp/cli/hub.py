@@ -222,7 +222,7 @@ async def _restart(options: argparse.Namespace) -> int:
         return FAILED
     if found[0].get("lives_on"):
         await _until_service_is_back()
-    facts = await asyncio.to_thread(_start_again, found[0])
+    facts = await asyncio.to_thread(_start_again, found[0], options.config)
     if options.json:
         from .render import print_json
 
@@ -243,18 +243,17 @@ async def _until_service_is_back() -> None:
     await until(lambda: process_of(Place(os.environ)) is not None, BACK_S)
 
 
-def _start_again(before: dict[str, Any]) -> dict[str, Any]:
-    """The hub that clients have started meanwhile, or a new one; it looks after what the one before has watched."""
-    from ..hub_contact.asking import ask_hub
-    from ..hub_contact.place import NoHub, Place, reach
-    from ..hub_contact.starting import start
+def _start_again(before: dict[str, Any], config: Path | None) -> dict[str, Any]:
+    """The hub that clients have started meanwhile, or a new one; it goes on with what the one before has watched, and
+    with transfers that were begun under the configuration in use here."""
+    from ..hub_contact.asking import call_hub, leave_transfers
+    from ..hub_contact.place import NoHub
 
-    place = Place(os.environ)
-    question = ("watch", {"config": before.get("watch_config", "")}) if before.get("watching") else ("alive", {})
     try:
-        line, _ = reach(place, start)
-        line.close()
-        return ask_hub(place, question[0], BACK_S, **question[1])
+        taken = leave_transfers(config, BACK_S)
+        if before.get("watching") and not taken.get("trouble"):
+            return call_hub("watch", BACK_S, config=before.get("watch_config", ""))
+        return taken
     except (OSError, NoHub, ValueError) as problem:
         return {"pid": 0, "trouble": f"no hub could be started: {problem}"}
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .bar import Bar
 
 GOES_ON = "the same command, given again, goes on from there"
+# For a hub that has to be started first, on a machine that is busy.
+LEAVING_S = 20.0
+NOT_TAKEN = "it has another configuration than the one in use here"
 EXIT_CODES = (
     "Ends with 0 when all is done, 1 when some entries could not be (each is named), 2 when it failed as a whole, "
     "255 without a connection, 130 after Ctrl-C."
@@ -40,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_json(parser, help="for programs: what the sync tools return")
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument("--dry-run", action="store_true", help="only show what would be done, and why")
-    ways.add_argument("--background", action="store_true", help="leave it to a process of its own; see transfers")
+    ways.add_argument("--background", action="store_true", help="leave it to the hub, and go on; see transfers")
 
 
 def place(app: App, path: str, sandbox: str | None) -> Place:
@@ -98,11 +101,20 @@ async def until_stopped(work: Coroutine[Any, Any, int], told: str) -> int:
 
 
 async def _leave(app: App, order: Order, as_json: bool) -> int:
-    from ..core.transfer import Outcome
+    """Have the hub do it."""
+    from ..hub_contact.asking import leave_transfers
+    from ..hub_contact.place import NoHub
     from .summary import show_started
 
-    transfer = await app.copies.sync(order, wait_s=0, background=True)
-    assert not isinstance(transfer, Outcome)
+    transfer = await app.copies.queue(order)
+    try:
+        config = app.background.config_file
+        why = (await asyncio.to_thread(leave_transfers, config, LEAVING_S)).get("trouble") or NOT_TAKEN
+    except (OSError, NoHub, ValueError) as problem:
+        why = getattr(problem, "strerror", None) or str(problem)
+    transfer = await app.copies.transfers.check(transfer.id)
+    if transfer.status == "queued":
+        transfer = await app.copies.transfers.fail(transfer.id, f"unable to leave it to the hub: {why}")
     show_started(transfer, as_json)
     return 1 if transfer.error else 0
 

@@ -24,7 +24,7 @@ LISTED, LOGGED, LOG_TAIL = 20, 1000, 20
 ASKED_EVERY_S = 0.4
 # What the list takes beside its last column, at most.
 OTHER_COLUMNS = 58
-UNATTENDED = "no process runs it any more; the same push or pull, given again, goes on from there"
+UNATTENDED = "no process runs it; it goes on with the next client of the same configuration, or push or pull it again"
 STYLES = {"completed": "green", "failed": "red", "stale": "red", "cancelled": "yellow", "running": "cyan"}
 
 
@@ -227,8 +227,7 @@ async def _cancel(app: App, options: argparse.Namespace) -> int:
     elif done.already_finished:
         say(f"{options.id} was over already: {done.transfer.status}")
     else:
-        killed = "; its process had to be killed" if done.force_killed else ""
-        say(f"{options.id} cancelled{killed}; what has arrived stays, all else is as it was")
+        say(f"{options.id} cancelled; what has arrived stays, all else is as it was")
     return 1 if done.error else 0
 
 

@@ -1,4 +1,4 @@
-"""Machines and a platform that only a client's environment knows, for the daemon: in the keyring, else in a file."""
+"""Machines and a platform that only a client's environment knows, for the watchdog: in the keyring, else in a file."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class _Kept:
 
 
 def hand_over(names: Iterable[str], environ: Mapping[str, str], state_folder: Path) -> str:
-    """Keep the machines of these names, or PLATFORM, for the daemon, with those that lead there; the newest entry wins.
+    """Keep the machines of these names, or PLATFORM, with those that lead there, for the watchdog; the newest one wins.
 
     Gives the sentence that says so where secrets had to be written to a file, else "". One that the environment does
-    not have (any more) is dropped: the daemon finds it in config.toml. May block for seconds: call it in a thread.
+    not have (any more) is dropped: the watchdog finds it in config.toml. May block for seconds: call it in a thread.
     """
     wanted = set(names)
     here = _with_jumps(wanted, _entries(environ))
@@ -66,7 +66,7 @@ def hand_over(names: Iterable[str], environ: Mapping[str, str], state_folder: Pa
         # One that is locked just now still holds what it was given.
         in_keyring = held is None or (stored and bool(secret))
         after = _Kept(plain if stored else plain | secret, in_keyring, _agent(here, environ) or kept.agent)
-        # The daemon begins anew when the file changes, so it changes when there is something new, and only then.
+        # The watchdog begins anew when the file changes, so it changes when there is something new, and only then.
         if after != kept or (stored and secret != held):
             _write(state_folder, after)
     exposed = () if stored else sorted(secret.keys() & fresh.keys())
@@ -80,8 +80,8 @@ def handed_entries(state_folder: Path) -> str:
     return json.dumps([item["entry"] for name, item in merged.items() if name != PLATFORM])
 
 
-def daemon_environ(environ: Mapping[str, str], state_folder: Path) -> dict[str, str]:
-    """An environment in which the daemon finds what was handed over; what it has itself comes first."""
+def watchdog_environ(environ: Mapping[str, str], state_folder: Path) -> dict[str, str]:
+    """An environment in which the watchdog finds what was handed over; what it has itself comes first."""
     kept = _read(state_folder)
     handed = _merged(kept, _held(kept, state_folder))
     platform = handed.pop(PLATFORM, {"entry": {}})["entry"]
@@ -168,7 +168,7 @@ def _portable_secret(text: str, environ: Mapping[str, str]) -> str:
     try:
         return f"{LITERAL}{resolve_secret(text, environ).reveal()}"
     except ConfigError:
-        # Not set here either: the daemon will say so as everybody else does.
+        # Not set here either: the watchdog will say so as everybody else does.
         return text
 
 
@@ -233,7 +233,9 @@ def _alone(state_folder: Path) -> Iterator[None]:
         state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         opened = os.open(state_folder / "handed-over.lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise ConfigError(f"unable to hand machines over to the daemon in {state_folder}: {error.strerror}.") from None
+        raise ConfigError(
+            f"unable to hand machines over to the watchdog in {state_folder}: {error.strerror}."
+        ) from None
     with open(opened, "r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -279,13 +281,13 @@ def _write(state_folder: Path, kept: _Kept) -> None:
         fresh.replace(path)
     except OSError as error:
         fresh.unlink(missing_ok=True)
-        raise ConfigError(f"unable to hand machines over to the daemon in {path}: {error.strerror}.") from None
+        raise ConfigError(f"unable to hand machines over to the watchdog in {path}: {error.strerror}.") from None
 
 
 def _sentence(secret: Iterable[str], state_folder: Path) -> str:
     owners = ", ".join(name or "the OpenSandbox platform" for name in secret)
     return (
-        f"The daemon needs the secrets of {owners}, which only this client's environment has; there is no "
+        f"The watchdog needs the secrets of {owners}, which only this client's environment has; there is no "
         f"keyring that takes them, so they are in {state_folder / FILE}, readable by you alone. To avoid that, put "
         "them into config.toml and their secrets where a reference (keyring:, file:, command:) finds them."
     )

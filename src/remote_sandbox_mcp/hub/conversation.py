@@ -7,16 +7,14 @@ import contextlib
 import json
 import os
 from collections.abc import Awaitable
-from pathlib import Path
 from typing import Any
 
 from .. import __version__
 from ..core.errors import SandboxError
-from ..core.variables import ClientVariables
 from ..mcp_server.ahead import Opening
 from ..selection import KeptSelection
 from ..session import Session, begin
-from .houses import House, Houses
+from .houses import House, Houses, client_of
 
 # After the client's end: for calls to give up their commands.
 WIND_DOWN_S = 0.15
@@ -33,11 +31,7 @@ async def converse(
     leaving: asyncio.Event,
 ) -> None:
     """Until the front goes. Once `leaving` is set, nothing is answered any more."""
-    config = Path(str(said["config"])) if said.get("config") else None
-    folder = str(said.get("folder") or "/")
-    given = {str(name): str(value) for name, value in dict(said.get("environ") or {}).items()}
-    environ = ClientVariables(given, folder)
-    session = Session(name=str(said.get("session") or ""), folder=folder, environ=environ)
+    config, session = client_of(said)
     house = await houses.enter(config, session)
     session.selection = selection = KeptSelection(house.app.identity, front)
     conversation = Conversation(house, session, said, Answers(writer, leaving))

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 from ..app import App, compose
 from ..config.schema import Configuration
 from ..config.source import Source
-from ..core.variables import Variables
+from ..core.errors import SandboxError
+from ..core.variables import ClientVariables, Variables
 from ..fleet import Member
 from ..members import Stock
 from ..session import Session
+from ..tasks.process import started
 
 if TYPE_CHECKING:
     from ..mcp_server.logs import SessionLog
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 2.0
 # Threads take turns this often while the SDK is loaded.
 TURN_S = 0.0005
+# A process that leaves its transfers to us ends within that time, and is looked at so often.
+LEAVING_S, GLANCE_S = 10.0, 0.2
 
 
 class Recorded(Mapping[str, str]):
@@ -67,6 +71,15 @@ class Recorded(Mapping[str, str]):
         if self._is_folder_asked and self._folder != folder_of(environ):
             return False
         return all(self._environ.get(name) == environ.get(name) for name in self._asked)
+
+
+def client_of(said: Mapping[str, Any]) -> tuple[Path | None, Session]:
+    """The configuration file and the session of a process that has said who it is."""
+    config = Path(str(said["config"])) if said.get("config") else None
+    folder = str(said.get("folder") or "/")
+    given = {str(name): str(value) for name, value in dict(said.get("environ") or {}).items()}
+    environ = ClientVariables(given, folder)
+    return config, Session(name=str(said.get("session") or ""), folder=folder, environ=environ)
 
 
 def folder_of(environ: Mapping[str, str]) -> str:
@@ -161,6 +174,7 @@ class Houses:
         self.stock = Stock()
         self._turn = asyncio.Lock()
         self._tidying: asyncio.Task[None] | None = None
+        self._following: set[asyncio.Future[None]] = set()
 
     async def enter(self, config: Path | None, session: Session) -> House:
         """The house of a session's configuration."""
@@ -200,7 +214,32 @@ class Houses:
         house.reviving = asyncio.ensure_future(revive(app))
         return house
 
+    async def take_over(self, said: Mapping[str, Any], asker: int = 0) -> None:
+        """Go on with the transfers of a configuration; with those that `asker` still runs as soon as it has ended."""
+        config, session = client_of(said)
+        house = await self.enter(config, session)
+        try:
+            await house.app.copies.take_up()
+        finally:
+            following = asyncio.ensure_future(self._follow(house, session, asker))
+            self._following.add(following)
+            following.add_done_callback(self._following.discard)
+
+    async def _follow(self, house: House, session: Session, asker: int) -> None:
+        for _ in range(round(LEAVING_S / GLANCE_S) if asker else 0):
+            if not await asyncio.to_thread(started, asker):
+                break
+            await asyncio.sleep(GLANCE_S)
+        with contextlib.suppress(SandboxError):
+            await house.app.copies.take_up()
+        self.leave_house(house, session)
+
     # Of all
+
+    async def take_up(self) -> None:
+        """Go on with transfers that processes have left which ended without a word. Raises SandboxError."""
+        for house in tuple(self._houses):
+            await house.app.copies.take_up()
 
     async def _keep_tidy(self) -> None:
         while True:

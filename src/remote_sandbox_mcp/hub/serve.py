@@ -116,7 +116,7 @@ class Hub:
         log.info("hub %s began as process %d", __version__, os.getpid())
         if listener:
             await self._open(lock, listener)
-        chores = [self._look_whether_needed(), self._look_after_watches(), load_everything()]
+        chores = [self._look_whether_needed(), self._look_after_what_is_left(), load_everything()]
         chores += [] if listener else [self._wait_for_place()]
         tasks = [asyncio.ensure_future(chore) for chore in chores]
         await self._stopped.wait()
@@ -199,7 +199,7 @@ class Hub:
             return
         said = read(await asyncio.wait_for(reader.readline(), HELLO_S) or b"{}")
         if said.get("hello") == ASK:
-            writer.write(json.dumps(await self._answer(said)).encode() + b"\n")
+            writer.write(json.dumps(await self._answer(said, front)).encode() + b"\n")
             await writer.drain()
         elif said.get("hello") == SERVE:
             self._served += 1
@@ -224,7 +224,7 @@ class Hub:
         introduced.set(visit.introduce)
         await converse(self._houses, said, visit.front, reader, writer, self._stopped)
 
-    async def _answer(self, said: dict[str, Any]) -> dict[str, Any]:
+    async def _answer(self, said: dict[str, Any], asker: int) -> dict[str, Any]:
         """What a person or a front asks of the hub itself."""
         question, answer = said.get("question"), {"pid": os.getpid()}
         if question == "alive":
@@ -236,6 +236,8 @@ class Hub:
             return answer | {"released": await self._let_go()}
         if question == "watch":
             return answer | {"trouble": await self._watch(str(said.get("config") or ""))}
+        if question == "take up":
+            return answer | {"trouble": await self._take_up(said, asker)}
         return answer | await self._facts()
 
     async def _let_go(self) -> bool:
@@ -251,6 +253,14 @@ class Hub:
 
         file = Path(config) if config else None
         return await ensure_running(Path(self._place.state), file, begin=self.watching.begin)
+
+    async def _take_up(self, said: dict[str, Any], asker: int = 0) -> str:
+        """Go on with the transfers of that configuration; says why that cannot be, or nothing."""
+        try:
+            await self._houses.take_over(said, asker)
+        except (SandboxError, OSError) as problem:
+            return str(problem)
+        return ""
 
     async def _facts(self) -> dict[str, Any]:
         return {
@@ -296,11 +306,18 @@ class Hub:
             log.exception("unable to learn whether this process is needed")
             return True
 
-    async def _look_after_watches(self) -> None:
+    async def _look_after_what_is_left(self) -> None:
+        """Watches and transfers of processes that have ended."""
+        if self._lives_on:
+            # After a restart of this computer no client may come for what was begun before it.
+            own = {"config": str(self.watching.config or ""), "environ": dict(os.environ)}
+            if trouble := await self._take_up(own):
+                log.warning("%s", trouble)
         while True:
             await asyncio.sleep(TAKE_UP_EVERY_S)
             try:
                 await self.watching.take_up()
+                await self._houses.take_up()
             except (SandboxError, OSError) as problem:
                 log.warning("%s", problem)
 

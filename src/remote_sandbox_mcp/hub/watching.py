@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..tasks.locks import Lock, holder
-from ..watchdog.daemon import ENDING_S, LOCK_FILE, AlreadyWatched, Pace, take_lock
+from ..watchdog.daemon import ENDING_S, LOCK_FILE, AlreadyWatched, take_lock
 
 # The first front waits for the hub, and it needs none of the rest.
 if TYPE_CHECKING:
@@ -18,12 +18,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Where nothing is watched any more, the lock is released after so long; the hub's own idle time begins then.
-RELEASE_S = 3.0
-
 
 class Watching:
-    """Whoever holds the watchdog's lock does its work: this process, or one that was started for nothing else."""
+    """Whoever holds the watchdog's lock does its work: this process, or a hub or service beside it."""
 
     def __init__(self, state: Path, stock: Stock | None = None) -> None:
         """`stock`: the machines of sessions, so that none is logged in to a second time for what is watched there."""
@@ -69,8 +66,7 @@ class Watching:
         pulse, rounds = Pulse(self._state), None
         log.info("watching over %s", self._state)
         try:
-            pace = Pace(idle_s=RELEASE_S)
-            rounds = make_rounds(lock, config, pulse, until_idle=until_idle, pace=pace, stock=self._stock)
+            rounds = make_rounds(lock, config, pulse, until_idle=until_idle, stock=self._stock)
             await rounds.run()
         finally:
             self._end(lock, rounds)

@@ -1,15 +1,17 @@
-"""Questions to hubs, from any process of their user: which there are, how they stand, and that they end."""
+"""Questions to hubs, from any process of their user: which there are, how they stand, what they shall do."""
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..tasks.locks import Holder, holder
 from .hello import ask, read
-from .place import NoHub, Place
+from .place import NoHub, Place, reach
+from .starting import start
 
 # A hub answers in milliseconds, unless it is held up.
 ANSWER_S = 3.0
@@ -36,15 +38,47 @@ def process_of(place: Place) -> Holder | None:
 def ask_hub(place: Place, question: str, limit_s: float = ANSWER_S, **more: Any) -> dict[str, Any]:
     """Its answer. Raises OSError or NoHub where it does not answer, ValueError where that cannot be read."""
     with place.connect() as line:
-        line.settimeout(limit_s)
+        return _ask(place, line, question, limit_s, more)
+
+
+def call_hub(question: str, limit_s: float = ANSWER_S, **more: Any) -> dict[str, Any]:
+    """The same of the hub for this environment, which is started where there is none."""
+    place = Place(os.environ)
+    line, _ = reach(place, start)
+    with line:
+        return _ask(place, line, question, limit_s, more)
+
+
+def whole(config: Path | None) -> str:
+    """A configuration file as a process in another folder finds it."""
+    return os.path.abspath(os.path.expanduser(config)) if config else ""
+
+
+def leave_transfers(config: Path | None, limit_s: float = ANSWER_S) -> dict[str, Any]:
+    """Have the hub take up transfers that this process leaves. Raises as ask_hub; a limit of 0 waits for no answer.
+
+    What it needs for that, secrets among it, it is told over the socket and keeps in its memory.
+    """
+    try:
+        folder = os.getcwd()
+    except OSError:
+        folder = "/"
+    return call_hub("take up", limit_s, config=whole(config), environ=dict(os.environ), folder=folder)
+
+
+def _ask(place: Place, line: socket.socket, question: str, limit_s: float, more: Mapping[str, Any]) -> dict[str, Any]:
+    line.settimeout(limit_s or ANSWER_S)
+    heard = b""
+    try:
         line.sendall(ask(question, **more))
-        heard = b""
-        while not heard.endswith(b"\n"):
+        while limit_s and not heard.endswith(b"\n"):
             part = line.recv(1 << 16)
             if not part or len(heard) > LONGEST_ANSWER:
-                raise NoHub(f"the hub at {place.socket} has hung up")
+                raise ConnectionError
             heard += part
-    return read(heard)
+    except ConnectionError:
+        raise NoHub(f"the hub at {place.socket} has hung up; {place.log} may say why") from None
+    return read(heard or b"{}")
 
 
 def hub_of(pid: int, environ: Mapping[str, str] = os.environ) -> Place | None:

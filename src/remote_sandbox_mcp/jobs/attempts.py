@@ -21,7 +21,7 @@ async def attempt(work: Awaitable[Result], limit_s: float | None = LIMIT_S) -> R
     """What came of it, or why nothing did."""
     try:
         return await asyncio.wait_for(work, limit_s)
-    # Whatever is wrong with one watch, machine, hook or notifier must not keep the daemon from all the others.
+    # Whatever is wrong with one watch, machine, hook or notifier must not keep the watchdog from all the others.
     except Exception as problem:
         if not isinstance(problem, SandboxError | Unsent | asyncio.TimeoutError):
             log.error("unexpected trouble: %r", problem, exc_info=problem)

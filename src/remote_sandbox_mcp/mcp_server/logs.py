@@ -13,8 +13,8 @@ from ..session import current
 log = logging.getLogger(__name__)
 
 OURS = "remote_sandbox_mcp"
-# What the hub itself says of its life.
-HUB = f"{OURS}.hub."
+# What the hub itself says of its life, and of what it watches.
+HUB = tuple(f"{OURS}.{part}." for part in ("hub", "watchdog", "jobs"))
 FORMAT = "remote-sandbox-mcp: %(levelname)s: %(message)s"
 
 

@@ -66,11 +66,27 @@ async def leave(app: App, failed: BaseException | None, farewell_s: float) -> No
     """End this process, with what it has open, and say what made it end."""
     if failed:
         print(f"remote-sandbox-mcp: {failed!r}", file=sys.stderr)
-    patience = LONG_FAREWELL_S if app.has_disposables else farewell_s
+    patience, has_transfers = LONG_FAREWELL_S if app.has_disposables else farewell_s, bool(app.copies.needs())
     await asyncio.wait((asyncio.ensure_future(app.close()),), timeout=patience)
+    if has_transfers:
+        await asyncio.wait((asyncio.ensure_future(_leave_transfers(app)),), timeout=LONG_FAREWELL_S)
     sys.stderr.flush()
     # From inside the loop: its own end would wait for every call and every thread that is still at work.
     os._exit(1 if failed else 0)
+
+
+async def _leave_transfers(app: App) -> None:
+    """Have the hub go on with what this process has not finished."""
+    from ..hub_contact.asking import leave_transfers
+    from ..hub_contact.place import NoHub
+
+    try:
+        await asyncio.to_thread(leave_transfers, app.background.config_file, 0)
+    except (OSError, NoHub) as problem:
+        why = getattr(problem, "strerror", None) or problem
+        print(
+            f"remote-sandbox-mcp: transfers wait for the next client: no hub goes on with them ({why})", file=sys.stderr
+        )
 
 
 async def _converse(server: SandboxServer, early: Early | None, ended: asyncio.Event) -> None:

@@ -116,8 +116,8 @@ def headway_text(headway: Headway) -> str:
 
 def cancelled_fields(done: Cancelled) -> dict[str, Any]:
     fields = {"task_id": done.transfer.id, "status": done.transfer.status}
-    flags = {"terminated": done.terminated, "force_killed": done.force_killed}
-    return fields | lean(**flags, already_finished=done.already_finished, error=sentence(done.error))
+    flags = {"terminated": done.terminated, "already_finished": done.already_finished}
+    return fields | lean(**flags, error=sentence(done.error))
 
 
 def _text(path: bytes) -> str:

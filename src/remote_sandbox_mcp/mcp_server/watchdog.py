@@ -23,9 +23,10 @@ async def start_watchdog(app: App) -> str:
 
 
 async def revive(app: App) -> None:
-    """After a restart, watches wait for somebody to look after them, and sandboxes for somebody to end them."""
+    """After a restart, transfers wait to be taken up, watches to be looked after, and sandboxes to be ended."""
     await asyncio.sleep(ADOPT_S)
     try:
+        await app.copies.take_up()
         await app.disposables.adopt()
         await asyncio.sleep(REVIVE_S)
         if await asyncio.to_thread(app.background.known.is_anything_watched) and (why := await start_watchdog(app)):

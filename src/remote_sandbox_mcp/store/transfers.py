@@ -38,6 +38,8 @@ class Transfer:
     code: str = ""
     pid: int = 0
     cancel_requested: bool = False
+    # What tells the configuration under which it was begun from others; a name of a machine means the same only there.
+    configuration: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -63,7 +65,9 @@ class Ledger:
     def add(self, transfer: Transfer) -> None:
         fields = {name: getattr(transfer, name) for name in ("id", "status", "pid", "log_file")}
         times = {name: getattr(transfer, name) for name in ("created", "started", "updated")}
-        self._change("add", **fields, **times, wanted=_to_json(transfer.order))
+        # Not in a column: programs of earlier versions, which may run beside this one, pass over what they do not know.
+        wanted = dataclasses.asdict(transfer.order) | {"configuration": transfer.configuration}
+        self._change("add", **fields, **times, wanted=json.dumps(wanted))
 
     def get(self, task_id: str) -> Transfer | None:
         with self.database.reading() as connection:
@@ -73,6 +77,10 @@ class Ledger:
     def latest(self, limit: int) -> tuple[Transfer, ...]:
         """Newest first."""
         return self._select("latest", limit=limit)
+
+    def unfinished(self, configuration: str) -> tuple[Transfer, ...]:
+        """Those begun under this configuration that are not over, the oldest first."""
+        return self._select("unfinished", configuration=configuration)
 
     def untouched_since(self, before: float) -> tuple[Transfer, ...]:
         """The oldest of those that nobody has written to since, up to a hundred."""
@@ -117,10 +125,12 @@ class Ledger:
 def _transfer(row: sqlite3.Row) -> Transfer:
     fields = {name: row[name] for name in row.keys() if name != "wanted"}  # noqa: SIM118
     headway, outcome = (json.loads(fields[name] or "null") for name in ("headway", "outcome"))
+    wanted = json.loads(row["wanted"])
     return Transfer(
         **{
             **fields,
-            "order": Order.from_json(_known(Order, json.loads(row["wanted"]))),
+            "order": Order.from_json(_known(Order, wanted)),
+            "configuration": wanted.get("configuration", ""),
             "headway": Headway(**_known(Headway, headway)) if headway else None,
             "outcome": Outcome.from_json(_known(Outcome, outcome)) if outcome else None,
             "cancel_requested": bool(fields["cancel_requested"]),
@@ -128,7 +138,7 @@ def _transfer(row: sqlite3.Row) -> Transfer:
     )
 
 
-def _to_json(value: Order | Headway | Outcome | None) -> str | None:
+def _to_json(value: Headway | Outcome | None) -> str | None:
     return None if value is None else json.dumps(dataclasses.asdict(value))
 
 

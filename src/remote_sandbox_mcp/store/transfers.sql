@@ -8,6 +8,11 @@ SELECT * FROM transfers WHERE id = :id;
 -- name: latest
 SELECT * FROM transfers ORDER BY created DESC, rowid DESC LIMIT :limit;
 
+-- name: unfinished
+SELECT * FROM transfers WHERE status IN ('queued', 'running')
+    AND json_extract(wanted, '$.configuration') = :configuration
+ORDER BY created, rowid;
+
 -- name: take
 UPDATE transfers
 SET status = 'running', pid = :pid, started = CASE started WHEN 0 THEN :now ELSE started END, updated = :now

@@ -41,7 +41,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """When the daemon was last heard of."""
+    """When the watchdog was last heard of."""
 
     pid: int
     at: float
@@ -171,7 +171,7 @@ class Watches:
             _execute(connection, "settle", id=effect.id, state=state, problem=_clean(problem), due=due)
 
     def recover(self, now: float, in_hand: Collection[int] = ()) -> None:
-        """For the one daemon: what was taken and is not in its hand was left by one that died, or could not write.
+        """For the one watchdog: what was taken and is not in its hand was left by one that died, or could not write.
 
         It is resumed again, which its job's id makes harmless, but not told again: somebody may have heard it.
         """
@@ -184,10 +184,10 @@ class Watches:
                 state = PENDING if row["kind"] == "resume" else FAILED
                 _execute(connection, "settle", id=row["id"], state=state, problem="it was left undone", due=now)
 
-    # The daemon
+    # The watchdog
 
     def beat(self, pid: int, now: float) -> None:
-        """Note that the daemon is alive."""
+        """Note that the watchdog is alive."""
         with self.database.writing() as connection:
             _execute(connection, "beat", pid=pid, at=now)
 

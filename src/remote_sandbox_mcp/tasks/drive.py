@@ -5,49 +5,49 @@ from __future__ import annotations
 import asyncio
 import os
 import traceback
-from collections.abc import Awaitable, Callable
 
-from ..core.errors import LostContact, SandboxError, Unreachable
-from ..core.transfer import Headway, Listener, Order, Outcome
+from ..core.errors import SandboxError
+from ..core.transfer import Headway, Outcome
 from ..store.transfers import CANCELLED, COMPLETED, FAILED, End, Transfer
+from .locks import Lock
 from .log import describe_headway, describe_outcome
+from .persist import Runner, persist
 from .records import Records
 
-# Carries out an order. May be cancelled at any moment and begun again: it goes on with what is already there.
-Runner = Callable[[Order, Listener], Awaitable[Outcome]]
-# What a new attempt may mend.
-PASSING = (Unreachable, LostContact)
 # How often the row is written and looked at.
 BEAT_S = 0.4
-STOPPED = "its process was told to stop; the same order, given again, goes on with what is already there"
 
 
 class Drive:
-    """Runs `work` until it ends, is not wanted any more or is stopped."""
+    """Runs a transfer, whose lock it holds, until it ends, is cancelled or is stopped; `task` ends then."""
 
-    def __init__(self, records: Records, transfer: Transfer, work: Callable[[Listener], Awaitable[Outcome]]) -> None:
+    def __init__(self, records: Records, transfer: Transfer, lock: Lock, runner: Runner) -> None:
+        self.id = transfer.id
         self._records = records
-        self._id = transfer.id
+        self._lock = lock
         self._log = records.log(transfer.id)
         self._headway: Headway | None = None
         self._noted: Headway | None = None
-        self._work = asyncio.ensure_future(work(self._hear))
+        self._work = asyncio.ensure_future(persist(runner, transfer.order, self._hear, self._log))
+        if transfer.cancel_requested:
+            self._work.cancel()
+        self.task = asyncio.ensure_future(self._run())
 
     def stop(self) -> None:
-        """Give up; `run` says so."""
+        """Stop here; the row stays as it is, and the next process that takes the transfer up goes on with it."""
         self._work.cancel()
 
-    async def run(self, *, passed_on: bool) -> bool:
-        """Whether it is over now. Where it was stopped or lost contact, one that is `passed_on` is not."""
+    async def _run(self) -> None:
         watching = asyncio.ensure_future(self._watch())
         try:
             await asyncio.wait((self._work,))
+            watching.cancel()
+            if await self._write_end():
+                self._records.drop_lock(self.id)
         finally:
             watching.cancel()
             self._work.cancel()
-        end = self._end_of(self._work, await self._is_unwanted(), passed_on)
-        await self._write(end)
-        return end is not None
+            self._lock.release()
 
     def _hear(self, headway: Headway) -> None:
         if self._headway is None or self._headway.phase != headway.phase:
@@ -69,22 +69,31 @@ class Drive:
     async def _note_headway(self) -> None:
         headway = self._headway
         if headway is not None and headway != self._noted:
-            await asyncio.to_thread(self._records.ledger.note, self._id, os.getpid(), headway)
+            await asyncio.to_thread(self._records.ledger.note, self.id, os.getpid(), headway)
             self._noted = headway
 
     async def _is_unwanted(self) -> bool:
-        return await asyncio.to_thread(self._records.ledger.is_unwanted, self._id)
+        return await asyncio.to_thread(self._records.ledger.is_unwanted, self.id)
 
-    def _end_of(self, work: asyncio.Future[Outcome], unwanted: bool, passed_on: bool) -> End | None:
+    async def _write_end(self) -> bool:
+        """Whether it is over, and the row says so."""
+        try:
+            end = self._end_of(self._work, await self._is_unwanted())
+            await self._write(end)
+        except SandboxError as problem:
+            # The row cannot be reached: whoever takes the transfer up finds that nothing is left to do.
+            self._log.note(str(problem))
+            return False
+        return end is not None
+
+    def _end_of(self, work: asyncio.Future[Outcome], unwanted: bool) -> End | None:
         problem = None if work.cancelled() else work.exception()
         if not work.cancelled() and problem is None:
             return End(COMPLETED, work.result())
         if unwanted:
             return End(CANCELLED)
-        if passed_on and (problem is None or isinstance(problem, PASSING)):
-            return None
         if problem is None:
-            return End(FAILED, None, STOPPED, SandboxError.code)
+            return None
         if isinstance(problem, SandboxError):
             return End(FAILED, None, str(problem), problem.code)
         self._log.note_all("".join(traceback.format_exception(problem)).splitlines())
@@ -93,6 +102,7 @@ class Drive:
     async def _write(self, end: End | None) -> None:
         if end is None:
             await self._note_headway()
-        elif await asyncio.to_thread(self._records.ledger.end, self._id, end, self._headway):
+            self._log.note(f"left by process {os.getpid()}")
+        elif await asyncio.to_thread(self._records.ledger.end, self.id, end, self._headway):
             lines = [*describe_outcome(end.outcome)] if end.outcome else [f"{end.status}: {end.error}".rstrip(": ")]
             self._log.note_all(lines)

@@ -37,13 +37,6 @@ class Lock:
                     raise
                 time.sleep(0.005)
 
-    @classmethod
-    def wait_for(cls, file: Path) -> Lock:
-        """The lock, however long another process holds it."""
-        fd = _open(file)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        return cls(file, fd)
-
     def sign(self) -> None:
         """Say that this process is the one; who is to inherit the lock signs it."""
         process.sign(self.fd)

@@ -1,12 +1,9 @@
-"""Processes of ours: how they are started, and what a guardian needs while it waits. Imports next to nothing."""
+"""Processes of ours: how they are started, and how one is told from a later one. Imports next to nothing."""
 
 from __future__ import annotations
 
 import os
 import sys
-
-# What is said to a guardian on its standard input; the end of that means the same as TAKE_OVER.
-TAKE_OVER, LEAVE = b"t", b"q"
 
 # Before Python 3.11 there is no -P, which leaves the current folder out of where modules are looked for.
 _WITHOUT_P = "import sys; del sys.path[0]; import runpy; runpy.run_module({!r}, run_name='__main__', alter_sys=True)"

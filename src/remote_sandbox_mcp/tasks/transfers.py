@@ -1,98 +1,116 @@
-"""Transfers as their callers see them: begin, wait, list, cancel, and leave without losing one."""
+"""Transfers as their callers see them: begin, wait, list, cancel, leave, and go on with what others have left."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..core.errors import BadArgument, SandboxError
 from ..core.identity import is_again
 from ..core.transfer import Order
 from ..store.transfers import FAILED, QUEUED, RUNNING, End, Transfer
 from .cancel import Cancelled, cancel
-from .drive import Runner
-from .guardian import WORKER, Guardian
+from .drive import Drive
 from .locks import Lock
+from .persist import Runner
 from .records import Records
-from .turn import USUAL, Times, Turn
 
 POLL_S = 0.15
 # As long as a server that leaves waits for its runs to stop; those that have not are stopped by its end.
 LEAVE_S = 0.08
 NAMED_IDS = 5
 
+T = TypeVar("T")
+
 
 class Transfers:
-    """The transfers of a state folder. What this process begins goes on when it ends, however it ends."""
+    """The transfers of a state folder. What this process leaves unfinished, another takes up, however this one ends."""
 
-    def __init__(
-        self,
-        state: Path,
-        *,
-        config: Path | None = None,
-        worker_command: Sequence[str] = WORKER,
-        times: Times = USUAL,
-        client: Callable[[], bytes] = bytes,
-    ) -> None:
-        """`client` tells a guardian for whom it works; nothing where that is whoever started this process."""
-        self._client = client
+    def __init__(self, state: Path, configuration: str = "") -> None:
+        """`configuration` tells whose transfers may be taken up here: names of machines mean the same only there."""
         self._records = Records(state)
-        self._command = worker_command
-        self._config = ("--config", os.path.abspath(config)) if config else ()
-        self._times = times
-        self._turns: dict[str, Turn] = {}
-        self._guardians: set[Guardian] = set()
-        self._starting: set[asyncio.Future[Turn]] = set()
+        self._configuration = configuration
+        self._drives: dict[str, Drive] = {}
+        self._starting: set[asyncio.Future[Any]] = set()
 
     @property
     def running(self) -> Sequence[str]:
         """The ids of those that this process runs itself."""
-        return [*self._turns]
+        return [*self._drives]
 
     async def settled(self) -> None:
-        """Wait until those have ended, or were passed on, that this process runs now."""
-        running: list[asyncio.Future[Any]] = [*self._starting, *(turn.task for turn in self._turns.values())]
+        """Wait until those have ended that this process runs now."""
+        running: list[asyncio.Future[Any]] = [*self._starting, *(drive.task for drive in self._drives.values())]
         if running:
             await asyncio.wait(running)
 
     async def begin(self, order: Order, runner: Runner, *, wait_s: float) -> Transfer:
         """Start at once in this process, and give the row as it is when it is over or `wait_s` have gone by."""
-        starting = asyncio.ensure_future(self._start(order, runner))
-        self._starting.add(starting)
-        starting.add_done_callback(self._starting.discard)
-        # A caller who goes away takes only the waiting along.
-        turn = await asyncio.shield(starting)
-        return await self.check(turn.id, wait_s=wait_s)
+        drive = await self._see_through(self._start(order, runner))
+        return await self.check(drive.id, wait_s=wait_s)
 
-    async def begun_before(self) -> Transfer | None:
-        """The transfer that the call at hand has begun in a process of ours that died since, if it goes on or is over.
+    async def begun_before(self, runner: Runner) -> Transfer | None:
+        """The transfer that the call at hand has begun in a process of ours that died since; it goes on here, unless
+        another process has taken it up."""
+        return await self._see_through(self._again(runner)) if is_again() else None
 
-        One that nobody goes on with is struck out: the call begins it anew.
-        """
-        return await asyncio.to_thread(self._begun_before) if is_again() else None
-
-    def _begun_before(self) -> Transfer | None:
-        found = self._records.ledger.get(self._records.new_id())
-        if found is not None and self._records.is_stale(found):
-            self._records.drop_locks(found.id)
-            self._records.ledger.remove(found.id)
-            return None
+    async def _again(self, runner: Runner) -> Transfer | None:
+        found = await asyncio.to_thread(lambda: self._records.ledger.get(self._records.new_id()))
+        if found and not found.is_over and (taken := await asyncio.to_thread(self._take, found.id)):
+            self._drive(*taken, runner)
         return found
 
-    async def begin_detached(self, order: Order) -> Transfer:
-        """Have a process of its own do all of it; the row is queued, or failed where none can be started."""
-        return await asyncio.to_thread(self._detach, order)
+    async def queue(self, order: Order) -> Transfer:
+        """A row for another process to take up."""
+        return await asyncio.to_thread(self._add, order, QUEUED)
+
+    async def fail(self, task_id: str, why: str) -> Transfer:
+        """Note that one that was queued cannot be begun."""
+        await asyncio.to_thread(self._records.ledger.end, task_id, End(FAILED, None, why, SandboxError.code))
+        return await asyncio.to_thread(self._find, task_id)
+
+    async def take_up(self, runner: Runner) -> None:
+        """Go on with those that were begun under this configuration and that no process runs any more."""
+        if self._configuration:
+            await self._see_through(self._take_up(runner))
+
+    async def _take_up(self, runner: Runner) -> None:
+        for unfinished in await asyncio.to_thread(self._records.ledger.unfinished, self._configuration):
+            if taken := await asyncio.to_thread(self._take, unfinished.id):
+                self._drive(*taken, runner)
+
+    def _take(self, task_id: str) -> tuple[Transfer, Lock] | None:
+        lock = self._records.take(task_id)
+        if lock is None:
+            return None
+        try:
+            if transfer := self._records.ledger.take(task_id, os.getpid()):
+                self._records.log(task_id).note(f"taken up by process {os.getpid()}")
+                return transfer, lock
+            # It has ended since the row was read.
+            self._records.drop_lock(task_id)
+        except BaseException:
+            lock.release()
+            raise
+        lock.release()
+        return None
+
+    async def _see_through(self, work: Coroutine[Any, Any, T]) -> T:
+        """A caller who goes away takes only the waiting along: a lock that was taken is not left to nobody."""
+        starting = asyncio.ensure_future(work)
+        self._starting.add(starting)
+        starting.add_done_callback(self._starting.discard)
+        return await asyncio.shield(starting)
 
     async def check(self, task_id: str, *, wait_s: float = 0) -> Transfer:
         """The row when it is over or stale, or `wait_s` have gone by. Raises BadArgument for an unknown id."""
         deadline = time.monotonic() + wait_s
-        if turn := self._turns.get(task_id):
-            await asyncio.wait((turn.task,), timeout=wait_s)
+        if drive := self._drives.get(task_id):
+            await asyncio.wait((drive.task,), timeout=wait_s)
         while True:
             transfer = await asyncio.to_thread(self._find, task_id)
             left_s = deadline - time.monotonic()
@@ -101,12 +119,12 @@ class Transfers:
             await asyncio.sleep(min(POLL_S, left_s))
 
     async def is_stale(self, transfer: Transfer) -> bool:
-        """Whether it is not over, but no process runs or guards it any more."""
+        """Whether it is not over, but no process runs it any more."""
         return await asyncio.to_thread(self._records.is_stale, transfer)
 
-    async def cancel(self, task_id: str, *, force_kill_after_s: float = 5) -> Cancelled:
+    async def cancel(self, task_id: str, *, wait_s: float = 5) -> Cancelled:
         """End it, whichever process runs it. Raises BadArgument for an unknown id."""
-        return await cancel(self._records, await asyncio.to_thread(self._find, task_id), force_kill_after_s)
+        return await cancel(self._records, await asyncio.to_thread(self._find, task_id), wait_s)
 
     async def list(self, limit: int = 20) -> tuple[Transfer, ...]:
         """Newest first."""
@@ -117,59 +135,37 @@ class Transfers:
         return self._records.log(transfer.id).tail(lines)
 
     async def close(self) -> None:
-        """Pass on what this process runs, within LEAVE_S; what stops more slowly is passed on by our end."""
+        """Leave what this process runs, within LEAVE_S; what stops more slowly is left by our end."""
         if self._starting:
             await asyncio.wait(self._starting, timeout=LEAVE_S)
-        turns = [*self._turns.values()]
-        for turn in turns:
-            turn.leave()
-        if turns:
-            await asyncio.wait([turn.task for turn in turns], timeout=LEAVE_S)
-        for guardian in self._guardians:
-            guardian.disown()
-        self._guardians.clear()
+        drives = [*self._drives.values()]
+        for drive in drives:
+            drive.stop()
+        if drives:
+            await asyncio.wait([drive.task for drive in drives], timeout=LEAVE_S)
         # In a thread, because another that waits for the database would hold up the loop.
         await asyncio.wait((asyncio.ensure_future(asyncio.to_thread(self._records.close)),), timeout=LEAVE_S)
 
-    async def _start(self, order: Order, runner: Runner) -> Turn:
-        transfer, lock = await asyncio.to_thread(self._add_running, order)
-        turn = self._turns[transfer.id] = Turn(self._records, transfer, lock, runner, self._spawn, self._times)
-        turn.task.add_done_callback(lambda _: self._turns.pop(turn.id))
-        return turn
+    async def _start(self, order: Order, runner: Runner) -> Drive:
+        return self._drive(*await asyncio.to_thread(self._add_running, order), runner)
+
+    def _drive(self, transfer: Transfer, lock: Lock, runner: Runner) -> Drive:
+        drive = self._drives[transfer.id] = Drive(self._records, transfer, lock, runner)
+        drive.task.add_done_callback(lambda _: self._drives.pop(drive.id))
+        return drive
 
     def _add_running(self, order: Order) -> tuple[Transfer, Lock]:
         task_id = self._records.new_id()
         lock = Lock.take(self._records.lock_file(task_id))
         try:
             lock.sign()
-            return self._records.add(task_id, order, RUNNING, os.getpid()), lock
+            return self._add(order, RUNNING, task_id, os.getpid()), lock
         except BaseException:
             lock.release()
             raise
 
-    def _detach(self, order: Order) -> Transfer:
-        task_id = self._records.new_id()
-        guard = Lock.take(self._records.guard_file(task_id))
-        try:
-            transfer = self._records.add(task_id, order, QUEUED)
-            # It writes its number into the row itself, when it has got that far.
-            return replace(transfer, pid=self._launch(task_id, guard, waiting=False).pid)
-        except OSError as error:
-            end = End(FAILED, None, f"unable to start a process for it: {error}", SandboxError.code)
-            self._records.ledger.end(task_id, end)
-            return self._find(task_id)
-        finally:
-            guard.release()
-
-    def _spawn(self, task_id: str) -> Guardian:
-        return self._launch(task_id, Lock.take(self._records.guard_file(task_id)), waiting=True)
-
-    def _launch(self, task_id: str, guard: Lock, *, waiting: bool) -> Guardian:
-        self._guardians.difference_update([child for child in tuple(self._guardians) if child.is_gone()])
-        words, client = (*self._command, *self._config), self._client()
-        guardian = Guardian.spawn(self._records, task_id, guard, words, waiting=waiting, client=client)
-        self._guardians.add(guardian)
-        return guardian
+    def _add(self, order: Order, status: str, task_id: str = "", pid: int = 0) -> Transfer:
+        return self._records.add(task_id or self._records.new_id(), order, status, pid, self._configuration)
 
     def _find(self, task_id: str) -> Transfer:
         if found := self._records.ledger.get(task_id):

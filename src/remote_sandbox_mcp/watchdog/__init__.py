@@ -1,1 +1,1 @@
-"""The watchdog: a daemon of this user that looks after watched jobs, and its place among the system's services."""
+"""The watchdog: the loop that looks after watched jobs, and its place among the system's services."""

@@ -1,4 +1,4 @@
-"""The daemon: one for each state folder, going round until it is told to end, whatever fails in a round."""
+"""The watchdog's loop: one for each state folder, going round until it is told to end, whatever fails in a round."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 import os
-import signal
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -35,10 +34,10 @@ class Supervision(Protocol):
 
 
 class Vital(Protocol):
-    """What the daemon has to do with the database itself."""
+    """What the loop has to do with the database itself."""
 
     def beat(self) -> None:
-        """Note that the daemon is alive."""
+        """Note that the watchdog is alive."""
 
     def version(self) -> object:
         """Something else whenever another process may have changed anything."""
@@ -53,10 +52,10 @@ class Pace:
     settings_s: float = 30.0
     shortest_rest_s: float = 0.2
     longest_pause_s: float = 60.0
-    idle_s: float = 600.0
+    # Where nothing is watched any more, the lock is released after so long; the hub's own idle time begins then.
+    idle_s: float = 3.0
 
 
-USUAL = Pace()
 OpenSupervision = Callable[[], AbstractAsyncContextManager[Supervision]]
 
 
@@ -65,11 +64,11 @@ class AlreadyWatched(SandboxError):
 
 
 class Ended(Exception):
-    """The daemon ends by itself, and why."""
+    """The loop ends by itself, and why."""
 
 
 def take_lock(state: Path) -> Lock:
-    """The lock of the one daemon, signed. Raises AlreadyWatched or ConfigError."""
+    """The lock of the one watchdog, signed. Raises AlreadyWatched or ConfigError."""
     try:
         lock = Lock.take(state / LOCK_FILE)
     except BlockingIOError:
@@ -80,33 +79,13 @@ def take_lock(state: Path) -> Lock:
     return lock
 
 
-async def watch_over(
-    lock: Lock, open_supervision: OpenSupervision, stamp: Callable[[], object], vital: Vital, *,
-    until_idle: bool = False, pace: Pace = USUAL,
-) -> bool:  # fmt: skip
-    """Go round until SIGTERM, SIGINT or SIGHUP; returns whether all work had ended by then."""
-    rounds = Rounds(lock, open_supervision, stamp, vital, pace, until_idle)
-    work, told = asyncio.ensure_future(rounds.run()), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-    log.info("watching over %s as process %d", lock.file.parent, os.getpid())
-    telling = asyncio.ensure_future(told.wait())
-    await asyncio.wait([work, telling], return_when=asyncio.FIRST_COMPLETED)
-    telling.cancel()
-    work.cancel()
-    done, _ = await asyncio.wait([work], timeout=ENDING_S)
-    log.info("ended: %s", "told to" if told.is_set() else rounds.why_ended)
-    return rounds.in_order and bool(done)
-
-
 class Rounds:
-    """The daemon's loop. Every wait is measured by a clock that nobody sets, and is short."""
+    """The loop. Every wait is measured by a clock that nobody sets, and is short."""
 
     def __init__(
         self, lock: Lock, open_supervision: OpenSupervision, stamp: Callable[[], object], vital: Vital,
         pace: Pace, until_idle: bool,
     ) -> None:  # fmt: skip
-        self.in_order = True
         self.why_ended = ""
         self._lock = lock
         self._open = open_supervision
@@ -126,7 +105,7 @@ class Rounds:
             except Ended as reason:
                 self.why_ended = str(reason)
                 return
-            # A round must not end the daemon, whatever is wrong in it; that is told and tried again.
+            # A round must not end the loop, whatever is wrong in it; that is told and tried again.
             except Exception:
                 pause = pause_after(self._failures, self._pace.longest_pause_s)
                 self._failures += 1
@@ -155,14 +134,13 @@ class Rounds:
         leaving = asyncio.ensure_future(context.__aexit__(None, None, None))
         done, _ = await asyncio.wait([leaving], timeout=CLOSING_S)
         if not done:
-            self.in_order = False
             leaving.cancel()
         elif problem := leaving.exception():
             log.warning("unable to close what was open: %s", problem)
 
     async def _round(self, supervision: Supervision) -> None:
         if not is_in_place(self._lock):
-            # Another daemon could have begun, with a lock of the same name.
+            # Another process could have begun, with a lock of the same name.
             raise Ended("its lock was taken away")
         # Read before the work: what others change in the meantime must be noticed after it.
         version = await self._version()

@@ -11,9 +11,10 @@ from pathlib import Path
 from ..core.errors import SandboxError
 from ..tasks.locks import holder
 from .daemon import LOCK_FILE
+from .in_hub import ask_hub_to_watch
 from .log import LOG_FILE
 
-# In all; a daemon that has been started and takes longer is believed to be on its way.
+# In all; a hub that takes longer is believed to be on its way.
 LONGEST_S = 3.0
 SERVICE_S = 1.5
 
@@ -27,49 +28,47 @@ async def ensure_running(
     """Empty where the watchdog runs or was started; else, in a sentence, why it does not. To be called after what it
     shall look after has been written: one that is about to end for want of work looks once more.
 
-    `begin`: where there is no service, this process does the work; else one that is started for it.
+    `begin`: where there is no service, this process does the work, which is the hub; else the hub is asked to.
     """
     deadline = time.monotonic() + LONGEST_S
     try:
         if is_running(state):
             return ""
-        is_born = await _start(state, config, environ, begin)
-        return await _wait(state, is_born, deadline)
+        if not await _start_service(state, config, environ):
+            await (begin(config) if begin else ask_hub_to_watch(config, LONGEST_S))
+            return ""
+        return await _wait(state, deadline)
     except (SandboxError, OSError) as problem:
         return f"The watchdog could not be started: {problem}"
 
 
 def is_running(state: Path) -> bool:
-    """Whether a daemon holds the lock, or is being born with it. The kernel lets go of it when one dies."""
+    """Whether a process holds the lock. The kernel lets go of it when that one dies."""
     return holder(state / LOCK_FILE) is not None
 
 
-async def _start(state: Path, config: Path | None, environ: Mapping[str, str], begin: Begin | None) -> bool:
-    """By its service where there is one that starts, else here or as a process of nobody's, which has the lock from
-    then on; returns whether it does. Raises SandboxError, OSError."""
-    from .detached import Detached
+async def _start_service(state: Path, config: Path | None, environ: Mapping[str, str]) -> bool:
+    """Start it as a service, where that is installed; returns whether it may come so."""
     from .program import make_program
     from .service import service_for
 
-    program = make_program(state, config, environ)
-    service = service_for(program)
-    if service.is_installed():
-        try:
+    service = service_for(make_program(state, config, environ))
+    try:
+        if service.is_installed():
             await asyncio.wait_for(service.start(), SERVICE_S)
-            return False
-        except (SandboxError, asyncio.TimeoutError):
-            # Somebody must look after the watches; should the service start after all, the lock lets one in.
-            pass
-    await (begin(config) if begin else Detached(program).start())
-    return True
+            return True
+    except (SandboxError, asyncio.TimeoutError):
+        # Somebody must look after the watches; should the service start after all, the lock lets one in.
+        pass
+    return False
 
 
-async def _wait(state: Path, is_born: bool, deadline: float) -> str:
-    """For a daemon that has signed; one that had the lock and has it no more is gone."""
+async def _wait(state: Path, deadline: float) -> str:
+    """For a service that has signed the lock."""
     while True:
         found = holder(state / LOCK_FILE)
         if found is not None and (found.pid or time.monotonic() > deadline):
             return ""
-        if found is None and (is_born or time.monotonic() > deadline):
+        if time.monotonic() > deadline:
             return f"The watchdog was started, but has ended at once; {state / LOG_FILE} says why."
         await asyncio.sleep(0.02)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-Kind = Literal["launchd", "systemd", "detached"]
+Kind = Literal["launchd", "systemd", "hub"]
 
 
 def which(platform: str, has_systemd_user: bool, has_launchd: bool) -> Kind:
     """Which kind of service serves here."""
     if platform == "darwin" and has_launchd:
         return "launchd"
-    return "systemd" if platform.startswith("linux") and has_systemd_user else "detached"
+    return "systemd" if platform.startswith("linux") and has_systemd_user else "hub"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The daemon's log: a file of the owner's that never grows beyond a few megabytes and holds nothing harmful."""
+"""A log: a file of the owner's that never grows beyond a few megabytes and holds nothing harmful."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OURS = "remote_sandbox_mcp"
 
 
 class OwnLog(RotatingFileHandler):
-    """Never fails: a full disk ends no watchdog."""
+    """Never fails: a full disk ends no process."""
 
     def __init__(self, file: Path, largest: int = LARGEST) -> None:
         super().__init__(file, maxBytes=largest, backupCount=KEPT, encoding="utf-8")
@@ -47,15 +47,6 @@ class Harmless(logging.Formatter):
 def open_log(file: Path) -> int:
     """A descriptor that appends to it. Raises OSError."""
     return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-
-def begin(state: Path, largest: int = LARGEST) -> OwnLog:
-    """Log what we do, and of what others do the troubles. Raises OSError."""
-    handler = OwnLog(state / LOG_FILE, largest)
-    logging.root.addHandler(handler)
-    logging.root.setLevel(logging.WARNING)
-    logging.getLogger(OURS).setLevel(logging.INFO)
-    return handler
 
 
 def _same(fd: int, other: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a service starts: the daemon's words, the few variables that it needs, and names of its own."""
+"""What a service starts: the hub's words, the few variables that it is told, and names of its own."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..config.paths import HOME, NO_HUB
+from ..config.paths import HOME
 from ..tasks.process import module_words
-
-# Whatever else is set may be a secret, or of a session that will be gone.
-LOGIN = ("HOME", "PATH", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
-SESSION = ("SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY")
-OWN = ("PYTHONPATH", HOME, NO_HUB)
-KEPT = frozenset((*LOGIN, *SESSION, *OWN))
-KEPT_PREFIX = "XDG_"
 
 
 @dataclass(frozen=True)
 class Program:
-    """The daemon of one state folder. `home` is that folder where the user has named it, else empty."""
+    """The hub of one state folder, as a service. `home` is that folder where the user has named it, else empty."""
 
     state: Path
     words: tuple[str, ...]
     home: str = ""
+    config: Path | None = None
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
@@ -38,17 +32,12 @@ def make_program(state: Path, config: Path | None, environ: Mapping[str, str] = 
     """The program as this process would start it; paths are made absolute, for it is started elsewhere."""
     given = ("--config", os.path.abspath(os.path.expanduser(config))) if config else ()
     words = (*module_words("remote_sandbox_mcp"), *given, "watchdog", "run")
-    return Program(state, words, str(state) if environ.get(HOME) else "", environ)
-
-
-def needed(environ: Mapping[str, str]) -> dict[str, str]:
-    """Of these variables those that the daemon needs."""
-    return {name: value for name, value in environ.items() if name in KEPT or name.startswith(KEPT_PREFIX)}
+    return Program(state, words, str(state) if environ.get(HOME) else "", config, environ)
 
 
 def fixed(program: Program) -> dict[str, str]:
-    """Of them those that a service must be told: it would not find the proxies and hooks that the user's shell does."""
-    own = {name: program.environ[name] for name in ("PATH", "PYTHONPATH", NO_HUB) if program.environ.get(name)}
+    """The variables that a service must be told: it would not find the proxies and hooks that the user's shell does."""
+    own = {name: program.environ[name] for name in ("PATH", "PYTHONPATH") if program.environ.get(name)}
     return own | ({HOME: program.home} if program.home else {})
 
 

@@ -1,4 +1,4 @@
-"""The daemon and the database: its heartbeat, and whether another process has changed anything."""
+"""The watchdog and the database: its heartbeat, and whether another process has changed anything."""
 
 from __future__ import annotations
 

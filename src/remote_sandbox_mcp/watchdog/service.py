@@ -18,13 +18,13 @@ from ..core.watch import Status
 from ..store.database import STATE_FILE, Database
 from ..store.watches import Watches
 from ..tasks.locks import Holder, holder
-from . import detached, launchd, systemd
+from . import in_hub, launchd, systemd
 from .daemon import LOCK_FILE
 from .kinds import Facts, Kind, Service, which
 from .log import LOG_FILE
 from .program import Program, is_passing, make_program
 
-# A daemon ends within two seconds of being told to.
+# A process ends within two seconds of being told to.
 ENDING_S = 4.0
 STARTING_S = 10.0
 # A heart that beats twice a minute and has not for this long has stopped.
@@ -62,7 +62,7 @@ def service_for(program: Program) -> Service:
     kinds: dict[Kind, Callable[[Program], Service]] = {
         "launchd": launchd.Launchd,
         "systemd": systemd.Systemd,
-        "detached": detached.Detached,
+        "hub": in_hub.InHub,
     }
     return kinds[which(sys.platform, has_systemd, shutil.which("launchctl") is not None)](program)
 
@@ -84,12 +84,9 @@ async def install(state: Path, config: Path | None = None, *, start_now: bool = 
 
 async def _is_in_place(service: Service) -> bool:
     """Whether nothing is to be started: the service is this very process, which would never come to answer if it
-    started itself anew; or there is no service manager, and a hub does the work."""
-    from ..hub_contact.asking import hub_of
-
+    started itself anew; or there is no service manager, and the work is being done."""
     pid = (await service.facts()).pid
-    is_hub = service.kind == "detached" and pid and await asyncio.to_thread(hub_of, pid) is not None
-    return pid == os.getpid() or bool(is_hub)
+    return pid == os.getpid() or (service.kind == in_hub.InHub.kind and pid != 0)
 
 
 async def remove(state: Path) -> WatchdogStatus:
@@ -106,7 +103,7 @@ async def status(state: Path) -> WatchdogStatus:
 
 
 async def end_other(state: Path, spared: int) -> None:
-    """Have the process that holds the lock release it, unless it is the one spared: a daemon ends, a hub goes on
+    """Have the process that holds the lock release it, unless it is the one spared: a service ends, a hub goes on
     without it. Raises SandboxError where neither happens."""
     from ..hub_contact.asking import let_go_of_watchdog
 
@@ -145,7 +142,7 @@ async def _status(service: Service, state: Path) -> WatchdogStatus:
         database=state / STATE_FILE,
         active=active,
         lingering=facts.lingering,
-        log_file=Path(hub_log) if hub_log else state / LOG_FILE,
+        log_file=Path(hub_log) if hub_log else _usual_log(state, is_service=installed or found is not None),
         in_hub=True if hub_log else None,
         notes=(*told, *filter(None, [trouble])),
     )
@@ -167,6 +164,13 @@ def notes(
     if not found and active:
         told.append("Nobody looks after the active watches; to start it: remote-sandbox-mcp watchdog install")
     return told
+
+
+def _usual_log(state: Path, *, is_service: bool) -> Path:
+    """Where it logs, or will."""
+    from ..hub_contact.place import Place
+
+    return state / LOG_FILE if is_service else Path(Place(os.environ).log)
 
 
 def _log_of_hub(pid: int) -> str:

@@ -14,8 +14,7 @@ from .program import Program, fixed
 
 LINGERING = Path("/var/lib/systemd/linger")
 # Not more: whatever filters system calls or hides folders would do so for hooks, agents and proxies as well, and a
-# user's systemd can only do it by forbidding them sudo. Only the process itself is ended with the service: transfers
-# that it carried out go on in guardians, which it has started.
+# user's systemd can only do it by forbidding them sudo.
 UNIT = """\
 [Unit]
 Description=Looks after background jobs on remote machines (remote-sandbox-mcp)
@@ -26,7 +25,7 @@ ExecStart={command}
 {environment}WorkingDirectory=/
 Restart=always
 RestartSec=5
-KillMode=process
+KillMode=mixed
 TimeoutStopSec=5
 OOMPolicy=continue
 UMask=0077

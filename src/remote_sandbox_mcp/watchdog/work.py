@@ -11,24 +11,24 @@ from pathlib import Path
 
 from ..app import App, compose
 from ..config import paths
-from ..config.handed import FILE, daemon_environ
+from ..config.handed import FILE, watchdog_environ
 from ..config.load import load
 from ..core.errors import SandboxError
 from ..members import Stock
 from ..tasks.locks import Lock
-from .daemon import USUAL, Pace, Rounds, Supervision
+from .daemon import Pace, Rounds, Supervision
 from .pulse import Pulse, change_stamp, file_stamp
 
 log = logging.getLogger(__name__)
 
 
 def make_rounds(
-    lock: Lock, config: Path | None, pulse: Pulse, *, until_idle: bool, pace: Pace = USUAL, stock: Stock | None = None
+    lock: Lock, config: Path | None, pulse: Pulse, *, until_idle: bool, stock: Stock | None = None
 ) -> Rounds:
-    """The daemon's loop over our own work, for whoever holds the lock. `stock`: machines that others use, too."""
+    """The loop over our own work, for whoever holds the lock. `stock`: machines that others use, too."""
     state = lock.file.parent
     stamp = stamp_of(config, state, pulse)
-    return Rounds(lock, lambda: supervision(config, state, stock), stamp, pulse, pace, until_idle)
+    return Rounds(lock, lambda: supervision(config, state, stock), stamp, pulse, Pace(), until_idle)
 
 
 def stamp_of(config: Path | None, state: Path, pulse: Pulse) -> Callable[[], object]:
@@ -41,7 +41,7 @@ def stamp_of(config: Path | None, state: Path, pulse: Pulse) -> Callable[[], obj
 async def supervision(config: Path | None, state: Path, stock: Stock | None = None) -> AsyncIterator[Supervision]:
     """The work, as the configuration has it now."""
     # A keyring may take its time.
-    environ = await asyncio.to_thread(daemon_environ, os.environ, state)
+    environ = await asyncio.to_thread(watchdog_environ, os.environ, state)
     configuration = await asyncio.to_thread(load, config, environ)
     for problem in configuration.problems:
         log.warning("%s", problem)

@@ -137,7 +137,7 @@ def push_in_background(server: SandboxServer) -> Any:
         exclude_file: ExcludeFile = "",
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, PushShape]:
-        """As sync_local_to_remote, at once in a process of its own, however little it is."""
+        """As sync_local_to_remote, in the background at once, however little it is."""
         app = server.app
         order = Order(
             source=app.copies.place(local_path, sandbox=None),
@@ -165,7 +165,7 @@ def check_task(server: SandboxServer) -> Any:
         if not task_id:
             tasks = [listed_fields(each, await transfers.is_stale(each)) for each in await transfers.list(LISTED)]
             return reply({"tasks": tasks}, transfers_text(tasks))
-        transfer = await transfers.check(task_id, wait_s=wait_s)
+        transfer = await server.app.copies.check(task_id, wait_s=wait_s)
         stale = await transfers.is_stale(transfer)
         fields = transfer_fields(transfer, stale) | lean(log_tail="\n".join(transfers.log_tail(transfer, last_n_lines)))
         text = headway_text(transfer.headway) if transfer.headway and not transfer.is_over else ""
@@ -182,7 +182,7 @@ def cancel_task(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, CancelledShape]:
         """End a transfer. Files that have arrived stay; of each other file the old one is still there."""
         within("force_kill_after_s", force_kill_after_s, 0, 45)
-        done = await server.app.copies.transfers.cancel(task_id, force_kill_after_s=force_kill_after_s)
+        done = await server.app.copies.transfers.cancel(task_id, wait_s=force_kill_after_s)
         fields = cancelled_fields(done)
         return reply(fields, told(done.transfer.status, fields, without=("status",)))
 

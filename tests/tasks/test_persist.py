@@ -11,9 +11,9 @@ import pytest
 from remote_sandbox_mcp.core.command import Running
 from remote_sandbox_mcp.core.errors import FileProblem, HostKeyProblem, LostContact, SandboxError, Unreachable
 from remote_sandbox_mcp.core.transfer import Headway, Listener, Order, Outcome
-from remote_sandbox_mcp.tasks import work
+from remote_sandbox_mcp.tasks import persist as persisting
 from remote_sandbox_mcp.tasks.log import Log, size
-from remote_sandbox_mcp.tasks.work import Ear, pause_after, persist
+from remote_sandbox_mcp.tasks.persist import Ear, pause_after, persist
 from tests.tasks.stand_in import pretend
 
 DONE = Outcome(synced_type="file")
@@ -46,7 +46,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         taken.append(seconds)
         await real(0)
 
-    monkeypatch.setattr(work.asyncio, "sleep", sleep)
+    monkeypatch.setattr(persisting.asyncio, "sleep", sleep)
     return taken
 
 
@@ -72,7 +72,7 @@ async def test_headway_makes_it_quick_again(pauses: list[float], tmp_path: Path)
 async def test_it_gives_up_after_an_hour_without_headway(
     pauses: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work, "GIVE_UP_AFTER_S", -1)
+    monkeypatch.setattr(persisting, "GIVE_UP_AFTER_S", -1)
     with pytest.raises(Unreachable, match="no route; there was no headway for an hour of trying again"):
         await run(Attempts([Unreachable("no route")]), tmp_path)
     assert pauses == []

@@ -1,52 +1,23 @@
-"""The detached worker: takes a transfer over, and does not give up because a line was cut."""
+"""Trying again: a transfer is not given up because a line was cut."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from ..core.errors import Unreachable
+from ..core.errors import LostContact, Unreachable
 from ..core.transfer import Headway, Listener, Order, Outcome
-from ..store.transfers import Transfer
-from .drive import PASSING, Drive, Runner
-from .locks import Lock
 from .log import Log
-from .records import Records
 
-RunnerFactory = Callable[[], AbstractAsyncContextManager[Runner]]
-
+# Carries out an order. May be cancelled at any moment and begun again: it goes on with what is already there.
+Runner = Callable[[Order, Listener], Awaitable[Outcome]]
+# What a new attempt may mend.
+PASSING = (Unreachable, LostContact)
 LONGEST_PAUSE_S = 60.0
 GIVE_UP_AFTER_S = 3600.0
 RECONNECTING = "reconnecting"
-
-
-async def carry_on(records: Records, task_id: str, runner_factory: RunnerFactory) -> None:
-    """Bring a transfer to its end as soon as nobody else runs it; where it is over, do nothing."""
-    lock = await asyncio.to_thread(Lock.wait_for, records.lock_file(task_id))
-    lock.sign()
-    transfer = records.ledger.take(task_id, os.getpid())
-    if transfer is not None:
-        records.log(task_id).note(f"run by process {os.getpid()}")
-        await _drive(records, transfer, runner_factory)
-    records.drop_locks(task_id)
-    lock.release()
-
-
-async def _drive(records: Records, transfer: Transfer, runner_factory: RunnerFactory) -> None:
-    async def work(listener: Listener) -> Outcome:
-        async with runner_factory() as runner:
-            return await persist(runner, transfer.order, listener, records.log(transfer.id))
-
-    drive = Drive(records, transfer, work)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, drive.stop)
-    if transfer.cancel_requested:
-        drive.stop()
-    await drive.run(passed_on=False)
 
 
 async def persist(runner: Runner, order: Order, listener: Listener, log: Log) -> Outcome:
