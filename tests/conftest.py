@@ -116,8 +116,8 @@ def group_of(item: pytest.Item) -> str:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """For `-n auto`: tests of real parts wait for more than half of their time, so that each core serves two."""
-    return min(2 * (os.cpu_count() or 1), MOST_WORKERS)
+    """For `-n auto`: tests of real parts wait for most of their time, so that each core serves three."""
+    return min(3 * (os.cpu_count() or 1), MOST_WORKERS)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -48,7 +48,7 @@ async def copy(app: App, first: Sshd, second: Sshd, name: str) -> Outcome:
     places = [app.copies.place(f"{machine.name}:{name}", sandbox=None) for machine in (first, second)]
     order = Order(source=places[0], target=places[1])
     try:
-        return await app.copies.runner()(order, unheard)
+        return await app.copies.syncs.run(order, unheard)
     finally:
         await app.close()
 
