@@ -8,6 +8,8 @@ import os
 import pytest
 
 from remote_sandbox_mcp.backends.outpost import pipe
+from tests.support.hubs import is_alive
+from tests.support.sshd import wait_until
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 
@@ -39,6 +41,14 @@ async def test_closing_a_line_wakes_its_reader_and_ends_the_process() -> None:
     assert await asyncio.wait_for(reading, 5) == b""
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_closing_a_line_ends_what_its_process_has_started() -> None:
+    line = await pipe.start(["/bin/sh", "-c", "sleep 60 & echo $!; wait"], ENVIRONMENT)
+    pid = int(await line.read())
+    line.close()
+    line.close()
+    wait_until(lambda: not is_alive(pid), what="the child to end")
 
 
 async def test_a_process_that_does_not_read_holds_nobody_up() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import socket
 import subprocess
 from collections import deque
@@ -82,8 +84,11 @@ class PipeLine(asyncio.Protocol):
         """Killed, and waited for: asyncio's own child handling would need the loop to live on for that."""
         if self._transport:
             self._transport.abort()
-        if self._process:
-            self._process.kill()
+        # One that was waited for may have lent its number to another.
+        if self._process and self._process.returncode is None:
+            # Its group, too: the child of a bubblewrap that is killed as it starts would wait for it for ever.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
 
