@@ -60,6 +60,8 @@ class Engine:
 
     def __init__(self, network: tuple[str, ...] = ALONE, disk_mb: int = 0) -> None:
         """With `disk_mb`, all that it keeps lies on a file system of its own, which can be full."""
+        # Before anything is made: without root the test is left out here.
+        as_root()
         self.folder = Path(tempfile.mkdtemp(prefix="engine-", dir="/tmp"))
         self._network = network
         self._disk_mb = disk_mb
