@@ -31,8 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .serve import leave_when_told
 
         leave_when_told()
-    if len(plain := _plain_server(arguments)) == 1 and not sys.stdin.isatty():
-        return _serve(*plain)
+    if (plain := _plain_server(arguments)) and not sys.stdin.isatty():
+        return _serve(plain[0], hub=plain[1])
     understood = parser()
     options = understood.parse_args(arguments)
     if options.verb is not None:
@@ -48,14 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _serve(str(options.config or ""), hub=not options.no_hub)
 
 
-def _plain_server(arguments: Sequence[str]) -> list[str]:
-    """The configuration file that a server is started with, if it is started with nothing else: the usual way, which
-    waits for no parser."""
-    if not arguments:
-        return [""]
-    if len(arguments) == 2 and arguments[0] == "--config" and not arguments[1].startswith("-"):
-        return [arguments[1]]
-    return []
+def _plain_server(arguments: Sequence[str]) -> tuple[str, bool] | None:
+    """The configuration file, and whether through a hub, where a server is started with nothing else: the usual ways,
+    which wait for no parser."""
+    words = [word for word in arguments if word != "--no-hub"]
+    if not words:
+        return "", words == [*arguments]
+    if len(words) == 2 and words[0] == "--config" and not words[1].startswith("-"):
+        return words[1], words == [*arguments]
+    return None
 
 
 def parser() -> argparse.ArgumentParser:
