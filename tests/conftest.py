@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from remote_sandbox_mcp.tasks.locks import holder
+from tests.support.means import remove_copies
 from tests.support.platform import Platform
 from tests.support.sshd import Fleet, Sshd
 
@@ -118,6 +119,10 @@ def group_of(item: pytest.Item) -> str:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """For `-n auto`: tests of real parts wait for most of their time, so that each core serves three."""
     return min(3 * (os.cpu_count() or 1), MOST_WORKERS)
+
+
+def pytest_sessionfinish() -> None:
+    remove_copies()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -16,14 +16,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from remote_sandbox_mcp.backends import local
 from remote_sandbox_mcp.backends.embedded.provider import EmbeddedProvider
 from remote_sandbox_mcp.backends.embedded.sandbox import EmbeddedSandbox
 from remote_sandbox_mcp.core.command import Command, Completed
 from remote_sandbox_mcp.core.disposable import Disposable, SandboxOrder, new_disposable_id
-from tests.support.means import require_bubblewrap
+from tests.support.means import readable_source, require_bubblewrap
 
-SOURCE = Path(local.__file__).parents[2]
+SOURCE = readable_source()
 SYSTEM_PYTHON = "/usr/bin/python3"
 ORDINARY_USER = 61_200
 GONE_S = 10.0

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends import bubblewrap, local, seccomp, walls
+from remote_sandbox_mcp.backends import bubblewrap, seccomp, walls
 from remote_sandbox_mcp.backends.bubblewrap import Footing
 from remote_sandbox_mcp.backends.embedded import processes
 from remote_sandbox_mcp.backends.local import describe, open_local
@@ -31,12 +31,12 @@ from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.machine import LocalPlace
 from remote_sandbox_mcp.core.network import Network, Reach
 from remote_sandbox_mcp.core.sandbox import Capabilities
-from tests.support.means import needs_tun
+from tests.support.means import needs_tun, readable_source
 
 BWRAP = shutil.which("bwrap") or ""
 IS_ROOT = os.geteuid() == 0
 ABI = seccomp.abi_here()
-SOURCE = Path(local.__file__).parents[2]
+SOURCE = readable_source()
 SYSTEM_PYTHON = "/usr/bin/python3"
 HOSTS = Path("/etc/hosts").read_text().strip()
 GONE_S = 10.0

@@ -13,12 +13,15 @@ from tests.support.pace import at_most
 from tests.support.sshd import Sshd, closed_port, silent_port
 
 STEPS = ["name", "port", "host key", "login", "shell", "python3", "tmux", "rsync", "GPUs", "clock", "PATH"]
-H200 = Path(__file__).parents[1] / "probe/data/h200-idle.csv"
+H200 = (Path(__file__).parents[1] / "probe/data/h200-idle.csv").read_text()
 # A greeting of a start-up file, a GPU, and a clock that is an hour ahead.
 ODD = f"""\
 echo Welcome to the cluster
 mkdir -p ~/bin
-printf '#!/bin/sh\\ncase $* in --query-gpu=*) cat {H200} ;; esac\\n' >~/bin/nvidia-smi
+cat >~/bin/gpus.csv <<'EOF'
+{H200.rstrip()}
+EOF
+printf '#!/bin/sh\\ncase $* in --query-gpu=*) cat ~/bin/gpus.csv ;; esac\\n' >~/bin/nvidia-smi
 printf '#!/bin/sh\\necho $(($(/bin/date +%%s) + 3600))\\n' >~/bin/date
 chmod +x ~/bin/*
 PATH=~/bin:$PATH

@@ -12,9 +12,15 @@ from tests.support.sshd import Sshd, closed_port, silent_port
 DATA = Path(__file__).parents[1] / "probe/data"
 GPU = f"""\
 mkdir -p ~/bin
+cat >~/bin/gpus.csv <<'EOF'
+{(DATA / "h200-busy.csv").read_text().rstrip()}
+EOF
+cat >~/bin/apps.csv <<'EOF'
+{(DATA / "h200-apps.csv").read_text().rstrip()}
+EOF
 cat >~/bin/nvidia-smi <<'EOF'
 #!/bin/sh
-case $* in --query-gpu=*) cat {DATA}/h200-busy.csv ;; --query-compute-apps=*) cat {DATA}/h200-apps.csv ;; esac
+case $* in --query-gpu=*) cat ~/bin/gpus.csv ;; --query-compute-apps=*) cat ~/bin/apps.csv ;; esac
 EOF
 chmod +x ~/bin/nvidia-smi
 PATH=~/bin:$PATH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from pathlib import Path
 
@@ -192,6 +193,7 @@ async def test_a_pytest_that_cannot_be_put_there_is_told(sandbox: OutpostSandbox
         await run_tests(sandbox, path="p")
 
 
+@pytest.mark.skipif(not shutil.which("node"), reason="node is not installed")
 async def test_node_is_found_and_run(sandbox: OutpostSandbox, put: Put, home: Path) -> None:
     text = "const test = require('node:test');\nconst assert = require('node:assert');\n"
     text += "test('a', () => {});\ntest('b', () => {\n  assert.equal(1, 2);\n});\ntest.skip('c', () => {});\n"

@@ -71,7 +71,8 @@ def test_a_project_is_seen(place: Place, shell: list[str]) -> None:
     assert found.names == {"pyproject.toml", "tests/test_x.py", "tests/deep/test_y.py"}
     assert found.texts == {"pyproject.toml": "[tool.pytest]\n@@ end"}
     assert found.tools["python"] == "python3"
-    assert found.tools["node"].startswith("v")
+    assert found.tools.get("node", "v").startswith("v")
+    assert ("node" in found.tools) == bool(shutil.which("node"))
     assert Path(folder).stat().st_mode & 0o777 == 0o700
 
 

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+import remote_sandbox_mcp
 from remote_sandbox_mcp.backends import bubblewrap, seccomp
 from remote_sandbox_mcp.backends.embedded import cgroups, disk
 
 TUN = "/dev/net/tun"
 IS_ROOT = os.geteuid() == 0
+_COPIES: list[Path] = []
 
 
 def _has_control_groups() -> bool:
@@ -57,6 +60,25 @@ def require_bubblewrap() -> None:
     """For what opens a sandbox on this machine. Ends the test as skipped where bubblewrap cannot run."""
     if not IS_ROOT and not _bubblewrap_runs():
         pytest.skip("bubblewrap cannot run here")
+
+
+@cache
+def readable_source() -> Path:
+    """The program's source where every user may read it: a checkout below root's home is copied."""
+    source = Path(remote_sandbox_mcp.__file__).parents[1]
+    if all(folder.stat().st_mode & stat.S_IXOTH for folder in (source, *source.parents)):
+        return source
+    folder = Path(tempfile.mkdtemp(prefix="source-"))
+    _COPIES.append(folder)
+    folder.chmod(0o755)
+    name = remote_sandbox_mcp.__name__
+    shutil.copytree(source / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def remove_copies() -> None:
+    while _COPIES:
+        shutil.rmtree(_COPIES.pop(), ignore_errors=True)
 
 
 def require_program(name: str) -> None:

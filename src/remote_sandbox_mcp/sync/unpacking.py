@@ -92,12 +92,12 @@ def _old(file: str) -> tarfile.TarFile:
 
 
 class _Header(tarfile.TarInfo):
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
-        found = super().frombuf(buf, encoding, errors)
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        """Every header passes here before anything is done with it; newer Pythons do not ask frombuf."""
         # A size below zero would lead back, again and again.
-        if found.size < 0 or (found.type in SAYINGS and found.size > LONGEST_SAYING):
+        if self.size < 0 or (self.type in SAYINGS and self.size > LONGEST_SAYING):
             raise tarfile.ReadError("a header says what none can")
+        found: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
         return found
 
 
