@@ -109,6 +109,7 @@ class App:
         self.background = Background(fleet, self.settings, config_file)
         # Has this process look after what is watched; None: the hub does.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
+        self._ending: set[asyncio.Future[None]] = set()
         fleet.find = self._find_disposable
 
     @functools.cached_property
@@ -250,11 +251,16 @@ class App:
         check.within("timeout_s", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)
         check.within("max_output_chars", limit, 1, check.MOST_OUTPUT_CHARS)
         member = self.fleet.member(name)
-        sandbox = await member.open()
         command = Command(script, cwd, timeout_s, keep=2 * limit + 8, run_id=name_for_call("run") or new_run_id())
         commands = self.background.commands
-        if is_again() and (known := await self._known_end(sandbox, command)):
-            return make_report(known, limit, room)
+        try:
+            sandbox = await member.open()
+            if is_again() and (known := await self._known_end(sandbox, command)):
+                return make_report(known, limit, room)
+        except asyncio.CancelledError:
+            if is_again():
+                self._end_later(member, command.run_id)
+            raise
         commands.begin(member, command)
         try:
             seen = await sandbox.run(command, patience_s=patience_s, progress=progress)
@@ -270,6 +276,17 @@ class App:
         then = functools.partial(forget_later, sandbox, command.run_id) if is_whole else None
         commands.note(seen, printed(report), in_time=True, then=then)
         return report
+
+    def _end_later(self, member: Member, run_id: str) -> None:
+        """End a command that a process of ours before this one may have begun: nobody else would."""
+
+        async def end() -> None:
+            with contextlib.suppress(SandboxError):
+                await (await member.open()).stop(run_id)
+
+        task = asyncio.ensure_future(end())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def give_up(self, call: str, name: str = "") -> None:
         """End the command of a call that was cancelled while a process of ours died, if it has begun one.

@@ -13,11 +13,16 @@ from typing import Any
 import pytest
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 
+from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config import paths
-from remote_sandbox_mcp.core.identity import Call, Calls
+from remote_sandbox_mcp.core.command import Completed
+from remote_sandbox_mcp.core.identity import Call, Calls, begin_call
+from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.mcp_server.journal import Journal, is_kept
+from remote_sandbox_mcp.testing import Answer, FakeSandbox, after
+from tests.mcp_server.conftest import member
 from tests.support.hubs import kill_hub
-from tests.support.server import entry, wire
+from tests.support.server import entry, until, wire
 from tests.support.sshd import Sshd, wait_until
 
 DONE = CallToolResult(content=[TextContent(type="text", text="done")], structured_content={"size": 3})
@@ -123,3 +128,28 @@ def begun(home: Path) -> list[Any]:
     with suppress(sqlite3.OperationalError), sqlite3.connect(home / "state" / "state.db", timeout=10) as connection:
         return connection.execute("SELECT 1 FROM calls WHERE answer IS NULL").fetchall()
     return []
+
+
+# Commands
+
+
+async def test_a_command_that_is_cancelled_before_it_is_found_again_is_ended() -> None:
+    """The hub that begins the conversation anew is still logging in when it hears that the call is cancelled."""
+    fake = FakeSandbox({"sleep 600": Answer(then=after(600))})
+    first, second = App(Fleet([member(fake)])), App(Fleet([member(fake)]))
+    begin_call(Call("session 1.5"))
+    await first.run("sleep 600", patience_s=0.05)
+    begin_call(Call("session 1.5", again=True, waited_s=1.0))
+    fake.delay_s = 0.2
+    again = asyncio.ensure_future(second.run("sleep 600"))
+    await asyncio.sleep(0.05)
+    again.cancel()
+    await asyncio.wait((again,))
+    assert again.cancelled()
+    run_id = fake.commands[0].run_id
+
+    async def is_ended() -> bool:
+        return isinstance(await fake.observe(run_id), Completed)
+
+    await until(is_ended, "the command to end")
+    assert len(fake.commands) == 1
