@@ -28,6 +28,7 @@ $(TOOLS): requirements.txt requirements-dev.txt pyproject.toml scripts/environme
 test: tools ## All tests, on real parts; what cannot run here is left out, and told at the end
 	@scripts/system-packages openssh-server openssh-client tmux rsync bubblewrap busybox fish tcsh zsh dash shellcheck \
 		systemd docker.io docker-registry debootstrap iproute2 slirp4netns curl
+	@scripts/system-packages docker-cli:docker
 	@$(BIN)/python -m compileall -q src tests
 	@$(BIN)/python -m tests.support.engine
 	@$(BIN)/python -m pytest -n auto --dist loadgroup || { echo "once more, and with nothing beside it: what failed" >&2; \
@@ -48,6 +49,7 @@ clients: tools ## Every tool through the Inspector, the TypeScript SDKs, mcporte
 
 bench: tools ## Speed against OpenSSH and the published peer, as ratios
 	@scripts/system-packages openssh-server openssh-client bubblewrap rsync gcc libc6-dev docker.io debootstrap iproute2
+	@scripts/system-packages docker-cli:docker
 	@$(BIN)/python -m bench $(ARGS)
 
 chaos: tools ## 200 random schedules of faults against jobs, servers and watchdogs; needs root

@@ -107,3 +107,9 @@ def test_a_failed_installation_leaves_no_services_either_and_fails(world: World)
 def test_where_systemd_does_not_run_nothing_is_disabled(world: World) -> None:
     assert world.install("openssh-server", state="offline") == 0
     assert world.disabled == []
+
+
+def test_a_package_may_be_wanted_for_a_command_alone(world: World) -> None:
+    assert world.install("munge:no-such-command", "tmux:sh") == 0
+    assert (world.folder / "installed/munge").exists()
+    assert not (world.folder / "installed/tmux").exists()
