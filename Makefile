@@ -27,7 +27,7 @@ $(TOOLS): requirements.txt requirements-dev.txt pyproject.toml scripts/environme
 
 test: tools ## All tests, on real parts; what cannot run here is left out, and told at the end
 	@scripts/system-packages openssh-server openssh-client tmux rsync bubblewrap busybox fish tcsh zsh dash shellcheck \
-		systemd docker.io docker-registry debootstrap iproute2 slirp4netns curl
+		systemd docker.io docker-registry debootstrap e2fsprogs iproute2 slirp4netns curl
 	@scripts/system-packages docker-cli:docker
 	@$(BIN)/python -m compileall -q src tests
 	@$(BIN)/python -m tests.support.engine
