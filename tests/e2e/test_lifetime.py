@@ -115,7 +115,10 @@ def test_what_came_before_the_end_of_input_is_still_answered(tmp_path: Path) -> 
 
 def written_down(database: Path) -> bool:
     """Commands are written down beside the work, so that no command waits for the disk."""
-    with contextlib.suppress(sqlite3.OperationalError), sqlite3.connect(f"file:{database}?mode=ro", uri=True) as rows:
+    with (
+        contextlib.suppress(sqlite3.OperationalError),
+        contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as rows,
+    ):
         return bool(rows.execute("SELECT count(*) FROM runs").fetchone()[0])
     return False
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sqlite3
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,10 @@ def test_an_edit_of_which_nothing_is_known_is_told_as_such(machine: Sshd, tmp_pa
 
 def begun(home: Path) -> list[Any]:
     # Before anything is written down there is no table.
-    with suppress(sqlite3.OperationalError), sqlite3.connect(home / "state" / "state.db", timeout=10) as connection:
+    with (
+        suppress(sqlite3.OperationalError),
+        closing(sqlite3.connect(home / "state" / "state.db", timeout=10)) as connection,
+    ):
         return connection.execute("SELECT 1 FROM calls WHERE answer IS NULL").fetchall()
     return []
 
@@ -153,3 +156,4 @@ async def test_a_command_that_is_cancelled_before_it_is_found_again_is_ended() -
 
     await until(is_ended, "the command to end")
     assert len(fake.commands) == 1
+    await asyncio.gather(first.close(), second.close())

@@ -8,6 +8,7 @@ import signal
 import socket
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def result_of(line: Wire, number: int) -> dict[str, Any]:
 
 
 def rows(home: Path, query: str) -> list[tuple[Any, ...]]:
-    with sqlite3.connect(home / "state" / "state.db", timeout=10) as connection:
+    with closing(sqlite3.connect(home / "state" / "state.db", timeout=10)) as connection:
         return connection.execute(query).fetchall()
 
 
