@@ -6,6 +6,7 @@ that is loaded already. Whatever a client can see is the same: the tools, the co
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import logging
@@ -65,6 +66,8 @@ async def serve_here(
 
     What a test does to a machine meanwhile goes into a thread: on the loop it would keep the server from noticing.
     """
+    # What tasks of earlier tests have left to say is said now, and not into the log of this server.
+    gc.collect()
     file = write_config(home, local=local, config=config)
     with pytest.MonkeyPatch.context() as patch, logged(home / "stderr") as log:
         for name, value in environment(home, entries, env).items():
