@@ -20,7 +20,7 @@ def load() -> None:
 def libraries_found_quickly() -> Iterator[None]:
     """asyncssh looks for liboqs and nettle, and ctypes runs ldconfig, gcc and ld for each library that is not there.
 
-    That is 28 processes where gcc is installed. The linker's own cache says at once that there is no such library.
+    That is more than a dozen processes where gcc is installed. The linker's own cache says at once what is not there.
     """
     import ctypes.util
 
