@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from ..hub_contact.hello import Handed, read, say_hello
+from ..hub_contact.hello import Handed, read_answer, say_hello
 from ..hub_contact.place import NoHub, Place, reach
 from .silence import Silence, say
 from .transcript import MOST_HUBS, Request, Transcript, answered_in
@@ -149,12 +149,7 @@ class Front:
 
     def _greeted(self, line: bytes) -> None:
         """The hub's first line. Raises NoHub where it does not want us."""
-        try:
-            said = read(line)
-        except ValueError:
-            raise NoHub("the hub speaks another language") from None
-        if refusal := said.get("refused"):
-            raise NoHub(str(refusal))
+        said = read_answer(line)
         self._is_greeted = self._kept.was_served = True
         self._begun_at = time.monotonic()
         is_first, self._hub = not self._hub, int(said.get("pid", 0))

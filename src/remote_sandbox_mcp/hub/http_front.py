@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from ..hub_contact.asking import ask_hub
-from ..hub_contact.hello import read, say_http_hello
+from ..hub_contact.hello import read_answer, say_http_hello
 from ..hub_contact.place import NoHub, Place, reach
 from ..hub_contact.starting import start
 from .front import FIRST_GREETING_S, GREETING_S, MOST_ATTEMPTS, STEADY_S, current_folder
@@ -159,12 +159,7 @@ class HttpFront:
         return self._understood(line)
 
     def _understood(self, line: bytes) -> dict[str, Any]:
-        try:
-            said = read(line)
-        except ValueError:
-            raise NoHub("the hub speaks another language") from None
-        if refusal := said.get("refused"):
-            raise NoHub(str(refusal))
+        said = read_answer(line)
         self._print(str(said.get("log") or ""))
         # It serves under another configuration from now on, for which the same variables may mean something else.
         self._is_asked_again = self._is_asked_again or bool(said.get("again"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from .place import NoHub
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -34,6 +36,17 @@ def read(line: bytes) -> dict[str, Any]:
     said = json.loads(line)
     if not isinstance(said, dict):
         raise ValueError("it is no object")
+    return said
+
+
+def read_answer(line: bytes) -> dict[str, Any]:
+    """What a hub has answered. Raises NoHub where it refuses, or cannot be understood."""
+    try:
+        said = read(line)
+    except ValueError:
+        raise NoHub("the hub speaks another language") from None
+    if refusal := said.get("refused"):
+        raise NoHub(str(refusal))
     return said
 
 
