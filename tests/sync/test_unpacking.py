@@ -205,6 +205,20 @@ def test_a_header_without_end_is_not_read(place: Path, tmp_path: Path, kind: byt
         unpack(str(tmp_path / "archive"), str(place), MOST)
 
 
+@pytest.mark.timeout(20)
+def test_an_extended_header_with_a_size_below_zero_does_not_lead_back(place: Path, tmp_path: Path) -> None:
+    """Behind a first entry the way back is a circle: the extended header, its entry, and the extended header again."""
+    record = b"14 size=-1536\n"
+    extended, member = tarfile.TarInfo("extended"), tarfile.TarInfo("f")
+    extended.type, extended.size, member.type = tarfile.XHDTYPE, len(record), b"Z"
+    blocks = [extended.tobuf(tarfile.USTAR_FORMAT), record.ljust(512, b"\0"), member.tobuf(tarfile.USTAR_FORMAT)]
+    first = tarfile.TarInfo("folder")
+    first.type = tarfile.DIRTYPE
+    (tmp_path / "archive").write_bytes(b"".join([first.tobuf(tarfile.USTAR_FORMAT), *blocks, bytes(1536)]))
+    with pytest.raises(FileProblem, match="the archive"):
+        unpack(str(tmp_path / "archive"), str(place), MOST)
+
+
 def test_trees_go_in_and_out_of_archives_of_the_usual_tar(place: Path, tmp_path: Path) -> None:
     names = [b"-rf", b"new\nline", b"\xff\xfe", b"n" * 255, "é".encode(), b"..x", b"end\n"]
     inner = Folder({name: File(9, 1, 0o640, 7 * 10**9) for name in names}, 0o555, 10**18)

@@ -21,6 +21,7 @@ BLOCK, PIECE = 512, 1 << 20
 KINDS = {tarfile.FIFOTYPE: "a fifo", tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device"}
 # What is said of an entry beforehand: its name and more. No path is this long; to read more could take for ever.
 SAYINGS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, *tarfile.GNU_TYPES[:2])
+IMPOSSIBLE = "a header says what none can"
 LONGEST_SAYING = 8192
 
 
@@ -96,7 +97,7 @@ class _Header(tarfile.TarInfo):
         """Every header passes here before anything is done with it; newer Pythons do not ask frombuf."""
         # A size below zero would lead back, again and again.
         if self.size < 0 or (self.type in SAYINGS and self.size > LONGEST_SAYING):
-            raise tarfile.ReadError("a header says what none can")
+            raise tarfile.ReadError(IMPOSSIBLE)
         found: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
         return found
 
@@ -123,6 +124,9 @@ class _Unpacking:
         while member := archive.next():
             # They would all be kept.
             archive.members = []  # type: ignore[attr-defined]
+            # An extended header may have given it another size than its own, which would lead back, too.
+            if member.size < 0:
+                raise tarfile.ReadError(IMPOSSIBLE)
             self.take(archive, member)
         # Deeper ones first: what is put into a folder changes its time.
         for path in sorted(self.folders, key=lambda path: -path.count(b"/")):
