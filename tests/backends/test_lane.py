@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,12 @@ from hypothesis import strategies as st
 from remote_sandbox_mcp.backends import here
 from remote_sandbox_mcp.backends.outpost import pipe, program
 from remote_sandbox_mcp.backends.outpost.far import chunks, wire
+from remote_sandbox_mcp.backends.outpost.far import target as far_target
+from remote_sandbox_mcp.backends.outpost.far.expected import Expected
 from remote_sandbox_mcp.backends.outpost.far.large import SAME
 from remote_sandbox_mcp.backends.outpost.far.source import ENTRY, LARGEST_WHOLE, PIECE, Speaker
 from remote_sandbox_mcp.backends.outpost.far.target import ATTRIBUTES
-from remote_sandbox_mcp.backends.outpost.far.tree import Survey, is_abandoned, look_at, machine_mark, own_stem
+from remote_sandbox_mcp.backends.outpost.far.tree import Root, Survey, is_abandoned, look_at, machine_mark, own_stem
 from remote_sandbox_mcp.backends.outpost.lane import OutpostLane, _Request
 from remote_sandbox_mcp.core.errors import FileProblem, Unreachable
 from remote_sandbox_mcp.core.lane import Reply, numbers
@@ -619,6 +621,48 @@ async def test_modes_and_times_arrive(lane: OutpostLane, root: Path, mode: int) 
     for name, mtime in (("a", TIME), ("b", 0), ("c", -5), ("d", 4_000_000_000_000_000_001)):
         assert (await put(lane, root, name, mode=FILE | mode, mtime=mtime))["files"] == 1
         assert (mode_of(root / name), (root / name).stat().st_mtime_ns) == (mode, mtime)
+
+
+@pytest.fixture(params=["named at the end", "renamed", "without /proc"])
+def put_new(
+    request: pytest.FixtureRequest, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., None]]:
+    """Puts a file where the scan found nothing, in each of the ways that file systems leave us."""
+    if request.param == "without /proc":
+        monkeypatch.setattr(far_target, "DESCRIPTORS", str(root / "none"))
+    target = far_target.Target(Root(os.fsencode(root)))
+    if request.param == "renamed":
+        target.use_names()
+
+    def put_new(name: bytes, data: bytes = b"new", mode: int = 0o644) -> None:
+        expected = Expected(b"f%o %d %d" % (mode, len(data), TIME), b"")
+        target.put(b"", name, expected, TIME, memoryview(data))
+
+    yield put_new
+    target.close()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o400, 0o4755])
+def test_a_new_file_has_its_content_mode_and_time(put_new: Callable[..., None], root: Path, mode: int) -> None:
+    put_new(b"f", mode=mode)
+    assert ((root / "f").read_bytes(), mode_of(root / "f")) == (b"new", mode)
+    assert (root / "f").stat().st_mtime_ns == TIME
+    assert sorted(os.listdir(root)) == ["f"]
+
+
+@pytest.mark.parametrize("other", ["file", "link"])
+def test_a_new_file_takes_the_place_of_nothing(put_new: Callable[..., None], root: Path, other: str) -> None:
+    (root / "f").symlink_to("mine") if other == "link" else (root / "f").write_text("mine")
+    with pytest.raises(OSError, match="was changed at the target"):
+        put_new(b"f")
+    assert os.readlink(root / "f") == "mine" if other == "link" else (root / "f").read_text() == "mine"
+    assert os.listdir(root) == ["f"]
+
+
+def test_a_new_file_that_is_there_by_now_and_the_same_is_put(put_new: Callable[..., None], root: Path) -> None:
+    put_new(b"f")
+    put_new(b"f")
+    assert (root / "f").read_bytes() == b"new"
 
 
 async def test_a_file_arrives_from_a_lane_as_it_is(lane: OutpostLane, other: OutpostLane, tmp_path: Path) -> None:

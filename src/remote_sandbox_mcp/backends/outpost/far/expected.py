@@ -26,6 +26,8 @@ class Expected:
         self.mode = int(wanted[1:].partition(b" ")[0], 8) & 0o7777
         self.link = link_of(wanted)
         self.kind = stat.S_IFREG if self.link is None else stat.S_IFLNK
+        # A file where the scan found nothing.
+        self.is_new = not found and self.link is None
 
     def check(self, mode: int, data: "bytes | memoryview") -> None:
         """Raise OSError where something else came: its machine has changed it since the scan, or means harm."""
@@ -61,11 +63,12 @@ def expected_entries(order: "dict[str, Any]", raw: bytes) -> "list[tuple[bytes, 
     # Most files are new, and of very few modes.
     known: "dict[tuple[str, str], Expected]" = {}
     entries = []
-    for at, (folder, name) in enumerate(names):
-        metas = (wanted[at], found[at] if found else UNKNOWN.decode())
-        if metas not in known:
-            known[metas] = Expected(to_bytes(metas[0]), to_bytes(metas[1]))
-        entries.append((folder, name, known[metas]))
+    each = zip(wanted, found or [UNKNOWN.decode()] * len(names))  # noqa: B905 older Pythons have no strict
+    for (folder, name), metas in zip(names, each):  # noqa: B905
+        expected = known.get(metas)
+        if expected is None:
+            expected = known[metas] = Expected(to_bytes(metas[0]), to_bytes(metas[1]))
+        entries.append((folder, name, expected))
     return entries
 
 

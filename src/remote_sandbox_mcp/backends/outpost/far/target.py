@@ -21,6 +21,10 @@ if MYPY:
 # Mode, modification time and length of the path that follows.
 ATTRIBUTES = struct.Struct(">IqH")
 NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+# A file that has no name yet: Linux alone, and there not every file system.
+UNNAMED = getattr(os, "O_TMPFILE", 0) and os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
+# Through these, a descriptor can be given a name.
+DESCRIPTORS = "/proc/self/fd"
 
 
 def expand(body: memoryview) -> "tuple[int, memoryview]":
@@ -41,6 +45,23 @@ def expand(body: memoryview) -> "tuple[int, memoryview]":
     return kind, memoryview(data)
 
 
+def fill(fd: int, mode: int, mtime: int, data: memoryview) -> None:
+    """Give a file that was just made its content, the bits of its mode that opening it does not give, and its time."""
+    if os.write(fd, data) != len(data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    if mode & 0o7000:
+        os.fchmod(fd, mode & 0o7777)
+    os.utime(fd, ns=(mtime, mtime))
+
+
+def open_descriptors() -> int:
+    """This process's own descriptors as a folder; -1 where there is no such place."""
+    try:
+        return os.open(DESCRIPTORS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
 class Target:
     """What a lane knows of the tree that it writes to."""
 
@@ -49,8 +70,11 @@ class Target:
         self.stem = own_stem()
         self.made = 0
         self.large = LargeFiles(root)
+        self.descriptors = open_descriptors() if UNNAMED else -1
 
     def close(self) -> None:
+        if self.descriptors >= 0:
+            os.close(self.descriptors)
         self.large.close()
         self.root.close()
 
@@ -61,8 +85,11 @@ class Target:
 
         What the old one is by then is compared with what the scan found; it may also be what comes.
         """
+        where = self.root.folder(folder, make=True)
+        if self.descriptors >= 0 and expected.is_new and self.put_new(name, where, expected.mode, mtime, data):
+            return
         self.made += 1
-        fresh, where = self.stem + b"%d" % self.made, self.root.folder(folder, make=True)
+        fresh = self.stem + b"%d" % self.made
         try:
             self.create(fresh, where, expected, mtime, data)
         except PermissionError:
@@ -75,6 +102,36 @@ class Target:
             os.unlink(fresh, dir_fd=where)
             raise
 
+    def put_new(self, name: bytes, where: int, mode: int, mtime: int, data: memoryview) -> bool:
+        """Write a file that has no name, then name it: in one step the kernel refuses a name that is taken by then.
+
+        False where that is so, or cannot be done here; then nothing has happened.
+        """
+        try:
+            fd = os.open(b".", UNNAMED, mode & 0o777, dir_fd=where)
+        except OSError as problem:
+            if problem.errno != errno.EACCES:
+                self.use_names()
+            return False
+        try:
+            fill(fd, mode, mtime, data)
+            os.link("%d" % fd, name, src_dir_fd=self.descriptors, dst_dir_fd=where)
+            return True
+        except FileExistsError:
+            return False
+        except OSError as problem:
+            if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.use_names()
+            return False
+        finally:
+            os.close(fd)
+
+    def use_names(self) -> None:
+        """Unnamed files cannot be made or named on this file system: none is tried any more."""
+        os.close(self.descriptors)
+        self.descriptors = -1
+
     def create(self, fresh: bytes, where: int, expected: Expected, mtime: int, data: memoryview) -> None:
         mode = expected.mode
         if expected.link is not None:
@@ -84,11 +141,7 @@ class Target:
             return
         fd = os.open(fresh, NEW, mode & 0o777, dir_fd=where)
         try:
-            if os.write(fd, data) != len(data):
-                raise OSError(errno.ENOSPC, "No space left on device")
-            if mode & 0o7000:
-                os.fchmod(fd, mode & 0o7777)
-            os.utime(fd, ns=(mtime, mtime))
+            fill(fd, mode, mtime, data)
         except BaseException:
             os.unlink(fresh, dir_fd=where)
             raise
