@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from remote_sandbox_mcp.tasks.locks import holder
+from remote_sandbox_mcp.processes.locks import holder
 from tests.support.means import remove_copies
 from tests.support.platform import Platform
 from tests.support.sshd import Fleet, Sshd

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import mkdtemp
 
-from remote_sandbox_mcp.backends.embedded.provider import EmbeddedProvider
+from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.command import Command
 from remote_sandbox_mcp.core.disposable import SandboxOrder, new_disposable_id
 

@@ -12,7 +12,7 @@ from typing import Any
 from tests.support.platform import IMAGE, USER, Platform
 
 from remote_sandbox_mcp.backends import here
-from remote_sandbox_mcp.backends.opensandbox.link import POLL
+from remote_sandbox_mcp.backends.opensandbox.api import POLL
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.core.command import Command
 from remote_sandbox_mcp.core.disposable import Disposable, Rules, SandboxOrder, new_disposable_id

@@ -1,4 +1,4 @@
-"""The verbs that every front end calls, and the one place where the parts are put together."""
+"""The verbs that every front end calls, and the one place where the parts of the program are put together."""
 
 from __future__ import annotations
 
@@ -6,47 +6,151 @@ import asyncio
 import contextlib
 import functools
 import posixpath
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .backends.deadline import within
-from .background import ELSEWHERE_S, Background, there
-from .config.identity import identity_of
+from .config import paths
+from .config.load import identity_of
 from .config.schema import Configuration, Settings
-from .copies import Copies, no_routes, routes_between
 from .core import check
+from .core.client import Call, is_again, name_for_call
 from .core.command import RUN_ID, Command, Completed, Missing, Observation, Running, new_run_id
-from .core.disposable import DISPOSABLE_ID
-from .core.errors import (
-    BadArgument,
-    ConnectError,
-    FileProblem,
-    LostContact,
-    SandboxError,
-    UnknownSandbox,
-    Unsupported,
-)
+from .core.disposable import DISPOSABLE_ID, Provider
+from .core.errors import BadArgument, ConnectError, FileProblem, LostContact, SandboxError, UnknownSandbox, Unsupported
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
-from .core.identity import Call, is_again, name_for_call
-from .core.invisible import replace_shown, visible
-from .core.output import Clipped, clip_both
+from .core.machine import LocalPlace, Machine
 from .core.pages import read_cursor
 from .core.progress import Progress, silent
 from .core.sandbox import Description, Sandbox
-from .core.score import idle_score
-from .core.usage import Usage
+from .core.text import Clipped, clip_both, replace_shown, visible
+from .core.usage import Usage, idle_score
 from .fleet import Fleet, Member, unforeseen
 from .gate import private_files
-from .members import Stock, disposable_mark, disposable_rows, providers_of
+from .jobs.service import ELSEWHERE_S, JobService, there
 from .probe.measure import measure
 from .session import current
+from .transfers.service import TransferService, no_routes, routes_between
 
 if TYPE_CHECKING:
-    from .disposables import Disposables
+    from .apps.service import AppService
+    from .backends.ssh.connection import Gate
+    from .disposable.verbs import Disposables
+    from .store.disposables import DisposableRows
+    from .suites.service import SuiteService
     from .sync.service import Routes
-    from .workshop import Workshop
+
+
+class Stock:
+    """The configured sandboxes of all who use this process: who has configured the very same one gets the same member.
+
+    Machines are the same if all that they are made of is the same, secrets and what decides about them included.
+    """
+
+    def __init__(self) -> None:
+        self._shelf: list[_Shared] = []
+
+    def take(self, configuration: Configuration) -> tuple[Member, ...]:
+        """Those of a configuration, in its order; to be given back."""
+        return tuple(self._take(what) for what in (*configuration.machines, configuration.local) if what is not None)
+
+    def _take(self, what: Machine | LocalPlace) -> Member:
+        found = next((shared for shared in self._shelf if shared.what == what), None)
+        if found is None:
+            member = machine_member(what) if isinstance(what, Machine) else local_member(what)
+            found = _Shared(what, member)
+            self._shelf.append(found)
+        found.users += 1
+        return found.member
+
+    async def give_back(self, members: Iterable[Member]) -> None:
+        """Those that nobody has any more are closed."""
+        given = set(map(id, members))
+        for shared in self._shelf:
+            shared.users -= id(shared.member) in given
+        unused = [shared for shared in self._shelf if shared.users <= 0]
+        self._shelf = [shared for shared in self._shelf if shared.users > 0]
+        await asyncio.gather(*(shared.member.close() for shared in unused), return_exceptions=True)
+
+    @property
+    def members(self) -> list[Member]:
+        return [shared.member for shared in self._shelf]
+
+
+@dataclass(eq=False)
+class _Shared:
+    """A sandbox that is open, or may be, and how many have it."""
+
+    what: Machine | LocalPlace
+    member: Member
+    users: int = 0
+
+
+def machine_member(machine: Machine) -> Member:
+    @functools.cache
+    def gate() -> Gate:
+        from .backends.ssh.connection import Gate
+
+        return Gate(machine, paths.known_hosts_file())
+
+    async def opener() -> Sandbox:
+        from .backends.ssh.machine import open_through
+
+        return await open_through(gate())
+
+    description = Description(machine.name, "ssh", machine.host, machine.port, machine.login.user)
+    return Member(machine.name, lambda: description, opener)
+
+
+def local_member(place: LocalPlace) -> Member:
+    def describe() -> Description:
+        from .backends.bubblewrap import local
+
+        return local.describe(place)
+
+    async def opener() -> Sandbox:
+        from .backends.bubblewrap import local
+
+        return await local.open_local(place, paths.state_folder())
+
+    async def why_not() -> str:
+        from .backends.bubblewrap import local
+
+        return await local.why_not()
+
+    return Member(place.name, describe, opener, why_not)
+
+
+def disposable_rows() -> DisposableRows:
+    from .store.database import STATE_FILE, Database
+    from .store.disposables import DisposableRows
+
+    return DisposableRows(Database(paths.state_folder() / STATE_FILE))
+
+
+def disposable_mark() -> Path:
+    from .store.mark import mark_in
+
+    return mark_in(paths.state_folder())
+
+
+def providers_of(settings: Settings) -> Mapping[str, Callable[[], Provider]]:
+    """Who can make disposable sandboxes here."""
+
+    def embedded() -> Provider:
+        from .backends.bubblewrap.provider import EmbeddedProvider
+
+        return EmbeddedProvider(paths.state_folder(), rules=settings.rules)
+
+    def opensandbox() -> Provider:
+        from .backends.opensandbox.provider import OpenSandboxProvider
+
+        return OpenSandboxProvider(settings.platform, settings.rules, paths.installation())
+
+    return {"embedded": embedded} | ({"opensandbox": opensandbox} if settings.platform.server_url else {})
+
 
 # How long a sandbox on this machine may take to say which jobs run in it.
 JOBS_S = 2.0
@@ -105,8 +209,8 @@ class App:
         self.problems = problems
         self.patience_s = patience_s
         self.settings = settings or Settings()
-        self.copies = Copies(fleet, self.settings, routes, private, identity)
-        self.background = Background(fleet, self.settings, config_file)
+        self.transfers = TransferService(fleet, self.settings, routes, private, identity)
+        self.jobs = JobService(fleet, self.settings, config_file)
         # Has this process look after what is watched; None: the hub does.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
         self._ending: set[asyncio.Future[None]] = set()
@@ -114,7 +218,7 @@ class App:
 
     @functools.cached_property
     def disposables(self) -> Disposables:
-        from .disposables import Disposables
+        from .disposable.verbs import Disposables
 
         providers = providers_of(self.settings)
         return Disposables(
@@ -127,11 +231,17 @@ class App:
         )
 
     @functools.cached_property
-    def workshop(self) -> Workshop:
-        from .workshop import Workshop
+    def apps(self) -> AppService:
+        from .apps.service import AppService
 
         local_ports = self.settings.forward_ports
-        return Workshop(self.fleet, self.background, self.disposables, local_ports, self.identity)
+        return AppService(self.fleet, self.jobs, self.disposables, local_ports, self.identity)
+
+    @functools.cached_property
+    def suites(self) -> SuiteService:
+        from .suites.service import SuiteService
+
+        return SuiteService(self.fleet, self.jobs.commands)
 
     def _find_disposable(self, name: str) -> Member | None:
         """A name that nobody has may be that of a disposable sandbox, of which the fleet learns with the first one."""
@@ -145,9 +255,9 @@ class App:
 
     async def needs(self) -> list[str]:
         """What needs this process though no client may be there: each of them as a sentence."""
-        needed = [*self.copies.needs()]
-        if "workshop" in self.__dict__:
-            needed += self.workshop.needs()
+        needed = [*self.transfers.needs()]
+        if "apps" in self.__dict__:
+            needed += self.apps.needs()
         if self.has_disposables:
             needed += self.disposables.needs()
         return [*needed, *await self._jobs_that_end_with_us()]
@@ -175,15 +285,15 @@ class App:
         dropped = self.fleet.configure(members, configuration.default, configuration.refusal)
         gone = [member.name for member in dropped]
         self.problems, self.settings, self.patience_s = configuration.problems, settings, settings.patience_s
-        await self.copies.reconfigure(
+        await self.transfers.reconfigure(
             settings, routes_between(configuration.machines), private_files(configuration), gone
         )
-        self.background.reconfigure(settings)
+        self.jobs.reconfigure(settings)
         if self.has_disposables:
             stale = () if settings.platform == before.platform else (PLATFORM,)
             self.disposables.reconfigure(settings.rules, providers_of(settings), stale)
-        if "workshop" in self.__dict__:
-            await self.workshop.reconfigure(settings.forward_ports, gone)
+        if "apps" in self.__dict__:
+            await self.apps.reconfigure(settings.forward_ports, gone)
         return dropped
 
     async def restart(self, name: str) -> bool:
@@ -198,12 +308,12 @@ class App:
 
     async def close(self) -> None:
         """Transfers that run are left for another process to take up, and jobs to their machines; all else ends."""
-        if "workshop" in self.__dict__:
-            await self.workshop.close()
+        if "apps" in self.__dict__:
+            await self.apps.close()
         if self.has_disposables:
             await self.disposables.close()
-        await self.copies.close()
-        await self.background.close()
+        await self.transfers.close()
+        await self.jobs.close()
         await self.fleet.close()
 
     # Sandboxes
@@ -252,7 +362,7 @@ class App:
         check.within("max_output_chars", limit, 1, check.MOST_OUTPUT_CHARS)
         member = self.fleet.member(name)
         command = Command(script, cwd, timeout_s, keep=2 * limit + 8, run_id=name_for_call("run") or new_run_id())
-        commands = self.background.commands
+        commands = self.jobs.commands
         try:
             sandbox = await member.open()
             if is_again() and (known := await self._known_end(sandbox, command)):
@@ -293,7 +403,7 @@ class App:
 
         `name` is the sandbox that was meant, for a command that had begun too shortly before to be written down.
         """
-        row = await self.background.commands.find(run_id := Call(call).name_of("run"))
+        row = await self.jobs.commands.find(run_id := Call(call).name_of("run"))
         where = row.sandbox if row else name
         if not where or where in self.fleet.names:
             with contextlib.suppress(SandboxError):
@@ -304,7 +414,7 @@ class App:
         seen = await sandbox.observe(command.run_id, keep=1)
         if not isinstance(seen, Missing):
             return None
-        if known := await self.background.commands.recall(command.run_id):
+        if known := await self.jobs.commands.recall(command.run_id):
             return known
         if sandbox.description.capabilities.survives_disconnect:
             return None
@@ -324,7 +434,7 @@ class App:
         self, run_id: str, limit: int, room: int | None, name: str, ask: Callable[[Sandbox], Awaitable[Observation]]
     ) -> Report:
         """What its machine says of a run or, where it does not say how that ended, what was written down of it."""
-        commands = self.background.commands
+        commands = self.jobs.commands
         try:
             seen = await ask(await self.fleet.get(name))
         except (ConnectError, LostContact, UnknownSandbox):
@@ -341,12 +451,12 @@ class App:
 
     async def _missed(self, seen: Missing, name: str) -> Missing:
         """A run that is not where it was looked for, with the sandbox that has it, if that can be found out."""
-        row = await self.background.commands.find(seen.run_id)
+        row = await self.jobs.commands.find(seen.run_id)
         if row is not None and row.sandbox != name:
             usable = row.sandbox in self.fleet.names
             where = there(row.sandbox) if usable else f"it was started on {row.sandbox}, which cannot be used here"
             return replace(seen, reason=where)
-        for member in await self.background.others(name) if row is None else ():
+        for member in await self.jobs.others(name) if row is None else ():
             with contextlib.suppress(SandboxError, asyncio.TimeoutError):
                 asked = (await member.open()).observe(seen.run_id, keep=1)
                 if not isinstance(await asyncio.wait_for(asked, ELSEWHERE_S), Missing):
@@ -356,8 +466,8 @@ class App:
     async def whereabouts(self, session: str, watch_id: int = 0) -> str:
         """The sandbox of a job, or of a run that outlasted its caller; nothing where that is not known here."""
         if not RUN_ID.match(session):
-            return await self.background.whereabouts(session, watch_id)
-        row = await self.background.commands.find(session)
+            return await self.jobs.whereabouts(session, watch_id)
+        row = await self.jobs.commands.find(session)
         return row.sandbox if row and row.sandbox in self.fleet.names else ""
 
     # Files

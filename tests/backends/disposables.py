@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from remote_sandbox_mcp.backends.embedded.provider import EmbeddedProvider
-from remote_sandbox_mcp.backends.embedded.sandbox import EmbeddedSandbox
+from remote_sandbox_mcp.backends.bubblewrap.disposable import EmbeddedSandbox
+from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.command import Command, Completed
 from remote_sandbox_mcp.core.disposable import Disposable, SandboxOrder, new_disposable_id
 from tests.support.means import readable_source, require_bubblewrap
@@ -112,7 +112,7 @@ def nothing_left(state_folder: Path) -> bool:
 SERVER = """
 import asyncio, json, sys
 from pathlib import Path
-from remote_sandbox_mcp.backends.embedded.provider import EmbeddedProvider
+from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.command import Command
 from remote_sandbox_mcp.core.disposable import Limits, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import SandboxError

@@ -18,17 +18,18 @@ import pytest
 from opensandbox.exceptions import SandboxConnectionException
 
 from remote_sandbox_mcp.app import App
-from remote_sandbox_mcp.backends.opensandbox.link import Link
+from remote_sandbox_mcp.backends.opensandbox.api import Link
 from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.copies import Copies
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.disposable import Disposable, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem, SandboxError, Unsupported
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.fleet import Fleet, Member
-from remote_sandbox_mcp.sync import archive, archive_far
+from remote_sandbox_mcp.sync import archive
+from remote_sandbox_mcp.sync import archive as archive_far
+from remote_sandbox_mcp.transfers.service import TransferService
 from tests.backends.contract.basics import cancel, eventually, finish, said
 from tests.mcp_server.conftest import connected
 from tests.support.platform import WITHOUT_PYTHON
@@ -81,8 +82,8 @@ class Place:
         self.app = App(Fleet([member(self.sandbox)]))
 
     @property
-    def copies(self) -> Copies:
-        return self.app.copies
+    def transfers(self) -> TransferService:
+        return self.app.transfers
 
     def allow(self, **settings: Any) -> None:
         self.app = App(Fleet([member(self.sandbox)]), settings=Settings(**settings))
@@ -156,7 +157,7 @@ def seen(path: Path) -> Any:
 
 async def test_a_folder_arrives_as_it_is(place: Place, tmp_path: Path) -> None:
     ours = make(tmp_path / "ours", tree().entries)
-    outcome = await place.copies.copy_in(str(ours), "~/new/folder", name="bare")
+    outcome = await place.transfers.copy_in(str(ours), "~/new/folder", name="bare")
     assert not differences(seen(ours), seen(place.home / "new" / "folder"))
     assert (outcome.synced_type, outcome.sent_files, outcome.made_dirs) == ("directory", 20, 2)
     assert (outcome.bytes, outcome.problem_count) == (300_181, 0)
@@ -168,7 +169,7 @@ async def test_folders_get_their_modes_where_tar_leaves_those_that_are_there(pla
     place.replace("tar", 'exec /bin/tar --no-overwrite-dir "$@"')
     closed = {b"a b": Folder({b"f": File(1)}, 0o500), b"new\nline": Folder({}, 0o550), b"open": Folder({}, 0o750)}
     ours = make(tmp_path / "ours", {b"-closed": Folder(cast(dict[bytes, Node], closed), 0o555)})
-    await place.copies.copy_in(str(ours), "~/new", name="bare")
+    await place.transfers.copy_in(str(ours), "~/new", name="bare")
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (place.home / "new").rglob("*") if path.is_dir()}
     assert modes == {"-closed": 0o555, "a b": 0o500, "new\nline": 0o550, "open": 0o750}
 
@@ -176,18 +177,18 @@ async def test_folders_get_their_modes_where_tar_leaves_those_that_are_there(pla
 async def test_a_folder_comes_back_as_it_is(place: Place, tmp_path: Path) -> None:
     entries = {**tree().entries, b"out": File(1)}
     theirs = make(place.home / "theirs", entries)
-    where, outcome = await place.copies.copy_out("theirs/", str(tmp_path / "here"), name="bare")
+    where, outcome = await place.transfers.copy_out("theirs/", str(tmp_path / "here"), name="bare")
     assert where == str(tmp_path / "here" / "theirs")
     assert not differences(seen(theirs), seen(Path(where)))
     assert (outcome.synced_type, outcome.sent_files, outcome.problem_count) == ("directory", 20, 0)
-    _, again = await place.copies.copy_out("theirs", str(tmp_path / "here"), name="bare")
+    _, again = await place.transfers.copy_out("theirs", str(tmp_path / "here"), name="bare")
     assert (again.sent_files, again.skipped_files) == (0, 20)
 
 
 async def test_more_names_than_one_command_takes_come_out(place: Place, tmp_path: Path) -> None:
     entries: dict[bytes, Node] = {b"%03d" % number + b"x" * 200: File(1, number) for number in range(900)}
     theirs = make(place.home / "many", entries)
-    where, outcome = await place.copies.copy_out("~/many", str(tmp_path), name="bare")
+    where, outcome = await place.transfers.copy_out("~/many", str(tmp_path), name="bare")
     assert outcome.sent_files == 900
     assert not differences(seen(theirs), seen(Path(where)))
 
@@ -198,7 +199,7 @@ async def test_a_tar_that_can_do_no_more_than_any_will_do(place: Place, tmp_path
     theirs = make(place.home / "theirs", {b"f": File(1), b"sub": Folder({b"-g": File(2)})})
     before = seen(theirs)
     make(theirs / ".git", {b"x": File(1)})
-    where, outcome = await place.copies.copy_out("theirs", str(tmp_path / "here"), name="bare")
+    where, outcome = await place.transfers.copy_out("theirs", str(tmp_path / "here"), name="bare")
     assert not differences(before, seen(Path(where)))
     assert outcome.excluded == (".git",)
 
@@ -207,9 +208,9 @@ async def test_a_tar_that_can_do_no_more_than_any_will_do(place: Place, tmp_path
 async def test_large_archives_go_in_portions(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_far, "PORTION", 70_000)
     ours = make(tmp_path / "ours", {b"large": File(500_000, 1)})
-    await place.copies.copy_in(str(ours), "theirs", name="bare")
+    await place.transfers.copy_in(str(ours), "theirs", name="bare")
     assert place.link.asked.count("put") == 9
-    where, _ = await place.copies.copy_out("theirs", str(tmp_path / "back"), name="bare")
+    where, _ = await place.transfers.copy_out("theirs", str(tmp_path / "back"), name="bare")
     assert not differences(seen(ours), seen(Path(where)))
 
 
@@ -238,7 +239,7 @@ async def test_a_folder_is_merged_into_what_is_there(place: Place, tmp_path: Pat
         b"folder to be a file": File(3),
     }
     ours = make(tmp_path / "ours", {**new, b"full": File(1)})
-    outcome = await place.copies.copy_in(str(ours), str(there), name="bare")
+    outcome = await place.transfers.copy_in(str(ours), str(there), name="bare")
     assert [(it.path, it.reason) for it in outcome.problems] == [("full", "a folder that is not empty is in the way")]
     kept = {b"extra", b"sub/extra", b"full", b"full/extra"}
     found = seen(there)
@@ -270,7 +271,7 @@ async def test_a_file_goes_where_it_is_told(place: Place, tmp_path: Path, path: 
     (place.home / "other").write_text("kept")
     (place.home / "linked").symlink_to("there")
     make(tmp_path / "ours", {b"-file": File(10, 1, 0o751, 123 * 10**9)})
-    outcome = await place.copies.copy_in(str(tmp_path / "ours" / "-file"), path, name="bare")
+    outcome = await place.transfers.copy_in(str(tmp_path / "ours" / "-file"), path, name="bare")
     found = (place.home / expected).lstat()
     assert (found.st_mode, found.st_size, found.st_mtime) == (0o100751, 10, 123)
     assert (outcome.synced_type, outcome.sent_files, outcome.bytes) == ("file", 1, 10)
@@ -285,7 +286,7 @@ async def test_a_file_comes_out_under_its_name(place: Place, tmp_path: Path, nam
     if name != "link":
         put(os.fsencode(place.home / "d" / name), File(10, 1, 0o751, 123 * 10**9))
     (tmp_path / "here").mkdir()
-    where, outcome = await place.copies.copy_out(f"~/d/{name}", str(tmp_path / "here"), name="bare")
+    where, outcome = await place.transfers.copy_out(f"~/d/{name}", str(tmp_path / "here"), name="bare")
     assert os.listdir(tmp_path / "here") == [name]
     found = os.lstat(where)
     assert (found.st_mode, found.st_size) == ((0o100644, 9) if name == "link" else (0o100751, 10))
@@ -296,7 +297,7 @@ async def test_a_file_comes_out_under_its_name(place: Place, tmp_path: Path, nam
 async def test_a_file_comes_out_into_a_folder_of_its_name(place: Place, tmp_path: Path) -> None:
     make(place.home / "d", {b"name": File(9, 1)})
     (tmp_path / "here" / "name").mkdir(parents=True)
-    await place.copies.copy_out("d/name", str(tmp_path / "here"), name="bare")
+    await place.transfers.copy_out("d/name", str(tmp_path / "here"), name="bare")
     assert (tmp_path / "here" / "name" / "name").stat().st_size == 9
 
 
@@ -307,7 +308,7 @@ async def test_what_cannot_be_is_said_as_by_any_sync(place: Place, tmp_path: Pat
     ours = make(tmp_path / "ours", {b"name": File(1)})
     make(place.home / "there", {b"name": Folder({}), b"file": File(1)})
     os.mkfifo(place.home / "fifo")
-    put_in, take_out = place.copies.copy_in, place.copies.copy_out
+    put_in, take_out = place.transfers.copy_in, place.transfers.copy_out
     with pytest.raises(FileProblem, match=r"bare:there/file is not a folder, but .*ours is"):
         await put_in(str(ours), "there/file", name="bare")
     with pytest.raises(FileProblem, match=r"name is a folder, but .*name is a file"):
@@ -326,21 +327,21 @@ async def test_what_cannot_be_is_said_as_by_any_sync(place: Place, tmp_path: Pat
 async def test_the_rules_of_a_sync_hold(place: Place, tmp_path: Path, clean_environment: Path) -> None:
     project = Folder({b"f": File(1), b".git": Folder({b"x": File(1)}), b"a": Folder({b"node_modules": Folder({})})})
     ours = make(clean_environment / "ours", {b"p": project, b".hidden": File(1)})
-    outcome = await place.copies.copy_in(str(ours), "theirs", name="bare")
+    outcome = await place.transfers.copy_in(str(ours), "theirs", name="bare")
     assert set(seen(place.home / "theirs")) == {b".hidden", b"p", b"p/f", b"p/a"}
     assert outcome.excluded == (".git", "node_modules")
     put(os.fsencode(place.home / "theirs" / "q"), project)
-    where, outcome = await place.copies.copy_out("theirs", str(tmp_path), name="bare")
+    where, outcome = await place.transfers.copy_out("theirs", str(tmp_path), name="bare")
     assert set(seen(Path(where))) == {b".hidden", b"p", b"p/f", b"p/a", b"q", b"q/f", b"q/a"}
     assert outcome.excluded == (".git", "node_modules")
     # The user's own keys and start-up files.
     (clean_environment / ".ssh").mkdir()
     with pytest.raises(BadArgument, match="hidden part of your home"):
-        await place.copies.copy_in(str(clean_environment / ".ssh"), "x", name="bare")
-    await place.copies.copy_in(str(clean_environment), "all", name="bare")
+        await place.transfers.copy_in(str(clean_environment / ".ssh"), "x", name="bare")
+    await place.transfers.copy_in(str(clean_environment), "all", name="bare")
     assert set(os.listdir(place.home / "all")) == {"ours", "xdg"}
     make(place.home / clean_environment.name, {b".bashrc": File(1), b"good": File(1)})
-    await place.copies.copy_out(clean_environment.name, str(clean_environment.parent), name="bare")
+    await place.transfers.copy_out(clean_environment.name, str(clean_environment.parent), name="bare")
     assert not (clean_environment / ".bashrc").exists()
     assert (clean_environment / "good").exists()
 
@@ -351,10 +352,10 @@ async def test_local_paths_stay_within_the_roots(place: Place, tmp_path: Path) -
     place.allow(allowed_roots=(str(root),))
     for path in ("/etc/passwd", str(root / "out"), str(root / ".." / "home")):
         with pytest.raises(BadArgument, match="allowed_roots"):
-            await place.copies.copy_in(path, "x", name="bare")
-    await place.copies.copy_in(str(root / "f"), "x", name="bare")
+            await place.transfers.copy_in(path, "x", name="bare")
+    await place.transfers.copy_in(str(root / "f"), "x", name="bare")
     with pytest.raises(BadArgument, match="allowed_roots"):
-        await place.copies.copy_out("x", str(tmp_path), name="bare")
+        await place.transfers.copy_out("x", str(tmp_path), name="bare")
     assert os.listdir(place.home) == ["x"]
 
 
@@ -363,10 +364,10 @@ async def test_more_than_the_most_is_refused(place: Place, tmp_path: Path, monke
     monkeypatch.setattr(archive, "LARGEST", 1 << 20)
     ours = make(tmp_path / "ours", {b"f": File((1 << 20) + 1)})
     with pytest.raises(FileProblem, match=r"ours holds more than 1 MiB, the most that is copied at once.*copy parts"):
-        await place.copies.copy_in(str(ours), "x", name="bare")
+        await place.transfers.copy_in(str(ours), "x", name="bare")
     make(place.home / "y", {b"f": File(1 << 20)})
     with pytest.raises(FileProblem, match="bare:y holds more than 1 MiB"):
-        await place.copies.copy_out("y", str(tmp_path / "here"), name="bare")
+        await place.transfers.copy_out("y", str(tmp_path / "here"), name="bare")
     assert os.listdir(place.home) == ["y"]
     assert not (tmp_path / "here").exists()
 
@@ -380,9 +381,9 @@ async def test_without_tar_it_is_said_what_to_do(place: Place, tmp_path: Path) -
             (programs / name).symlink_to(found)
     place.link.environment["PATH"] = str(programs)
     with pytest.raises(Unsupported, match=r"bare: copying files needs python3 or tar there.*install tar"):
-        await place.copies.copy_in(str(make(tmp_path / "ours", {})), "x", name="bare")
+        await place.transfers.copy_in(str(make(tmp_path / "ours", {})), "x", name="bare")
     with pytest.raises(Unsupported, match="install tar"):
-        await place.copies.copy_out("~", str(tmp_path / "here"), name="bare")
+        await place.transfers.copy_out("~", str(tmp_path / "here"), name="bare")
     assert os.listdir(place.home) == []
 
 
@@ -399,7 +400,7 @@ async def test_a_container_cannot_write_outside_of_the_folder(place: Place, tmp_
     place.replace("tar", f"cat {tmp_path}/hostile")
     make(place.home / "d", {b"f": File(1)})
     with pytest.raises(FileProblem, match=r"bare:d was not copied: the archive cannot be unpacked: .*escaped"):
-        await place.copies.copy_out("d", str(tmp_path / "here"), name="bare")
+        await place.transfers.copy_out("d", str(tmp_path / "here"), name="bare")
     assert not (tmp_path / "here").exists()
 
 
@@ -408,7 +409,7 @@ async def test_an_archive_that_was_cut_off_leaves_nothing(place: Place, tmp_path
     place.replace("tar", f"{real} \"$@\" | head -c 600; echo 'tar: write error: No space left on device' >&2; exit 1")
     make(place.home / "d", {b"f": File(5000)})
     with pytest.raises(FileProblem, match=r"the archive is cut off \(tar: write error: No space left on device\)"):
-        await place.copies.copy_out("d", str(tmp_path / "here"), name="bare")
+        await place.transfers.copy_out("d", str(tmp_path / "here"), name="bare")
     assert not (tmp_path / "here").exists()
 
 
@@ -418,7 +419,7 @@ async def test_what_cannot_be_unpacked_replaces_nothing(place: Place, tmp_path: 
     before = seen(there)
     ours = make(tmp_path / "ours", {b"old": File(20, 2)})
     with pytest.raises(FileProblem, match="bare: tar: write error: No space left on device"):
-        await place.copies.copy_in(str(ours), "there", name="bare")
+        await place.transfers.copy_in(str(ours), "there", name="bare")
     assert not differences(before, seen(there))
 
 
@@ -437,7 +438,7 @@ async def test_a_cut_line_leaves_what_was_there(place: Place, tmp_path: Path, mo
     before = seen(there)
     ours = make(tmp_path / "ours", {b"old": File(100_000, 2)})
     with pytest.raises(SandboxError):
-        await place.copies.copy_in(str(ours), "there", name="bare")
+        await place.transfers.copy_in(str(ours), "there", name="bare")
     assert not differences(before, seen(there))
 
 
@@ -448,9 +449,9 @@ async def test_who_is_cancelled_leaves_nothing(place: Place, tmp_path: Path, dir
     ours = make(tmp_path / "ours", {b"f": File(10)})
     make(place.home / "theirs", {b"f": File(10)})
     copying: Any = (
-        place.copies.copy_in(str(ours), "new", name="bare")
+        place.transfers.copy_in(str(ours), "new", name="bare")
         if direction == "in"
-        else place.copies.copy_out("theirs", str(tmp_path / "here"), name="bare")
+        else place.transfers.copy_out("theirs", str(tmp_path / "here"), name="bare")
     )
     task = asyncio.ensure_future(copying)
     await eventually(lambda: asyncio.to_thread((tmp_path / "begun").exists), bool, "tar")
@@ -463,7 +464,7 @@ async def test_who_is_cancelled_leaves_nothing(place: Place, tmp_path: Path, dir
 @once
 async def test_what_was_left_there_long_ago_is_removed(place: Place, tmp_path: Path) -> None:
     make(place.home / "there" / ".remote-sandbox-archive-old", {b"part-000000": File(1)})
-    await place.copies.copy_in(str(make(tmp_path / "ours", {b"f": File(1)})), "there", name="bare")
+    await place.transfers.copy_in(str(make(tmp_path / "ours", {b"f": File(1)})), "there", name="bare")
     assert os.listdir(place.home / "there") == ["f"]
 
 
@@ -472,7 +473,7 @@ async def test_what_tar_could_not_read_is_told(place: Place, tmp_path: Path) -> 
     lines = r"tar: ./a: Cannot open: Permission denied\ntar: can'\''t open '\''./b c'\'': Permission denied\n"
     place.replace("find", f"printf '{lines}tar: error exit delayed\\n' >&2; printf '.\\000./f\\000'")
     make(place.home / "d", {b"f": File(1)})
-    _, outcome = await place.copies.copy_out("d", str(tmp_path / "here"), name="bare")
+    _, outcome = await place.transfers.copy_out("d", str(tmp_path / "here"), name="bare")
     assert {(it.path, it.reason) for it in outcome.problems} == {
         ("a", "Permission denied"),
         ("b c", "Permission denied"),
@@ -517,19 +518,19 @@ async def test_a_container_takes_and_gives_folders(container: Sandbox, tmp_path:
     large = File(20 << 20, 1, 0o444)
     ours = make(tmp_path / "ours", {**tree().entries, b"large": large, b"out": File(1, mode=0o666)})
     for _ in range(2):
-        outcome = await app.copies.copy_in(str(ours), "~/theirs", name=name)
+        outcome = await app.transfers.copy_in(str(ours), "~/theirs", name=name)
         assert (outcome.sent_files, outcome.problem_count) == (21, 0)
-    where, outcome = await app.copies.copy_out("theirs", str(tmp_path / "back"), name=name)
+    where, outcome = await app.transfers.copy_out("theirs", str(tmp_path / "back"), name=name)
     assert not differences(seen(ours), seen(Path(where)))
     assert outcome.problem_count == 0
     listed = "ls -A ~ /tmp /var/tmp | grep -c remote-sandbox-archive; ls -A ~/theirs | grep -c remote-sandbox; :"
     assert await said(container, listed) == b"0\n0\n"
     await finish(container, "mkdir p; echo x >p/secret; echo y >p/f; chmod 0 p/secret; ln -s /etc/passwd p/out")
-    where, outcome = await app.copies.copy_out("p", str(tmp_path), name=name)
+    where, outcome = await app.transfers.copy_out("p", str(tmp_path), name=name)
     assert os.listdir(where) == ["f"]
     assert {it.path for it in outcome.problems} == {"secret", "out"}
     with pytest.raises(FileProblem, match="Permission denied"):
-        await app.copies.copy_in(str(ours), "/usr/lib", name=name)
+        await app.transfers.copy_in(str(ours), "/usr/lib", name=name)
     with pytest.raises(FileProblem, match="Permission denied"):
-        await app.copies.copy_out("p/secret", str(tmp_path), name=name)
-    await app.copies.close()
+        await app.transfers.copy_out("p/secret", str(tmp_path), name=name)
+    await app.transfers.close()

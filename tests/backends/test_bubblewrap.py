@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends import bubblewrap, seccomp
-from remote_sandbox_mcp.backends.local import open_local, why_not
+from remote_sandbox_mcp.backends.bubblewrap import bwrap, seccomp
+from remote_sandbox_mcp.backends.bubblewrap.local import open_local, why_not
 from remote_sandbox_mcp.core.errors import ConnectError, Unsupported
 from remote_sandbox_mcp.core.machine import LocalPlace
 
 
 @pytest.fixture
 def no_footing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bubblewrap, "_found", {})
+    monkeypatch.setattr(bwrap, "_found", {})
 
 
 async def test_it_can_run_where_bubblewrap_can(no_footing: None) -> None:
@@ -65,7 +65,7 @@ async def test_in_a_container_it_names_the_flags(
 ) -> None:
     fake_bwrap(tmp_path, complaint)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(bubblewrap, "SWITCHES", ())
+    monkeypatch.setattr(bwrap, "SWITCHES", ())
     reason = await why_not()
     assert complaint in reason
     assert "docker run --security-opt seccomp=unconfined" in reason
@@ -74,7 +74,7 @@ async def test_in_a_container_it_names_the_flags(
     assert str(caught.value) == reason
 
 
-@pytest.mark.parametrize("switch", bubblewrap.SWITCHES, ids=lambda switch: switch[0].name)
+@pytest.mark.parametrize("switch", bwrap.SWITCHES, ids=lambda switch: switch[0].name)
 async def test_a_switch_that_forbids_namespaces_is_named(
     switch: tuple[Path, str, str], no_footing: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -82,7 +82,7 @@ async def test_a_switch_that_forbids_namespaces_is_named(
     file = tmp_path / "switch"
     file.write_text(f"{switch[1]}\n")
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(bubblewrap, "SWITCHES", ((file, *switch[1:]),))
+    monkeypatch.setattr(bwrap, "SWITCHES", ((file, *switch[1:]),))
     assert f"sudo {switch[2]}" in await why_not()
 
 
@@ -122,4 +122,4 @@ async def test_a_bubblewrap_that_fails_later_is_an_error_and_no_way_around(
     ],
 )
 def test_a_system_python_must_be_new_enough_and_inside(python: str, usable: bool) -> None:
-    assert bubblewrap.is_usable(Path(python)) == usable
+    assert bwrap.is_usable(Path(python)) == usable

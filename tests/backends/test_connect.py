@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.local import open_local
+from remote_sandbox_mcp.backends.bubblewrap.local import open_local
 from remote_sandbox_mcp.backends.outpost import doorway, pipe, program, relay
 from remote_sandbox_mcp.backends.outpost.far import wire
 from remote_sandbox_mcp.backends.outpost.relay import RELAY

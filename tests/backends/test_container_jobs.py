@@ -16,9 +16,9 @@ from typing import Any, cast
 import pytest
 from opensandbox.exceptions import SandboxConnectionException
 
-from remote_sandbox_mcp.backends.opensandbox.link import Gone, Paused
+from remote_sandbox_mcp.backends.opensandbox.api import Gone, Paused
 from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
-from remote_sandbox_mcp.backends.opensandbox.plain_job_answers import read_jobs
+from remote_sandbox_mcp.backends.opensandbox.plain_jobs import read_jobs
 from remote_sandbox_mcp.backends.opensandbox.search_lines import LONGEST_PARTIAL, search_lines
 from remote_sandbox_mcp.backends.opensandbox.shell import Answer
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 from opensandbox.exceptions import SandboxConnectionException
 
-from remote_sandbox_mcp.backends.opensandbox.link import Link, Paused
+from remote_sandbox_mcp.backends.opensandbox.api import Link, Paused
 from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
 from remote_sandbox_mcp.backends.opensandbox.plain_search import required
 from remote_sandbox_mcp.backends.opensandbox.problems import told

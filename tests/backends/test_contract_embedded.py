@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from remote_sandbox_mcp.backends.embedded.provider import EmbeddedProvider
+from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.disposable import Provider, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandbox import Sandbox

@@ -12,7 +12,7 @@ from remote_sandbox_mcp.core.command import Command, Completed, Environment, Run
 from remote_sandbox_mcp.core.errors import LostContact, NotStarted, Unreachable
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.testing import HOME, Answer, FakeSandbox, after
+from remote_sandbox_mcp.testing.sandbox import HOME, Answer, FakeSandbox, after
 from tests.backends.contract import FileContract, Opener, RunContract, counted, finish
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from remote_sandbox_mcp.backends.local import open_local, why_not
+from remote_sandbox_mcp.backends.bubblewrap.local import open_local, why_not
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.machine import LocalPlace
 from remote_sandbox_mcp.core.sandbox import Sandbox

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from remote_sandbox_mcp.backends.opensandbox.opened import ContainerSandbox
+from remote_sandbox_mcp.backends.opensandbox.container import ContainerSandbox
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.disposable import SandboxOrder, new_disposable_id

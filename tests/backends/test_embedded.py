@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.embedded import cgroups, disk, limits
-from remote_sandbox_mcp.backends.embedded.provider import EmbeddedProvider
+from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, limits
+from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.backends.outpost import client
 from remote_sandbox_mcp.core.command import Command, Environment, Running
 from remote_sandbox_mcp.core.disposable import Disposable, Limits, SandboxOrder, Volume, new_disposable_id
@@ -436,7 +436,7 @@ async def test_its_files_outlive_its_server_and_its_processes_do_not(tmp_path: P
 CRASHING = """
 import asyncio, sys
 from pathlib import Path
-from remote_sandbox_mcp.backends.embedded.provider import EmbeddedProvider
+from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.command import Command
 from remote_sandbox_mcp.core.disposable import Limits, SandboxOrder, new_disposable_id
 

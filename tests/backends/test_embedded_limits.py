@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.embedded import cgroups, disk, limits
-from remote_sandbox_mcp.backends.embedded.cgroups import Base, Group
-from remote_sandbox_mcp.backends.embedded.sandbox import EmbeddedSandbox
+from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, limits
+from remote_sandbox_mcp.backends.bubblewrap.cgroups import Base, Group
+from remote_sandbox_mcp.backends.bubblewrap.disposable import EmbeddedSandbox
 from remote_sandbox_mcp.core.command import Command, new_run_id
 from remote_sandbox_mcp.core.disposable import Limits, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import ConnectError, LostContact

@@ -21,15 +21,15 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends import bubblewrap, seccomp
-from remote_sandbox_mcp.backends.bubblewrap import Footing
-from remote_sandbox_mcp.backends.embedded.provider import EmbeddedProvider
-from remote_sandbox_mcp.backends.embedded.sandbox import EmbeddedSandbox
+from remote_sandbox_mcp.backends.bubblewrap import bwrap, seccomp
+from remote_sandbox_mcp.backends.bubblewrap.bwrap import Footing
+from remote_sandbox_mcp.backends.bubblewrap.disposable import EmbeddedSandbox
+from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.command import Command, Running
 from remote_sandbox_mcp.core.disposable import Disposable, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import FileProblem
 from remote_sandbox_mcp.core.files import Span
-from remote_sandbox_mcp.core.output import clip, harmless
+from remote_sandbox_mcp.core.text import clip, harmless
 from tests.backends.disposables import (
     SOURCE,
     as_ordinary_user,
@@ -54,8 +54,8 @@ TIOCSTI = 0x5412
 
 
 def all_footings() -> list[Footing]:
-    ways = bubblewrap.footings(BWRAP, ABI, os.geteuid() == 0) if BWRAP else ()
-    return [footing for footing in ways if not bubblewrap.try_out(footing)]
+    ways = bwrap.footings(BWRAP, ABI, os.geteuid() == 0) if BWRAP else ()
+    return [footing for footing in ways if not bwrap.try_out(footing)]
 
 
 FOOTINGS = all_footings()
@@ -250,7 +250,7 @@ async def prison(
     footing: Footing = request.param
     state = tmp_path_factory.mktemp("state")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(bubblewrap._found, (footing.program, os.geteuid()), footing)
+        patch.setitem(bwrap._found, (footing.program, os.geteuid()), footing)
         async with made(state) as (provider, disposable, sandbox):
             other = await provider.create(new_disposable_id(), SandboxOrder())
             await run(await provider.open(other), f"echo {SECRET} > ~/secret; chmod -R 777 ~")
@@ -397,7 +397,7 @@ async def test_nothing_survives_deletion(script: str, tmp_path: Path) -> None:
 AT_A_TERMINAL = """
 import asyncio, sys
 from pathlib import Path
-from remote_sandbox_mcp.backends.embedded.provider import EmbeddedProvider
+from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.command import Command
 from remote_sandbox_mcp.core.disposable import SandboxOrder, new_disposable_id
 

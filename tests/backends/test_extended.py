@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from remote_sandbox_mcp.backends.ssh.extended import NotExtended, to_extended
+from remote_sandbox_mcp.backends.ssh.plain_search import NotExtended, to_extended
 
 LINES = [
     "import os",

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from remote_sandbox_mcp.backends.own_network.frames import DROP, PASS, REFUSE, Filter, checksum, refusal
-from remote_sandbox_mcp.backends.own_network.kernel import Routes
+from remote_sandbox_mcp.backends.bubblewrap.network.frames import DROP, PASS, REFUSE, Filter, checksum, refusal
+from remote_sandbox_mcp.backends.bubblewrap.network.kernel import Routes
 from remote_sandbox_mcp.core.network import ranges
 
 SENDER = "10.0.2.100"

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends import bubblewrap, images, seccomp
-from remote_sandbox_mcp.backends.bubblewrap import Footing
-from remote_sandbox_mcp.backends.embedded.provider import EmbeddedProvider
+from remote_sandbox_mcp.backends.bubblewrap import bwrap, images, seccomp
+from remote_sandbox_mcp.backends.bubblewrap.bwrap import Footing
+from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.backends.outpost import pipe
 from remote_sandbox_mcp.core.disposable import SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError
@@ -24,8 +24,8 @@ BWRAP = shutil.which("bwrap") or ""
 ABI = seccomp.abi_here() or seccomp.ABIS["x86_64"]
 FOOTINGS = [
     footing
-    for footing in (bubblewrap.footings(BWRAP, ABI, os.geteuid() == 0) if BWRAP else ())
-    if not bubblewrap.try_out(footing)
+    for footing in (bwrap.footings(BWRAP, ABI, os.geteuid() == 0) if BWRAP else ())
+    if not bwrap.try_out(footing)
 ]
 pytestmark = pytest.mark.skipif(not FOOTINGS, reason="bubblewrap cannot run here")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -35,7 +35,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fi
 def footing(request: pytest.FixtureRequest) -> Iterator[Footing]:
     chosen: Footing = request.param
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(bubblewrap._found, (chosen.program, os.geteuid()), chosen)
+        patch.setitem(bwrap._found, (chosen.program, os.geteuid()), chosen)
         yield chosen
 
 

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.backends.outpost import program
-from remote_sandbox_mcp.backends.outpost.far import joblife, joblogin, jobplace, jobrecord
+from remote_sandbox_mcp.backends.outpost.far import jobplace, jobrecord
+from remote_sandbox_mcp.backends.outpost.far import jobstart as joblife
+from remote_sandbox_mcp.backends.outpost.far import jobstart as joblogin
 from remote_sandbox_mcp.backends.outpost.far.joblook import last_lines, read_gpu_memory
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine

@@ -38,8 +38,8 @@ from remote_sandbox_mcp.backends.outpost.far.target import ATTRIBUTES
 from remote_sandbox_mcp.backends.outpost.far.tree import Root, Survey, is_abandoned, look_at, machine_mark, own_stem
 from remote_sandbox_mcp.backends.outpost.lane import OutpostLane, _Request
 from remote_sandbox_mcp.core.errors import FileProblem, Unreachable
-from remote_sandbox_mcp.core.lane import Reply, numbers
-from remote_sandbox_mcp.core.pieces import Matcher
+from remote_sandbox_mcp.core.plan import Matcher
+from remote_sandbox_mcp.core.transfer import Reply, numbers
 from remote_sandbox_mcp.core.tree import Tree, read_tree
 from tests.backends.announcements import announced, described
 from tests.backends.contract.basics import HOSTILE_NAMES

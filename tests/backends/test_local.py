@@ -19,12 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends import bubblewrap, seccomp, walls
-from remote_sandbox_mcp.backends.bubblewrap import Footing
-from remote_sandbox_mcp.backends.embedded import processes
-from remote_sandbox_mcp.backends.local import describe, open_local
+from remote_sandbox_mcp.backends.bubblewrap import bwrap, processes, seccomp, walls
+from remote_sandbox_mcp.backends.bubblewrap.bwrap import Footing
+from remote_sandbox_mcp.backends.bubblewrap.local import describe, open_local
+from remote_sandbox_mcp.backends.bubblewrap.network import way
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
-from remote_sandbox_mcp.backends.own_network import way
 from remote_sandbox_mcp.core.command import Command, Completed, Ending, Environment, Missing, Running
 from remote_sandbox_mcp.core.errors import ConfigError, FileProblem, LostContact, Unsupported
 from remote_sandbox_mcp.core.files import Span
@@ -43,8 +42,8 @@ GONE_S = 10.0
 
 
 def all_footings() -> list[Footing]:
-    ways = bubblewrap.footings(BWRAP, ABI, IS_ROOT) if BWRAP and ABI else ()
-    return [footing for footing in ways if not bubblewrap.try_out(footing)]
+    ways = bwrap.footings(BWRAP, ABI, IS_ROOT) if BWRAP and ABI else ()
+    return [footing for footing in ways if not bwrap.try_out(footing)]
 
 
 FOOTINGS = all_footings()
@@ -60,7 +59,7 @@ def footing(request: pytest.FixtureRequest) -> Iterator[Footing]:
     chosen: Footing = request.param
     key = (chosen.program, os.geteuid())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(bubblewrap._found, key, chosen)
+        patch.setitem(bwrap._found, key, chosen)
         yield chosen
 
 
@@ -248,7 +247,7 @@ async def test_host_folders_are_not_there_by_their_names(tmp_path: Path) -> None
 async def test_root_becomes_a_user_who_owns_nothing_of_the_host(footing: Footing, tmp_path: Path) -> None:
     async with opened(tmp_path) as sandbox:
         await run(sandbox, "touch ~/mine")
-        assert (tmp_path / "local/local/home/mine").stat().st_uid == bubblewrap.STEP_DOWN_TO
+        assert (tmp_path / "local/local/home/mine").stat().st_uid == bwrap.STEP_DOWN_TO
         assert await say(sandbox, "find /proc /usr -maxdepth 2 -user root -perm 0400 -readable 2>/dev/null") == ""
 
 
@@ -444,7 +443,7 @@ async def test_a_run_that_takes_the_outpost_with_it_is_told_as_lost(footing: Foo
 NEAR_SIDE = """
 import asyncio, sys
 from pathlib import Path
-from remote_sandbox_mcp.backends.local import open_local
+from remote_sandbox_mcp.backends.bubblewrap.local import open_local
 from remote_sandbox_mcp.core.command import Command
 from remote_sandbox_mcp.core.machine import LocalPlace
 
@@ -517,7 +516,7 @@ def test_an_ordinary_user_has_it_too() -> None:
 async def test_without_a_system_python_ours_is_lent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, network: Network
 ) -> None:
-    monkeypatch.setattr(bubblewrap, "SYSTEM_PYTHON", tmp_path / "python3")
+    monkeypatch.setattr(bwrap, "SYSTEM_PYTHON", tmp_path / "python3")
     async with opened(tmp_path, LocalPlace(network=network)) as sandbox:
         assert sandbox.hello["python"] == ".".join(map(str, sys.version_info[:3]))
         assert (await run(sandbox, "touch /opt/python/probe || touch /opt/python/lib/probe")).exit_code

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends import local
-from remote_sandbox_mcp.backends.embedded import cgroups, disk, disk_watch
-from remote_sandbox_mcp.backends.embedded.disk import Usage
-from remote_sandbox_mcp.backends.local import LocalSandbox, open_local
+from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, local
+from remote_sandbox_mcp.backends.bubblewrap import disk as disk_watch
+from remote_sandbox_mcp.backends.bubblewrap.disk import Usage
+from remote_sandbox_mcp.backends.bubblewrap.local import LocalSandbox, open_local
 from remote_sandbox_mcp.core.command import Command, Completed
 from remote_sandbox_mcp.core.disposable import Limits
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, LostContact, SandboxError

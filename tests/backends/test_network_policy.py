@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.opensandbox import egress
-from remote_sandbox_mcp.backends.opensandbox.egress import gap_in, is_about_policy
+from remote_sandbox_mcp.backends.opensandbox import provider as egress
 from remote_sandbox_mcp.backends.opensandbox.order import request_of
-from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
+from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider, gap_in, is_about_policy
 from remote_sandbox_mcp.core.disposable import Disposable, Rules, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import BadArgument, SandboxError, Unsupported
 from tests.backends.contract import finish

@@ -18,15 +18,8 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.backends.opensandbox import problems
-from remote_sandbox_mcp.backends.opensandbox.link import policy
-from remote_sandbox_mcp.backends.opensandbox.order import (
-    LABEL,
-    MARK,
-    label_name,
-    mark_label,
-    name_label,
-    request_of,
-)
+from remote_sandbox_mcp.backends.opensandbox.api import policy
+from remote_sandbox_mcp.backends.opensandbox.order import LABEL, MARK, label_name, mark_label, name_label, request_of
 from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.core.command import Command, Completed, Running

@@ -9,9 +9,9 @@ from ipaddress import ip_address
 
 import pytest
 
-from remote_sandbox_mcp.backends.own_network import proxy
-from remote_sandbox_mcp.backends.own_network.kernel import Routes
-from remote_sandbox_mcp.backends.own_network.proxy import Guard, Proxy, Turned
+from remote_sandbox_mcp.backends.bubblewrap.network import proxy
+from remote_sandbox_mcp.backends.bubblewrap.network.kernel import Routes
+from remote_sandbox_mcp.backends.bubblewrap.network.proxy import Guard, Proxy, Turned
 from remote_sandbox_mcp.core.network import Address
 
 HERE = "127.0.0.1"

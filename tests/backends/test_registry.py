@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.backends.opensandbox.problems import explained
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
-from remote_sandbox_mcp.backends.opensandbox.registry import explained
-from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.disposable import RegistryLogin, Rules, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import BadArgument, ConfigError, SandboxError
-from remote_sandbox_mcp.core.registry import RegistryLogin
 from remote_sandbox_mcp.core.secret import Secret
 from tests.backends.contract.basics import said
 from tests.config.reading import read

@@ -19,7 +19,7 @@ from opensandbox.config import ConnectionConfig
 
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.platform_server.place import Place
-from remote_sandbox_mcp.tasks.locks import holder
+from remote_sandbox_mcp.processes.locks import holder
 from tests.cli.conftest import Cli
 from tests.support.engine import Engine
 from tests.support.means import require_program

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.core.watch import Watch
+from remote_sandbox_mcp.processes.locks import holder
 from remote_sandbox_mcp.store.database import STATE_FILE, Database
 from remote_sandbox_mcp.store.watches import Watches
-from remote_sandbox_mcp.tasks.locks import holder
 from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE
 from tests.cli.conftest import Cli, Maker, entry
 from tests.support.pace import at_most

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.config.identity import identity_of
-from remote_sandbox_mcp.config.load import load
+from remote_sandbox_mcp.config.load import identity_of, load
 
 GPU = {"name": "gpu1", "host": "gpu.example.org", "user": "ann", "password": "hush"}
 

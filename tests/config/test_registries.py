@@ -7,7 +7,7 @@ import pytest
 
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.show import show
-from remote_sandbox_mcp.core.registry import RegistryLogin
+from remote_sandbox_mcp.core.disposable import RegistryLogin
 from remote_sandbox_mcp.core.secret import Secret
 from tests.config.reading import HIDDEN, read, the_problem
 

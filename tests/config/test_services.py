@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.config import own_platform
+from remote_sandbox_mcp.config import services as own_platform
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.config.show import show

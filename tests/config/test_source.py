@@ -9,7 +9,7 @@ import pytest
 
 from remote_sandbox_mcp.config.secrets import resolve_secret
 from remote_sandbox_mcp.config.source import Source
-from remote_sandbox_mcp.core.variables import ClientVariables, Variables
+from remote_sandbox_mcp.core.client import ClientVariables, Variables
 
 ONE = '[machines.one]\nhost = "one.example.org"\nuser = "me"\nkey_file = "/k"\n'
 LONG_AGO = 1_000_000_000

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.config.aliases import Alias, resolve_alias
+from remote_sandbox_mcp.config.machines import Alias, resolve_alias
 from remote_sandbox_mcp.config.ssh_config import SshConfig, expand, matches, split
 from tests.support.means import require_program
 

@@ -11,13 +11,12 @@ import pytest
 from tests.support.expressions import Expression, all_expressions, objection
 
 from remote_sandbox_mcp.backends.outpost.far.files import glob_test
-from remote_sandbox_mcp.core.runners import golang, javascript, python_pytest, python_unittest, rust_cargo, tap
-from remote_sandbox_mcp.core.runners.coverage import _COBERTURA
-from remote_sandbox_mcp.core.runners.junit import parse_junit
-from remote_sandbox_mcp.core.runners.reading import Case, Verdict, failures_of
-from remote_sandbox_mcp.core.runners.recognise import recognise
-from remote_sandbox_mcp.core.usage_text import _json_object
-from remote_sandbox_mcp.sync.archive_far import _complaints
+from remote_sandbox_mcp.core.suites import golang, javascript, python_pytest, python_unittest, rust_cargo, tap
+from remote_sandbox_mcp.core.suites.junit import parse_junit
+from remote_sandbox_mcp.core.suites.reading import _COBERTURA, Case, Verdict, failures_of
+from remote_sandbox_mcp.core.suites.verdict import recognise
+from remote_sandbox_mcp.core.usage_report import _json_object
+from remote_sandbox_mcp.sync.archive import _complaints
 
 ENDS_WELL = "once its first lines are there it fits, since what follows may be empty; each line is taken in one way"
 LABELS = "every further part begins with a dot, which is in no other"
@@ -34,8 +33,8 @@ TITLES = "each begins where a word does, and neither of its parts is longer than
 REVIEWED = {
     "backends.opensandbox.plain_search: '\\\\\\\\.|\\\\[\\\\^?\\\\]?(?:\\\\\\\\.|[^\\\\]\\\\\\\\])*\\": SHORT_PATTERNS,
     "backends.opensandbox.plain_search: to_bytes(search.pattern)": COMPILED,
-    "backends.opensandbox.plain_wait: to_bytes(pattern)": COMPILED,
-    "backends.ssh.extended: pattern": COMPILED,
+    "backends.opensandbox.plain_jobs: to_bytes(pattern)": COMPILED,
+    "backends.ssh.plain_search: pattern": COMPILED,
     "backends.opensandbox.search_lines: pattern": IN_ANOTHER,
     "backends.outpost.far.chunks: re.escape(mark)": "a plain text",
     "backends.outpost.far.files: to_bytes(pattern)": IN_ANOTHER,
@@ -50,15 +49,15 @@ REVIEWED = {
     "core.ignore: b'(?:%s)\\\\Z' % b'|'.join(expressions)": BY_WRITER,
     "core.network: f'(?=.{{1,255}}\\\\Z)(?:\\\\*\\\\.)?{_LABEL}(?": LABELS,
     "core.permission: f'({_LABEL}(?:\\\\.{_LABEL})*|\\\\[[0-9a-f:.": LABELS,
-    "core.runners.detect_javascript: f'\\\\b{runner}\\\\b'": "the name of a runner, of ours",
-    "core.runners.javascript: '^  ● (.+)\\\\n((?:\\\\n|    .*\\\\n)*)'": ENDS_WELL,
-    "core.runners.javascript: '^ ?FAIL  (.+)\\\\n((?:(?! ?FAIL  |⎯).*\\\\n": ENDS_WELL,
-    "core.runners.javascript: '^test at (.+):(\\\\d{1,9}):\\\\d+\\\\n✖ (.+) ": ENDS_WELL,
-    "core.runners.places: f\"panicked at (?:'[^\\\\n]*', )?({_NAME}\\\\": MESSAGES,
-    "core.runners.places: f'({_NAME}\\\\.(?:go|rs)):{_LINE}'": MESSAGES,
-    "core.runners.python_unittest: '(?<![\\\\w.])[\\\\w.]{1,300} \\\\([\\\\w.<>]{1,": TITLES,
-    "core.usage_text: pattern": "texts of ours, tried at the beginning of a key",
-    "testing_jobs: pattern.encode()": "a sandbox for tests",
+    "core.suites.detect: f'\\\\b{runner}\\\\b'": "the name of a runner, of ours",
+    "core.suites.javascript: '^  ● (.+)\\\\n((?:\\\\n|    .*\\\\n)*)'": ENDS_WELL,
+    "core.suites.javascript: '^ ?FAIL  (.+)\\\\n((?:(?! ?FAIL  |⎯).*\\\\n": ENDS_WELL,
+    "core.suites.javascript: '^test at (.+):(\\\\d{1,9}):\\\\d+\\\\n✖ (.+) ": ENDS_WELL,
+    "core.suites.reading: f\"panicked at (?:'[^\\\\n]*', )?({_NAME}\\\\": MESSAGES,
+    "core.suites.reading: f'({_NAME}\\\\.(?:go|rs)):{_LINE}'": MESSAGES,
+    "core.suites.python_unittest: '(?<![\\\\w.])[\\\\w.]{1,300} \\\\([\\\\w.<>]{1,": TITLES,
+    "core.usage_report: pattern": "texts of ours, tried at the beginning of a key",
+    "testing.jobs: pattern.encode()": "a sandbox for tests",
 }
 
 

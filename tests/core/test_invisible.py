@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.core.command import Excerpt
-from remote_sandbox_mcp.core.invisible import replace_shown, reveal, reveal_file, visible
-from remote_sandbox_mcp.core.output import clip, harmless
+from remote_sandbox_mcp.core.text import clip, harmless, replace_shown, reveal, reveal_file, visible
 
 TAGS = "".join(chr(0xE0000 + ord(letter)) for letter in "rm -rf")
 

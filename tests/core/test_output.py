@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.core.command import Excerpt
-from remote_sandbox_mcp.core.output import clip, harmless, last_line
+from remote_sandbox_mcp.core.text import clip, harmless, last_line
 
 
 @pytest.mark.parametrize(

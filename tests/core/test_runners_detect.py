@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.core.runners.detect import NoSuite, choose
-from remote_sandbox_mcp.core.runners.suite import Found, Loan, Suite
+from remote_sandbox_mcp.core.suites.detect import NoSuite, choose
+from remote_sandbox_mcp.core.suites.suite import Found, Loan, Suite
 
 PYTHON = {"python": "python3", "pytest": "python3"}
 NODE = {"node": "v20.20.2", "npm": "npm"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core.runners.frames import parse_collected, parse_look
+from remote_sandbox_mcp.core.suites.suite import parse_collected, parse_look
 
 LOOK = b"""Welcome to this machine!
 @@ look 1

@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.core.command import Completed, Ending, Excerpt
-from remote_sandbox_mcp.core.output import harmless
-from remote_sandbox_mcp.core.runners.coverage import coverage_in
-from remote_sandbox_mcp.core.runners.log import LOG_BYTES
-from remote_sandbox_mcp.core.runners.recognise import recognise
-from remote_sandbox_mcp.core.runners.suite import GIVEN, Suite
-from remote_sandbox_mcp.core.runners.verdict import Evidence, make_report
-from remote_sandbox_mcp.core.test_report import TestReport
+from remote_sandbox_mcp.core.suites.reading import LOG_BYTES, coverage_in
+from remote_sandbox_mcp.core.suites.report import TestReport
+from remote_sandbox_mcp.core.suites.suite import GIVEN, Suite
+from remote_sandbox_mcp.core.suites.verdict import Evidence, make_report, recognise
+from remote_sandbox_mcp.core.text import harmless
 
 DATA = Path(__file__).with_name("data") / "runners"
 PYTEST = Suite("pytest", ("python3", "-m", "pytest"))

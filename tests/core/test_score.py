@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core.score import idle_score
-from remote_sandbox_mcp.core.usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage
+from remote_sandbox_mcp.core.usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage, idle_score
 
 SOMEBODY = GpuProcess(4242, "alice", "python", 1000)
 

@@ -45,10 +45,10 @@ def app_with(first: Sshd, second: Sshd, direct: dict[str, str]) -> App:
 
 
 async def copy(app: App, first: Sshd, second: Sshd, name: str) -> Outcome:
-    places = [app.copies.place(f"{machine.name}:{name}", sandbox=None) for machine in (first, second)]
+    places = [app.transfers.place(f"{machine.name}:{name}", sandbox=None) for machine in (first, second)]
     order = Order(source=places[0], target=places[1])
     try:
-        return await app.copies.syncs.run(order, unheard)
+        return await app.transfers.syncs.run(order, unheard)
     finally:
         await app.close()
 

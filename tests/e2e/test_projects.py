@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.tasks.locks import holder
-from remote_sandbox_mcp.tasks.process import module_words
+from remote_sandbox_mcp.processes.locks import holder
+from remote_sandbox_mcp.processes.process import module_words
 from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE
 from tests.support.server import COMMAND, Server, entry, environment, serve, until
 from tests.support.sshd import Sshd, wait_until

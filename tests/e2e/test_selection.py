@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.selection import client_of, is_launcher
+from remote_sandbox_mcp.session import client_of, is_launcher
 from tests.support.in_process import serve_here
 from tests.support.server import Entry, Wire, arguments, environment, wire
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from remote_sandbox_mcp.tasks.locks import holder
+from remote_sandbox_mcp.processes.locks import holder
 from tests.support.server import COMMAND, Entry, Wire, environment, wire
 from tests.support.sshd import wait_until
 

@@ -15,11 +15,11 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config import paths
+from remote_sandbox_mcp.core.client import Call, Calls, begin_call
 from remote_sandbox_mcp.core.command import Completed
-from remote_sandbox_mcp.core.identity import Call, Calls, begin_call
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.mcp_server.journal import Journal, is_kept
-from remote_sandbox_mcp.testing import Answer, FakeSandbox, after
+from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
 from tests.mcp_server.conftest import member
 from tests.support.hubs import kill_hub
 from tests.support.server import entry, until, wire

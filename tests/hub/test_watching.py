@@ -13,9 +13,9 @@ import pytest
 
 from remote_sandbox_mcp.core.watch import Status, Watch
 from remote_sandbox_mcp.hub.watching import Watching
+from remote_sandbox_mcp.processes.locks import holder
 from remote_sandbox_mcp.store.database import STATE_FILE, Database
 from remote_sandbox_mcp.store.watches import Watches
-from remote_sandbox_mcp.tasks.locks import holder
 from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE, take_lock
 from remote_sandbox_mcp.watchdog.service import until
 from tests.hub.desk import Desk, desk_in

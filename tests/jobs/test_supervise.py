@@ -14,7 +14,8 @@ import pytest
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.job import JobState
 from remote_sandbox_mcp.core.watch import Decision, Event, EventType, Policy, Status, Watch
-from remote_sandbox_mcp.jobs import attempts, effects, supervise
+from remote_sandbox_mcp.jobs import effects, supervise
+from remote_sandbox_mcp.jobs import effects as attempts
 from remote_sandbox_mcp.store.jobs import JobRecord
 from tests.jobs.world import BEGINNING, World, unheard
 

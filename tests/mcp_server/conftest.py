@@ -12,12 +12,12 @@ from mcp.server.mcpserver.tools import base
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.backends import here
-from remote_sandbox_mcp.backends.local import describe, open_local
-from remote_sandbox_mcp.core.lane import Lane
+from remote_sandbox_mcp.backends.bubblewrap.local import describe, open_local
 from remote_sandbox_mcp.core.machine import LocalPlace
+from remote_sandbox_mcp.core.transfer import Lane
 from remote_sandbox_mcp.fleet import Fleet, Member
 from remote_sandbox_mcp.mcp_server.server import build
-from remote_sandbox_mcp.testing import FakeSandbox
+from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.support.in_process import SIGNATURES
 from tests.support.means import require_bubblewrap
 from tests.support.server import Caller

@@ -19,8 +19,8 @@ from remote_sandbox_mcp.core.errors import LoginRefused, Unreachable
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.fleet import Fleet, Member
 from remote_sandbox_mcp.mcp_server.ahead import Opening, sandbox_in
-from remote_sandbox_mcp.selection import KeptSelection
-from remote_sandbox_mcp.testing import FakeSandbox
+from remote_sandbox_mcp.session import KeptSelection
+from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.mcp_server.test_early import COMMAND, LEGACY
 from tests.support.server import until
 

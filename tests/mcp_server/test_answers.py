@@ -23,7 +23,7 @@ from remote_sandbox_mcp.core.usage import Cpu, Disk, Gpu, GpuProcess, Memory, Us
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.mcp_server.server import build
 from remote_sandbox_mcp.mcp_server.texts import sandboxes_text
-from remote_sandbox_mcp.testing import FakeSandbox
+from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.mcp_server.conftest import connected, member
 from tests.mcp_server.test_tool_list import GOOD
 from tests.support.server import Caller, error_of, text_of

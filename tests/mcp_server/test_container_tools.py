@@ -19,7 +19,7 @@ from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.disposable import Rules
 from remote_sandbox_mcp.core.port import Stream
 from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.testing import FakeSandbox
+from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.mcp_server.conftest import connected, member
 from tests.support.means import needs_tun
 from tests.support.server import Caller

@@ -22,7 +22,7 @@ from remote_sandbox_mcp.core.errors import (
 )
 from remote_sandbox_mcp.core.progress import Progress, silent
 from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.testing import FakeSandbox
+from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.mcp_server.conftest import connected, member
 from tests.support.server import Caller
 

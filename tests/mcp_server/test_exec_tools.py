@@ -16,11 +16,11 @@ from mcp.types import Implementation
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.core.command import Command, Completed, Ending, Running
 from remote_sandbox_mcp.core.errors import NotStarted
-from remote_sandbox_mcp.core.output import harmless
 from remote_sandbox_mcp.core.progress import Progress, silent
+from remote_sandbox_mcp.core.text import harmless
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.mcp_server.server import build
-from remote_sandbox_mcp.testing import Answer, FakeSandbox, after
+from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
 from tests.mcp_server.conftest import connected, member
 from tests.support.server import Caller, until
 

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp import background
 from remote_sandbox_mcp.app import App
-from remote_sandbox_mcp.background import commands
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.errors import Unreachable
@@ -22,11 +20,13 @@ from remote_sandbox_mcp.core.job import JobSeen, JobState
 from remote_sandbox_mcp.core.transfer import Order, Place
 from remote_sandbox_mcp.core.watch import Status, Watch
 from remote_sandbox_mcp.fleet import Fleet
+from remote_sandbox_mcp.jobs import commands
+from remote_sandbox_mcp.jobs import service as background
 from remote_sandbox_mcp.store.database import STATE_FILE, Database
-from remote_sandbox_mcp.store.runs import Change, RunRecords
+from remote_sandbox_mcp.store.jobs import Change, RunRecords
 from remote_sandbox_mcp.store.transfers import RUNNING, Ledger, Transfer
 from remote_sandbox_mcp.store.watches import Watches
-from remote_sandbox_mcp.testing import Answer, FakeSandbox, after
+from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
 from tests.mcp_server.conftest import connected, member
 from tests.support.server import Caller, until
 

@@ -17,7 +17,7 @@ from remote_sandbox_mcp.core.permission import Hook, Notify
 from remote_sandbox_mcp.core.sandbox import Capabilities
 from remote_sandbox_mcp.core.watch import Status
 from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.testing import FakeSandbox
+from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.mcp_server.conftest import connected, member
 from tests.support.server import Caller
 
@@ -111,7 +111,7 @@ async def test_a_pattern_that_is_none_is_refused(tools: Caller) -> None:
 
 
 async def test_the_end_of_a_command_of_exec_bash_can_be_waited_for(app: App, fake: FakeSandbox) -> None:
-    from remote_sandbox_mcp.testing import Answer, after
+    from remote_sandbox_mcp.testing.sandbox import Answer, after
 
     app.patience_s = 0.05
     fake.answers = {"slow": Answer("so far\n", then=after(0.2, Answer("end\n")))}
@@ -185,8 +185,8 @@ async def test_a_refused_start_leaves_nothing_behind(tools: Caller, app: App, fa
     fake.jobs.refuse(NotStarted("fake: unable to enter /no: No such file or directory"))
     problem = await tools.fail("exec_bash_background", command="x", session_name="t", **UNGUARDED)
     assert problem["code"] == "not_started"
-    assert not app.background.known.watches.list()
-    assert not app.background.known.records.list()
+    assert not app.jobs.known.watches.list()
+    assert not app.jobs.known.records.list()
 
 
 async def test_a_start_of_which_nothing_was_heard_stays_known_and_watched(
@@ -194,7 +194,7 @@ async def test_a_start_of_which_nothing_was_heard_stays_known_and_watched(
 ) -> None:
     fake.jobs.refuse(LostContact("gone", outcome="unknown", so_far=Running("job-0123456789abcdef")))
     await tools.fail("exec_bash_background", command="x", session_name="t", **UNGUARDED)
-    (watch,) = app.background.known.watches.list()
+    (watch,) = app.jobs.known.watches.list()
     assert (watch.session, watch.status) == ("t", Status.ACTIVE)
 
 
@@ -320,7 +320,7 @@ async def test_a_watch_that_is_not_there_is_told(tools: Caller) -> None:
 async def test_the_supervisor_of_the_same_rows_completes_the_watch(tools: Caller, app: App, fake: FakeSandbox) -> None:
     watch_id = (await tools.call("exec_bash_background", command="x", interval_s=1, **UNGUARDED))["watch_id"]
     fake.jobs.end(job_of(fake), 5)
-    supervisor = app.background.supervisor()
+    supervisor = app.jobs.supervisor()
     deadline = time.monotonic() + 20
     while (await tools.call("get_background_watch", watch_id=watch_id))["watch"]["status"] == "active":
         await supervisor.tick()

@@ -17,8 +17,7 @@ from remote_sandbox_mcp.backends import here
 from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.core.lane import Lane
-from remote_sandbox_mcp.core.transfer import Order, Place
+from remote_sandbox_mcp.core.transfer import Lane, Order, Place
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.mcp_server.server import build
 from tests.mcp_server.conftest import Nearby, connected, member
@@ -343,7 +342,7 @@ async def test_a_configuration_and_the_keys_it_names_are_closed(home: Path, far:
         f'password = "file:{home}/password"\n[hooks.tell]\ncommand = ["{home}/hook"]\n'
     )
     app = compose(load(config))
-    fake = App(Fleet([member(Nearby())]), settings=app.settings, private=app.copies._gate._private)
+    fake = App(Fleet([member(Nearby())]), settings=app.settings, private=app.transfers._gate._private)
     await app.close()
     written = config.read_text()
     (far / "mine.toml").write_text("[hooks.x]\ncommand = ['/bin/false']")
@@ -364,8 +363,8 @@ async def test_a_configuration_and_the_keys_it_names_are_closed(home: Path, far:
 async def test_who_carries_a_transfer_on_asks_the_gate_again(home: Path, far: Path) -> None:
     app = App(Fleet([member(Nearby())]), identity="one")
     order = Order(source=Place("", str(home / ".ssh")), target=Place("fake", str(far / "got")))
-    begun = await app.copies.transfers.queue(order)
-    done = await app.copies.check(begun.id, wait_s=20)
+    begun = await app.transfers.background.queue(order)
+    done = await app.transfers.check(begun.id, wait_s=20)
     await app.close()
     assert done.status == "failed"
     assert "hidden part of your home folder" in done.error
@@ -373,7 +372,7 @@ async def test_who_carries_a_transfer_on_asks_the_gate_again(home: Path, far: Pa
 
 async def test_the_person_at_the_machine_is_not_asked(home: Path, far: Path) -> None:
     app = App(Fleet([member(Nearby())]))
-    copies = app.copies
+    copies = app.transfers
     order = Order(
         source=copies.place(str(home / ".ssh"), sandbox=None, free=True),
         target=copies.place(str(far / "got"), sandbox="fake"),

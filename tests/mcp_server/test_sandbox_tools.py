@@ -9,7 +9,7 @@ import pytest
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.core.errors import Unreachable
 from remote_sandbox_mcp.fleet import Fleet, Member
-from remote_sandbox_mcp.testing import Answer, FakeSandbox, after
+from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
 from tests.mcp_server.conftest import connected, member
 from tests.support.server import Caller
 

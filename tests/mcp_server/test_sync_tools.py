@@ -12,8 +12,8 @@ from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.transfer import Listener, Order, Outcome, Place
 from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.tasks.records import Records
-from remote_sandbox_mcp.testing import FakeSandbox
+from remote_sandbox_mcp.testing.sandbox import FakeSandbox
+from remote_sandbox_mcp.transfers.records import Records
 from tests.mcp_server.conftest import Nearby, connected, member
 from tests.support.server import Caller
 
@@ -209,10 +209,10 @@ async def test_an_id_of_digits_may_come_as_a_number(
     async def done(order: Order, listener: Listener) -> Outcome:
         return Outcome(synced_type="file")
 
-    app.copies.transfers._records.new_id()
+    app.transfers.background._records.new_id()
     monkeypatch.setattr(Records, "new_id", lambda self: "tr-00123456")
     order = Order(source=Place("", "/etc/hostname"), target=Place("", "/nowhere/x"))
-    await app.copies.transfers.begin(order, done, wait_s=10)
+    await app.transfers.background.begin(order, done, wait_s=10)
     assert (await tools.call(tool, task_id=123456))["task_id"] == "tr-00123456"
     assert "no transfer has the id 'tr-00000007'" in (await tools.fail(tool, task_id=7))["error"]
 

@@ -14,7 +14,7 @@ from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.transfer import Listener, Order, Outcome, Place
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.mcp_server.server import build
-from remote_sandbox_mcp.testing import FakeSandbox
+from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.mcp_server.conftest import connected, member
 from tests.mcp_server.pin import FILE, HOW, surface
 from tests.support.server import Caller, error_of
@@ -155,7 +155,7 @@ async def prepared(tools: Caller, app: App, tool: str) -> dict[str, Any]:
         await tools.call("exec_bash_background", command="ask", session_name="prompt", watch=False)
     if "task_id" in given:
         order = Order(source=Place("", "/etc/hostname"), target=Place("", "/nowhere/x"))
-        given = {"task_id": (await app.copies.transfers.begin(order, nothing_to_do, wait_s=10)).id}
+        given = {"task_id": (await app.transfers.background.begin(order, nothing_to_do, wait_s=10)).id}
     return given
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from remote_sandbox_mcp.core.permission import Notify
 from remote_sandbox_mcp.core.watch import Unsent
-from remote_sandbox_mcp.notify import desktop, program
+from remote_sandbox_mcp.notify import announcer as desktop
+from remote_sandbox_mcp.notify import program
 from remote_sandbox_mcp.notify.announcer import Announcer
 from tests.notify import scenes
 from tests.notify.scenes import HIDDEN, NASTY, called, event, watch

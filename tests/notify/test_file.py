@@ -8,7 +8,8 @@ import pytest
 
 from remote_sandbox_mcp.core.permission import Notify
 from remote_sandbox_mcp.core.watch import EventType, Unsent
-from remote_sandbox_mcp.notify import file, messages
+from remote_sandbox_mcp.notify import announcer as file
+from remote_sandbox_mcp.notify import messages
 from remote_sandbox_mcp.notify.announcer import Announcer
 from tests.notify.scenes import NASTY, event, watch
 

@@ -11,8 +11,7 @@ import pytest
 from remote_sandbox_mcp.config.load import _parse
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.platform_server import programs
-from remote_sandbox_mcp.platform_server.place import Place
-from remote_sandbox_mcp.platform_server.settings import Images, render
+from remote_sandbox_mcp.platform_server.place import Images, Place, render
 
 
 @pytest.fixture

@@ -18,9 +18,8 @@ import remote_sandbox_mcp.probe
 from remote_sandbox_mcp.core.command import Command, Completed, Ending, Environment, Excerpt, Running
 from remote_sandbox_mcp.core.errors import SandboxError
 from remote_sandbox_mcp.core.sandbox import Description, Sandbox
-from remote_sandbox_mcp.core.score import idle_score
-from remote_sandbox_mcp.core.usage import Usage
-from remote_sandbox_mcp.core.usage_text import parse_usage
+from remote_sandbox_mcp.core.usage import Usage, idle_score
+from remote_sandbox_mcp.core.usage_report import parse_usage
 from remote_sandbox_mcp.probe.measure import measure
 
 PROBE = Path(remote_sandbox_mcp.probe.__file__).with_name("probe.sh")

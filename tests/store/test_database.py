@@ -16,10 +16,9 @@ from remote_sandbox_mcp.core.disposable import Disposable, Limits
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.transfer import Headway
 from remote_sandbox_mcp.core.watch import EventType, Resume, Status, Watch
-from remote_sandbox_mcp.store.database import Database
+from remote_sandbox_mcp.store.database import Database, migrations, statements
 from remote_sandbox_mcp.store.disposables import DisposableRows, Owner
 from remote_sandbox_mcp.store.jobs import JobRecord, JobRecords
-from remote_sandbox_mcp.store.sql import migrations, statements
 from remote_sandbox_mcp.store.transfers import Ledger
 from remote_sandbox_mcp.store.watches import Heartbeat, Watches
 
@@ -212,8 +211,8 @@ def test_every_statement_has_a_name_and_one_end(name: str) -> None:
 
 
 def test_sqlite_is_not_loaded_before_it_is_needed() -> None:
-    modules = "sys, remote_sandbox_mcp.tasks.transfers, remote_sandbox_mcp.store.chunks, "
-    modules += "remote_sandbox_mcp.jobs.supervise, remote_sandbox_mcp.disposables"
+    modules = "sys, remote_sandbox_mcp.transfers.background, remote_sandbox_mcp.store.chunks, "
+    modules += "remote_sandbox_mcp.jobs.supervise, remote_sandbox_mcp.disposable.verbs"
     program = f"import {modules}; print('sqlite3' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert said.stdout == "False\n"

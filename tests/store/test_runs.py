@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.runs import (
+from remote_sandbox_mcp.store.database import Database, migrations
+from remote_sandbox_mcp.store.jobs import (
     ENDED,
     GONE,
     KEPT_S,
@@ -25,7 +25,6 @@ from remote_sandbox_mcp.store.runs import (
     noted,
     removed,
 )
-from remote_sandbox_mcp.store.sql import migrations
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends.local import open_local
+from remote_sandbox_mcp.backends.bubblewrap.local import open_local
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.machine import LocalPlace

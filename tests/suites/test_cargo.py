@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.core.command import Command
-from remote_sandbox_mcp.core.test_report import TestReport
+from remote_sandbox_mcp.core.suites.report import TestReport
 from remote_sandbox_mcp.suites.run import run_tests
-from remote_sandbox_mcp.testing import Answer, FakeSandbox
+from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox
 
 CARGO = shutil.which("cargo") or ""
 LIBRARY = """pub fn add(a: i32, b: i32) -> i32 { a + b }

@@ -11,10 +11,10 @@ from remote_sandbox_mcp.core.command import Command, Excerpt, Running
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted, SandboxError, Unreachable
 from remote_sandbox_mcp.core.files import FileSlice, Span
 from remote_sandbox_mcp.core.progress import Beat
-from remote_sandbox_mcp.core.test_report import TestReport
+from remote_sandbox_mcp.core.suites.report import TestReport
 from remote_sandbox_mcp.suites import run
 from remote_sandbox_mcp.suites.run import results_of, run_tests
-from remote_sandbox_mcp.testing import Answer, FakeSandbox, after
+from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
 
 LOOK = "@@ look 1\n@@ folder /home/fake\n@@ place /tmp/p\n@@ name pytest.ini\n@@ tool pytest python3\n@@ end\n"
 XML = '<testsuite name="pytest"><testcase classname="test_x" name="a" file="test_x.py" line="0"/></testsuite>'

@@ -13,9 +13,9 @@ from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.core.command import Command, Completed, Running
 from remote_sandbox_mcp.core.errors import NotStarted, SandboxError
 from remote_sandbox_mcp.core.files import Span
-from remote_sandbox_mcp.core.runners.log import LOG_BYTES
-from remote_sandbox_mcp.core.runners.suite import Loan
-from remote_sandbox_mcp.core.test_report import TestReport
+from remote_sandbox_mcp.core.suites.reading import LOG_BYTES
+from remote_sandbox_mcp.core.suites.report import TestReport
+from remote_sandbox_mcp.core.suites.suite import Loan
 from remote_sandbox_mcp.suites import loan
 from remote_sandbox_mcp.suites.run import results_of, run_tests
 

@@ -10,7 +10,7 @@ import pytest
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.command import Command, Completed, Running
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.core.test_report import TestReport
+from remote_sandbox_mcp.core.suites.report import TestReport
 from remote_sandbox_mcp.suites.run import results_of, run_tests
 from tests.support.sshd import Fleet
 

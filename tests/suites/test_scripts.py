@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import remote_sandbox_mcp.suites
-from remote_sandbox_mcp.core.runners.frames import Collected, parse_collected, parse_look
-from remote_sandbox_mcp.core.runners.suite import Found
+from remote_sandbox_mcp.core.suites.suite import Collected, Found, parse_collected, parse_look
 
 FOLDER = Path(remote_sandbox_mcp.suites.__file__).parent
 SHELLS = [

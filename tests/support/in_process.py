@@ -20,12 +20,11 @@ from mcp import Client
 from mcp.server.mcpserver.tools import base
 from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata, func_metadata
 
-from remote_sandbox_mcp.app import compose
+from remote_sandbox_mcp.app import Stock, compose
 from remote_sandbox_mcp.config.source import Source
 from remote_sandbox_mcp.mcp_server.clients import OneClient
 from remote_sandbox_mcp.mcp_server.server import build
 from remote_sandbox_mcp.mcp_server.upkeep import Upkeep
-from remote_sandbox_mcp.members import Stock
 from remote_sandbox_mcp.session import Session
 from tests.support.server import Entry, Server, environment, write_config
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 import remote_sandbox_mcp
-from remote_sandbox_mcp.backends import bubblewrap, seccomp
-from remote_sandbox_mcp.backends.embedded import cgroups, disk
+from remote_sandbox_mcp.backends.bubblewrap import bwrap, cgroups, disk, seccomp
 
 TUN = "/dev/net/tun"
 IS_ROOT = os.geteuid() == 0
@@ -52,8 +51,8 @@ def _can_have_a_card() -> bool:
 @cache
 def _bubblewrap_runs() -> bool:
     program, abi = shutil.which("bwrap"), seccomp.abi_here()
-    ways = bubblewrap.footings(program, abi, IS_ROOT) if program and abi else ()
-    return any(not bubblewrap.try_out(way) for way in ways)
+    ways = bwrap.footings(program, abi, IS_ROOT) if program and abi else ()
+    return any(not bwrap.try_out(way) for way in ways)
 
 
 def require_bubblewrap() -> None:

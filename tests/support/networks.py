@@ -106,7 +106,7 @@ threading.Event().wait()
 SERVER = """
 import asyncio, json, sys
 from pathlib import Path
-from remote_sandbox_mcp.backends.embedded.provider import EmbeddedProvider
+from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.command import Command
 from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import SandboxError

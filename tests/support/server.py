@@ -24,7 +24,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import CallToolResult
 
-from remote_sandbox_mcp.tasks.locks import holder
+from remote_sandbox_mcp.processes.locks import holder
 from tests.support.sshd import Sshd
 
 COMMAND = str(Path(sys.executable).with_name("remote-sandbox-mcp"))

@@ -13,9 +13,8 @@ import pytest
 
 from remote_sandbox_mcp.backends import here
 from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
-from remote_sandbox_mcp.core.lane import Lane
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.core.transfer import Headway, Order, Outcome, Place
+from remote_sandbox_mcp.core.transfer import Headway, Lane, Order, Outcome, Place
 from remote_sandbox_mcp.sync.engine import Synchronization
 from remote_sandbox_mcp.sync.service import Syncs
 

@@ -19,8 +19,7 @@ import pytest
 
 from remote_sandbox_mcp.backends import here
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem, Unreachable, Unsupported
-from remote_sandbox_mcp.core.lane import Lane
-from remote_sandbox_mcp.core.transfer import Outcome, Place, unheard
+from remote_sandbox_mcp.core.transfer import Lane, Outcome, Place, unheard
 from remote_sandbox_mcp.sync.ends import End
 from remote_sandbox_mcp.sync.engine import Synchronization
 from remote_sandbox_mcp.sync.lanes import Lanes

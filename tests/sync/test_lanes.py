@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.core.errors import SandboxError, Unreachable, Unsupported
-from remote_sandbox_mcp.core.lane import Reply
+from remote_sandbox_mcp.core.transfer import Reply
 from remote_sandbox_mcp.sync import lanes as lanes_module
 from remote_sandbox_mcp.sync.lanes import Lanes
 

@@ -20,7 +20,7 @@ from remote_sandbox_mcp.backends.outpost.far.large import SAME
 from remote_sandbox_mcp.backends.outpost.far.source import ENTRY, PIECE, names_in_order
 from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem, SandboxError, Unreachable
-from remote_sandbox_mcp.core.pieces import PIECE as INDEXED
+from remote_sandbox_mcp.core.plan import PIECE as INDEXED
 from remote_sandbox_mcp.core.transfer import Order, Outcome, Place
 from remote_sandbox_mcp.core.tree import FOLDER
 from remote_sandbox_mcp.sync.ends import End

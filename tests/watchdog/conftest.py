@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.core.watch import Watch
+from remote_sandbox_mcp.processes.locks import holder
 from remote_sandbox_mcp.store.database import STATE_FILE, Database
 from remote_sandbox_mcp.store.watches import Watches
-from remote_sandbox_mcp.tasks.locks import holder
-from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE
-from remote_sandbox_mcp.watchdog.log import LOG_FILE
+from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE, LOG_FILE
 from tests.support.sshd import wait_until
 from tests.watchdog.stand_in import QUICK
 

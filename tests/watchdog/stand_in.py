@@ -24,9 +24,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote_sandbox_mcp.watchdog.daemon import AlreadyWatched, Pace, Rounds, Supervision, take_lock
-from remote_sandbox_mcp.watchdog.log import LOG_FILE, OwnLog
-from remote_sandbox_mcp.watchdog.pulse import Pulse, change_stamp, file_stamp
+from remote_sandbox_mcp.watchdog.daemon import (
+    LOG_FILE,
+    AlreadyWatched,
+    OwnLog,
+    Pace,
+    Pulse,
+    Rounds,
+    Supervision,
+    change_stamp,
+    file_stamp,
+    take_lock,
+)
 
 QUICK = {"changes_s": 0.05, "settings_s": 0.3, "shortest_rest_s": 0.02, "longest_pause_s": 0.2}
 

@@ -10,9 +10,7 @@ import time
 import pytest
 
 from remote_sandbox_mcp.store.database import STATE_FILE
-from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE, pause_after
-from remote_sandbox_mcp.watchdog.log import LOG_FILE
-from remote_sandbox_mcp.watchdog.pulse import Pulse
+from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE, LOG_FILE, Pulse, pause_after
 from tests.support.pace import at_most
 from tests.support.sshd import wait_until
 from tests.watchdog.conftest import WATCH, Post, ended

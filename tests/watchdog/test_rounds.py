@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.tasks.locks import Lock, holder
+from remote_sandbox_mcp.processes.locks import Lock, holder
 from remote_sandbox_mcp.watchdog.daemon import Pace, Rounds, Supervision
 from remote_sandbox_mcp.watchdog.service import until
 

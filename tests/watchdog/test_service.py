@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.core.errors import ConfigError, SandboxError
-from remote_sandbox_mcp.tasks.locks import Holder
-from remote_sandbox_mcp.tasks.process import module_words
+from remote_sandbox_mcp.processes.locks import Holder
+from remote_sandbox_mcp.processes.process import module_words
 from remote_sandbox_mcp.watchdog import launchd, service, systemd
-from remote_sandbox_mcp.watchdog.kinds import Facts, Service, which
-from remote_sandbox_mcp.watchdog.program import Program, fixed, is_passing, make_program
+from remote_sandbox_mcp.watchdog.manager import Facts, Program, Service, fixed, is_passing, make_program, which
 from remote_sandbox_mcp.watchdog.service import notes
 
 PLAIN = Program(Path("/home/a/.state"), ("/usr/bin/python3", "-m", "remote_sandbox_mcp", "watchdog", "run"))

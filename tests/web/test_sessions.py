@@ -15,9 +15,8 @@ from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.mcp_server.clients import Conversations, Sessions
 from remote_sandbox_mcp.mcp_server.server import build
-from remote_sandbox_mcp.selection import Selection
-from remote_sandbox_mcp.session import MOST_OF_MANY, Session, begin
-from remote_sandbox_mcp.testing import FakeSandbox
+from remote_sandbox_mcp.session import MOST_OF_MANY, Selection, Session, begin
+from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.mcp_server.conftest import member
 from tests.support.server import until
 

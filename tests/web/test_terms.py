@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.config.own_keys import key_in
+from remote_sandbox_mcp.config.secrets import key_in
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.secret import Secret
 from remote_sandbox_mcp.core.serving import Http
@@ -16,7 +16,7 @@ from remote_sandbox_mcp.web.terms import LOOPBACK_NAMES, agree
 
 KEY = Secret("k" * 20)
 MAKES = (
-    "import sys; from pathlib import Path; from remote_sandbox_mcp.config.own_keys import key_in; sys.stdin.read();"
+    "import sys; from pathlib import Path; from remote_sandbox_mcp.config.secrets import key_in; sys.stdin.read();"
     "print(key_in(Path(sys.argv[1])))"
 )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..core.transfer import Headway
-from .figures import clock, one_line, percent, share, shorten, size
+from .render import clock, one_line, percent, share, shorten, size
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .parsing import add_json
+from .verb import add_json
 
 if TYPE_CHECKING:
     from .render import Page

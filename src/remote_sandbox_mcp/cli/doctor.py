@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .parsing import add_json
+from .verb import add_json
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -97,8 +97,8 @@ async def _report_json(practice: Practice) -> list[Checkup]:
 
 def _hub() -> str:
     """The process that serves clients, in a line."""
-    from .figures import count
     from .hub import all_facts
+    from .render import count
 
     hubs = all_facts()
     told = [f"process {it['pid']} serves {count(len(it.get('clients', ())), 'client')}" for it in hubs if it["answers"]]

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .parsing import add_json
+from .verb import add_json
 
 if TYPE_CHECKING:
     from ..config.schema import Configuration

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .parsing import add_json
-from .verb import complain, say
+from .verb import add_json, complain, say
 
 if TYPE_CHECKING:
     from ..hub_contact.place import Place
@@ -108,7 +107,7 @@ def _nothing_runs() -> str:
 
 
 def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    from .figures import ago, size
+    from .render import ago, size
 
     name = "hub" if facts["own"] else "another hub"
     if not facts["answers"]:
@@ -127,7 +126,7 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _sessions(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    from .figures import ago, one_line
+    from .render import ago, one_line
 
     clients = facts.get("clients", ())
     if not clients:
@@ -140,7 +139,7 @@ def _sessions(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _needed(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What keeps it alive, and how long it stays without that."""
-    from .figures import ago
+    from .render import ago
 
     needs = [*facts.get("needs", ()), *(["it is the watchdog's service"] if facts.get("lives_on") else [])]
     for number, need in enumerate(needs):
@@ -206,7 +205,7 @@ def _tell_to_stop(facts: dict[str, Any]) -> None:
 
 
 async def _gone(facts: dict[str, Any]) -> bool:
-    from ..tasks.process import started
+    from ..processes.process import started
     from ..watchdog.service import until
 
     # Another process may get its number, but not within seconds.
@@ -302,7 +301,7 @@ def _print_new(file: Path, inode: int, read: int) -> tuple[int, int]:
 
 
 def _print(data: bytes) -> None:
-    from ..core.output import harmless
+    from ..core.text import harmless
     from .render import write
 
     if data:

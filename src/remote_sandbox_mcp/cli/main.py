@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     import argparse
 
     from .. import __version__
-    from .parsing import Parser, add_json
+    from .verb import Parser, add_json
 
     top = Parser(
         prog="remote-sandbox-mcp",

@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from .parsing import add_json
-from .verb import complain, say
+from .verb import add_json, complain, say
 
 if TYPE_CHECKING:
     from ..platform_server.life import Standing

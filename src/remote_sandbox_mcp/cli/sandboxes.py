@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from .parsing import add_json
+from .verb import add_json
 
 if TYPE_CHECKING:
     from rich.text import Text

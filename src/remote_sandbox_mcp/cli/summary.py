@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from .figures import count, one_line, size, took
+from .render import count, one_line, size, took
 from .verb import complain, say
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def spoken(sentence: str) -> str:
 
 def show_outcome(outcome: Outcome, order: Order, as_json: bool) -> None:
     if as_json:
-        from ..mcp_server.transfers import outcome_fields
+        from ..mcp_server.tools.sync_results import outcome_fields
         from .render import print_json
 
         print_json({"mode": "inline"} | outcome_fields(outcome, order))
@@ -109,7 +109,7 @@ def tell_problems(problems: Iterable[Problem], total: int) -> None:
 
 def show_plan(job: Synchronization, as_json: bool) -> None:
     if as_json:
-        from ..mcp_server.transfers import preview_fields
+        from ..mcp_server.tools.sync_results import preview_fields
         from .render import print_json
 
         print_json(preview_fields(job))
@@ -174,7 +174,7 @@ def plan_total(job: Synchronization) -> str:
 
 def show_started(transfer: Transfer, as_json: bool) -> None:
     if as_json:
-        from ..mcp_server.transfers import started_fields
+        from ..mcp_server.tools.sync_results import started_fields
         from .render import print_json
 
         print_json(started_fields(transfer))

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from .parsing import add_json
-from .verb import complain
+from .verb import add_json, complain
 
 if TYPE_CHECKING:
     from ..app import App
@@ -57,7 +56,7 @@ def place(app: App, path: str, sandbox: str | None) -> Place:
             app.fleet.member(name)
         except UnknownSandbox as problem:
             raise UnknownSandbox(f"{problem}. A path with a colon is written ./{path}") from None
-    return app.copies.place(path, sandbox=sandbox, free=True)
+    return app.transfers.place(path, sandbox=sandbox, free=True)
 
 
 def make_order(app: App, options: argparse.Namespace, source: Place, target: Place) -> Order:
@@ -67,7 +66,7 @@ def make_order(app: App, options: argparse.Namespace, source: Place, target: Pla
     return Order(
         source=source,
         target=target,
-        excludes=app.copies.rules(options.exclude, options.exclude_file, free=True),
+        excludes=app.transfers.rules(options.exclude, options.exclude_file, free=True),
         default_excludes=not options.no_default_excludes,
         respect_gitignore=options.gitignore,
         checksum=options.checksum,
@@ -106,15 +105,15 @@ async def _leave(app: App, order: Order, as_json: bool) -> int:
     from ..hub_contact.place import NoHub
     from .summary import show_started
 
-    transfer = await app.copies.queue(order)
+    transfer = await app.transfers.queue(order)
     try:
-        config = app.background.config_file
+        config = app.jobs.config_file
         why = (await asyncio.to_thread(leave_transfers, config, LEAVING_S)).get("trouble") or NOT_TAKEN
     except (OSError, NoHub, ValueError) as problem:
         why = getattr(problem, "strerror", None) or str(problem)
-    transfer = await app.copies.transfers.check(transfer.id)
+    transfer = await app.transfers.background.check(transfer.id)
     if transfer.status == "queued":
-        transfer = await app.copies.transfers.fail(transfer.id, f"unable to leave it to the hub: {why}")
+        transfer = await app.transfers.background.fail(transfer.id, f"unable to leave it to the hub: {why}")
     show_started(transfer, as_json)
     return 1 if transfer.error else 0
 
@@ -127,7 +126,7 @@ async def _show(app: App, order: Order, as_json: bool) -> int:
 
     with Bar():
         # To look at what would be deleted is no danger.
-        job = await app.copies.preview(replace(order, confirmed=True))
+        job = await app.transfers.preview(replace(order, confirmed=True))
     show_plan(job, as_json)
     return 1 if job.tally.problem_count else 0
 
@@ -140,7 +139,7 @@ async def _sync(app: App, order: Order, as_json: bool) -> int:
     from .summary import show_outcome
 
     # Planned as if all was agreed to: so it can be said what would be deleted.
-    job = app.copies.syncs.begin(replace(order, confirmed=True))
+    job = app.transfers.syncs.begin(replace(order, confirmed=True))
     with Bar() as bar:
         plan = await job.prepare(bar.hear)
         try:
@@ -160,7 +159,7 @@ async def _run(app: App, order: Order, bar: Bar, job: Synchronization) -> Outcom
     from .summary import spoken
 
     try:
-        return await app.copies.syncs.run(order, bar.hear, job)
+        return await app.transfers.syncs.run(order, bar.hear, job)
     except Unreachable as problem:
         raise Unreachable(f"{problem}; {GOES_ON}") from None
     except BadArgument as problem:
@@ -193,7 +192,7 @@ async def _agreed(job: Synchronization, order: Order, bar: Bar) -> Order:
 
 async def _agrees(plan: Plan, why: str) -> bool:
     """Where there is nothing to delete there is nothing to ask."""
-    from .figures import count
+    from .render import count
 
     files, folders = len(plan.clear) + len(plan.delete_files), len(plan.delete_folders)
     if not files + folders:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.shell import quote
-from ..tasks.process import module_words
+from ..processes.process import module_words
 from .render import Page, command_path, styled
 
 CONFIG = "[server]\npatience_s = 2\n"
@@ -163,7 +163,7 @@ def _duration(seconds: float) -> str:
 
 async def guide(page: Page) -> int:
     """The whole tour; 1 where a chapter did not go as told."""
-    from ..backends import local
+    from ..backends.bubblewrap import local
 
     page.print(
         styled(("A tour of remote-sandbox-mcp", "bold")), "The real server, called over MCP as your agent would."

@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from .parsing import add_json
 from .syncing import until_stopped
-from .verb import complain, say, with_app
+from .verb import add_json, complain, say, with_app
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -62,8 +61,8 @@ def _checked(options: argparse.Namespace) -> argparse.Namespace:
 
 
 async def _list(app: App, options: argparse.Namespace) -> int:
-    found = await app.copies.transfers.list(options.limit or LISTED)
-    stale = [await app.copies.transfers.is_stale(transfer) for transfer in found]
+    found = await app.transfers.background.list(options.limit or LISTED)
+    stale = [await app.transfers.background.is_stale(transfer) for transfer in found]
     if options.json:
         from .render import print_json
 
@@ -83,8 +82,7 @@ async def _list(app: App, options: argparse.Namespace) -> int:
 
 
 def _row(transfer: Transfer, stale: bool, room: int) -> tuple[Text | str, ...]:
-    from .figures import ago
-    from .render import styled
+    from .render import ago, styled
 
     status = "stale" if stale else transfer.status
     age = ago(time.time() - transfer.created)
@@ -96,7 +94,7 @@ def _row(transfer: Transfer, stale: bool, room: int) -> tuple[Text | str, ...]:
 
 
 def _end(place: Place, room: int) -> str:
-    from .figures import one_line, shorten
+    from .render import one_line, shorten
 
     sandbox = f"{place.sandbox}:" if place.sandbox else ""
     return sandbox + shorten(one_line(place.path), max(12, room - len(sandbox)))
@@ -104,7 +102,7 @@ def _end(place: Place, room: int) -> str:
 
 def _done(transfer: Transfer, stale: bool) -> tuple[str, str]:
     """How much, and how fast."""
-    from .figures import percent, size
+    from .render import percent, size
     from .summary import rate
 
     if outcome := transfer.outcome:
@@ -119,15 +117,15 @@ def _done(transfer: Transfer, stale: bool) -> tuple[str, str]:
 def _fields(transfer: Transfer, stale: bool) -> dict[str, Any]:
     """As check_file_transfer_task tells it, with what its caller knows already."""
     from ..mcp_server.results import plain_text
-    from ..mcp_server.transfers import transfer_fields
+    from ..mcp_server.tools.sync_results import transfer_fields
 
     ends = {"source": plain_text(str(transfer.order.source)), "target": plain_text(str(transfer.order.target))}
     return transfer_fields(transfer, stale) | ends | {"created": transfer.created, "log_file": transfer.log_file}
 
 
 async def _show(app: App, options: argparse.Namespace) -> int:
-    transfer = await app.copies.transfers.check(options.id)
-    stale = await app.copies.transfers.is_stale(transfer)
+    transfer = await app.transfers.background.check(options.id)
+    stale = await app.transfers.background.is_stale(transfer)
     if options.json:
         _print_json(app, transfer, stale)
         return 0
@@ -141,13 +139,12 @@ async def _show(app: App, options: argparse.Namespace) -> int:
 def _print_json(app: App, transfer: Transfer, stale: bool) -> None:
     from .render import print_json
 
-    tail = "\n".join(app.copies.transfers.log_tail(transfer, LOG_TAIL))
+    tail = "\n".join(app.transfers.background.log_tail(transfer, LOG_TAIL))
     print_json(_fields(transfer, stale) | ({"log_tail": tail} if tail else {}))
 
 
 def _facts(transfer: Transfer, stale: bool) -> Iterator[tuple[str, Text | str]]:
-    from .figures import one_line
-    from .render import styled
+    from .render import one_line, styled
 
     status = "stale" if stale else transfer.status
     yield "id", transfer.id
@@ -163,7 +160,7 @@ def _facts(transfer: Transfer, stale: bool) -> Iterator[tuple[str, Text | str]]:
 
 def _news(transfer: Transfer, stale: bool) -> Iterator[tuple[str, str]]:
     """How far it is, or what came of it."""
-    from .figures import clock, one_line
+    from .render import clock, one_line
     from .summary import outcome_lines, spoken
 
     if transfer.outcome:
@@ -191,8 +188,8 @@ async def _wait_for(app: App, options: argparse.Namespace) -> int:
 
     with Bar() as bar:
         while True:
-            transfer = await app.copies.transfers.check(options.id, wait_s=ASKED_EVERY_S)
-            stale = await app.copies.transfers.is_stale(transfer)
+            transfer = await app.transfers.background.check(options.id, wait_s=ASKED_EVERY_S)
+            stale = await app.transfers.background.is_stale(transfer)
             if transfer.is_over or stale:
                 break
             if transfer.headway:
@@ -216,9 +213,9 @@ def _tell_end(transfer: Transfer, stale: bool) -> None:
 
 
 async def _cancel(app: App, options: argparse.Namespace) -> int:
-    done = await app.copies.transfers.cancel(options.id)
+    done = await app.transfers.background.cancel(options.id)
     if options.json:
-        from ..mcp_server.transfers import cancelled_fields
+        from ..mcp_server.tools.sync_results import cancelled_fields
         from .render import print_json
 
         print_json(cancelled_fields(done))
@@ -232,8 +229,8 @@ async def _cancel(app: App, options: argparse.Namespace) -> int:
 
 
 async def _log(app: App, options: argparse.Namespace) -> int:
-    transfer = await app.copies.transfers.check(options.id)
-    lines = [*app.copies.transfers.log_tail(transfer, options.limit or LOGGED)]
+    transfer = await app.transfers.background.check(options.id)
+    lines = [*app.transfers.background.log_tail(transfer, options.limit or LOGGED)]
     if options.json:
         from .render import print_json
 

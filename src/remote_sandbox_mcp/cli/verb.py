@@ -1,16 +1,19 @@
-"""What verbs on sandboxes share: the app while it is needed, and failures as a sentence with an exit code."""
+"""What verbs share: the app, errors as sentences with exit codes, common options, hints for mistyped words."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from io import TextIOWrapper
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..app import App
     from ..core.errors import SandboxError
+
 
 NO_CONNECTION, MISTAKE = 255, 2
 
@@ -55,8 +58,39 @@ def say(*lines: str) -> None:
 
 
 def complain(*sentences: str) -> None:
-    from ..core.output import harmless
+    from ..core.text import harmless
 
     for sentence in sentences:
         text = harmless(sentence.encode("utf-8", "surrogateescape"))
         print(f"remote-sandbox-mcp: {text}", file=sys.stderr)
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes --config before and after each verb; verbs below it are read by parsers of this kind, too."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        # A parser below another one must not put its default over what was given before the verb.
+        told = "a config.toml (or config.json) instead of the usual"
+        self.add_argument("--config", type=Path, metavar="FILE", default=argparse.SUPPRESS, help=told)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, no_choice(str(value), action.choices))
+
+
+def no_choice(word: str, choices: Iterable[str]) -> str:
+    """
+    >>> no_choice("exce", ["exec", "push"])
+    "there is no 'exce'; did you mean exec? There are: exec, push"
+    """
+    known = [*choices]
+    near = difflib.get_close_matches(word, known, 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"there is no {word[:80]!r}; {hint}There are: {', '.join(known)}"
+
+
+def add_json(*parsers: argparse.ArgumentParser, help: str = "for programs") -> None:
+    """The option --json, which holds wherever it stands: see Parser."""
+    for parser in parsers:
+        parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=help)

@@ -7,8 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from .parsing import add_json
-from .verb import complain, say
+from .verb import add_json, complain, say
 
 if TYPE_CHECKING:
     from ..watchdog.service import WatchdogStatus
@@ -121,7 +120,7 @@ def _show(stands: WatchdogStatus) -> None:
 
 
 def _facts(stands: WatchdogStatus) -> Iterator[tuple[str, str]]:
-    from .figures import ago
+    from .render import ago
 
     where = " in the hub" if stands.in_hub else ""
     yield "watchdog", f"runs{where} as process {stands.pid or '?'}" if stands.running else "does not run"

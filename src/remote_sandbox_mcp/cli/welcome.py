@@ -65,7 +65,7 @@ def _machines(configuration: Configuration) -> Iterator[tuple[str, str, str]]:
 
 
 async def _local(configuration: Configuration) -> list[tuple[str, str, str]]:
-    from ..backends import local
+    from ..backends.bubblewrap import local
 
     place = configuration.local
     if place is None:

@@ -1,7 +1,9 @@
-"""Loads the configuration: environment variables beat config.toml, and one bad entry does not spoil the others."""
+"""Loads the configuration: the environment beats config.toml; one bad entry does not spoil the others."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import sys
@@ -16,10 +18,9 @@ from ..core.machine import LocalPlace, Machine
 from ..core.network import NO_NETWORK
 from ..core.permission import HOOK_NAME, Hook, Notify, read_address
 from . import paths, readers
-from .json_file import NAME, Written, is_json, own_json, read_json
 from .machines import Builder
 from .problems import Fault, Tell, plain, quoted
-from .registries import read_registries
+from .readers import checked, read_table, table, take_variables, tell_unknown
 from .schema import (
     HOOK_READERS,
     LOCAL_READERS,
@@ -34,8 +35,7 @@ from .schema import (
     read_entry,
 )
 from .secrets import doubt, readable_by_others
-from .services import read_services
-from .tables import checked, read_table, table, take_variables, tell_unknown
+from .services import NAME, Written, is_json, own_json, read_json, read_registries, read_services
 
 LIST = "REMOTE_SANDBOX_LIST"
 # How much of what is wrong is told at once to whoever asks for a sandbox.
@@ -97,7 +97,7 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
 
 
 def _files(path: Path, given_json: Path | None, project: str, environ: Mapping[str, str]) -> Iterator[str]:
-    from .own_platform import FOLDER, URL_FILE
+    from .services import FOLDER, URL_FILE
 
     yield from (os.path.expanduser(file) for file in (path, given_json or path.with_name(NAME)))
     state = paths.state_path(environ)
@@ -333,3 +333,38 @@ def _default(document: Mapping[str, Any], file: str, names: list[str], tell: Tel
         shown = quoted(wanted) if isinstance(wanted, str) else "what it says"
         tell(f"{file}: default is passed over: no sandbox that can be used is named {shown}.")
     return fallback
+
+
+# Settings that decide where code runs and which files it gets, where a variable sets them.
+_DECISIVE = {"opensandbox.server_url": ("platform", "server_url"), "server.allowed_roots": ("allowed_roots",)}
+
+
+def identity_of(configuration: Configuration) -> str:
+    """The same for every server that reads the same file and is told the same by its variables. Holds no secret.
+
+    What is written in the file does not count: who adds a machine there still has the same sandboxes.
+    """
+    file = os.path.realpath(configuration.file or paths.config_file())
+    said = [*_machines(configuration), *_decisive_settings(configuration)]
+    return hashlib.sha256(json.dumps([file, sorted(said)]).encode("utf-8", "backslashreplace")).hexdigest()[:32]
+
+
+def _machines(configuration: Configuration) -> list[list[str]]:
+    """Those that the environment names."""
+    named = [it for it in configuration.machines if _is_variable(configuration.sources.get(f"machines.{it.name}", ""))]
+    return [["machine", it.name, it.host, str(it.port), it.login.user] for it in named]
+
+
+def _decisive_settings(configuration: Configuration) -> list[list[str]]:
+    said = []
+    for key, attributes in _DECISIVE.items():
+        if _is_variable(configuration.sources.get(key, "")):
+            value: object = configuration.settings
+            for attribute in attributes:
+                value = getattr(value, attribute)
+            said.append([key, str(value)])
+    return said
+
+
+def _is_variable(source: str) -> bool:
+    return source.startswith(("REMOTE_", "OPENSANDBOX_", "OPEN_SANDBOX_"))

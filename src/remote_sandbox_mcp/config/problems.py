@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from ..core.invisible import reveal
+from ..core.text import reveal
 
 Tell = Callable[[str], None]
 

@@ -15,10 +15,9 @@ from typing import Any
 from ..core.disposable import Rules
 from ..core.errors import ConfigError
 from . import paths, readers
-from .json_file import LARGEST, NAME, Written
 from .problems import Fault, Tell, plain, quoted
-from .readers import Reader
-from .tables import read_table
+from .readers import Reader, read_table
+from .services import LARGEST, NAME, Written
 
 ACCEPTED = "accepted-projects.json"
 

@@ -13,9 +13,8 @@ from ..core.secret import Secret
 from ..core.serving import Http, Logging
 from . import readers
 from .problems import Tell
-from .readers import Reader
+from .readers import Labels, Reader, read_table
 from .secrets import doubt
-from .tables import Labels, read_table
 
 SERVICE_KEYS = ("opensandbox", "disposable", "http", "logging")
 TOP_KEYS = ("default", "hosts", "server", "local", "machines", "notify", "hooks", *SERVICE_KEYS, "registries")

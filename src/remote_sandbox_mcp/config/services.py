@@ -1,21 +1,31 @@
-"""Disposable sandboxes, HTTP and logging: config.json, over it config.toml, over both the environment."""
+"""Settings of disposable sandboxes, registries, HTTP and logging: config.json, config.toml, environment."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from ..core.disposable import Platform, Rules
+from ..core.disposable import Platform, RegistryLogin, Rules, canonical_host
 from ..core.secret import Secret
 from ..core.serving import Http, Logging
-from . import own_platform, readers
-from .json_file import Written
-from .problems import Tell
-from .readers import Reader
-from .schema import DISPOSABLE_READERS, HTTP_READERS, LOGGING_READERS, OPENSANDBOX_READERS, SERVICE_VARIABLES
-from .secrets import doubt
-from .tables import checked, take_variables
+from . import paths, readers
+from .problems import Fault, Tell, plain
+from .readers import Reader, checked, read_table, table, take_variables, tell_unknown
+from .schema import (
+    DISPOSABLE_READERS,
+    HTTP_READERS,
+    JSON_KEYS,
+    JSON_SERVER_READERS,
+    LOGGING_READERS,
+    OPENSANDBOX_READERS,
+    REGISTRY_READERS,
+    SERVICE_VARIABLES,
+)
+from .secrets import doubt, resolve_secret
 
 # What a key of [opensandbox] is called among the rules; the others are of the platform.
 _RULES = {
@@ -83,11 +93,11 @@ def _platform(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Pl
     named = Platform(**{key: value for key, value in values.items() if key not in _RULES})
     if named.server_url:
         return named, {}
-    own = own_platform.running_platform(environ)
+    own = running_platform(environ)
     if own is None:
         return named, {}
     own = replace(own, volumes=named.volumes)
-    return own, dict.fromkeys(("opensandbox.server_url", "opensandbox.api_key"), own_platform.SOURCE)
+    return own, dict.fromkeys(("opensandbox.server_url", "opensandbox.api_key"), SOURCE)
 
 
 def _unusable_server(files: Sequence[Written], environ: Mapping[str, str]) -> str:
@@ -128,3 +138,137 @@ def _exposed(values: Mapping[str, Mapping[str, Any]], sources: Mapping[str, str]
         key, where = values[name].get("api_key"), sources.get(f"{name}.api_key", "")
         if isinstance(key, Secret) and not key.source and where not in SERVICE_VARIABLES[name]["api_key"]:
             yield where
+
+
+KEY = "registries"
+
+
+def read_registries(
+    document: Mapping[str, Any], file: str, environ: Mapping[str, str], tell: Tell
+) -> dict[str, RegistryLogin]:
+    """The logins by host. One with a mistake is told and left out: half a login is none."""
+    found: dict[str, RegistryLogin] = {}
+    for number, (name, raw) in enumerate(table(document, KEY, file, tell).items(), 1):
+        where = f"{file} [{KEY}.{_shown(name, number)}]"
+        login, faults = _login(name, raw, where, environ, tell)
+        host = canonical_host(name)
+        if not faults and host in found:
+            faults = [f"it is the same registry as another one, {host}"]
+        if faults or login is None:
+            tell(f"{where} is left out: {', and '.join(faults)}.")
+        else:
+            found[host] = login
+    return found
+
+
+def _shown(name: str, number: int) -> str:
+    """A login may stand where only the host belongs."""
+    return f'"{plain(name)}"' if "@" not in name else f"number {number}"
+
+
+def _login(
+    name: str, raw: object, where: str, environ: Mapping[str, str], tell: Tell
+) -> tuple[RegistryLogin | None, list[str]]:
+    if not isinstance(raw, Mapping):
+        return None, ["it must be a table of keys and values, with user and password"]
+    known = {**REGISTRY_READERS, "password": readers.secret(environ)}
+    values, faults = read_table(raw, known, where, tell)
+    try:
+        readers.registry(name)
+    except Fault as fault:
+        faults.append(f"its name {fault}")
+    faults += [] if faults else [f"{key} is missing" for key in known if not values.get(key)]
+    if faults:
+        return None, faults
+    if why := doubt(raw["password"], environ):
+        tell(f"{where}: password is kept elsewhere, and {why}.")
+    return RegistryLogin(**values), []
+
+
+NAME = "config.json"
+LARGEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Written:
+    """A configuration file that was read."""
+
+    file: str
+    document: Mapping[str, Any] = field(repr=False)
+
+    def resolve(self, path: str) -> str:
+        """A path of the file, whole: relative ones start in its folder."""
+        return os.path.join(os.path.dirname(os.path.abspath(self.file)), os.path.expanduser(path))
+
+
+def is_json(path: Path | None) -> bool:
+    return path is not None and path.suffix.lower() == ".json"
+
+
+def own_json(given: Path | None, config_file: Path) -> Path | None:
+    """The file that was given, else the one beside config.toml, if it is there."""
+    beside = config_file.with_name(NAME)
+    return given or (beside if os.path.lexists(os.path.expanduser(beside)) else None)
+
+
+def read_json(path: Path, tell: Tell, blame: Tell) -> Written | None:
+    """The operator's own file; None, for which the file is blamed, where it cannot be used at all."""
+    document = _read(path, blame)
+    return None if document is None else _reviewed(Written(str(path), document), tell)
+
+
+def _reviewed(found: Written, tell: Tell) -> Written:
+    for key in (key for key in found.document if key not in JSON_KEYS):
+        tell_unknown(key, JSON_KEYS, found.file, tell)
+    checked(found.document, "server", JSON_SERVER_READERS, found.file, tell)
+    return found
+
+
+def _read(path: Path, tell: Tell) -> dict[str, Any] | None:
+    import json
+
+    try:
+        with open(os.path.expanduser(path), encoding="utf-8-sig") as opened:
+            document = json.loads(opened.read(LARGEST))
+    except FileNotFoundError:
+        tell(f"{path} is not there, so nothing is configured by it; correct the path that was given.")
+    except OSError as error:
+        tell(f"{path} is passed over: it cannot be read ({error.strerror}); check its permissions.")
+    except (ValueError, RecursionError) as error:
+        # The parser's own words may quote the file, and with it a key; its place in the file is enough.
+        place = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
+        tell(f"{path} is passed over: it is not valid JSON{place}; correct it there.")
+    else:
+        if isinstance(document, dict):
+            return document
+        tell(f"{path} is passed over: it must be a JSON object, so put {{ and }} around it.")
+    return None
+
+
+SOURCE = "platform up"
+FOLDER = "platform"
+LOCK_FILE, KEY_FILE, URL_FILE = "lock", "key", "url"
+
+
+def running_platform(environ: Mapping[str, str] = os.environ) -> Platform | None:
+    """The server that runs, or nothing. Looks at two files and asks nobody."""
+    folder = paths.state_path(environ) / FOLDER
+    try:
+        if not _is_held(folder / LOCK_FILE):
+            return None
+        url = (folder / URL_FILE).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return Platform(server_url=url, api_key=resolve_secret(f"file:{folder / KEY_FILE}", environ)) if url else None
+
+
+def _is_held(lock: Path) -> bool:
+    """The server was born with the lock, and the kernel lets go of it when it dies. Raises OSError."""
+    fd = os.open(lock, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

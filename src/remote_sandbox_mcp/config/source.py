@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from .json_file import NAME
 from .load import load
 from .schema import Configuration
+from .services import NAME
 
 # So much may a file system's clock be behind.
 COARSE_NS = 20_000_000

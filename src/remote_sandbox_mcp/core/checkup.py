@@ -11,7 +11,7 @@ from enum import Enum
 
 from .errors import SandboxError
 from .machine import Hop, Machine
-from .output import harmless
+from .text import harmless
 from .usage import Usage
 
 MACHINE_STEPS = ("name", "port", "host key", "login")

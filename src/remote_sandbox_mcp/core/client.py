@@ -1,9 +1,13 @@
-"""What is known of client programs: how long they wait, how much of a result they take, and which part they show."""
+"""A client program: its limits, the identity of its calls, and its environment variables."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -39,3 +43,111 @@ def client_named(name: str) -> Client:
     """
     given = name.lower().replace(" ", "-")
     return next((known for known in KNOWN if known.name in given), STRANGER)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A client's call. `again`: a process of ours before this one may have begun it, `waited_s` ago."""
+
+    name: str
+    again: bool = False
+    waited_s: float = 0.0
+
+    def name_of(self, kind: str) -> str:
+        """The name of what this call begins: always the same."""
+        return f"{kind}-{hashlib.sha256(f'{self.name} {kind}'.encode()).hexdigest()[:16]}"
+
+
+class Calls:
+    """Names the lines of one conversation by their place in it; the ids that clients give may come twice.
+
+    A conversation that goes on with another process of ours begins there with the lines that are sent again. `again`
+    says of each of them what it was called before; nothing for one that cannot have begun anything.
+    """
+
+    def __init__(self, session: str, prefix: str = "", again: Sequence[Any] = ()) -> None:
+        """`prefix` tells this process from those that have served the session before."""
+        self._session = session
+        self._prefix = prefix
+        self._again = again
+        self._lines = 0
+
+    def next(self) -> Call:
+        number, self._lines = self._lines, self._lines + 1
+        before = self._again[number] if number < len(self._again) else None
+        if before:
+            return Call(f"{self._session} {before['name']}", True, float(before["waited_s"]))
+        return Call(f"{self._session} {self._prefix}{number}")
+
+
+_call: ContextVar[Call | None] = ContextVar("call", default=None)
+
+
+def begin_call(call: Call | None) -> None:
+    """From now on, in this task and in those that it starts, work belongs to that call."""
+    _call.set(call)
+
+
+def current_call() -> Call | None:
+    """The call that the work at hand belongs to; nothing where calls cannot be told apart."""
+    return _call.get()
+
+
+def is_again() -> bool:
+    """Whether the call at hand may have begun something already."""
+    call = _call.get()
+    return call is not None and call.again
+
+
+def name_for_call(kind: str) -> str:
+    """The name of what the call at hand begins: always the same. Nothing, where calls cannot be told apart."""
+    call = _call.get()
+    return call.name_of(kind) if call else ""
+
+
+# They tell one terminal, window or agent from another, but nothing that decides how a program logs in.
+_OF_A_TERMINAL = frozenset(
+    {
+        *("_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLORTERM", "COLUMNS", "LINES", "WINDOWID", "WINDOW", "STY"),
+        *("TERM_PROGRAM", "TERM_PROGRAM_VERSION", "TERM_SESSION_ID", "ITERM_SESSION_ID", "TMUX", "TMUX_PANE"),
+        *("SSH_TTY", "SSH_CLIENT", "SSH_CONNECTION", "XDG_SESSION_ID", "GPG_TTY", "VTE_VERSION", "INVOCATION_ID"),
+        *("JOURNAL_STREAM", "CLAUDECODE", "KITTY_PID", "KITTY_WINDOW_ID", "WEZTERM_PANE", "ALACRITTY_WINDOW_ID"),
+    }
+)
+
+
+class ClientVariables(dict[str, str]):
+    """Those of a client that is another process, and the folder in which that was started."""
+
+    def __init__(self, environ: Mapping[str, str], folder: str) -> None:
+        super().__init__(environ)
+        self.folder = folder
+
+
+class Variables(Mapping[str, str]):
+    """All of them, never shown. Two are equal if they differ in nothing but what belongs to a terminal.
+
+    What else a program heeds cannot be known: so two that may mean the same are told apart, at the cost of a login.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = dict(environ)
+        self._decisive = {name: value for name, value in self._environ.items() if name not in _OF_A_TERMINAL}
+
+    def __getitem__(self, name: str) -> str:
+        return self._environ[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._environ)
+
+    def __len__(self) -> int:
+        return len(self._environ)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Variables) and self._decisive == other._decisive
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._decisive.items()))
+
+    def __repr__(self) -> str:
+        return "Variables(hidden)"

@@ -1,4 +1,4 @@
-"""Disposable sandboxes: what is asked for, what was made, and who makes them."""
+"""Disposable sandboxes as values: the order, the sandbox, its provider, and logins to image registries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from .errors import Unsupported
-from .registry import RegistryLogin
 from .sandbox import Sandbox
 from .secret import Secret
 
@@ -194,3 +193,35 @@ class Provider(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+HUB = "docker.io"
+# What Docker Hub is called as well.
+_ALSO_HUB = ("index.docker.io", "registry-1.docker.io")
+
+
+@dataclass(frozen=True)
+class RegistryLogin:
+    """With what images are fetched from one registry."""
+
+    user: str
+    password: Secret
+
+
+def login_for(image: str, logins: Mapping[str, RegistryLogin]) -> RegistryLogin | None:
+    """The login, of those by host, that is meant for an image."""
+    return logins.get(host_of(image))
+
+
+def host_of(image: str) -> str:
+    """The host, with its port, of the registry that has an image; Docker Hub's where the name has none."""
+    first, slash, _ = image.partition("/")
+    # `team/app` is a name on the hub: a host has a dot, a port, a capital letter, or is this machine.
+    is_host = bool(slash) and ("." in first or ":" in first or first == "localhost" or first != first.lower())
+    return canonical_host(first) if is_host else HUB
+
+
+def canonical_host(host: str) -> str:
+    """The one name of a registry, however it is written."""
+    lower = host.lower()
+    return HUB if lower in _ALSO_HUB else lower

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from .job import JobLook, JobSeen, JobStarted, JobState, next_attempt
-from .output import harmless, last_line
+from .text import harmless, last_line
 from .watch import Decision, Event, EventType, NoContact, Resume, Status, Watch
 
 LONGEST_PAUSE_S = 3600.0

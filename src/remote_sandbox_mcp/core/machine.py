@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .client import Variables
 from .command import Environment
 from .disposable import Limits
 from .network import NO_NETWORK, Network
 from .secret import Secret
-from .variables import Variables
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Protocol
 from .command import Command, Completed, Observation, Running
 from .files import FileSlice, Found, Listing, Search, Span, Written
 from .job import Jobs
-from .lane import Lane
 from .port import Stream
 from .progress import Progress, silent
+from .transfer import Lane
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,15 @@
-"""A watch over a job: what the watchdog knows of it, what it may do, what it says, and what it does."""
+"""A watch over a job: its policy, its state, its events; and the checks of what a caller asks of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
+
+from . import check
+from .errors import BadArgument
 
 
 class Status(str, Enum):
@@ -132,3 +136,143 @@ class Unsent(Exception):
     def __init__(self, reason: str, *, passing: bool = False) -> None:
         super().__init__(reason)
         self.passing = passing
+
+
+FORMATS = ("text", "json")
+PLAN_KEYS = ("resume_command", "cwd", "env", "checkpoint_path", "checkpoint_format")
+LEAST_INTERVAL_S, LONGEST_S = 1.0, 7 * 86400.0
+MOST_ATTEMPTS = 100
+LONGEST_METADATA = 64 << 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOrder:
+    """How a job is to be watched, in the caller's words."""
+
+    run_id: str = ""
+    name: str = ""
+    resume_command: str = ""
+    resume_plan_json: str = ""
+    checkpoint_path: str = ""
+    checkpoint_command: str = ""
+    checkpoint_format: str = "text"
+    interval_s: float = 300
+    alert_after_failures: int = 2
+    resume_delay_s: float = 300
+    notify_local: bool = True
+    webhook_url: str = ""
+    event_command: str = ""
+    auto_resume: bool = False
+    max_resume_attempts: int = 1
+    metadata_json: str = ""
+    codex_wakeup: bool = False
+    codex_command: str = ""
+    log_lines: int = 80
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What the operator's configuration lets a watch reach; each raises BadArgument for what it does not."""
+
+    webhook: Callable[[str], str]
+    hook: Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A resume plan: what to run again, and where its progress is."""
+
+    resume_command: str = ""
+    cwd: str = ""
+    env: Mapping[str, str] | None = None
+    checkpoint_path: str = ""
+    checkpoint_format: str = ""
+
+
+def make_policy(order: WatchOrder, cwd: str, allowed: Allowed) -> Policy:
+    """The policy of a watch. Raises BadArgument for whatever could not be kept later, when nobody is there to read."""
+    plan = read_plan(order.resume_plan_json)
+    resume_command = order.resume_command or plan.resume_command
+    check_figures(order)
+    for name in ("resume_command", "checkpoint_path", "checkpoint_command", "run_id", "name"):
+        check.text_argument(name, getattr(order, name), required=False)
+    if order.auto_resume and not resume_command.strip():
+        raise BadArgument("auto_resume needs something to resume with: give resume_command, or set auto_resume=false")
+    return Policy(
+        interval_s=order.interval_s,
+        alert_after_failures=order.alert_after_failures,
+        auto_resume=order.auto_resume,
+        resume_delay_s=order.resume_delay_s,
+        max_resume_attempts=order.max_resume_attempts,
+        resume_command=resume_command,
+        resume_cwd=plan.cwd or cwd,
+        resume_env=plan.env or {},
+        checkpoint_path=order.checkpoint_path or plan.checkpoint_path,
+        checkpoint_command=order.checkpoint_command,
+        checkpoint_format=checkpoint_format(order, plan),
+        log_lines=order.log_lines,
+        notify_local=order.notify_local,
+        webhook_url=allowed.webhook(order.webhook_url) if order.webhook_url else "",
+        hooks=wanted_hooks(order, allowed),
+    )
+
+
+def check_figures(order: WatchOrder) -> None:
+    check.within("interval_s", order.interval_s, LEAST_INTERVAL_S, LONGEST_S)
+    check.within("resume_delay_s", order.resume_delay_s, 0, LONGEST_S)
+    check.within("alert_after_failures", order.alert_after_failures, 1, 1000)
+    check.within("max_resume_attempts", order.max_resume_attempts, 1 if order.auto_resume else 0, MOST_ATTEMPTS)
+    check.within("max_log_lines", order.log_lines, 1, 1000)
+
+
+def checkpoint_format(order: WatchOrder, plan: Plan) -> str:
+    wanted = plan.checkpoint_format if order.checkpoint_format == "text" and plan.checkpoint_format else ""
+    form = wanted or order.checkpoint_format
+    if form not in FORMATS:
+        raise BadArgument(f"checkpoint_format is {form[:40]!r}, but must be text or json")
+    return form
+
+
+def wanted_hooks(order: WatchOrder, allowed: Allowed) -> tuple[str, ...]:
+    """event_command and codex_command run on the user's own machine, so they only name what the operator allows."""
+    wanted = [order.event_command, order.codex_command or ("codex" if order.codex_wakeup else "")]
+    return tuple(dict.fromkeys(allowed.hook(name) for name in wanted if name))
+
+
+def read_plan(text: str) -> Plan:
+    """A resume plan from its JSON. Raises BadArgument."""
+    fields = read_object("resume_plan_json", text)
+    for key, value in fields.items():
+        if key not in PLAN_KEYS:
+            raise BadArgument(f"resume_plan_json has an unknown key {key[:40]!r}; it takes: {', '.join(PLAN_KEYS)}")
+        if key == "env":
+            check_variables(value)
+        elif not isinstance(value, str):
+            raise BadArgument(f"resume_plan_json: {key} must be a text")
+        else:
+            check.text_argument(f"resume_plan_json: {key}", value, required=False)
+    return Plan(**fields)
+
+
+def check_variables(value: object) -> None:
+    if not isinstance(value, Mapping) or not all(isinstance(item, str) for item in value.values()):
+        raise BadArgument('resume_plan_json: env must be an object of texts, for example {"STEP": "7"}')
+    for name, item in value.items():
+        if not name or "=" in name:
+            raise BadArgument(f"resume_plan_json: env: {name[:40]!r} is no name for a variable")
+        check.text_argument("resume_plan_json: env", name + item)
+
+
+def read_object(argument: str, text: str) -> dict[str, Any]:
+    """A JSON object, empty for no text. Raises BadArgument."""
+    if not text.strip():
+        return {}
+    if len(text) > LONGEST_METADATA:
+        raise BadArgument(f"{argument} has {len(text)} characters; at most {LONGEST_METADATA} are kept")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise BadArgument(f"{argument} is not valid JSON ({problem}); nothing was started") from None
+    if not isinstance(value, dict):
+        raise BadArgument(f"{argument} must be a JSON object, such as {{...}}; nothing was started")
+    return value

@@ -12,8 +12,7 @@ from typing import Any
 from .. import __version__
 from ..core.errors import SandboxError
 from ..mcp_server.ahead import Opening
-from ..selection import KeptSelection
-from ..session import Session, begin
+from ..session import KeptSelection, Session, begin
 from .houses import House, Houses, client_of
 
 # After the client's end: for calls to give up their commands.
@@ -95,7 +94,7 @@ class Conversation:
         chores = [asyncio.ensure_future(self._give_up(left)) for left in self._said.get("cancelled") or ()]
         if self._said.get("resumed"):
             self._session.versions.are_incomplete = True
-            chores.append(asyncio.ensure_future(self._house.app.workshop.reopen()))
+            chores.append(asyncio.ensure_future(self._house.app.apps.reopen()))
         await asyncio.wait((serving, *over), return_when=asyncio.FIRST_COMPLETED)
         for waiting in over:
             waiting.cancel()

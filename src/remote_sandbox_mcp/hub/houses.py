@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..app import App, compose
+from ..app import App, Stock, compose
 from ..config.schema import Configuration
 from ..config.source import Source
+from ..core.client import ClientVariables, Variables
 from ..core.errors import SandboxError
-from ..core.variables import ClientVariables, Variables
 from ..fleet import Member
-from ..members import Stock
+from ..processes.process import started
 from ..session import Session
-from ..tasks.process import started
 
 if TYPE_CHECKING:
     from ..mcp_server.logs import SessionLog
@@ -113,7 +112,7 @@ class House:
         return await asyncio.shield(self._making)
 
     async def _make(self) -> tuple[SandboxServer, Upkeep]:
-        from ..mcp_server.loading import load
+        from ..mcp_server.ahead import load
 
         # Meanwhile the loop has a login to make, or others to serve.
         turn = sys.getswitchinterval()
@@ -219,7 +218,7 @@ class Houses:
         config, session = client_of(said)
         house = await self.enter(config, session)
         try:
-            await house.app.copies.take_up()
+            await house.app.transfers.take_up()
         finally:
             following = asyncio.ensure_future(self._follow(house, session, asker))
             self._following.add(following)
@@ -231,7 +230,7 @@ class Houses:
                 break
             await asyncio.sleep(GLANCE_S)
         with contextlib.suppress(SandboxError):
-            await house.app.copies.take_up()
+            await house.app.transfers.take_up()
         self.leave_house(house, session)
 
     # Of all
@@ -239,7 +238,7 @@ class Houses:
     async def take_up(self) -> None:
         """Go on with transfers that processes have left which ended without a word. Raises SandboxError."""
         for house in tuple(self._houses):
-            await house.app.copies.take_up()
+            await house.app.transfers.take_up()
 
     async def _keep_tidy(self) -> None:
         while True:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
+from ..core.client import ClientVariables
 from ..core.errors import ConfigError
-from ..core.variables import ClientVariables
 from ..session import Session, begin
 from ..web.listener import address_of, listener_among
 from ..web.terms import Terms, terms_told

@@ -22,7 +22,7 @@ from ..hub_contact.hello import ASK, HTTP, SERVE, read
 from ..hub_contact.place import NoHub, Place, check_peer
 
 if TYPE_CHECKING:
-    from ..tasks.locks import Lock
+    from ..processes.locks import Lock
     from .http_service import HttpServices
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class Hub:
         if not self._lives_on:
             begin_log(self._log)
             return
-        from ..watchdog.log import LOG_FILE
+        from ..watchdog.daemon import LOG_FILE
 
         self._log = Path(self._place.state) / LOG_FILE
         try:
@@ -149,7 +149,7 @@ class Hub:
 
     async def _open(self, lock: int, listener: socket.socket) -> None:
         """Serve who comes; the lock says that this is the hub, and is held until the process ends."""
-        from ..tasks.process import sign
+        from ..processes.process import sign
 
         self._lock, self._address = lock, _identity_of(self._place.socket)
         with contextlib.suppress(OSError):
@@ -354,7 +354,7 @@ def idle_limit() -> float:
 def begin_log(file: Path) -> None:
     """A file of the owner's, which does not grow for ever. Raises OSError."""
     from ..mcp_server.logs import OwnLogs
-    from ..watchdog.log import OURS, OwnLog
+    from ..watchdog.daemon import OURS, OwnLog
 
     logging.root.addHandler(OwnLogs(OwnLog(file)))
     logging.root.setLevel(logging.WARNING)

@@ -8,12 +8,12 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..tasks.locks import Lock, holder
+from ..processes.locks import Lock, holder
 from ..watchdog.daemon import ENDING_S, LOCK_FILE, AlreadyWatched, take_lock
 
 # The first front waits for the hub, and it needs none of the rest.
 if TYPE_CHECKING:
-    from ..members import Stock
+    from ..app import Stock
     from ..watchdog.daemon import Rounds
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Watching:
         task.add_done_callback(lambda _: lock.release())
 
     async def _run(self, lock: Lock, config: Path | None, until_idle: bool) -> None:
-        from ..watchdog.pulse import Pulse
+        from ..watchdog.daemon import Pulse
         from ..watchdog.work import make_rounds
 
         pulse, rounds = Pulse(self._state), None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..tasks.locks import Holder, holder
+from ..processes.locks import Holder, holder
 from .hello import ask, read
 from .place import NoHub, Place, reach
 from .starting import start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from ..tasks.process import module_words
+from ..processes.process import module_words
 from .place import LIVED_BY, NoHub, Place
 
 # Whatever else is set may be a secret, or of a session that will be gone. What a session needs comes with its hello.

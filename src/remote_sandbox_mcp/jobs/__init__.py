@@ -1,1 +1,3 @@
-"""Looks after background jobs: what is due is looked at, decided, written down and done."""
+"""Background jobs: their verbs, what is written down of them, and one round of watching them.
+
+The process that goes round is not here (watchdog, hub), nor is what runs on the machine (backends/outpost/far)."""

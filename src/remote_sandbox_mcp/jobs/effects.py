@@ -1,19 +1,19 @@
-"""What a decision wants done: jobs that are started again, events that are told; each once, whoever dies meanwhile."""
+"""Carries out what a decision wants: resumes and notifications, each once, even if a process dies meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TypeVar
 
-from ..core.errors import BadArgument, FileProblem, NotStarted, Unsupported
+from ..core.errors import BadArgument, ConfigError, FileProblem, NotStarted, SandboxError, UnknownSandbox, Unsupported
 from ..core.job import JobOrder, JobSeen, JobStarted, JobState
 from ..core.lifecycle import decide, question, resumed, take_back
 from ..core.sandbox import Sandbox
 from ..core.watch import Decision, Event, NoContact, Resume, Unsent, Watch
 from ..store.jobs import JobRecord, JobRecords
 from ..store.watches import DONE, FAILED, LONGEST_WAIT_S, PENDING, Effect, Watches
-from .attempts import attempt, no_contact, reason_of
 
 Get = Callable[[str], Awaitable[Sandbox]]
 Announce = Callable[[str, Watch, Event], Awaitable[None]]
@@ -187,3 +187,33 @@ def order(watch: Watch, resume: Resume) -> JobOrder:
         env=policy.resume_env,
         instead_of=resume.instead_of,
     )
+
+
+# How long a machine may take to answer.
+LIMIT_S = 30.0
+
+Result = TypeVar("Result")
+
+
+async def attempt(work: Awaitable[Result], limit_s: float | None = LIMIT_S) -> Result | Exception:
+    """What came of it, or why nothing did."""
+    try:
+        return await asyncio.wait_for(work, limit_s)
+    # Whatever is wrong with one watch, machine, hook or notifier must not keep the watchdog from all the others.
+    except Exception as problem:
+        if not isinstance(problem, SandboxError | Unsent | asyncio.TimeoutError):
+            log.error("unexpected trouble: %r", problem, exc_info=problem)
+        return problem
+
+
+def no_contact(problem: Exception) -> NoContact:
+    """A look or a start that failed, as the watch sees it."""
+    return NoContact(reason_of(problem), config=isinstance(problem, UnknownSandbox | ConfigError))
+
+
+def reason_of(problem: Exception) -> str:
+    if isinstance(problem, asyncio.TimeoutError):
+        return f"there was no answer within {LIMIT_S:g} s"
+    if isinstance(problem, SandboxError | Unsent):
+        return str(problem)
+    return f"{type(problem).__name__}: {problem}"

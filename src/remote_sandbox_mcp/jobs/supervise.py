@@ -14,8 +14,7 @@ from ..core.lifecycle import decide, question
 from ..core.watch import NoContact, Watch
 from ..store.jobs import JobRecords
 from ..store.watches import Watches
-from .attempts import attempt, no_contact
-from .effects import Announce, Effects, Get
+from .effects import Announce, Effects, Get, attempt, no_contact
 
 # When the next round comes, at the soonest, after one in which something went wrong; and while something is being told.
 AFTER_TROUBLE_S, WHILE_BUSY_S = 30.0, 1.0

@@ -1,24 +1,21 @@
-"""The sandbox of a client's first call, opened while the SDK is still being loaded.
-
-Loading takes most of a second, and a login is mostly waiting for another machine: done at the same time, it costs the
-first call nothing. Only what a call asks for is opened. What comes of it is told to that call, and to no other.
-"""
+"""Opens the sandbox of a client's first call while the SDK is loaded, with only the validators that are needed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType, UnionType
+from typing import Any, Union, get_origin
 
-from ..app import App, compose
+from ..app import App, Stock, compose
 from ..config.source import Source
 from ..core.errors import SandboxError
-from ..members import Stock
-from ..selection import KeptSelection
+from ..session import KeptSelection
 from .early import LONGEST_QUESTION, NO_MESSAGE, Early
-from .loading import load
 
 # Tools that begin with opening their sandbox, and the argument without which they do nothing.
 OPENERS = {
@@ -96,3 +93,34 @@ def sandbox_in(call: dict[str, Any]) -> str | None:
     needed, named = OPENERS[tool], given.get("sandbox_name") or given.get("sandbox_id") or ""
     is_complete = not needed or (isinstance(given.get(needed), str) and bool(given[needed].strip()))
     return named if is_complete and isinstance(named, str) else None
+
+
+def load(module: str) -> ModuleType:
+    """A module of this package, with the SDK."""
+    with validators_made_when_used():
+        return importlib.import_module(module, __package__)
+
+
+@contextmanager
+def validators_made_when_used() -> Iterator[None]:
+    """Models that are defined meanwhile get their validators with their first use.
+
+    The SDK defines some hundreds of models, for every message of every version of the protocol, and a session uses few.
+    """
+    from pydantic import BaseModel, TypeAdapter
+
+    usual, make = BaseModel.model_config, TypeAdapter.__init__
+
+    def make_later(self: Any, type: Any, *, config: Any = None, _parent_depth: int = 2, **more: Any) -> None:
+        # Others have a configuration of their own, and may be given none.
+        if config is None and get_origin(type) in (Union, UnionType):
+            config = {"defer_build": True}
+        make(self, type, config=config, _parent_depth=_parent_depth + 1, **more)
+
+    BaseModel.model_config = {**usual, "defer_build": True}
+    TypeAdapter.__init__ = make_later  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        BaseModel.model_config = usual
+        TypeAdapter.__init__ = make  # type: ignore[method-assign]

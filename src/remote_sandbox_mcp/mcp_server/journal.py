@@ -11,9 +11,9 @@ from typing import Any
 from mcp.types import CallToolResult, InputRequiredResult, ToolAnnotations
 
 from ..config import paths
+from ..core.client import Call
 from ..core.errors import ConfigError, SandboxError
-from ..core.identity import Call
-from ..store.calls import CallRecord, CallRows
+from ..store.sessions import CallRecord, CallRows
 from .results import failure
 
 log = logging.getLogger(__name__)

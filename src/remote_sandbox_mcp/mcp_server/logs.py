@@ -113,7 +113,7 @@ def _wanted(wanted: Logging) -> tuple[logging.Handler | None, str]:
 
 def _file(path: Path, max_size_mb: float) -> logging.Handler:
     """Raises OSError."""
-    from ..watchdog.log import OwnLog
+    from ..watchdog.daemon import OwnLog
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handler = OwnLog(path, max(1, int(max_size_mb * (1 << 20))))

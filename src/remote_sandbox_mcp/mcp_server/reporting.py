@@ -8,9 +8,9 @@ from typing import Any
 
 from mcp.server.mcpserver import Context
 
-from ..core.identity import current_call
-from ..core.invisible import visible
+from ..core.client import current_call
 from ..core.progress import Beat, Progress
+from ..core.text import visible
 
 # Between two messages, and before the same message is sent again as a sign of life.
 PAUSE_S, SAME_S = 0.5, 5.0

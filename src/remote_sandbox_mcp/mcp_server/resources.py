@@ -8,10 +8,10 @@ from typing import Any
 from mcp.server.mcpserver.exceptions import ResourceError
 
 from ..core.errors import SandboxError
-from ..core.invisible import visible
-from .containers import disposable_fields, log_text
+from ..core.text import visible
 from .results import sandbox_fields, sentence
 from .server import SandboxServer
+from .tools.app_results import disposable_fields, log_text
 from .tools.sandboxes import active_sandbox
 
 JSON, TEXT = "application/json", "text/plain"
@@ -46,7 +46,7 @@ def offer(server: SandboxServer) -> None:
     async def logs(id: str) -> str:
         """The last commands that were run there by the user's servers, and the end of what they printed."""
         try:
-            return visible(log_text(await app.background.commands.latest(app.fleet.member(id))))
+            return visible(log_text(await app.jobs.commands.latest(app.fleet.member(id))))
         except SandboxError as problem:
             raise ResourceError(sentence(problem)) from None
 

@@ -1,20 +1,22 @@
-"""Values as tool results: structured content without empty fields, a text that is complete, and errors."""
+"""Values as tool results: structured content, a complete text, images, cut to what the client takes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from mcp_types import CallToolResult, ImageContent, TextContent
 
-from ..app import Report, View
+from ..app import App, Report, View
 from ..core.command import Completed, Ending, Missing, Running
 from ..core.errors import BadArgument, ConnectError, Defect, LostContact, NotStarted, SandboxError
-from ..core.invisible import reveal_file, visible
-from ..core.output import clip, harmless
+from ..core.files import FileSlice, Span
+from ..core.image import MOST_BYTES, Image, recognise
+from ..core.text import clip, harmless, reveal_file, visible
 from ..core.usage import as_resources
 from .clients import calling
-from .sizes import CUT, MOST_DROPPED_TEXT, fit, shorten
 
 LONGEST_SENTENCE = 1000
 # Of what was printed before a failure, that much of each stream is in the text of the error.
@@ -247,3 +249,122 @@ def plain_text(path: str) -> str:
     """Names and texts of another machine for a reader: bytes that are no UTF-8 and controls are shown, not sent."""
     # A name of nothing but escapes would vanish.
     return harmless(path.encode("utf-8", "surrogateescape")) or visible(path)
+
+
+# Of a text that the client never shows its model, this much is sent.
+MOST_DROPPED_TEXT = 2000
+CUT = "this result was cut to what your client takes; ask for less at once to see the rest"
+
+T = TypeVar("T")
+
+
+# json.dumps would make one for each call.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def size_of(value: object) -> int:
+    """How many characters it has as JSON, which is how clients show the structured part."""
+    return len(_ENCODER.encode(value))
+
+
+def fit(fields: dict[str, Any], most: int) -> dict[str, Any]:
+    """The fields themselves where they fit; else with the longest texts and lists among them cut."""
+    return fields if size_of(fields) <= most else _smaller_fields(fields, most - len(CUT) - 40)
+
+
+def shorten(text: str, most: int) -> str:
+    """A text with its middle left out where it is too long."""
+    if len(text) <= most:
+        return text
+    note = f"\n[... {len(text) - most} of {len(text)} characters left out ...]\n"
+    kept = max(0, most - len(note))
+    return f"{text[: kept - kept // 3]}{note}{text[len(text) - kept // 3 :]}"
+
+
+def first_that_fit(items: Sequence[T], sizes: Sequence[int], most: int) -> Sequence[T]:
+    """As many items as fit, one at least: without one, nobody could ever go on."""
+    used = 0
+    for number, size in enumerate(sizes):
+        used += size + 1
+        if used > most and number:
+            return items[:number]
+    return items
+
+
+def _smaller(value: Any, most: int) -> Any:
+    if isinstance(value, str):
+        return _smaller_text(value, most)
+    if isinstance(value, dict):
+        return _smaller_fields(value, most)
+    if isinstance(value, list) and value:
+        kept = list(first_that_fit(value, [size_of(item) for item in value], most - 2))
+        return kept if len(kept) > 1 else [_smaller(kept[0], most - 2)]
+    return value
+
+
+def _smaller_text(text: str, most: int) -> str:
+    kept = text
+    # What has many quotes or line ends is longer as JSON: then once is not enough.
+    while (size := size_of(kept)) > most and len(kept) > 100:
+        kept = shorten(text, max(100, len(kept) * most // size - 10))
+    return kept
+
+
+def _smaller_fields(fields: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """The largest field gives way first, then the next."""
+    kept = dict(fields)
+    for name in sorted(kept, key=lambda name: -size_of(kept[name])):
+        over = size_of(kept) - most
+        if over <= 0:
+            break
+        kept[name] = _smaller(kept[name], max(0, size_of(kept[name]) - over))
+    return kept
+
+
+# Of one result.
+MOST_SHOWN, MOST_TOGETHER = 4, 3_000_000
+
+
+class Images:
+    """The images of one result, and what is said of those that are not shown."""
+
+    def __init__(self) -> None:
+        self.blocks: list[ImageContent] = []
+        self._bytes = 0
+
+    def add(self, image: Image, found: FileSlice) -> dict[str, Any]:
+        """What the result says of it in place of its content."""
+        if not (problem := self._problem(image, found)):
+            data = base64.b64encode(found.data).decode()
+            self.blocks.append(ImageContent(type="image", data=data, mime_type=image.mime_type))
+            self._bytes += len(found.data)
+        fields = {"size": found.size, "mime_type": image.mime_type}
+        fields |= lean(width=image.width or None, height=image.height or None)
+        advice = f"not shown: {problem}. Copy it with download_files and local_dir" if problem else ""
+        return fields | lean(problem=advice)
+
+    def _problem(self, image: Image, found: FileSlice) -> str:
+        if max(found.size, len(found.data)) > MOST_BYTES:
+            return f"it has {found.size} bytes, and one with at most {MOST_BYTES} can be shown"
+        if image.problem:
+            return image.problem
+        if len(self.blocks) >= MOST_SHOWN or self._bytes + len(found.data) > MOST_TOGETHER:
+            return f"a result shows at most {MOST_SHOWN} images with {MOST_TOGETHER} bytes; ask for it in another call"
+        return ""
+
+
+async def look(app: App, path: str, *, usual: int, limit: int, name: str) -> tuple[FileSlice, Image | None]:
+    """A file from its beginning and, where it is an image, all of it.
+
+    `limit` other than the usual one asks for so many bytes: then the part of an image is only bytes.
+    """
+    found = await app.read(path, Span(limit=limit), name=name)
+    image = recognise(found.data)
+    if image is None or not found.more:
+        return found, image
+    if limit != usual:
+        return found, None
+    if found.size <= MOST_BYTES:
+        found = await app.read(path, Span(limit=MOST_BYTES), name=name)
+        image = recognise(found.data)
+    return found, image

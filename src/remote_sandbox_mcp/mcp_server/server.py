@@ -32,15 +32,13 @@ from pydantic import Field, ValidationError
 
 from .. import __version__
 from ..app import App
-from ..core.client import Client
+from ..core.client import Client, current_call
 from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
-from ..core.identity import current_call
 from ..session import InProgress, Session, begin, current
 from .clients import Clients, OneClient, calling, client_of
 from .journal import Journal, is_kept
 from .results import code_of, failure, sentence, told_where
-from .schemas import with_own_names
-from .toolbox import Offer, Toolbox, ToolFunction
+from .toolbox import Offer, Toolbox, ToolFunction, with_own_names
 
 log = logging.getLogger(__name__)
 
@@ -275,7 +273,7 @@ class SandboxServer(MCPServer[None]):
     def _names_a_sandbox(self, given: Mapping[str, Any]) -> bool:
         """Whether a sync says where in its path, as gpu1:/data."""
         path = given.get("remote_path")
-        return isinstance(path, str) and bool(self.app.copies.sandbox_in(path))
+        return isinstance(path, str) and bool(self.app.transfers.sandbox_in(path))
 
     async def _where(self, given: Mapping[str, Any], context: Context[None, Any] | None) -> str:
         """Where the job is that is meant, or else the client's sandbox."""

@@ -13,13 +13,11 @@ from typing import Any, NoReturn, Protocol
 from mcp.server.stdio import stdio_server
 from mcp_types import INVALID_PARAMS
 
-from ..app import App
+from ..app import App, Stock
 from ..config.source import Source
-from ..core.identity import Calls, begin_call
+from ..core.client import Calls, begin_call
 from ..fleet import Member
-from ..members import Stock
-from ..selection import KeptSelection
-from ..session import Session
+from ..session import KeptSelection, Session
 from .clients import OneClient
 from .early import Early, Learner
 from .server import SandboxServer, build
@@ -66,7 +64,7 @@ async def leave(app: App, failed: BaseException | None, farewell_s: float) -> No
     """End this process, with what it has open, and say what made it end."""
     if failed:
         print(f"remote-sandbox-mcp: {failed!r}", file=sys.stderr)
-    patience, has_transfers = LONG_FAREWELL_S if app.has_disposables else farewell_s, bool(app.copies.needs())
+    patience, has_transfers = LONG_FAREWELL_S if app.has_disposables else farewell_s, bool(app.transfers.needs())
     await asyncio.wait((asyncio.ensure_future(app.close()),), timeout=patience)
     if has_transfers:
         await asyncio.wait((asyncio.ensure_future(_leave_transfers(app)),), timeout=LONG_FAREWELL_S)
@@ -81,7 +79,7 @@ async def _leave_transfers(app: App) -> None:
     from ..hub_contact.place import NoHub
 
     try:
-        await asyncio.to_thread(leave_transfers, app.background.config_file, 0)
+        await asyncio.to_thread(leave_transfers, app.jobs.config_file, 0)
     except (OSError, NoHub) as problem:
         why = getattr(problem, "strerror", None) or problem
         print(

@@ -1,14 +1,14 @@
-"""The tools of the server, each made when it is first called or listed."""
+"""The server's tools, each made on first use, and what the tool list shows of their schemas."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from mcp.server.mcpserver.tools import Tool, ToolManager
 from mcp.types import CallToolResult, ToolAnnotations
-
-from .schemas import listed_input, listed_output
+from pydantic import Field
 
 ToolFunction = Callable[..., Awaitable[CallToolResult]]
 # Claude Code keeps tools behind a search, but for those that say this of themselves: the ones that work begins with.
@@ -74,3 +74,72 @@ class Toolbox(ToolManager):
         made.parameters = listed_input(made.parameters) | {"additionalProperties": False}
         made.fn_metadata.output_schema = listed_output(made.fn_metadata.output_schema)
         self._parameters[name] = Parameters(tuple(taken), tuple(made.parameters["properties"]), tuple(required))
+
+
+_MARK = "unlisted"
+# For a parameter that only earlier configurations send: accepted as before, and not shown to new ones.
+UNLISTED = Field(json_schema_extra={_MARK: True})
+# The same thing under the name that another tool has for it; accepted in place of the tool's own.
+OTHER_NAMES = {
+    "sandbox_id": "sandbox_name",
+    "sandbox_name": "sandbox_id",
+    "timeout": "timeout_s",
+    "timeout_s": "timeout",
+}
+
+
+def listed_input(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool's parameters without the unlisted ones. An empty default is left out: so may the argument be."""
+    slimmed: dict[str, Any] = slim(schema)
+    listed = {name: item for name, item in slimmed["properties"].items() if not item.get(_MARK)}
+    return slimmed | {"properties": {name: _without_empty_default(item) for name, item in listed.items()}}
+
+
+def _without_empty_default(parameter: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in parameter.items() if key != "default" or value}
+
+
+def listed_output(schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A result's fields without the words of our own classes, which are for readers of the source."""
+    return _without(slim(dict(schema or {})), "description")
+
+
+def slim(schema: Any, shapes: Mapping[str, Any] | None = None) -> Any:
+    """A schema without titles, without what is the default of JSON Schema, and with its $defs put where they are used.
+
+    Our shapes do not contain themselves, so that this ends.
+    """
+    if isinstance(schema, list):
+        return [slim(item, shapes) for item in schema if item != {"type": "null"}]
+    if not isinstance(schema, dict):
+        return schema
+    shapes = schema.get("$defs", shapes)
+    if shapes and "$ref" in schema:
+        shape = slim(shapes[schema["$ref"].rpartition("/")[2]], shapes)
+        return _without(shape, "description") | slim(_without(schema, "$ref"))
+    return {
+        key: {name: slim(value, shapes) for name, value in item.items()} if key == "properties" else slim(item, shapes)
+        for key, item in schema.items()
+        if not _says_nothing(key, item)
+    }
+
+
+def _says_nothing(key: str, item: Any) -> bool:
+    """Titles repeat names; that numbers do not begin below 0 or 1 goes without saying, and an error says it."""
+    if key == "minimum":
+        return bool(-1 <= item <= 1)
+    return key == "$defs" or (key == "title" and isinstance(item, str)) or (key, item) == ("additionalProperties", True)
+
+
+def _without(schema: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: item for key, item in schema.items() if key not in keys}
+
+
+def with_own_names(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
+    """Arguments under the tool's own names for them. What is given under both names stays, and is refused."""
+    return {_own_name(name, given, own): value for name, value in given.items()}
+
+
+def _own_name(name: str, given: Mapping[str, Any], own: Collection[str]) -> str:
+    other = OTHER_NAMES.get(name, "")
+    return other if name not in own and other in own and other not in given else name

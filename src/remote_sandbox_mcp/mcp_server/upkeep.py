@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 
+from ..app import Stock
 from ..config.schema import Configuration
 from ..config.source import Source
 from ..fleet import Member
-from ..members import Stock
 from .server import SandboxServer, build
 
 # The files are looked at when a call comes, at most so often, and now and then where none does.
@@ -75,7 +75,7 @@ class Upkeep:
         """Once no call, and no transfer, can be using them that began before the change."""
         self._owed.append(members)
         await self._server.calls.settled()
-        await self._server.app.copies.settled()
+        await self._server.app.transfers.settled()
         self._owed.remove(members)
         await self._stock.give_back(members)
 

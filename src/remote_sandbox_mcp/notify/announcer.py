@@ -1,16 +1,96 @@
-"""One event to one channel: told, or Unsent with the reason."""
+"""One event to one channel: desktop notice, event file, webhook or hook; told, or Unsent with the reason."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from ..core.errors import BadArgument, ConfigError
 from ..core.permission import Notify, allow_hook, allow_webhook
 from ..core.watch import Event, Unsent, Watch
-from . import desktop, file, hook
+from . import hook, messages, program
+
+LIMIT_S = 10.0
+SESSION = ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS")
+
+# The text comes as an argument: as a part of the source, a log line could be a script.
+_SCRIPT = ("on run argv", "display notification (item 2 of argv) with title (item 1 of argv)", "end run")
+# notify-send reads backslashes as C does, and what shows its text reads markup.
+_MARKUP = str.maketrans("<>&\\", "‹›＆＼")
+
+
+async def show(watch: Watch, event: Event, environ: Mapping[str, str], platform: str = sys.platform) -> None:
+    """Show a notice. Raises Unsent."""
+    # The beginning is ours, so that no text is ever taken for an option.
+    title = f"Job {messages.title(watch, event)}"
+    if platform == "darwin":
+        words = ["osascript", *(part for line in _SCRIPT for part in ("-e", line)), title, messages.body(event)]
+    else:
+        if not any(map(environ.get, SESSION)):
+            raise Unsent("nobody is logged in to a desktop here, so no notice can be shown")
+        words = ["notify-send", "--app-name=remote-sandbox-mcp", "--", plain(title), plain(messages.body(event))]
+    found = shutil.which(words[0], path=environ.get("PATH", ""))
+    if not found:
+        raise Unsent(f"{words[0]} is not installed here, so no notice can be shown")
+    await program.run(words[0], [found, *words[1:]], program.clean(environ), LIMIT_S)
+
+
+def plain(text: str) -> str:
+    """A text that nothing on its way to the screen reads as anything else."""
+    return text.translate(_MARKUP)
+
+
+MOST_FILES = 1000
+
+_NAME = re.compile(r"([0-9]+)-[a-z_]+\.json")
+
+
+def keep(folder: Path, watch: Watch, event: Event) -> Path:
+    """Write an event's file, whole or not at all. Raises Unsent."""
+    path = folder / f"{event.id}-{event.type.value}.json"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(path, f"{messages.encode(messages.as_json(watch, event))}\n")
+        _prune(folder)
+    except OSError as error:
+        raise Unsent(f"unable to write {path}: {error.strerror or error}", passing=True) from None
+    return path
+
+
+def _write(path: Path, text: str) -> None:
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    try:
+        with open(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def _prune(folder: Path) -> None:
+    with os.scandir(folder) as entries:
+        found = [entry for entry in entries if _NAME.fullmatch(entry.name)]
+    # By age and not by number: with a new database, numbers begin again.
+    for entry in sorted(found, key=_age)[: max(0, len(found) - MOST_FILES)]:
+        Path(entry.path).unlink(missing_ok=True)
+
+
+def _age(entry: os.DirEntry[str]) -> tuple[int, int]:
+    number = int(entry.name.partition("-")[0])
+    try:
+        return entry.stat(follow_symlinks=False).st_mtime_ns, number
+    except FileNotFoundError:
+        return 0, number
+
 
 HOOK = "hook:"
 
@@ -32,7 +112,7 @@ class Announcer:
 
     async def _send(self, channel: str, watch: Watch, event: Event) -> None:
         if channel == "file":
-            await asyncio.to_thread(file.keep, self._events, watch, event)
+            await asyncio.to_thread(keep, self._events, watch, event)
         elif channel == "desktop":
             await self._show(watch, event)
         elif channel == "webhook":
@@ -45,7 +125,7 @@ class Announcer:
     async def _show(self, watch: Watch, event: Event) -> None:
         if not self._notify.desktop:
             raise Unsent("desktop notices are turned off: desktop = false under [notify] in config.toml")
-        await desktop.show(watch, event, self._environ)
+        await show(watch, event, self._environ)
 
     async def _post(self, watch: Watch, event: Event) -> None:
         # The HTTP library is large, and most watches never need it.
@@ -58,5 +138,5 @@ class Announcer:
 
     async def _run(self, name: str, watch: Watch, event: Event) -> None:
         allowed = self._notify.hooks[allow_hook(name, self._notify.hooks)]
-        path = await asyncio.to_thread(file.keep, self._events, watch, event)
+        path = await asyncio.to_thread(keep, self._events, watch, event)
         await hook.run(name, allowed, path, watch, event, self._environ)

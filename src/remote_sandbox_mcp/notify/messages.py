@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.output import harmless
+from ..core.text import harmless
 from ..core.watch import Event, EventType, Watch
 
 LONGEST_SUMMARY = 500

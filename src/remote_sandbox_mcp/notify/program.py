@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-from ..core.output import last_line
+from ..core.text import last_line
 from ..core.watch import Unsent
 
 # Our own environment may hold passwords, which are nobody else's business.

@@ -1,4 +1,4 @@
-"""The platform's life: up, down, and how it stands. It is born with a lock, which the kernel lets go when it dies."""
+"""The platform's server process: up, down, status; whether it answers and which sandboxes it has."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-from ..config.own_keys import key_in
+from ..config.secrets import key_in
 from ..core.errors import ConfigError
-from ..core.output import last_line
-from ..tasks import process
-from ..tasks.locks import Holder, Lock, holder
-from .asking import Sandboxes, list_sandboxes
-from .place import Place
+from ..core.text import last_line
+from ..processes import process
+from ..processes.locks import Holder, Lock, holder
+from .place import HOST, Images, Place, render
 from .programs import engine_environ, matching_images, server_words
-from .settings import HOST, Images, render
 
 # A first start by uvx loads the server from the network.
 START_S, LOADING_S = 60.0, 300.0
@@ -194,3 +193,36 @@ def _last_words(place: Place) -> str:
         return last_line(place.printed.read_bytes()) or "it said nothing"
     except OSError:
         return "it said nothing"
+
+
+ANSWER_S = 5.0
+KEY_HEADER = "OPEN-SANDBOX-API-KEY"
+# More are counted, not named.
+PAGE = 200
+
+
+@dataclass(frozen=True)
+class Sandboxes:
+    """Those that the server knows: the ids of the first, and how many in all."""
+
+    ids: tuple[str, ...] = ()
+    count: int = 0
+
+
+async def list_sandboxes(url: str, key: str) -> Sandboxes | None:
+    """All sandboxes of the engine that a server made; None where it does not answer as it should."""
+    import httpx
+
+    try:
+        # What the environment says of proxies is not for this machine.
+        async with httpx.AsyncClient(timeout=ANSWER_S, trust_env=False) as client:
+            answer = await client.get(f"{url}/v1/sandboxes", params={"pageSize": PAGE}, headers={KEY_HEADER: key})
+            answer.raise_for_status()
+            return _read(answer.json())
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
+        return None
+
+
+def _read(page: Any) -> Sandboxes:
+    ids = tuple(str(item["id"]) for item in page["items"])
+    return Sandboxes(ids, max(len(ids), int(page["pagination"].get("totalItems", 0))))

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ConfigError
-from ..core.output import last_line
 from ..core.permission import is_loopback
-from .settings import Images
+from ..core.text import last_line
+from .place import Images
 
 COMMAND = "opensandbox-server"
 VERSIONS = f"{COMMAND}>=1.1,<2"

@@ -23,9 +23,9 @@ from ..core.command import Command, Environment
 from ..core.errors import ConnectError, SandboxError, Unreachable
 from ..core.machine import Hop, LocalPlace, Machine
 from ..core.network import Reach
-from ..core.output import harmless, last_line
 from ..core.sandbox import Sandbox
 from ..core.shell import join
+from ..core.text import harmless, last_line
 from .measure import measure
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ async def examine(machine: Machine, own_known_hosts: Path) -> Checkup:
 
 async def examine_local(place: LocalPlace, state_folder: Path) -> Checkup:
     """The same for the embedded sandbox; that it cannot be offered here is a warning, not a failure."""
-    from ..backends import local
+    from ..backends.bubblewrap import local
 
     begun = time.monotonic()
     steps = [await _walls_step(place)]
@@ -77,7 +77,7 @@ async def examine_local(place: LocalPlace, state_folder: Path) -> Checkup:
 
 
 async def _walls_step(place: LocalPlace) -> Step:
-    from ..backends import local
+    from ..backends.bubblewrap import local
 
     if reason := await local.why_not():
         return checkup.warning("walls", f"not offered: {reason}")

@@ -7,11 +7,11 @@ from importlib import resources
 
 from ..core.command import Command, Completed, Ending, Running
 from ..core.errors import SandboxError
-from ..core.output import last_line
 from ..core.sandbox import Sandbox
 from ..core.shell import join
+from ..core.text import last_line
 from ..core.usage import Usage
-from ..core.usage_text import parse_usage
+from ..core.usage_report import parse_usage
 
 # 64 AMD partitions tell 60 KB of JSON.
 _KEEP = 200_000

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import ConfigError
-from .database import Database
-from .sql import statements
+from .database import Database, statements
 
 if TYPE_CHECKING:
     import sqlite3

@@ -1,21 +1,24 @@
-"""One SQLite file that several processes and threads use at once: opened, kept private, brought up to date."""
+"""One SQLite file used by several processes and threads: opened, kept private, migrated; its named SQL."""
 
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import ConfigError
-from .sql import migrations, split
 
-# Costs milliseconds, and most calls of a server need no database.
 if TYPE_CHECKING:
     import sqlite3
+
+
+# Costs milliseconds, and most calls of a server need no database.
 
 BUSY_S = 5.0
 STATE_FILE = "state.db"
@@ -138,3 +141,33 @@ def _make_private(file: Path) -> None:
 
 def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+_HEADING = "-- name: "
+
+
+@functools.cache
+def statements(name: str) -> Mapping[str, str]:
+    """The statements of NAME.sql, each under the name in the comment before it."""
+    text = resources.files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+    pieces = (piece.split("\n", 1) for piece in text.split(_HEADING)[1:])
+    return {heading.strip(): statement.strip() for heading, statement in pieces}
+
+
+@functools.cache
+def migrations(folder: str) -> Sequence[str]:
+    """The scripts of a folder in the order of their numbers: the first makes version 1 of a database, and so on."""
+    scripts = (file for file in resources.files(__package__).joinpath(folder).iterdir() if file.name.endswith(".sql"))
+    return [file.read_text(encoding="utf-8") for file in sorted(scripts, key=lambda file: file.name)]
+
+
+def split(script: str) -> Iterator[str]:
+    """The statements of a script one by one; a trigger, which holds several, stays whole."""
+    import sqlite3
+
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.disposable import Disposable, Limits
-from .database import Database
+from .database import Database, statements
 from .mark import mark_of
-from .sql import statements
 
 if TYPE_CHECKING:
     import sqlite3

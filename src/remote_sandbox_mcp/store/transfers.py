@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..core.transfer import Headway, Order, Outcome
-from .database import Database
-from .sql import statements
+from .database import Database, statements
 
 if TYPE_CHECKING:
     import sqlite3

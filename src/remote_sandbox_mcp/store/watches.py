@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.job import JobStarted
 from ..core.lifecycle import announcements
 from ..core.watch import Decision, Event, EventType, Policy, Resume, Status, Watch
-from .database import Database
-from .sql import statements
+from .database import Database, statements
 
 if TYPE_CHECKING:
     import sqlite3

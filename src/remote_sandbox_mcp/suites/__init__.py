@@ -1,1 +1,3 @@
-"""Test suites on any sandbox: found, run and reported."""
+"""Test suites on a sandbox: found in a folder, run, and reported.
+
+Reading what a test runner prints is pure, and lies in core/suites."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 
-from ..core.runners.suite import Loan
+from ..core.suites.suite import Loan
 
 PACKAGES = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 # What these need besides on a Python that is older than 3.11.

@@ -1,4 +1,4 @@
-"""Run a test suite on a sandbox: look at the folder, start the runner, bring its results."""
+"""Runs a test suite on a sandbox: looks at the folder, starts the runner, collects its results."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import asyncio
 import contextlib
 import time
 from dataclasses import replace
+from functools import cache
+from importlib import resources
 
 from ..core import check
 from ..core.command import Command, Completed, Ending, Excerpt, Missing, Running, new_run_id
 from ..core.errors import FileProblem, NotStarted, SandboxError
 from ..core.files import Span
-from ..core.output import harmless, last_line
 from ..core.progress import Progress, silent
-from ..core.runners.detect import NoSuite, choose
-from ..core.runners.frames import Collected, parse_collected, parse_look
-from ..core.runners.suite import GIVEN, Found, Suite
-from ..core.runners.verdict import Evidence, make_report
 from ..core.sandbox import Sandbox
-from ..core.test_report import TestReport
+from ..core.shell import join
+from ..core.suites.detect import NoSuite, choose
+from ..core.suites.report import TestReport
+from ..core.suites.suite import GIVEN, Collected, Found, Suite, parse_collected, parse_look
+from ..core.suites.verdict import Evidence, make_report
+from ..core.text import harmless, last_line
 from . import loan
-from .scripts import script
 
 KEEP = 200_000
 LOOK_S = 30.0
@@ -200,3 +201,13 @@ async def _tidy(sandbox: Sandbox, run_id: str) -> None:
     """Remove the place of a run that never began. One that was cancelled leaves its own until look.sh finds it."""
     with contextlib.suppress(SandboxError):
         await _collect(sandbox, run_id)
+
+
+def script(name: str, *words: str) -> str:
+    """One command that runs the script by sh, with these words."""
+    return "exec " + join(["sh", "-c", _text(name), name, *words])
+
+
+@cache
+def _text(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

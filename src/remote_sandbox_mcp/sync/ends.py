@@ -10,13 +10,12 @@ from typing import Any
 from ..core.errors import BadArgument, FileProblem
 from ..core.gate import Admitted, Sieve
 from ..core.ignore import Ignore
-from ..core.lane import Lane, Reply, RootName
 from ..core.plan import Item
-from ..core.transfer import DEFAULT_EXCLUDES, Order, Place
+from ..core.transfer import DEFAULT_EXCLUDES, Lane, Order, Place, Reply, RootName
 from ..core.tree import MOST_BYTES, Tree, TreeReader, is_name
-from .batches import names_of
 from .lanes import Lanes
 from .large import place_stem
+from .streams import names_of
 
 # A line this slow is worth a compressed listing, and more than two lanes.
 LONG_S = 0.004

@@ -13,12 +13,11 @@ from ..core.errors import FileProblem
 from ..core.plan import Attributes, Plan, check_deletion, make_plan, source_entries
 from ..core.transfer import Headway, Listener, Order, Outcome, unheard
 from ..core.tree import Tree, read_meta
-from .batches import batches, names_of, portions
 from .ends import End, Ends
 from .large import Chunks
+from .meter import Meter, Tally
 from .sending import BATCH_FILES, Bridging, Sending
-from .tally import Tally
-from .tempo import Meter
+from .streams import batches, names_of, portions
 
 SLASH = ord("/")
 # What comes of an answer that is not one to what was asked, its machine being broken or hostile.

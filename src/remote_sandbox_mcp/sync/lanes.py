@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from ..core.errors import SandboxError
-from ..core.lane import Lane
+from ..core.transfer import Lane
 
 IDLE_S = 120.0
 

@@ -15,14 +15,11 @@ from ..backends.outpost.far.chunks import CHUNK, LEAST_CHUNK
 from ..backends.outpost.far.large import SAME
 from ..core.errors import FileProblem
 from ..core.foreign import to_text, to_whole
-from ..core.lane import SMALL_ANSWER
-from ..core.pieces import Matcher, Span, joined
-from ..core.plan import Item
+from ..core.plan import Item, Matcher, Span, joined
+from ..core.transfer import SMALL_ANSWER
 from ..core.tree import child
-from .batches import text_of
-from .streams import NEXT_DOOR, Stream, Streams
-from .tempo import Meter
-from .together import Together
+from .meter import Meter
+from .streams import NEXT_DOOR, Stream, Streams, Together, text_of
 
 BLOCK = 1 << 20
 BLOCKS_AT_ONCE = 64

@@ -9,15 +9,12 @@ from functools import partial
 
 from ..core.errors import FileProblem, SandboxError
 from ..core.files import Problem
-from ..core.lane import Lane
 from ..core.plan import LARGE, Item, Plan
-from .batches import batches, names_of, text_of, wanted_of
+from ..core.transfer import Lane
 from .ends import Ends
 from .large import Chunks, LargeFile
-from .streams import NEXT_DOOR, Stream, Streams
-from .tally import Tally
-from .tempo import Flow, Meter, Squeeze
-from .together import Together
+from .meter import Flow, Meter, Squeeze, Tally
+from .streams import NEXT_DOOR, Stream, Streams, Together, batches, names_of, text_of, wanted_of
 
 BATCH_FILES, BATCH_BYTES = 256, 512 << 10
 MANY_LANES = 8

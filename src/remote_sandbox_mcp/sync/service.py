@@ -12,9 +12,8 @@ from dataclasses import replace
 from ..backends import here
 from ..core.errors import SandboxError, Unreachable
 from ..core.gate import Admitted
-from ..core.lane import Lane
 from ..core.sandbox import Sandbox
-from ..core.transfer import Headway, Listener, Order, Outcome, Place
+from ..core.transfer import Headway, Lane, Listener, Order, Outcome, Place
 from .ends import End
 from .engine import Synchronization
 from .lanes import Lanes

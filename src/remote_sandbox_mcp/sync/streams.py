@@ -1,16 +1,115 @@
-"""A few streams from one end to the other; each item goes where there is room, and is done when it has arrived."""
+"""Several streams between two ends: batches of items go where there is room; a failure ends all of them."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 from ..backends.outpost.far import wire
 from ..core.errors import FileProblem
-from ..core.lane import Lane, Reply, RootName, numbers
-from .tempo import Flow, Squeeze
+from ..core.plan import Item
+from ..core.transfer import Lane, Reply, RootName, numbers
+from .meter import Flow, Squeeze
+
+PORTION_BYTES = 8 << 20
+# What JSON makes of one byte at most.
+MOST_ESCAPED = 6
+
+
+def names_of(batch: list[Item]) -> bytes:
+    """A folder, its names, an empty field, and so on, as far/source.py reads it."""
+    fields: list[bytes] = []
+    folder: bytes | None = None
+    for item in batch:
+        if item.folder != folder:
+            fields += [b"", item.folder] if folder is not None else [item.folder]
+            folder = item.folder
+        fields.append(item.name)
+    return b"\0".join([*fields, b""])
+
+
+def wanted_of(batch: list[Item]) -> list[str]:
+    """What each has to be, as far/target.py reads it: the kind and mode of a file, all that is known of a link."""
+    return [item.text.partition(b" ")[0].decode() if item.text[:1] == b"f" else text_of(item.text) for item in batch]
+
+
+def portions(parts: list[bytes], found: Sequence[bytes] = ()) -> Iterator[tuple[list[bytes], list[str]]]:
+    """As many parts at once as are sure to fit into a frame, with what was found for each, if that is given."""
+    begin = size = 0
+    for at, part in enumerate(parts):
+        size += len(part) + (MOST_ESCAPED * len(found[at]) + len('"", ') if found else 0)
+        if size >= PORTION_BYTES or at == len(parts) - 1:
+            yield parts[begin : at + 1], list(map(text_of, found[begin : at + 1]))
+            begin, size = at + 1, 0
+
+
+def batches(items: list[Item], most: int, size: int) -> Iterator[list[Item]]:
+    batch: list[Item] = []
+    total = 0
+    for item in items:
+        batch.append(item)
+        total += item.size
+        if len(batch) >= most or total >= size:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
+
+
+def text_of(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")
+
+
+class Together:
+    """Tasks that belong together. Leaving waits for all; the first failure cancels the others and is raised."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._failure: BaseException | None = None
+
+    def start(self, work: Coroutine[Any, Any, Any], then: Callable[[], None] = lambda: None) -> None:
+        """Begin it. `then` is called when it has ended, however it did: work cancelled before it began does nothing."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(lambda _: then())
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None and self._failure is None:
+            self._failure = task.exception()
+            self._cancel()
+
+    def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def check(self) -> None:
+        """Raise what has failed, if something has."""
+        if self._failure is not None:
+            raise self._failure
+
+    async def __aenter__(self) -> Together:
+        return self
+
+    async def __aexit__(self, kind: Any, problem: BaseException | None, trace: Any) -> None:
+        if problem is not None:
+            self._cancel()
+        stop: asyncio.CancelledError | None = None
+        while self._tasks:
+            try:
+                await asyncio.wait(self._tasks)
+            except asyncio.CancelledError as cancelled:
+                # Not before the others have ended, who would go on without us.
+                stop = cancelled
+                self._cancel()
+        if stop is not None:
+            raise stop
+        if problem is None:
+            self.check()
+
 
 # Enough to fill a line of 100 ms with one channel's window, and little enough to be held in memory.
 DEPTH = 4

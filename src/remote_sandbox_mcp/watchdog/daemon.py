@@ -1,4 +1,4 @@
-"""The watchdog's loop: one for each state folder, going round until it is told to end, whatever fails in a round."""
+"""The watchdog's loop: one per state folder, its lock, its heartbeat in the database, its log."""
 
 from __future__ import annotations
 
@@ -10,11 +10,111 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Protocol
 
 from ..core.errors import ConfigError, SandboxError
-from ..tasks.locks import Lock, holder
+from ..core.text import harmless
+from ..processes.locks import Lock, holder
+from ..store.database import STATE_FILE, Database
+from ..store.watches import Watches
+
+LOG_FILE = "watchdog.log"
+LARGEST, KEPT = 1 << 20, 2
+OURS = "remote_sandbox_mcp"
+
+
+class OwnLog(RotatingFileHandler):
+    """Never fails: a full disk ends no process."""
+
+    def __init__(self, file: Path, largest: int = LARGEST) -> None:
+        super().__init__(file, maxBytes=largest, backupCount=KEPT, encoding="utf-8")
+        self.setFormatter(Harmless("%(asctime)s %(levelname)s %(message)s"))
+
+    def _open(self) -> TextIOWrapper:
+        return open(open_log(Path(self.baseFilename)), "a", encoding="utf-8")
+
+    def doRollover(self) -> None:
+        """What is printed follows: a file that is only kept for a while must not be written to for ever."""
+        printed = [fd for fd in (1, 2) if self.stream and _same(fd, self.stream.fileno())]
+        super().doRollover()
+        for fd in printed:
+            if self.stream:
+                os.dup2(self.stream.fileno(), fd)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """There is nowhere else to tell it."""
+
+
+class Harmless(logging.Formatter):
+    """Words of machines and of files, made safe to look at."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return harmless(super().format(record).encode("utf-8", "surrogatepass"))
+
+
+def open_log(file: Path) -> int:
+    """A descriptor that appends to it. Raises OSError."""
+    return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def _same(fd: int, other: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.fstat(other))
+    except OSError:
+        return False
+
+
+class Pulse:
+    """A connection of its own, so that what SQLite calls a change is never the heartbeat."""
+
+    def __init__(self, state: Path) -> None:
+        self.file = state / STATE_FILE
+        self._database = Database(self.file)
+        self._watches = Watches(self._database)
+        self._opened: object = None
+
+    def beat(self) -> None:
+        """Note that this process is alive. Raises ConfigError."""
+        self._watches.beat(os.getpid(), time.time())
+
+    def version(self) -> object:
+        """Another value whenever another connection has written, or the file is another. Raises ConfigError."""
+        if file_stamp(self.file) != self._opened:
+            # Somebody has moved it away: what is open is not where the others write.
+            self._database.close()
+        with self._database.reading() as connection:
+            version = int(connection.execute("PRAGMA data_version").fetchone()[0])
+        self._opened = file_stamp(self.file)
+        return self._opened, version
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def file_stamp(file: Path) -> object:
+    """Which file is there, if any."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def change_stamp(*files: Path) -> object:
+    """Another value when one of them was written, replaced, made or removed."""
+    return tuple(_written(file) for file in files)
+
+
+def _written(file: Path) -> object:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
 
 LOCK_FILE = "watchdog.lock"
 # How long what is open may take to close, and work that was interrupted to end.

@@ -1,4 +1,4 @@
-"""Sees to it that a watchdog runs, from any process, quickly, and however many do so at once."""
+"""Sees to it that a watchdog runs: asks the hub to be it, starting one where there is none."""
 
 from __future__ import annotations
 
@@ -9,10 +9,60 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from ..core.errors import SandboxError
-from ..tasks.locks import holder
-from .daemon import LOCK_FILE
-from .in_hub import ask_hub_to_watch
-from .log import LOG_FILE
+from ..processes.locks import holder
+from .daemon import LOCK_FILE, LOG_FILE
+from .manager import Facts, Program
+
+# For a hub that has to be started first, on a machine that is busy.
+ASKING_S = 10.0
+
+
+async def ask_hub_to_watch(config: Path | None, limit_s: float = ASKING_S) -> None:
+    """Have the hub look after what is watched, and start it where there is none. Raises SandboxError.
+
+    Nothing is raised where it does not answer in time: it is on its way.
+    """
+    from ..hub_contact.asking import call_hub, whole
+    from ..hub_contact.place import NoHub
+
+    try:
+        answer = await asyncio.to_thread(call_hub, "watch", limit_s, config=whole(config))
+    except TimeoutError:
+        return
+    except (OSError, NoHub, ValueError) as problem:
+        raise SandboxError(f"no hub can be asked: {getattr(problem, 'strerror', None) or problem}") from None
+    if trouble := answer.get("trouble"):
+        raise SandboxError(str(trouble))
+
+
+class InHub:
+    """There is no file anywhere: it is installed as long as it runs."""
+
+    kind = "hub"
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._lock_file: Path = program.state / LOCK_FILE
+
+    def is_installed(self) -> bool:
+        return False
+
+    async def install(self, start_now: bool) -> None:
+        """Start it if wanted; there is nothing else that could be done. Raises SandboxError."""
+        if start_now:
+            await self.start()
+
+    async def start(self) -> None:
+        """Raises SandboxError."""
+        await ask_hub_to_watch(self._program.config)
+
+    async def remove(self) -> None:
+        """Whoever removes a service has its process release the lock in any case."""
+
+    async def facts(self) -> Facts:
+        found = holder(self._lock_file)
+        return Facts(active=found is not None, pid=found.pid if found else 0)
+
 
 # In all; a hub that takes longer is believed to be on its way.
 LONGEST_S = 3.0
@@ -49,7 +99,7 @@ def is_running(state: Path) -> bool:
 
 async def _start_service(state: Path, config: Path | None, environ: Mapping[str, str]) -> bool:
     """Start it as a service, where that is installed; returns whether it may come so."""
-    from .program import make_program
+    from .manager import make_program
     from .service import service_for
 
     service = service_for(make_program(state, config, environ))

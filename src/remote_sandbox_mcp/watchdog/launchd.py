@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ConfigError, SandboxError
-from .calls import Answer, call
-from .files import must_be_text, put, take_away
-from .kinds import Facts
-from .log import LOG_FILE, open_log
-from .program import Program, fixed
+from .daemon import LOG_FILE, open_log
+from .manager import Answer, Facts, Program, call, fixed, must_be_text, put, take_away
 
 # What launchctl says of a service that is not loaded.
 NOT_FOUND = (3, 113)

@@ -15,14 +15,13 @@ from pathlib import Path
 
 from ..core.errors import SandboxError
 from ..core.watch import Status
+from ..processes.locks import Holder, holder
 from ..store.database import STATE_FILE, Database
 from ..store.watches import Watches
-from ..tasks.locks import Holder, holder
-from . import in_hub, launchd, systemd
-from .daemon import LOCK_FILE
-from .kinds import Facts, Kind, Service, which
-from .log import LOG_FILE
-from .program import Program, is_passing, make_program
+from . import launchd, systemd
+from .daemon import LOCK_FILE, LOG_FILE
+from .ensure import InHub
+from .manager import Facts, Kind, Program, Service, is_passing, make_program, which
 
 # A process ends within two seconds of being told to.
 ENDING_S = 4.0
@@ -62,7 +61,7 @@ def service_for(program: Program) -> Service:
     kinds: dict[Kind, Callable[[Program], Service]] = {
         "launchd": launchd.Launchd,
         "systemd": systemd.Systemd,
-        "hub": in_hub.InHub,
+        "hub": InHub,
     }
     return kinds[which(sys.platform, has_systemd, shutil.which("launchctl") is not None)](program)
 
@@ -86,7 +85,7 @@ async def _is_in_place(service: Service) -> bool:
     """Whether nothing is to be started: the service is this very process, which would never come to answer if it
     started itself anew; or there is no service manager, and the work is being done."""
     pid = (await service.facts()).pid
-    return pid == os.getpid() or (service.kind == in_hub.InHub.kind and pid != 0)
+    return pid == os.getpid() or (service.kind == InHub.kind and pid != 0)
 
 
 async def remove(state: Path) -> WatchdogStatus:

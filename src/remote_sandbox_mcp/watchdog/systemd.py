@@ -7,10 +7,7 @@ import pwd
 from collections.abc import Mapping
 from pathlib import Path
 
-from .calls import Answer, call
-from .files import must_be_text, put, take_away
-from .kinds import Facts
-from .program import Program, fixed
+from .manager import Answer, Facts, Program, call, fixed, must_be_text, put, take_away
 
 LINGERING = Path("/var/lib/systemd/linger")
 # Not more: whatever filters system calls or hides folders would do so for hooks, agents and proxies as well, and a

@@ -9,15 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ..app import App, compose
+from ..app import App, Stock, compose
 from ..config import paths
 from ..config.handed import FILE, watchdog_environ
 from ..config.load import load
 from ..core.errors import SandboxError
-from ..members import Stock
-from ..tasks.locks import Lock
-from .daemon import Pace, Rounds, Supervision
-from .pulse import Pulse, change_stamp, file_stamp
+from ..processes.locks import Lock
+from .daemon import Pace, Pulse, Rounds, Supervision, change_stamp, file_stamp
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +60,7 @@ class Work:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._watches = app.background.supervisor()
+        self._watches = app.jobs.supervisor()
 
     async def tick(self) -> float:
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config.own_keys import key_in
+from ..config.secrets import key_in
 from ..core.errors import ConfigError
 from ..core.permission import is_loopback
 from ..core.secret import Secret

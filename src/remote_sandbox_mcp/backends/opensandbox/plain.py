@@ -21,14 +21,14 @@ from ...core.errors import (
     Unsupported,
 )
 from ...core.files import FileSlice, Found, Listing, Search, Span, Written
-from ...core.lane import Lane
-from ...core.output import last_line
 from ...core.port import Stream
 from ...core.progress import Beat, Progress, silent
+from ...core.text import last_line
+from ...core.transfer import Lane
 from ..deadline import within
 from ..outpost.far.place import to_bytes
-from .link import Gone, Link, Paused
-from .opened import describe, lost_with
+from .api import Gone, Link, Paused
+from .container import describe, lost_with
 from .plain_files import PlainFiles
 from .plain_jobs import PlainJobs
 from .plain_search import find_matches

@@ -1,18 +1,33 @@
-"""Background jobs of a container without Python: a keeper in its shell, asked by one request each."""
+"""Background jobs of a container without Python: asked of its shell, one request each."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+import signal
 import time
 from collections.abc import Sequence
 
 from ...core.command import Command, Environment
-from ...core.errors import ConnectError, Unsupported
-from ...core.job import JOB_ID, JobLook, JobOrder, JobRefused, JobSeen, JobStarted, JobWait, JobWaited, lost_start
+from ...core.errors import BadArgument, ConnectError, Unsupported
+from ...core.foreign import to_number, to_whole, understood
+from ...core.job import (
+    JOB_ID,
+    Checkpoint,
+    JobLook,
+    JobOrder,
+    JobRefused,
+    JobSeen,
+    JobStarted,
+    JobState,
+    JobUsage,
+    JobWait,
+    JobWaited,
+    lost_start,
+)
 from ..outpost.far.place import to_bytes, to_text
-from .link import Gone, Paused
-from .plain_job_answers import SESSION, look_values, read_jobs
-from .plain_wait import LogSearch
+from .api import Gone, Paused
+from .patterns import search
 from .problems import NoRoom
 from .shell import FULL, JOBS, LONGEST_VALUE, Answer, Shell, fits, start_values
 
@@ -164,3 +179,139 @@ def why_over(seen: JobSeen, line: str | None, silence_s: float, search: LogSearc
 
 def _ticks(seconds: float) -> str:
     return str(int(max(0.0, seconds) * 100))
+
+
+MOST_LOG = 4 << 20
+SESSION = re.compile(r"[\w,][\w@%+=,-]{0,59}\Z")
+REASONS = {
+    "restarted": "the container was restarted",
+    "orphaned": "its keeper was killed; its processes live",
+    "killed": "its keeper was killed",
+    "never": "it was never begun",
+    "foreign": "its log has no exit code",
+}
+UNKNOWN = "nothing is known of it in this container"
+
+
+def look_values(looks: Sequence[JobLook]) -> dict[str, str]:
+    """What has to be known of each."""
+    values = {"looks": str(len(looks))}
+    for number, look in enumerate(looks):
+        asked = {
+            # What is no name leads to no job, and to no other file.
+            "id": look.job_id if JOB_ID.match(look.job_id) else "none" if look.job_id else "",
+            "session": look.session if SESSION.match(look.session) else "",
+            "log": look.log_file,
+            "cursor": "" if look.cursor is None else str(max(0, look.cursor)),
+            "lines": str(max(0, look.lines)),
+            "most": str(min(max(0, look.most_bytes), MOST_LOG)),
+            "path": look.checkpoint_path,
+            "command": "" if look.checkpoint_path else look.checkpoint_command,
+            "cwd": look.cwd,
+            "usage": "yes" if look.usage else "",
+        }
+        values |= {f"{number}_{name}": value for name, value in asked.items() if value}
+    return values
+
+
+def read_jobs(answer: Answer, looks: Sequence[JobLook]) -> list[JobSeen]:
+    """Raises BrokenRules: what a container prints may be anything."""
+    with understood("a container"):
+        uptime, epoch = answer.numbers("clock")
+        return [_read_job(answer.part(str(number)), look, uptime, epoch) for number, look in enumerate(looks)]
+
+
+def _read_job(job: Answer, look: JobLook, uptime: float, epoch: float) -> JobSeen:
+    state, why = JobState(job.text("state") or "missing"), job.text("why")
+    log, size, started = job.data("data"), job.number("size"), float(job.number("ordered"))
+    ending, code, ended, *living = job.text("end").split() or ("", "", uptime)
+    grown, begun, is_stopped = job.number("grown"), job.numbers("begun"), ending == "stopped"
+    return JobSeen(
+        state=state,
+        job_id=job.text("id") or (look.job_id if state is JobState.MISSING else ""),
+        session=to_text(job.data("session")) or look.session,
+        log_file=to_text(job.data("log") or job.data("foreign")),
+        cwd=to_text(job.data("cwd")),
+        command=to_text(job.data("command")),
+        via="detached" if begun else "",
+        exit_code=to_whole(int(code)) if ending else None,
+        signal=_signal(int(code)) if is_stopped else "",
+        ending=ending,
+        reason=UNKNOWN if state is JobState.MISSING else REASONS.get(why, why),
+        rebooted=why == "restarted",
+        started=started,
+        seconds=round(max(0.0, to_number(float(ended)) - begun[0]), 2) if begun else 0.0,
+        log=log,
+        log_size=size,
+        cursor=job.number("start") + len(log) if job.has("start") else size,
+        silent_s=max(0.0, epoch - max(grown, started)) if grown or started else 0.0,
+        checkpoint=_checkpoint(job),
+        usage=_usage(job),
+        survivors=tuple(to_whole(int(word)) for word in living) if is_stopped else (),
+        foreign=job.has("foreign"),
+    )
+
+
+def _signal(code: int) -> str:
+    """A shell tells no signal but by this number, which a command may have as its own: known where we stopped it."""
+    try:
+        return signal.Signals(code - 128).name
+    except ValueError:
+        return ""
+
+
+def _checkpoint(job: Answer) -> Checkpoint | None:
+    if job.has("trouble"):
+        return Checkpoint(problem=job.data("trouble").decode("utf-8", "replace").strip())
+    if job.has("saved"):
+        return Checkpoint(text=job.data("checkpoint"), mtime=float(job.number("saved")))
+    return None
+
+
+def _usage(job: Answer) -> JobUsage | None:
+    if not job.has("usage"):
+        return None
+    processes, pages, ticks, page = job.numbers("usage")
+    return JobUsage(processes=int(processes), memory_mb=round(pages * page / 1048576, 1), cpu_s=round(ticks / 100, 2))
+
+
+BLOCK = 1 << 20
+
+
+class LogSearch:
+    """Goes through a job's log once, and again over a last line that may still grow."""
+
+    def __init__(self, pattern: str, look: JobLook) -> None:
+        """Raises BadArgument for a pattern that is none."""
+        try:
+            re.compile(to_bytes(pattern))
+        except (re.error, OverflowError, RecursionError) as problem:
+            raise BadArgument(f"the pattern {pattern[:200]!r} is not a regular expression: {problem}") from None
+        self._pattern = pattern
+        self._look = look
+        # Logs are appended to: without a cursor the search begins with what this job has printed.
+        self.cursor = "start" if look.cursor is None else str(max(0, look.cursor))
+        # The size of a log of which all was searched; another one is news.
+        self.size = ""
+
+    @property
+    def look(self) -> JobLook:
+        """What has to be seen of the job for it, from `cursor` on."""
+        look = self._look
+        return JobLook(job_id=look.job_id, session=look.session, log_file=look.log_file, most_bytes=BLOCK)
+
+    @property
+    def is_behind(self) -> bool:
+        return not self.size
+
+    async def take(self, seen: JobSeen) -> str | None:
+        """The first line that fits in what came of the log. Raises BadArgument for a pattern that takes for ever."""
+        done, line = await self._search(seen.log) if seen.log else (0, None)
+        self.cursor = str(seen.cursor - len(seen.log) + done)
+        self.size = str(seen.log_size) if seen.cursor >= seen.log_size else ""
+        return line
+
+    async def _search(self, block: bytes) -> tuple[int, str | None]:
+        printed = await search("first", self._pattern, block)
+        done, _, line = printed.partition(b"\n")
+        return int(done), line[1:].decode("utf-8", "replace").rstrip("\r") if line else None

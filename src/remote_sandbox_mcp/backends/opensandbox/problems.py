@@ -1,14 +1,17 @@
-"""What the SDK and the platform say when something fails, as our sentences: the one table."""
+"""Failures of the platform, the SDK and image registries, as our sentences."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from ...core.disposable import RegistryLogin, host_of
 from ...core.errors import (
     BadArgument,
+    ConfigError,
     ConnectError,
     LoginRefused,
     SandboxError,
@@ -19,6 +22,7 @@ from ...core.errors import (
 
 if TYPE_CHECKING:
     from opensandbox.exceptions import SandboxException
+
 
 T = TypeVar("T")
 Kind = Callable[[str], SandboxError]
@@ -212,3 +216,25 @@ def _words(problem: SandboxException) -> str:
     words = str(problem.error.message or "") or str(problem.args[0] if problem.args else "")
     words = " ".join(words.split()).rstrip(".")
     return words if len(words) <= LONGEST_WORDS else words[:LONGEST_WORDS] + "..."
+
+
+# In the words of engines and registries.
+_WANTS_LOGIN = re.compile("no basic auth credentials|unauthorized|authentication required", re.IGNORECASE)
+
+
+def explained(problem: SandboxError, doing: str, image: str, login: RegistryLogin | None) -> SandboxError:
+    """The same problem, with what to do about it where it is one of fetching; never with any part of a password."""
+    words = str(problem).removeprefix(doing)
+    if NO_IMAGE.means not in words:
+        return problem
+    host = host_of(image)
+    place = f'[registries."{host}"] in config.toml'
+    if not _WANTS_LOGIN.search(words):
+        return type(problem)(f"{problem}; a login to {host} is set under {place}")
+    if login is None:
+        return ConfigError(f"{doing}: the registry {host} wants a login; set user and password under {place}")
+    # It may have been changed since it was fetched from where it is kept.
+    login.password.forget()
+    return ConfigError(
+        f"{doing}: the registry {host} refuses the login of {login.user}; correct user and password under {place}"
+    )

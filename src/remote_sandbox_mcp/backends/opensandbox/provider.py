@@ -1,4 +1,4 @@
-"""Makes disposable sandboxes on an OpenSandbox platform, and knows those again that it made."""
+"""Creates containers on an OpenSandbox platform, finds them again, and checks their network policy."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ...core.command import Environment
-from ...core.disposable import Disposable, NeedsHeaders, Platform, Rules, SandboxOrder, Volume
-from ...core.errors import BadArgument, SandboxError, UnknownSandbox, Unreachable
+from ...core.disposable import Disposable, NeedsHeaders, Platform, Rules, SandboxOrder, Volume, login_for
+from ...core.errors import BadArgument, SandboxError, UnknownSandbox, Unreachable, Unsupported
 from ...core.permission import allow_volume
-from ...core.registry import login_for
 from ...core.sandbox import Sandbox
 from ..deadline import within
-from . import egress
-from .link import Link, disposable_of, refreshed, seconds
-from .opened import ContainerSandbox, NoPython, Way
+from .api import Link, disposable_of, refreshed, seconds
+from .container import ContainerSandbox, NoPython, Way
 from .order import ID, MARK, NETWORK, SHORTEST_LIFE_S, SNAPSHOT, Request, is_ours, mark_label, request_of
-from .problems import described
-from .registry import explained
+from .problems import described, explained
 
 if TYPE_CHECKING:
     from opensandbox.models.sandboxes import SandboxInfo
     from opensandbox.models.sandboxes import Volume as SdkVolume
+
+    from .api import Link
+    from .order import Request
+
 
 SNAPSHOT_S, SWEEP_S, SOON_S = 300.0, 30.0, 0.1
 AS_IT_IS = Environment()
@@ -82,11 +83,11 @@ class OpenSandboxProvider:
         try:
             key = await self._fetch_and_make(request, volumes, doing)
         except SandboxError as problem:
-            if request.allowed_hosts is None or not egress.is_about_policy(problem):
+            if request.allowed_hosts is None or not is_about_policy(problem):
                 raise
             if request.must_hold:
                 why = str(problem).removeprefix(f"{doing}: ")
-                raise egress.refusal(doing, request, why) from None
+                raise refusal(doing, request, why) from None
             request = request.without_policy()
             key = await self._fetch_and_make(request, volumes, doing)
         if request.allowed_hosts is not None:
@@ -103,11 +104,11 @@ class OpenSandboxProvider:
     async def _look_at_policy(self, request: Request, key: str, doing: str) -> Request:
         """What was asked of the platform may not be what it does; one whose policy must hold ends here then."""
         try:
-            why = await egress.gap(self._link, key, doing)
+            why = await gap(self._link, key, doing)
             if not why:
                 return request
             if request.must_hold:
-                raise egress.refusal(doing, request, why)
+                raise refusal(doing, request, why)
             manager = await self._link.manager()
             await self._link.told(doing, manager.patch_sandbox_metadata(key, {NETWORK: "yes"}))
         except BaseException:
@@ -278,3 +279,42 @@ def sdk_volume(name: str, volume: Volume, allowed: Sequence[str]) -> SdkVolume:
     allow_volume(volume.source, allowed)
     named = None if folder else PVC(claimName=volume.source)
     return SdkVolume(name=name, host=folder, pvc=named, mountPath=volume.target, readOnly=volume.read_only)
+
+
+# Of the egress control beside a sandbox, which answers whoever has its token.
+PORT = 18080
+SET_UP = 'set up [egress] with mode = "dns+nft" in the platform\'s settings, or leave network out'
+
+
+def is_about_policy(problem: SandboxError) -> bool:
+    """Whether the platform refused because it cannot hold a policy at all, which is not the same as a failure."""
+    return isinstance(problem, (BadArgument, Unsupported)) and "networkPolicy" in str(problem)
+
+
+def refusal(doing: str, request: Request, why: str) -> Unsupported:
+    wanted = "narrowed to these hosts" if request.allowed_hosts else "kept off"
+    return Unsupported(f"{doing}: its network cannot be {wanted}: {why}; {SET_UP}")
+
+
+async def gap(link: Link, key: str, doing: str) -> str:
+    """Why the policy of one that was just made does not hold, as the end of a sentence; empty where it does."""
+    import httpx
+
+    address, headers = await link.endpoint(key, PORT, doing)
+    try:
+        answer = await link.client.get(f"{address}/policy", headers=headers)
+        said = answer.raise_for_status().json()
+    except (httpx.HTTPError, ValueError):
+        return "the platform's egress control does not say what it holds"
+    return gap_in(said)
+
+
+def gap_in(said: Any) -> str:
+    """The same, of what was said."""
+    policy = said.get("policy") if isinstance(said, dict) else None
+    if not isinstance(policy, dict) or policy.get("defaultAction") != "deny":
+        return "the platform's egress control does not deny what is not allowed"
+    if said.get("enforcementMode") == "dns":
+        # As configured, or because the packet filter could not be set up.
+        return "the platform's egress control refuses names alone, and addresses can be reached"
+    return ""

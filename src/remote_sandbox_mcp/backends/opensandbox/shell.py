@@ -18,7 +18,7 @@ from ...core.errors import BadArgument, BrokenRules, ConnectError, SandboxError,
 from ...core.foreign import to_number
 from ...core.shell import join
 from ..outpost.far.place import to_bytes, to_text
-from .link import IN_MEMORY, Link
+from .api import IN_MEMORY, Link
 from .problems import NoRoom, too_old
 
 if TYPE_CHECKING:

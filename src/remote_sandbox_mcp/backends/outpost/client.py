@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from ...core.errors import BrokenRules, Unreachable
 from ...core.foreign import NONSENSE, Fields, not_understood, read_json, too_much, understood
 from .far import wire
-from .far.worker import WORKER_S
+from .far.files import WORKER_S
 
 SILENCE_S = 2.0
 PONG_S = 3.0

@@ -9,22 +9,11 @@ from importlib.resources import files
 from ... import core
 from ...core.shell import quote
 
-OUTPOST = ("wire", "place", "output", "family", "look", "feed", "keeper", "files", "worker", "post")
-LANE = ("wire", "place", "ignore", "tree", "chunks", "source", "expected", "large", "target", "bridge", "lane")
+OUTPOST = ("wire", "place", "output", "family", "look", "keeper", "files", "post")
+LANE = ("wire", "place", "ignore", "tree", "chunks", "source", "expected", "large", "target", "lane")
 # Sent when the first job is asked about, into the outpost's own namespace; and the program that each job has.
-JOBS = (
-    "jobrecord",
-    "jobplace",
-    "jobprune",
-    "jobtools",
-    "joblogin",
-    "jobstate",
-    "joblife",
-    "jobstart",
-    "joblook",
-    "jobwork",
-)
-JOB_KEEPER = ("place", "family", "jobrecord", "joblog", "jobcommand", "jobkeeper")
+JOBS = ("jobrecord", "jobplace", "jobtools", "joblook", "jobstart", "jobwork")
+JOB_KEEPER = ("place", "family", "jobrecord", "jobkeeper")
 # Decided on both sides by the same text.
 OF_THE_CORE = ("ignore",)
 
@@ -32,8 +21,14 @@ OF_THE_CORE = ("ignore",)
 @functools.cache
 def source(pieces: tuple[str, ...] = OUTPOST) -> str:
     """The pieces joined: with one namespace, their imports of each other fall away."""
-    lines = "\n".join(read_piece(piece) for piece in pieces).split("\n")
-    return "\n".join(line for line in lines if not line.startswith("from ."))
+    kept, is_import = [], False
+    for line in "\n".join(read_piece(piece) for piece in pieces).split("\n"):
+        if is_import or line.startswith("from ."):
+            # Until the parenthesis that it may open is closed.
+            is_import = line.endswith(("(", ","))
+        else:
+            kept.append(line)
+    return "\n".join(kept)
 
 
 def read_piece(piece: str) -> str:

@@ -9,16 +9,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from ...core.client import is_again
 from ...core.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
 from ...core.errors import BrokenRules, ConnectError, FileProblem, LostContact, NotStarted, Unreachable, Unsupported
 from ...core.files import Entry, FileSlice, Found, Listing, Match, Problem, Search, Span, Written
 from ...core.foreign import Fields, to_list, to_number, to_text, to_whole, understood
-from ...core.identity import is_again
-from ...core.lane import Lane
-from ...core.output import last_line
 from ...core.port import Stream, check_port
 from ...core.progress import Beat, OutputListener, Progress, StreamName, listener_in, silent
 from ...core.sandbox import Description
+from ...core.text import last_line
+from ...core.transfer import Lane
 from ..deadline import within
 from ..pace import Pace
 from .client import LARGEST, SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long

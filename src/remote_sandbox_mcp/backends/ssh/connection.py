@@ -1,21 +1,107 @@
-"""Opening SSH connections: hops, keys, host keys, deadlines, and a pause after a refused login."""
+"""SSH connections: jump hosts, ProxyCommand, keys, host keys, deadlines, and a pause after a refused login."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import socket
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import ConnectError, HostKeyProblem, LoginRefused, Unreachable
 from ...core.machine import Hop, Login, Machine
 from ..deadline import within
-from . import library
 from .host_keys import USUAL_FILES, HostKeys, entry_name
-from .proxy import Proxy
 
 if TYPE_CHECKING:
     import asyncssh
+
+
+LINKER_CACHE = Path("/etc/ld.so.cache")
+
+
+def load() -> None:
+    """Import asyncssh; call it before the first use, in a thread, as it takes a tenth of a second."""
+    with libraries_found_quickly():
+        import asyncssh  # noqa: F401
+
+
+@contextmanager
+def libraries_found_quickly() -> Iterator[None]:
+    """asyncssh looks for liboqs and nettle, and ctypes runs ldconfig, gcc and ld for each library that is not there.
+
+    That is more than a dozen processes where gcc is installed. The linker's own cache says at once what is not there.
+    """
+    import ctypes.util
+
+    usual = ctypes.util.find_library
+
+    def find(name: str) -> str | None:
+        return usual(name) if f"lib{name}.so".encode() in cache else None
+
+    try:
+        cache = LINKER_CACHE.read_bytes()
+    except OSError:
+        cache = b""
+    # Other systems have no such cache, and start no process; this variable names folders that it does not cover.
+    if cache and not os.environ.get("LD_LIBRARY_PATH"):
+        ctypes.util.find_library = find
+    try:
+        yield
+    finally:
+        ctypes.util.find_library = usual
+
+
+# Referenced until they are done: the event loop itself would forget them.
+_ending: set[asyncio.Task[None]] = set()
+
+
+class Proxy:
+    """The program, and our end of the line to it. asyncssh could start it, but only with this process's variables."""
+
+    def __init__(self, line: socket.socket, process: asyncio.subprocess.Process) -> None:
+        self.line = line
+        self._process = process
+
+    @classmethod
+    async def start(cls, words: Sequence[str], environ: Mapping[str, str] | None) -> Proxy:
+        """Raises OSError."""
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        with far:
+            try:
+                variables = None if environ is None else dict(environ)
+                process = await asyncio.create_subprocess_exec(
+                    *words, stdin=far.fileno(), stdout=far.fileno(), env=variables, start_new_session=True
+                )
+            except BaseException:
+                near.close()
+                raise
+        return cls(near, process)
+
+    def end(self) -> None:
+        """With all that it has started: most are a shell that runs the real one."""
+        self.line.close()
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def end_with(self, connection: asyncssh.SSHClientConnection) -> None:
+        task = asyncio.ensure_future(self._end_with(connection))
+        _ending.add(task)
+        task.add_done_callback(_ending.discard)
+
+    async def _end_with(self, connection: asyncssh.SSHClientConnection) -> None:
+        try:
+            await connection.wait_closed()
+        finally:
+            self.end()
+
 
 # GCM first: with hardware AES it carries half as much again as asyncssh's own first choice.
 CIPHERS = (
@@ -244,7 +330,7 @@ def take_small_bites(connection: asyncssh.SSHClientConnection) -> None:
 
 def credentials(login: Login, who: str) -> dict[str, Any]:
     """A login as asyncssh's options. Reads keys and asks for secrets, so it belongs into a thread."""
-    library.load()
+    load()
     keys, problems = _read_keys(login)
     if problems and not (keys or login.password or login.agent):
         raise LoginRefused(f"{who}: no usable key: {'; '.join(problems)}")

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from ...core.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
 from ...core.errors import BadArgument, Unreachable
 from ...core.foreign import NONSENSE, not_understood, too_much
-from ...core.output import last_line
 from ...core.shell import join, quote
+from ...core.text import last_line
 from ..deadline import within
 from ..outpost.client import SMALL, LineLost, Refusal
 

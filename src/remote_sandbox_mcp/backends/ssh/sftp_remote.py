@@ -1,24 +1,108 @@
-"""What the parts of an SFTP lane share: many questions at once, the server's refusals as OSErrors, and its files."""
+"""An SFTP server's files: many requests at once, refusals as OSErrors, paths that follow no link."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
+import itertools
 import os
+import posixpath
 import stat
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..outpost.client import LineLost
 from ..outpost.far.expected import EDITED, UNKNOWN, link_of
-from .sftp import explain, look_at, read_piece, replace
-from .sftp_many import AT_ONCE, end
+from ..outpost.far.tree import checked
+from .sftp import explain, look_at, read_piece, replace, to_bytes, to_path
 
 if TYPE_CHECKING:
     import asyncssh
+
+
+# So many entries are on their way.
+AT_ONCE = 64
+
+T = TypeVar("T")
+
+
+class Load:
+    """Bytes that are held in memory; who brings more waits while there are too many."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._held = 0
+        self._light = asyncio.Event()
+        self._light.set()
+
+    def add(self, size: int) -> None:
+        """A negative size takes off."""
+        self._held += size
+        self._light.set() if self._held <= self._limit else self._light.clear()
+
+    async def room(self) -> None:
+        while self._held > self._limit:
+            await self._light.wait()
+
+    def lift(self) -> None:
+        """Nobody waits any more."""
+        self._limit = float("inf")
+        self._light.set()
+
+    @contextlib.contextmanager
+    def held(self, size: int) -> Iterator[None]:
+        self.add(size)
+        try:
+            yield
+        finally:
+            self.add(-size)
+
+
+async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int = AT_ONCE) -> None:
+    """Do all of it, so many at once; the first failure ends it."""
+    todo = iter(items)
+
+    async def go_on() -> None:
+        for item in todo:
+            await work(item)
+
+    first = list(itertools.islice(todo, at_once))
+    todo = itertools.chain(first, todo)
+    await together([go_on() for _ in first])
+
+
+async def together(works: Collection[Coroutine[Any, Any, T]]) -> list[T]:
+    """All at once; where one fails, the others have ended before that is told."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        await end(tasks)
+        raise
+
+
+async def end(tasks: Collection[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def for_all(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Work for any number of callers; a failure that none of them waits for any more is not an error in the log."""
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task
+
+
+async def outcome(task: asyncio.Task[T]) -> T:
+    """For one of them: it goes on without a caller who is cancelled."""
+    await asyncio.wait((task,))
+    return task.result()
+
 
 # So much of one file, and so many hundreds of a folder's names, are asked for before the first of it has come.
 AHEAD, NAMES_AHEAD = 2 << 20, 16
@@ -30,8 +114,6 @@ LONGEST_WRITE = 32 << 10
 SECOND = 10**9
 LATEST = (1 << 32) - 1
 ST_RDONLY = 1
-
-T = TypeVar("T")
 
 
 def ours(problem: Exception) -> OSError | LineLost:
@@ -254,3 +336,133 @@ class Remote:
         if (found.blocks and found.bavail * found.frsize <= size) or (found.files and not found.favail):
             return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return problem
+
+
+class Root:
+    """SFTP opens whatever a path leads to, so each folder on the way is looked at once before it is used."""
+
+    def __init__(self, remote: Remote, text: str) -> None:
+        self.remote = remote
+        # Without a slash at its end, even where it is one: names are added with their own.
+        self.path = to_bytes(to_path(text, remote.home)).rstrip(b"/")
+        self._known: set[bytes] = set()
+        self._finding: dict[bytes, asyncio.Task[None]] = {}
+
+    def forget(self) -> None:
+        """Folders may be moved or removed now."""
+        self._known.clear()
+
+    def full(self, path: bytes) -> bytes:
+        return self.path + b"/" + path if path else self.path or b"/"
+
+    async def folder(self, path: bytes, make: bool = False) -> bytes:
+        """The full path of a folder of the tree, for names to be added to. Raises OSError, BadName, LineLost."""
+        if path not in self._known:
+            if path not in self._finding:
+                self._finding[path] = for_all(self._find(path, make))
+                self._finding[path].add_done_callback(lambda _: self._finding.pop(path))
+            await outcome(self._finding[path])
+        return self.path + b"/" + path if path else self.path
+
+    async def _find(self, path: bytes, make: bool) -> None:
+        if not path:
+            await self._find_top(make)
+        else:
+            above, _, name = path.rpartition(b"/")
+            checked(name)
+            await self.folder(above, make)
+            if not await self._is_folder(path):
+                if not make:
+                    raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+                await self.within(above, lambda: self._make(path))
+        self._known.add(path)
+
+    async def _find_top(self, make: bool) -> None:
+        """The top may be reached through links: its user named it."""
+        try:
+            await self._find_top_at(self.full(b""))
+        except FileNotFoundError:
+            if not make:
+                raise
+            await self._make_top(self.full(b""))
+
+    async def _find_top_at(self, path: bytes) -> None:
+        found = await self.remote.ask(self.remote.client.stat(path))
+        if not stat.S_ISDIR(found.permissions or 0):
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory")
+
+    async def _make_top(self, path: bytes) -> None:
+        """With what is missing above it, and with the usual mode, as a shell would."""
+        above = posixpath.dirname(path)
+        try:
+            await self.remote.ask(self.remote.client.mkdir(path))
+        except FileNotFoundError:
+            if await self.remote.look(above):
+                # A file has nothing below it, and neither has a file system of the kernel's.
+                await self._find_top_at(above)
+                raise
+            await self._make_top(above)
+            await self.remote.ask(self.remote.client.mkdir(path))
+        except PermissionError:
+            raise
+        except OSError as problem:
+            # Another lane may have been quicker.
+            if await self.remote.look(path) is None:
+                raise await self.remote.explain(problem, above) from None
+            await self._find_top_at(path)
+
+    async def _is_folder(self, path: bytes) -> bool:
+        """Whether there is one; raises OSError where there is something else."""
+        found = await self.remote.look(self.full(path))
+        if found is None:
+            return False
+        if stat.S_ISLNK(found.permissions or 0):
+            raise NotADirectoryError(errno.ENOTDIR, "a symbolic link is in the way, and is not followed")
+        if not stat.S_ISDIR(found.permissions or 0):
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory")
+        return True
+
+    async def _make(self, path: bytes) -> None:
+        """Open to its owner alone until it has its own mode: files come first."""
+        import asyncssh
+
+        try:
+            await self.remote.ask(self.remote.client.mkdir(self.full(path), asyncssh.SFTPAttrs(permissions=0o700)))
+        except PermissionError:
+            raise
+        except OSError as problem:
+            # Another lane may have been quicker.
+            if not await self._is_folder(path):
+                raise await self.remote.explain(problem, self.full(path.rpartition(b"/")[0])) from None
+
+    async def within(self, folder: bytes, act: Callable[[], Awaitable[T]]) -> T:
+        """Do something in a folder; one that its owner may not write to, as at the source, is opened for that.
+
+        It gets its mode at the end.
+        """
+        try:
+            return await act()
+        except PermissionError:
+            await self._open_up(self.full(folder))
+            return await act()
+
+    async def _open_up(self, path: bytes) -> None:
+        """One that is open to its owner already is left alone: then it was something else, or somebody was quicker."""
+        import asyncssh
+
+        found = await self.remote.ask(self.remote.client.stat(path))
+        mode = stat.S_IMODE(found.permissions or 0)
+        if mode & 0o700 != 0o700:
+            attrs = asyncssh.SFTPAttrs(permissions=mode | 0o700)
+            with contextlib.suppress(PermissionError):
+                await self.remote.ask(self.remote.client.setstat(path, attrs))
+
+
+def from_the_deepest(paths: Iterable[bytes]) -> list[list[bytes]]:
+    """Paths of one depth together, the deepest first: what is in a folder comes before the folder."""
+    ordered = sorted(paths, key=_depth, reverse=True)
+    return [list(group) for _, group in groupby(ordered, key=_depth)]
+
+
+def _depth(path: bytes) -> int:
+    return path.count(b"/") + 1 if path else 0

@@ -10,14 +10,14 @@ from pydantic import Field
 
 from ...core.command import Running
 from ...core.port import DeployOrder
-from ...core.test_report import TestReport
+from ...core.suites.report import TestReport
 from ..clients import room
 from ..reporting import Reporting, beats
 from ..results import reply
 from ..server import SandboxServer
 from ..shapes import DeployedShape, ForwardShape, SuiteShape
-from ..suites import LOG_CHARS, deployed_fields, forward_fields, report_fields, report_text, running_fields
 from ..texts import told
+from .app_results import LOG_CHARS, deployed_fields, forward_fields, report_fields, report_text, running_fields
 from .containers import GET, SandboxId
 from .exec import RUN, patience
 
@@ -42,9 +42,9 @@ def run_suite(server: SandboxServer) -> Any:
         """Run a project's tests (pytest, unittest, node, vitest, jest, go, cargo, anything with JUnit XML) and return
         counts, failing ids with message and place, coverage. A crash is told as problem, never as 0 failed."""
         if tmux_session:
-            return suite_reply(await server.app.workshop.results_of(sandbox_id, tmux_session))
+            return suite_reply(await server.app.suites.results_of(sandbox_id, tmux_session))
         async with Reporting(ctx) as reporting:
-            report = await server.app.workshop.run_tests(
+            report = await server.app.suites.run_tests(
                 sandbox_id,
                 command=command,
                 path=path,
@@ -86,7 +86,7 @@ def deploy(server: SandboxServer) -> Any:
                 health_path=health_path,
                 timeout_s=min(timeout, patience(server, ctx)),
             )
-            deployed = await server.app.workshop.deploy(order, beats(reporting))
+            deployed = await server.app.apps.deploy(order, beats(reporting))
         fields = deployed_fields(deployed)
         first = ": ".join(filter(None, (fields["status"], fields.get("url"))))
         return reply(fields, told(first, fields, without=("status", "url")))
@@ -103,9 +103,9 @@ def forward(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, ForwardShape]:
         """Bring a port of a sandbox (TensorBoard, Jupyter, vLLM) to 127.0.0.1 of the user's machine."""
         if close:
-            await server.app.workshop.close_port(sandbox_id, port)
+            await server.app.apps.close_port(sandbox_id, port)
             return reply({"status": "closed", "port": port}, f"port {port} is closed")
-        opened = await server.app.workshop.forward(sandbox_id, port, local_port=local_port)
+        opened = await server.app.apps.forward(sandbox_id, port, local_port=local_port)
         fields = forward_fields(opened)
         return reply(fields, told(f"{fields['url']} leads to port {port}", fields, without=("url", "port")))
 

@@ -18,16 +18,15 @@ from ...core.errors import BadArgument, FileProblem, SandboxError
 from ...core.files import Problem
 from ...session import absolute
 from ..clients import calling, room
-from ..containers import disposable_fields
-from ..images import Images, look
 from ..reporting import Reporting, beats
-from ..results import exec_fields, exec_text, plain_text, reply, sentence
-from ..schemas import UNLISTED
+from ..results import Images, exec_fields, exec_text, look, plain_text, reply, sentence
 from ..server import SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
 from ..texts import files_text, taken_text, told
-from ..transfers import MOST_SHOWN, copied_fields, problem_fields
+from ..toolbox import UNLISTED
+from .app_results import disposable_fields
 from .exec import RUN, patience
+from .sync_results import MOST_SHOWN, copied_fields, problem_fields
 
 MAKE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
 GET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
@@ -84,7 +83,7 @@ def create(server: SandboxServer) -> Any:
         if image.startswith(("/", "~", ".")):
             # A folder of the user's machine is shown inside.
             order = replace(order, image=absolute(image))
-            server.app.copies.check_roots(image)
+            server.app.transfers.check_roots(image)
         made = await server.app.disposables.create(order)
         session = server.clients.session(ctx)
         if not (server.app.fleet.default or server.app.fleet.refusal) and session:
@@ -183,7 +182,7 @@ def delete(server: SandboxServer) -> Any:
             text = f"{sandbox_id} is configured, so it stays, with its files; all that ran in it was ended"
             return reply({"sandbox_id": sandbox_id, "status": "restarted"}, text)
         gone = await server.app.disposables.delete(sandbox_id)
-        await server.app.workshop.forget(gone.id)
+        await server.app.apps.forget(gone.id)
         await tell_change(ctx)
         return reply({"sandbox_id": gone.id, "status": "deleted"}, f"{gone.id} is deleted")
 
@@ -196,7 +195,7 @@ async def put(server: SandboxServer, sandbox: str, file: Upload) -> dict[str, An
     if not path or len(given) != 1:
         raise BadArgument("each of files needs path and exactly one of content (base64), text or local_path")
     if given == ["local_path"]:
-        return copied_fields(path, await server.app.copies.copy_in(file["local_path"], path, name=sandbox))
+        return copied_fields(path, await server.app.transfers.copy_in(file["local_path"], path, name=sandbox))
     data = decoded(file["content"], path) if given == ["content"] else file["text"].encode("utf-8", "surrogateescape")
     written = await server.app.write(path, data, name=sandbox)
     return {"path": plain_text(path), "size": written.size}
@@ -206,7 +205,7 @@ async def take(
     server: SandboxServer, sandbox: str, path: str, local_dir: str, most: int, images: Images | None
 ) -> dict[str, Any]:
     if local_dir:
-        place, outcome = await server.app.copies.copy_out(path, local_dir, name=sandbox)
+        place, outcome = await server.app.transfers.copy_out(path, local_dir, name=sandbox)
         return copied_fields(path, outcome) | {"local_path": place}
     found, image = await look(server.app, path, usual=USUAL_BYTES, limit=most, name=sandbox)
     if image and images:

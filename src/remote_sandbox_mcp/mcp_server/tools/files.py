@@ -14,16 +14,14 @@ from pydantic import Field
 from ...core.errors import BadArgument
 from ...core.files import Entry, FileSlice, Found, Listing, Match, Problem, Search, Span
 from ...core.image import Image
-from ...core.output import without_broken_end
 from ...core.pages import cursor_after
+from ...core.text import without_broken_end
 from ..clients import room
-from ..containers import moment
-from ..images import Images, look
-from ..results import file_content, lean, plain_text, reply
+from ..results import Images, file_content, first_that_fit, lean, look, plain_text, reply, size_of
 from ..server import SandboxName, SandboxServer
 from ..shapes import ContentShape, FoundShape, ListingShape, WrittenShape
-from ..sizes import first_that_fit, size_of
 from ..texts import content_text, image_text, listing_text, matches_text
+from .app_results import moment
 
 LOOK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 WRITE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)

@@ -13,24 +13,24 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from ...app import Report
-from ...background import Wanted, Which
-from ...background.values import Ensure
 from ...core.command import RUN_ID, Running
 from ...core.errors import BadArgument
 from ...core.job import JobWait
-from ...core.output import Clipped, last_line
 from ...core.progress import Beat, Progress
-from ...core.supervision import WatchOrder
+from ...core.text import Clipped, last_line
+from ...core.watch import WatchOrder
+from ...jobs.service import Wanted, Which
+from ...jobs.values import Ensure
 from ..clients import room
-from ..jobs import begun_fields, fit_log, seen_fields, seen_text, sight_fields, waited_fields
 from ..reporting import Reporting, beats
 from ..results import exec_text, lean, reply, task_fields
-from ..schemas import UNLISTED
 from ..server import SandboxName, SandboxServer
 from ..shapes import JobShape, JobsShape, SentShape, StartedShape, WaitedShape
 from ..texts import tasks_text, told
+from ..toolbox import UNLISTED
 from ..watchdog import start_watchdog
 from .exec import ASK, END, RUN, patience
+from .job_results import begun_fields, fit_log, seen_fields, seen_text, sight_fields, waited_fields
 
 TYPE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
 
@@ -121,7 +121,7 @@ def start(server: SandboxServer) -> Any:
             sandbox=sandbox_name,
             watch=order if watch else None,
         )
-        begun = await server.app.background.start(wanted, ensure(server) if ensure_watchdog else None)
+        begun = await server.app.jobs.start(wanted, ensure(server) if ensure_watchdog else None)
         fields = begun_fields(begun)
         first = f"started {fields['tmux_session']} on {begun.sandbox}; its log is {fields['log_file']}"
         return reply(fields, told(first, fields, without=("status", "tmux_session", "log_file", "sandbox")))
@@ -144,7 +144,7 @@ def check_task(server: SandboxServer) -> Any:
             report = await server.app.check(tmux_session, name=sandbox_name, room=room())
             return run_reply(task_fields(report, last_n_lines), report)
         which = Which(session=tmux_session, watch_id=watch_id, log_file=log_file, sandbox=sandbox_name)
-        seen = await server.app.background.check(which, lines=last_n_lines, cursor=cursor(log_cursor))
+        seen = await server.app.jobs.check(which, lines=last_n_lines, cursor=cursor(log_cursor))
         seen, rest = fit_log(seen, room(), goes_on=log_cursor != NO_CURSOR)
         fields = seen_fields(seen) | rest | lean(watch_id=watch_id or None)
         return reply(fields, seen_text(seen, fields))
@@ -175,7 +175,7 @@ def wait_for_task(server: SandboxServer) -> Any:
         which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
         wait = JobWait(seconds=seconds, pattern=until_pattern, silence_s=silence_s)
         async with Reporting(ctx) as reporting:
-            waited = await server.app.background.wait(
+            waited = await server.app.jobs.wait(
                 which, wait, lines=last_n_lines, cursor=cursor(log_cursor), progress=beats(reporting)
             )
         seen, rest = fit_log(waited.seen, room(), goes_on=log_cursor != NO_CURSOR)
@@ -198,7 +198,7 @@ def stop_task(server: SandboxServer) -> Any:
             trouble = {"error": STILL_RUNNING} if isinstance(report.seen, Running) else {}
             return run_reply(task_fields(report, 50) | trouble, report)
         which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
-        seen, rest = fit_log(await server.app.background.stop(which, grace_s=grace_s), room())
+        seen, rest = fit_log(await server.app.jobs.stop(which, grace_s=grace_s), room())
         fields = seen_fields(seen) | rest | ({"error": STILL_RUNNING} if seen.is_running else {})
         return reply(fields, seen_text(seen, fields))
 
@@ -212,7 +212,7 @@ def list_tasks(server: SandboxServer) -> Any:
         limit: Annotated[int, Field(description="Default 50", ge=1, le=1000)] = 50,
     ) -> Annotated[CallToolResult, JobsShape]:
         """Every job, and command that outlasted exec_bash, newest first, also of earlier conversations."""
-        sights = await server.app.background.list(sandbox=sandbox_name, state=status, limit=limit)
+        sights = await server.app.jobs.list(sandbox=sandbox_name, state=status, limit=limit)
         tasks = [sight_fields(sight) for sight in sights]
         return reply({"tasks": tasks}, tasks_text(tasks))
 
@@ -233,7 +233,7 @@ def send_input(server: SandboxServer) -> Any:
         """Answer a prompt of a running job, or use a debugger in it. Read what it says with wait_background_task."""
         which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
         pressed = [*(["Enter"] if text and enter else []), *keys]
-        session = await server.app.background.send(which, text=text, keys=pressed)
+        session = await server.app.jobs.send(which, text=text, keys=pressed)
         return reply({"status": "sent", "tmux_session": session}, f"sent to {session}")
 
     return send_background_input

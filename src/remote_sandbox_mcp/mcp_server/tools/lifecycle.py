@@ -8,11 +8,11 @@ from mcp.types import CallToolResult
 from pydantic import Field
 
 from ...core.disposable import Disposable, NeedsHeaders, SandboxOrder
-from ..containers import disposable_fields
 from ..results import lean, reply
 from ..server import SandboxServer
 from ..shapes import DisposableShape, EndpointShape, SnapshotShape
 from ..texts import told
+from .app_results import disposable_fields
 from .containers import GET, MAKE
 
 SandboxId = Annotated[str, Field(description="As create_sandbox returned it")]

@@ -11,12 +11,11 @@ from pydantic import Field
 
 from ...core import check
 from ...core.errors import ConfigError, UnknownSandbox, Unsupported
-from ..containers import listed_fields
 from ..results import lean, reply, sandbox_fields, sentence
 from ..server import SandboxServer
 from ..shapes import ActiveShape, SandboxesShape, SelectedShape
-from ..suites import app_fields
 from ..texts import sandbox_line, sandboxes_text
+from .app_results import app_fields, listed_fields
 
 LOOK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 CHOOSE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
@@ -43,7 +42,7 @@ def offer(server: SandboxServer) -> None:
         active, trouble = await active_sandbox(server, ctx)
         surveying = app.survey(resources=check_resources, active=active)
         views, deployed, troubles = await asyncio.gather(
-            surveying, app.workshop.apps(), app.disposables.troubles(disposables)
+            surveying, app.apps.list(), app.disposables.troubles(disposables)
         )
         trouble += troubles
         listed = [

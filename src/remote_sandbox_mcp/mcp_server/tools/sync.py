@@ -13,11 +13,11 @@ from ...core.check import within
 from ...core.transfer import Headway, Listener, Order, Outcome
 from ..reporting import Reporting
 from ..results import lean, reply
-from ..schemas import UNLISTED
 from ..server import SandboxName, SandboxServer
 from ..shapes import CancelledShape, PullShape, PushShape, TransferShape
 from ..texts import told, transfers_text
-from ..transfers import (
+from ..toolbox import UNLISTED
+from .sync_results import (
     cancelled_fields,
     headway_text,
     listed_fields,
@@ -86,9 +86,9 @@ def push(server: SandboxServer) -> Any:
         A large transfer goes on in the background: ask with check_file_transfer_task(task_id)."""
         app = server.app
         order = Order(
-            source=app.copies.place(local_path, sandbox=None),
-            target=app.copies.place(remote_path, sandbox=sandbox_name),
-            excludes=app.copies.rules(excludes, exclude_file),
+            source=app.transfers.place(local_path, sandbox=None),
+            target=app.transfers.place(remote_path, sandbox=sandbox_name),
+            excludes=app.transfers.rules(excludes, exclude_file),
             default_excludes=default_excludes,
             respect_gitignore=respect_gitignore,
             checksum=checksum,
@@ -116,9 +116,9 @@ def pull(server: SandboxServer) -> Any:
         """Make local_path like remote_path; as sync_local_to_remote, and nothing is deleted."""
         app = server.app
         order = Order(
-            source=app.copies.place(remote_path, sandbox=sandbox_name),
-            target=app.copies.place(local_path, sandbox=None),
-            excludes=app.copies.rules(excludes, exclude_file),
+            source=app.transfers.place(remote_path, sandbox=sandbox_name),
+            target=app.transfers.place(local_path, sandbox=None),
+            excludes=app.transfers.rules(excludes, exclude_file),
             default_excludes=default_excludes,
             respect_gitignore=respect_gitignore,
             checksum=checksum,
@@ -140,12 +140,12 @@ def push_in_background(server: SandboxServer) -> Any:
         """As sync_local_to_remote, in the background at once, however little it is."""
         app = server.app
         order = Order(
-            source=app.copies.place(local_path, sandbox=None),
-            target=app.copies.place(remote_path, sandbox=sandbox_name),
-            excludes=app.copies.rules(excludes, exclude_file),
+            source=app.transfers.place(local_path, sandbox=None),
+            target=app.transfers.place(remote_path, sandbox=sandbox_name),
+            excludes=app.transfers.rules(excludes, exclude_file),
             delete_extras=delete_extras,
         )
-        transfer = await app.copies.sync(order, wait_s=0, background=True)
+        transfer = await app.transfers.sync(order, wait_s=0, background=True)
         assert not isinstance(transfer, Outcome)
         fields = started_fields(transfer)
         return reply(fields, told(f"{transfer.status} in the background", fields, without=("status", "mode")))
@@ -161,11 +161,11 @@ def check_task(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, TransferShape]:
         """How far a transfer is, or what came of it. Use wait_s instead of asking again and again."""
         within("wait_s", wait_s, 0, LONGEST_WAIT_S)
-        transfers = server.app.copies.transfers
+        transfers = server.app.transfers.background
         if not task_id:
             tasks = [listed_fields(each, await transfers.is_stale(each)) for each in await transfers.list(LISTED)]
             return reply({"tasks": tasks}, transfers_text(tasks))
-        transfer = await server.app.copies.check(task_id, wait_s=wait_s)
+        transfer = await server.app.transfers.check(task_id, wait_s=wait_s)
         stale = await transfers.is_stale(transfer)
         fields = transfer_fields(transfer, stale) | lean(log_tail="\n".join(transfers.log_tail(transfer, last_n_lines)))
         text = headway_text(transfer.headway) if transfer.headway and not transfer.is_over else ""
@@ -182,7 +182,7 @@ def cancel_task(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, CancelledShape]:
         """End a transfer. Files that have arrived stay; of each other file the old one is still there."""
         within("force_kill_after_s", force_kill_after_s, 0, 45)
-        done = await server.app.copies.transfers.cancel(task_id, wait_s=force_kill_after_s)
+        done = await server.app.transfers.background.cancel(task_id, wait_s=force_kill_after_s)
         fields = cancelled_fields(done)
         return reply(fields, told(done.transfer.status, fields, without=("status",)))
 
@@ -192,11 +192,11 @@ def cancel_task(server: SandboxServer) -> Any:
 async def carry_out(server: SandboxServer, order: Order, ctx: Context[None, Any], dry_run: bool) -> CallToolResult:
     app = server.app
     if dry_run:
-        fields = preview_fields(await app.copies.preview(order))
+        fields = preview_fields(await app.transfers.preview(order))
         first = f"would send {fields['would_send_files']} files, {fields['would_send_bytes']} bytes"
         return reply(fields, told(first, fields, without=("mode", "would_send_files", "would_send_bytes")))
     async with Reporting(ctx) as reporting:
-        done = await app.copies.sync(order, wait_s=MOMENT_S, listener=listener(reporting))
+        done = await app.transfers.sync(order, wait_s=MOMENT_S, listener=listener(reporting))
     if isinstance(done, Outcome):
         fields = {"mode": "inline"} | outcome_fields(done, order)
         first = f"{done.sent_files} files sent, {done.skipped_files} unchanged"

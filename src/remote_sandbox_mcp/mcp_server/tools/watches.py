@@ -8,21 +8,21 @@ from typing import Annotated, Any, Literal
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
-from ...background import Which
 from ...config import paths
 from ...core.errors import ConnectError, LostContact, UnknownSandbox
-from ...core.output import harmless
-from ...core.supervision import WatchOrder
+from ...core.text import harmless
+from ...core.watch import WatchOrder
+from ...jobs.service import Which
 from ...session import current
 from ..clients import room
-from ..jobs import checkpoint_fields, event_fields, fit_log, seen_fields, watch_fields
 from ..results import lean, reply, sentence
-from ..schemas import UNLISTED
 from ..server import SandboxName, SandboxServer
 from ..shapes import EventsShape, ProgressShape, WatchdogShape, WatchesShape, WatchShape
 from ..texts import rows_text, told
+from ..toolbox import UNLISTED
 from . import jobs
 from .exec import ASK, RUN
+from .job_results import checkpoint_fields, event_fields, fit_log, seen_fields, watch_fields
 
 SET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
@@ -111,7 +111,7 @@ def watch_job(server: SandboxServer) -> Any:
         )
         which = Which(session=tmux_session, log_file=log_file, sandbox=sandbox_name)
         ensure = jobs.ensure(server) if ensure_watchdog else None
-        watching = server.app.background.watching
+        watching = server.app.jobs.watching
         watch, notes = await watching.begin(which, order, cwd=cwd, command=launch_command, ensure=ensure)
         fields = {"watch": watch_fields(watch)} | lean(notes=[sentence(note) for note in notes])
         return watch_reply(fields, f"watch {watch.id} over {watch.session} on {watch.sandbox}")
@@ -130,7 +130,7 @@ def list_watches(server: SandboxServer) -> Any:
         status: Status = "", limit: Annotated[int, Field(description="Default 100", ge=1, le=1000)] = 100
     ) -> Annotated[CallToolResult, WatchesShape]:
         """All watches, newest first."""
-        watches = await server.app.background.watching.list(status, limit)
+        watches = await server.app.jobs.watching.list(status, limit)
         rows = [watch_fields(watch) for watch in watches]
         return reply({"watches": rows}, rows_text(rows, "no watches"))
 
@@ -140,7 +140,7 @@ def list_watches(server: SandboxServer) -> Any:
 def get_watch(server: SandboxServer) -> Any:
     async def get_background_watch(watch_id: WatchId) -> Annotated[CallToolResult, WatchShape]:
         """One watch, as the watchdog left it."""
-        watch = await server.app.background.watching.get(watch_id)
+        watch = await server.app.jobs.watching.get(watch_id)
         return watch_reply({"watch": watch_fields(watch)}, f"{watch.status.value}: {watch.last_summary}")
 
     return get_background_watch
@@ -149,7 +149,7 @@ def get_watch(server: SandboxServer) -> Any:
 def cancel_watch(server: SandboxServer) -> Any:
     async def cancel_background_watch(watch_id: WatchId) -> Annotated[CallToolResult, WatchShape]:
         """Stop watching a job; the job itself goes on."""
-        watch = await server.app.background.watching.cancel(watch_id)
+        watch = await server.app.jobs.watching.cancel(watch_id)
         return watch_reply({"watch": watch_fields(watch)}, f"watch {watch.id} is {watch.status.value}")
 
     return cancel_background_watch
@@ -164,7 +164,7 @@ def list_events(server: SandboxServer) -> Any:
         ] = jobs.NO_CURSOR,
     ) -> Annotated[CallToolResult, EventsShape]:
         """What happened to watched jobs, in order."""
-        events = await server.app.background.watching.events(watch_id, jobs.cursor(after_id), limit)
+        events = await server.app.jobs.watching.events(watch_id, jobs.cursor(after_id), limit)
         fields: dict[str, Any] = {"events": [event_fields(event) for event in events]}
         fields["cursor"] = events[-1].id if events else max(0, after_id)
         return reply(fields, f"{rows_text(fields['events'], 'no events')}\ncursor: {fields['cursor']}")
@@ -179,12 +179,12 @@ def get_progress(server: SandboxServer) -> Any:
         log_lines: Annotated[int, Field(description="Default 80", ge=1, le=1000)] = 80,
     ) -> Annotated[CallToolResult, ProgressShape]:
         """A watched job's progress: what the watchdog saw last, and log and checkpoint as they are now."""
-        watch = await server.app.background.watching.get(watch_id)
+        watch = await server.app.jobs.watching.get(watch_id)
         fields: dict[str, Any] = {"watch": watch_fields(watch)}
         if not refresh_live:
             return watch_reply(fields, watch.last_summary)
         try:
-            seen, rest = fit_log(await server.app.background.watching.look_at(watch, lines=log_lines), room() // 2)
+            seen, rest = fit_log(await server.app.jobs.watching.look_at(watch, lines=log_lines), room() // 2)
         except (ConnectError, LostContact, UnknownSandbox) as problem:
             # What the watchdog saw last is there, whether or not its machine can be asked.
             fields |= lean(log_tail=watch.last_log_tail) | {"connection_error": sentence(problem)}
@@ -203,10 +203,10 @@ def read_log(server: SandboxServer) -> Any:
         watch_id: WatchId, last_n_lines: Annotated[int, Field(description="Default 80", ge=1, le=5000)] = 80
     ) -> Annotated[CallToolResult, ProgressShape]:
         """The end of a watched job's log."""
-        watch = await server.app.background.watching.get(watch_id)
+        watch = await server.app.jobs.watching.get(watch_id)
         fields: dict[str, Any] = {"watch": {"id": watch.id, "status": watch.status.value}}
         try:
-            seen, rest = fit_log(await server.app.background.watching.look_at(watch, lines=last_n_lines), room())
+            seen, rest = fit_log(await server.app.jobs.watching.look_at(watch, lines=last_n_lines), room())
         except UnknownSandbox as problem:
             kept = "\n".join(watch.last_log_tail.splitlines()[-last_n_lines:])
             fields |= lean(log_tail=kept) | {"connection_error": sentence(problem)}
@@ -222,10 +222,10 @@ def read_checkpoint(server: SandboxServer) -> Any:
         watch_id: WatchId, max_bytes: Annotated[int, Field(description="Of its end", ge=1, le=65536)] = 65536
     ) -> Annotated[CallToolResult, ProgressShape]:
         """A watched job's checkpoint as it is now."""
-        watch = await server.app.background.watching.get(watch_id)
+        watch = await server.app.jobs.watching.get(watch_id)
         fields: dict[str, Any] = {"watch": {"id": watch.id, "status": watch.status.value}}
         try:
-            seen = await server.app.background.watching.look_at(watch, lines=1)
+            seen = await server.app.jobs.watching.look_at(watch, lines=1)
         except UnknownSandbox as problem:
             kept = lean(text=watch.last_checkpoint[-max_bytes:])
             told = fields | lean(checkpoint=kept or None) | {"connection_error": sentence(problem)}
@@ -260,7 +260,7 @@ def install(server: SandboxServer) -> Any:
         state = paths.state_folder()
         names = server.app.fleet.names if persist_current_sandboxes else ()
         note = await asyncio.to_thread(hand_over, names, current().environ, state)
-        done = await service.install(state, server.app.background.config_file, start_now=start_now)
+        done = await service.install(state, server.app.jobs.config_file, start_now=start_now)
         return status_reply(done, note)
 
     return install_watchdog

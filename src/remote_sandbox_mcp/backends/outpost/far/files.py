@@ -1,4 +1,4 @@
-"""Small file work: read, write, list, search. Each request runs in its own process."""
+"""File requests: read, write, list, search, each in a worker process of its own with a time limit."""
 
 import contextlib
 import errno
@@ -7,11 +7,12 @@ import fnmatch
 import heapq
 import os
 import re
+import signal
 import stat
 
 from .output import Listener
 from .place import to_bytes, to_path, to_text
-from .wire import END, OUT, frame, json_frame
+from .wire import END, FAIL, OUT, frame, json_frame
 
 MYPY = False
 if MYPY:
@@ -298,3 +299,32 @@ def search_file(
                         return
     except OSError as problem:
         note(problems, path, problem)
+
+
+if MYPY:
+    from typing import Any
+
+WORKER_S = 60
+WORKERS = {"read": read, "write": write, "list": list_entries, "search": search}
+
+
+def give_up(*_: object) -> None:
+    """A worker told to end still removes what it has not put in place."""
+    raise SystemExit
+
+
+def answer(work: "Any", order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+    """Do the work, within a minute, and tell why where it cannot be done."""
+    signal.signal(signal.SIGTERM, give_up)
+    signal.alarm(WORKER_S)
+    try:
+        work(order, raw, request, listener)
+    except Refused as refusal:
+        problem = {"reason": refusal.reason, "message": str(refusal)}
+        listener.send(json_frame(FAIL, request, problem))
+    except (OSError, ValueError) as trouble:
+        reason = errno.errorcode.get(getattr(trouble, "errno", 0) or 0, "EINVAL")
+        reason = "fork" if reason == "EAGAIN" else reason
+        message = getattr(trouble, "strerror", "") or str(trouble)
+        about = order.get("path", order["verb"])
+        listener.send(json_frame(FAIL, request, {"reason": reason, "message": "%s: %s" % (about, message)}))

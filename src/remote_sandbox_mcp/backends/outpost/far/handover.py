@@ -3,10 +3,9 @@
 import array
 import socket
 
-from .files import Refused
+from .files import WORKERS, Refused
 from .output import Listener
 from .wire import END, json_frame
-from .worker import WORKERS
 
 MYPY = False
 if MYPY:

@@ -1,4 +1,4 @@
-"""A background job's keeper: a program of its own, in the pane or detached, that outlives everybody else."""
+"""A job's keeper: its own program that starts the command, writes its log, and records its end."""
 
 import os
 import select
@@ -7,12 +7,153 @@ import sys
 import time
 
 from .family import become_subreaper, descendants, insist, read_status, strike
-from .jobcommand import become_command
-from .joblog import JobLog, Pane
 from .jobrecord import birth_of, has_begun, is_told_to_stop, read_json, take_lock, write_end, write_json, write_whole
 from .place import to_bytes, to_text
 
+FOLLOW_S = 1.0
+
+
+class JobLog:
+    """A log that may be on a full disk or gone: the job goes on, and what was lost is counted."""
+
+    def __init__(self, path: bytes) -> None:
+        self.path = path
+        self.total = self.lost = 0
+        self.fd = -1
+        self.followed = time.monotonic()
+        self.at_line_start = self.open() and self.ends_in_newline()
+
+    def open(self) -> bool:
+        try:
+            if self.fd < 0:
+                # Nothing may wait here for a pipe's reader.
+                flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY
+                self.fd = os.open(self.path, flags, 0o666)
+                os.set_blocking(self.fd, True)
+            return True
+        except OSError:
+            return False
+
+    def ends_in_newline(self) -> bool:
+        try:
+            with open(self.path, "rb") as file:
+                size = file.seek(0, 2)
+                file.seek(max(0, size - 1))
+                return file.read(1) in (b"", b"\n")
+        except OSError:
+            return True
+
+    def follow(self) -> None:
+        """A log that was removed, or put aside by who rotates logs, is made anew."""
+        if self.fd < 0 or time.monotonic() < self.followed + FOLLOW_S:
+            return
+        self.followed = time.monotonic()
+        try:
+            if os.path.samestat(os.stat(self.path), os.fstat(self.fd)):
+                return
+        except OSError:
+            pass
+        os.close(self.fd)
+        self.fd = -1
+        self.at_line_start = self.open() and self.ends_in_newline()
+
+    def write(self, data: bytes) -> None:
+        self.total += len(data)
+        self.follow()
+        view = memoryview(data)
+        try:
+            while view and self.open():
+                view = view[os.write(self.fd, view) :]
+        except OSError:
+            pass
+        self.lost += len(view)
+        if len(view) < len(data):
+            self.at_line_start = data[len(data) - len(view) - 1 :][:1] == b"\n"
+
+    def close(self, code: int) -> None:
+        """The last line, for people and for tools that read it there."""
+        line = b"" if self.at_line_start else b"\n"
+        self.write(line + b"EXIT_CODE=%d\n" % code)
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+class Pane:
+    """The terminal that a person may look at. A descriptor of its own, so that a stopped tmux stops nobody."""
+
+    def __init__(self, wanted: bool) -> None:
+        self.fd = -1
+        if wanted:
+            try:
+                self.fd = os.open("/dev/tty", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+            except OSError:
+                pass
+
+    def show(self, data: bytes) -> None:
+        if self.fd >= 0:
+            try:
+                # No more than fits on a screen or two: who wants all of it has the log.
+                os.write(self.fd, data[-65536:])
+            except BlockingIOError:
+                pass
+            except OSError:
+                self.close()
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+
 MYPY = False
+if MYPY:
+    from typing import Any
+
+# One argument may hold 128 KiB on Linux; a longer script is read from its file.
+SHORT_SCRIPT = 100000
+FROM_PANE = (b"TMUX", b"TMUX_PANE", b"TERM", b"COLORTERM", b"TERM_PROGRAM", b"TERM_PROGRAM_VERSION")
+
+
+def become_command(folder: bytes, order: "dict[str, Any]", via: str, gate: int, out: int, trouble: int) -> None:
+    """Wait to be let go, then be the shell. Its input is the pane, or nothing."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTTOU):
+            signal.signal(number, signal.SIG_DFL)
+        if os.read(gate, 2) != b"go":
+            os._exit(127)
+        if via != "tmux":
+            os.setsid()
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        os.chdir(to_bytes(str(order["cwd"])))
+        argv = job_arguments(folder, order)
+        os.execvpe(argv[0], argv, job_environment(folder, via))
+    except OSError as problem:
+        os.write(trouble, b"%d" % (problem.errno or 22))
+    finally:
+        os._exit(127)
+
+
+def job_arguments(folder: bytes, order: "dict[str, Any]") -> "list[bytes]":
+    path = os.path.join(folder, b"command")
+    with open(path, "rb") as file:
+        script = file.read()
+    return [to_bytes(word) for word in order["shell"]] + (
+        [script] if len(script) <= SHORT_SCRIPT else [b'. "$0"', path]
+    )
+
+
+def job_environment(folder: bytes, via: str) -> "dict[bytes, bytes]":
+    """As the outpost had it, because that of tmux is another; but the pane is the pane's own."""
+    with open(os.path.join(folder, b"environ"), "rb") as file:
+        pairs = [line.partition(b"=") for line in file.read().split(b"\0") if line]
+    environment = {name: value for name, _, value in pairs}
+    if via == "tmux":
+        environment.update((name, os.environb[name]) for name in FROM_PANE if name in os.environb)
+    return environment
+
+
 if MYPY:
     from typing import Any
 

@@ -1,11 +1,11 @@
-"""Where background jobs live on the far side: owner-only folders at home, one per job, apart for each machine."""
+"""Folders of background jobs under the home folder: found, made, and removed when old."""
 
 import os
 import re
 import shutil
 import stat
 
-from .jobrecord import is_job_folder, read_json, write_whole
+from .jobrecord import find_cookies, is_job_folder, keeper_lives, read_begun, read_json, write_whole
 from .place import base_folder, candidates, is_elsewhere, is_private, machine_name, node_name, to_bytes, to_text
 
 JOB_NAME = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
@@ -145,3 +145,47 @@ def read_session(root: bytes, session: str) -> "bytes | None":
         return None
     whole = JOB_NAME.match(to_text(os.path.basename(folder))) and is_private(root) and is_job_folder(folder)
     return folder if whole and read_json(folder, b"order").get("session") == session else None
+
+
+KEEP_JOBS_S = 30 * 86400
+KEEP_JOBS = 300
+
+
+def prune_jobs(now: float) -> None:
+    """Remove old jobs that do not run, those beyond a number, and what starts have left behind."""
+    jobs = all_jobs()
+    old = [folder for at, (ordered, folder) in enumerate(jobs) if at >= KEEP_JOBS or now - ordered > KEEP_JOBS_S]
+    alive = find_cookies() if old else {}
+    for folder in old:
+        if to_text(os.path.basename(folder)) not in alive and not keeper_lives(folder, read_begun(folder)):
+            forget_job(folder)
+    for root in job_roots():
+        for name in os.listdir(root) if is_private(root) else []:
+            folder = os.path.join(root, name)
+            if name.startswith(b".new-") and is_private(folder) and now - os.lstat(folder).st_mtime > 3600:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def forget_job(folder: bytes) -> None:
+    """Renamed first, so that nobody sees half of it."""
+    session = str(read_json(folder, b"order").get("session", ""))
+    root = os.path.dirname(folder)
+    named = session and read_session(root, session) == folder
+    gone = os.path.join(root, b".new-" + os.urandom(8).hex().encode())
+    try:
+        os.rename(folder, gone)
+        if named:
+            name_another(root, session)
+    except OSError:
+        pass
+    for path in (gone, folder):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def name_another(root: bytes, session: str) -> None:
+    """The name goes back to the job that had it before."""
+    os.unlink(session_file(root, session))
+    for _, folder in all_jobs():
+        if os.path.dirname(folder) == root and read_json(folder, b"order").get("session") == session:
+            note_session(folder, session)
+            return

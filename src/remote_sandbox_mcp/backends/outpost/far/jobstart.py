@@ -1,28 +1,229 @@
-"""Starting a background job: every check first, one start at a time, once for its id, nothing left of a refusal."""
+"""Starts a background job: checks first, one start per id, in tmux or detached, surviving logout."""
 
 import contextlib
 import errno
 import fcntl
 import json
 import os
+import pwd
+import re
+import shutil
 import signal
 import stat
 import time
 import zlib
 
-from .family import NO_PROCESS
+from .family import NO_PROCESS, insist
 from .files import Refused
-from .joblife import SESSION_ENDS_S, await_begun, bring_to_life, comes_to_life, describe_begun
-from .jobplace import JOB_NAME, SESSION_NAME, find_job, make_job_folder, newest_of, note_session
-from .jobprune import forget_job, prune_jobs
-from .jobrecord import END_BYTES, JOB_COOKIE, read_json, write_whole
-from .jobstate import job_state
-from .jobtools import find_shell, syntax_problem, tmux_session_ends
+from .joblook import job_state
+from .jobplace import JOB_NAME, SESSION_NAME, find_job, forget_job, make_job_folder, newest_of, note_session, prune_jobs
+from .jobrecord import END_BYTES, JOB_COOKIE, has_begun, is_job_locked, read_begun, read_json, write_whole
+from .jobtools import call, find_shell, python_words, syntax_problem, tmux_call, tmux_server, tmux_session_ends
 from .output import Listener
 from .place import base_folder, is_elsewhere, machine_marks, place_id, start_folder, to_bytes, to_text
 from .wire import END, json_frame
 
+KILL_USER_PROCESSES = re.compile(r"^[ \t]*KillUserProcesses[ \t]*=[ \t]*(\S+)", re.M)
+EXCLUDED_USERS = re.compile(r"^[ \t]*KillExcludeUsers[ \t]*=(.*)", re.M)
+
+
+def ends_at_logout(settings: str, user: str) -> bool:
+    """Whether logind.conf's text (all its files, in their order) says that this user's processes end at logout."""
+    wanted = KILL_USER_PROCESSES.findall(settings)
+    excluded = EXCLUDED_USERS.findall(settings)
+    if not wanted or wanted[-1].lower() not in ("yes", "true", "1", "on"):
+        return False
+    return user not in (excluded[-1].split() if excluded else ["root"])
+
+
+def logind_files(root: str = "/") -> "list[str]":
+    """Its settings in the order in which later ones win."""
+    folders = [os.path.join(root, name, "systemd") for name in ("usr/lib", "usr/local/lib", "run", "etc")]
+    dropped: "dict[str, str]" = {}
+    for folder in [os.path.join(folder, "logind.conf.d") for folder in folders]:
+        for name in os.listdir(folder) if os.path.isdir(folder) else []:
+            if name.endswith(".conf"):
+                dropped[name] = os.path.join(folder, name)
+    main = [path for path in (os.path.join(folder, "logind.conf") for folder in folders) if os.path.exists(path)]
+    return main[-1:] + [dropped[name] for name in sorted(dropped)]
+
+
+def logind_settings(root: str = "/") -> str:
+    """What is set, by its files; the running one's own word for the most important of it, where it gives it."""
+    texts = []
+    for path in logind_files(root):
+        try:
+            with open(path, errors="replace") as file:
+                texts.append(file.read())
+        except OSError:
+            pass
+    if root != "/":
+        return "\n".join(texts)
+    name, path = "org.freedesktop.login1", "/org/freedesktop/login1"
+    try:
+        said = call(["busctl", "get-property", name, path, name + ".Manager", "KillUserProcesses"], 3.0)
+    except OSError:
+        return "\n".join(texts)
+    word = said.text.split()[-1:] if said.code == 0 else []
+    return "\n".join(texts + ["KillUserProcesses=" + word[0].decode()] if word else texts)
+
+
+def scope_for(job_id: str, user: str, root: str = "/") -> "tuple[list[str], list[str]]":
+    """Words to start a job with so that it outlives the login, and what the caller must be told."""
+    if not os.path.isdir(os.path.join(root, "run/systemd/system")) or not ends_at_logout(logind_settings(root), user):
+        return [], []
+    if os.path.exists(os.path.join(root, "var/lib/systemd/linger", user)):
+        return ["systemd-run", "--user", "--scope", "--quiet", "--collect", "--unit=rsmcp-" + job_id], []
+    note = (
+        "this machine ends a user's processes at logout (KillUserProcesses=yes), so the job will not outlive the "
+        "login; `loginctl enable-linger` mends that for the jobs started afterwards"
+    )
+    return [], [note]
+
+
+def scope_works(scope: "list[str]") -> bool:
+    """Whether the user's own manager answers."""
+    try:
+        return call(scope[:-1] + ["true"], 5.0).code == 0
+    except OSError:
+        return False
+
+
+def belongs_to_login(cgroup: str) -> bool:
+    """Whether a process is in the scope of a login, by the text of its /proc/PID/cgroup: it ends with that."""
+    return any(re.search(r"/session-[^/]+\.scope", line) for line in cgroup.splitlines())
+
+
+def ends_with_login(pid: int) -> bool:
+    try:
+        with open("/proc/%d/cgroup" % pid) as file:
+            return belongs_to_login(file.read())
+    except OSError:
+        return False
+
+
 MYPY = False
+if MYPY:
+    from typing import Any
+
+BEGIN_S = 15.0
+ON_ITS_WAY_S = 2.0
+SESSION_ENDS_S = 3.0
+NO_MANAGER = "the user's own systemd does not answer, so the job will not outlive the login"
+
+
+def comes_to_life(folder: bytes) -> bool:
+    """Whether a keeper has the job. Whoever asked for one may have been killed while it was on its way."""
+    deadline = time.monotonic() + ON_ITS_WAY_S
+    while not has_begun(folder) and not is_job_locked(folder):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def describe_begun(folder: bytes, order: "dict[str, Any]") -> "dict[str, Any]":
+    begun = read_json(folder, b"begun")
+    via = begun.get("via", "detached")
+    return {"session": order["session"], "log": order["log"], "cwd": order["cwd"], "via": via, "notes": []}
+
+
+def bring_to_life(folder: bytes, order: "dict[str, Any]", notes: "list[str]") -> "dict[str, Any]":
+    """Start the keeper, in tmux if there is one, and wait until it has the command running."""
+    scope, told = scope_for(str(order["id"]), pwd.getpwuid(os.getuid()).pw_name)
+    if scope and not scope_works(scope):
+        scope, told = [], [NO_MANAGER]
+    words = [to_bytes(word) for word in python_words()] + [os.path.join(folder, b"keeper.py"), folder]
+    try:
+        problem = start_in_tmux(words, order, scope) if shutil.which("tmux") else ""
+    except Refused:
+        if withdraw(folder):
+            raise
+        problem = None
+    if problem is not None and not has_begun(folder):
+        told = told + (["it runs without tmux: %s" % problem] if problem else [])
+        start_detached([to_bytes(word) for word in scope] + words + [b"detached"])
+    try:
+        await_begun(folder)
+    except Refused:
+        # Whoever is told so may start another of that name at once.
+        if problem is None:
+            tmux_session_ends(to_bytes(order["session"]), SESSION_ENDS_S)
+        raise
+    return dict(describe_begun(folder, order), recovered=False, notes=notes + told)
+
+
+def start_in_tmux(words: "list[bytes]", order: "dict[str, Any]", scope: "list[str]") -> "str | None":
+    """None where the keeper has been started there, otherwise why not. Raises Refused for a name in use."""
+    server = tmux_server() if scope else 0
+    if server and ends_with_login(server):
+        return "the tmux server that runs was started by a login, and ends with it"
+    session = to_bytes(order["session"])
+    # Where a person who attaches opens further panes.
+    new = ["new-session", "-d", "-s", session, "-x", "200", "-y", "50", "-c", to_bytes(order["cwd"])]
+    # A session whose pane stayed after its end would keep its name in use.
+    keep_none = [";", "set-window-option", "-t", b"=" + session + b":", "remain-on-exit", "off"]
+    said = tmux_call(*new, *words, b"tmux", *keep_none, before=() if server else tuple(scope))
+    text = said.text.decode("utf-8", "replace").strip()
+    if "duplicate session" in text:
+        raise Refused("in_use", "a tmux session named %s is there already" % to_text(session))
+    # A command that is over at once takes its session with it, before anything could be set.
+    if said.code == 0 or "can't find" in text or "no such" in text or "no current" in text:
+        return None
+    return text[-200:] or "tmux could not be started"
+
+
+def start_detached(words: "list[bytes]") -> None:
+    """In a session of its own, and nobody's child."""
+    middle = insist(os.fork)
+    if middle:
+        os.waitpid(middle, 0)
+        return
+    try:
+        os.setsid()
+        if not insist(os.fork):
+            os.environb.pop(JOB_COOKIE, None)
+            os.execvpe(words[0], words, os.environb)
+    finally:
+        os._exit(0)
+
+
+def await_begun(folder: bytes) -> None:
+    """Until the command runs. Raises Refused, and then it never will."""
+    deadline = time.monotonic() + BEGIN_S
+    while not os.path.lexists(os.path.join(folder, b"begun")):
+        failed = read_json(folder, b"failed")
+        if failed:
+            raise Refused("shell", "unable to start the shell: %s" % failed["message"])
+        is_troubled = os.path.lexists(os.path.join(folder, b"trouble"))
+        if time.monotonic() > deadline or is_troubled:
+            # A claim's record is whole before the command may run: who failed before that has let nothing go.
+            if not withdraw(folder) and (read_begun(folder) or not is_troubled):
+                return
+            trouble, no_room = trouble_of(folder), os.strerror(errno.EAGAIN)
+            if no_room in trouble:
+                raise Refused("fork", NO_PROCESS % no_room)
+            raise Refused("keeper", "the job's keeper did not come to life%s" % trouble)
+        time.sleep(0.002)
+
+
+def trouble_of(folder: bytes) -> str:
+    try:
+        with open(os.path.join(folder, b"trouble"), "rb") as file:
+            return ": " + file.read(300).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def withdraw(folder: bytes) -> bool:
+    """Take the claim ourselves, so that a keeper who comes late begins nothing; False where one has it already."""
+    try:
+        os.close(os.open(os.path.join(folder, b"claim"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        return True
+    except FileExistsError:
+        return False
+
+
 if MYPY:
     from typing import Any, Iterator
 

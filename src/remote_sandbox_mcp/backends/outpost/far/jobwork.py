@@ -5,16 +5,24 @@ import re
 import signal
 import time
 
-from .files import Refused, open_regular
-from .joblook import describe_job, list_jobs, look_at_jobs, with_descendants
+from .files import WORKERS, Refused, open_regular
+from .joblook import (
+    Lookout,
+    describe_job,
+    find_state,
+    foreign_state,
+    job_state,
+    list_jobs,
+    look_at_jobs,
+    wanted_job,
+    with_descendants,
+)
 from .jobrecord import JOB_STOP_MARK, birth_of, is_same_process, is_told_to_stop, write_end, write_json
 from .jobstart import start_job
-from .jobstate import Lookout, find_state, foreign_state, job_state, wanted_job
 from .jobtools import has_tmux_session, tmux_call
 from .output import Listener
 from .place import to_bytes
 from .wire import END, json_frame
-from .worker import WORKERS
 
 MYPY = False
 if MYPY:

@@ -1,20 +1,69 @@
-"""A keeper per run: it owns the command, collects its output, ends it, and outlives the line."""
+"""A keeper per run: owns the command, collects its output, heeds orders and signals, outlives the line."""
 
 import errno
 import functools
+import json
 import os
 import select
 import signal
 import time
 
 from .family import NO_PROCESS, PRCTL, become_subreaper, descendants, insist, read_status, start_process, strike
-from .feed import Feed, clear, hear_signals
 from .look import look
 from .output import Listener, Stream, widen_pipe
 from .place import RunFolder, find_run, machine_marks, make_folder, start_folder, to_bytes, to_text
-from .wire import BEAT, CANCEL, END, ERR, ERR_TAIL, FAIL, FREE, OUT, OUT_TAIL, frame, json_frame
+from .wire import BEAT, CANCEL, END, ERR, ERR_TAIL, FAIL, FREE, OUT, OUT_TAIL, REQUEST, frame, json_frame, split_frames
 
 MYPY = False
+if MYPY:
+    from typing import Any
+
+
+class Feed:
+    """What the outpost tells its keeper: orders, and that one is cancelled."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.buffer = bytearray()
+        self.behind: "list[tuple[int, int, bytes]]" = []
+
+    def take(self) -> "list[tuple[int, int, bytes]] | None":
+        """The frames that have come, or None when the outpost is gone."""
+        data = os.read(self.fd, 1 << 18)
+        self.buffer += data
+        return split_frames(self.buffer) if data else None
+
+    def next_order(self) -> "tuple[int, dict[str, Any]] | None":
+        """The order; what came with it (it may be cancelled already) is `behind` it."""
+        while True:
+            frames = self.take()
+            if frames is None:
+                return None
+            for at, (kind, request, body) in enumerate(frames):
+                if kind == REQUEST:
+                    self.behind = frames[at + 1 :]
+                    return request, json.loads(body.decode())
+
+
+def hear_signals() -> int:
+    """A descriptor from which the numbers of the signals that came can be read."""
+    wakeup, wake_end = os.pipe()
+    os.set_blocking(wakeup, False)
+    os.set_blocking(wake_end, False)
+    signal.set_wakeup_fd(wake_end)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    return wakeup
+
+
+def clear(wakeup: int) -> None:
+    """Signals that came between runs were meant for the run before."""
+    try:
+        os.read(wakeup, 512)
+    except BlockingIOError:
+        pass
+
+
 if MYPY:
     from typing import Any
 

@@ -1,18 +1,66 @@
-"""A lane: one after another, the requests that move files. It can do nothing else; it ends with its line."""
+"""A lane: handles requests that move files, one after another, here or through a line to another machine."""
 
 import errno
 import json
 import os
 import select
 import struct
+import subprocess
 import sys
 
-from .bridge import Bridge
 from .place import to_path
 from .source import Source, Speaker, zstd
 from .target import Receiving, Target, expand
 from .tree import BadName, Refusal, Root, look_at, scan
-from .wire import DONE, END, FAIL, FORWARD, HELLO, OUT, REQUEST, SQUEEZED, Inbox, frame, json_frame, write_all
+from .wire import (
+    DONE,
+    END,
+    FAIL,
+    FORWARD,
+    FORWARDED,
+    HELLO,
+    OUT,
+    REQUEST,
+    SQUEEZED,
+    Inbox,
+    frame,
+    json_frame,
+    write_all,
+)
+
+
+class Bridge:
+    """A process that leads to another lane: ssh, as this machine has it configured."""
+
+    def __init__(self, argv: "list[str]", program: bytes) -> None:
+        null = open(os.devnull, "wb")
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=null, bufsize=0)
+        null.close()
+        assert self.process.stdin
+        assert self.process.stdout
+        self.into, self.out = self.process.stdin.fileno(), self.process.stdout.fileno()
+        self.send(program)
+
+    def send(self, data: bytes) -> None:
+        try:
+            write_all(self.into, data)
+        except BrokenPipeError:
+            # Its end is read from its output, and told.
+            pass
+
+    def pass_back(self) -> bool:
+        """What came from there, as it came; False when nothing will come any more, which is told by nothing."""
+        data = os.read(self.out, 1 << 16)
+        write_all(1, frame(FORWARDED, 0, data))
+        return bool(data)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe:
+                pipe.close()
+
 
 MYPY = False
 if MYPY:

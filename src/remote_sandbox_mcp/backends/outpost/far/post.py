@@ -10,13 +10,12 @@ import time
 import zlib
 
 from .family import FORK_S, NO_PROCESS
-from .feed import Feed
-from .keeper import keep
+from .files import WORKER_S, WORKERS, answer
+from .keeper import Feed, keep
 from .look import look
 from .output import Listener
 from .place import RUN_NAME, forget_run, place_id, prune_runs
 from .wire import CANCEL, END, FAIL, FREE, HELLO, PING, PONG, REQUEST, frame, json_frame, split_frames, write_all
-from .worker import WORKER_S, WORKERS, answer
 
 MYPY = False
 if MYPY:

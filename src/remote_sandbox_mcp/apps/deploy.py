@@ -1,0 +1,277 @@
+"""Deployed apps: each is a background job whose port was seen to answer, and has an address on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ..core.errors import BadArgument, ConnectError, LostContact, SandboxError, Unsupported
+from ..core.job import JobLook, JobSeen, JobStarted
+from ..core.port import Deployment, DeployOrder, Health
+from ..core.progress import Progress, silent
+from ..core.sandbox import Sandbox
+from ..fleet import unforeseen
+from .forwards import Forwards, Get
+from .health import ANSWER_S, LOG_LINES, Wait, check_health, check_url, has_failed, how_it_ended, silence
+
+LIST_S = 10.0
+SAME = "it runs already, so nothing was started"
+
+# Starts the command of an order as a background job; the URL of a port where a platform has one of its own, or None.
+Start = Callable[[DeployOrder], Awaitable[JobStarted]]
+Endpoint = Callable[[str, int], Awaitable["str | None"]]
+
+
+async def no_endpoint(sandbox_name: str, port: int) -> str | None:
+    """For sandboxes whose ports are forwarded."""
+    return None
+
+
+async def nothing_written() -> Sequence[Deployment]:
+    return ()
+
+
+async def not_noted(job_id: str, seen: JobSeen) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Book:
+    """What is written down of apps, so that they are known after a restart, and to other servers."""
+
+    # Those that nobody has seen end, newest first.
+    recall: Callable[[], Awaitable[Sequence[Deployment]]] = nothing_written
+    # The end of one.
+    note: Callable[[str, JobSeen], Awaitable[None]] = not_noted
+
+
+class Deployments:
+    """Every app that was deployed, by this server or another. The job belongs to its sandbox, and ends with it."""
+
+    def __init__(
+        self, get: Get, start: Start, forwards: Forwards, endpoint: Endpoint = no_endpoint, book: Book | None = None
+    ) -> None:
+        self._get = get
+        self._start = start
+        self._forwards = forwards
+        self._endpoint = endpoint
+        self._book = book or Book()
+        # By sandbox and port: a port has one app at a time.
+        self._known: dict[tuple[str, int], Deployment] = {}
+        self._turns: dict[tuple[str, int], asyncio.Lock] = {}
+        # Sandboxes whose ports cannot be connected to, but by a platform's own address.
+        self._without_way: set[str] = set()
+        self._chores: set[asyncio.Task[None]] = set()
+
+    async def deploy(self, order: DeployOrder, progress: Progress = silent) -> Deployment:
+        """Start an app, and wait until it answers, it ends, or the time is over.
+
+        One that runs already, by the same command at the same port, is waited for and given its address instead.
+        Raises BadArgument, with nothing started, where something else has the port; and what starting raises.
+        Cancelling this call stops the app if this call has started it.
+        """
+        key, sandbox = (order.sandbox, order.port), await self._get(order.sandbox)
+        ask = functools.partial(self._ask, sandbox, order.sandbox, order.port)
+        async with self._turns.setdefault(key, asyncio.Lock()):
+            running = await self._same(order)
+            if not running:
+                check_free(order, await ask("", ANSWER_S))
+            started = as_started(running) if running else await self._start(order)
+            # Known from now on: whoever orders it again while it gets ready starts no second one.
+            self._known[key] = running or deployment_of(order, started)
+        wait = Wait(sandbox, order, started, ask, progress)
+        try:
+            seen = await wait.until_it_answers()
+        except asyncio.CancelledError:
+            if not running:
+                self._known.pop(key, None)
+                self._stop_later(sandbox, started)
+            raise
+        except ConnectError as problem:
+            # It was started: to say that it could not be reached alone would have it started again.
+            raise LostContact.while_starting(order.sandbox, started.session, str(problem)) from None
+        deployed = self._known[key] = await self._describe(wait, seen)
+        return deployed
+
+    async def _same(self, order: DeployOrder) -> Deployment | None:
+        """The app that was ordered, if it runs already. Raises BadArgument where the port has another."""
+        await self._remember()
+        known = self._known.get((order.sandbox, order.port))
+        now = await self._look_now(known) if known else None
+        if now is None or now.status == "failed":
+            return None
+        if (now.command, now.cwd) != (order.command, order.cwd):
+            at = f" at {now.url}" if now.url else ""
+            raise BadArgument(
+                f"{order.sandbox}: port {order.port} has another app, which runs as the task {now.task}{at}, "
+                "so nothing was started; stop it with stop_background_task, or choose another port"
+            )
+        return now
+
+    async def _ask(self, sandbox: Sandbox, name: str, port: int, path: str, seconds: float) -> Health | None:
+        """Through the sandbox itself, or the platform's address where that has no way to its ports."""
+        try:
+            return await check_health(sandbox, port, path, seconds=seconds)
+        except Unsupported:
+            self._without_way.add(name)
+            url = await self._endpoint(name, port)
+            if url is None:
+                raise
+        return await check_url(url, path, seconds=seconds)
+
+    def _stop_later(self, sandbox: Sandbox, started: JobStarted) -> None:
+        chore = asyncio.ensure_future(self._stop(sandbox, started.job_id))
+        self._chores.add(chore)
+        chore.add_done_callback(self._chores.discard)
+        # Best effort: a sandbox that cannot be reached now keeps the job, which its list shows.
+        chore.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _stop(self, sandbox: Sandbox, job_id: str) -> None:
+        seen = await sandbox.jobs.stop(JobLook(job_id=job_id))
+        if not seen.is_running:
+            await self._book.note(job_id, seen)
+
+    async def close(self) -> None:
+        """Apps go on as the jobs that they are; what was to be stopped is given its time."""
+        if self._chores:
+            await asyncio.wait(self._chores, timeout=LIST_S)
+
+    async def _describe(self, wait: Wait, seen: JobSeen) -> Deployment:
+        order = wait.order
+        deployed = replace(
+            deployment_of(order, wait.started),
+            health=wait.health,
+            log=seen.log.decode("utf-8", "replace"),
+            exit_code=seen.exit_code,
+            started=seen.started or time.time(),
+            seconds=time.monotonic() - wait.begun,
+        )
+        if has_failed(seen, wait.health):
+            await self._book.note(deployed.job_id, seen)
+            return replace(deployed, status="failed", problem=how_it_ended(seen))
+        status = "running" if wait.health.ok else "unhealthy"
+        # An app that is still starting gets its address, too: it may only need longer.
+        try:
+            url = await self._address(order.sandbox, order.port)
+        except SandboxError as problem:
+            return replace(deployed, status=status, problem=f"it has no address on this machine: {problem}")
+        return replace(deployed, status=status, url=url, problem=wait.health.problem)
+
+    async def _address(self, sandbox_name: str, port: int) -> str:
+        """A forwarded port; a platform's own address only where a sandbox has no way to its ports.
+
+        The agent behind a platform's address keeps a connection for every request, long after its answer: some
+        thousands of them, and the sandbox is of no use any more.
+        """
+        try:
+            return (await self._forwards.open(sandbox_name, port)).url
+        except Unsupported:
+            url = await self._endpoint(sandbox_name, port)
+            if url is None:
+                raise
+            return url
+
+    async def _address_now(self, sandbox_name: str, port: int) -> str:
+        """Where it opens already; nothing is opened for who only looks."""
+        if opened := self._forwards.find(sandbox_name, port):
+            return opened.url
+        return await self._endpoint(sandbox_name, port) or "" if sandbox_name in self._without_way else ""
+
+    async def list(self, sandbox_name: str = "") -> Sequence[Deployment]:
+        """What was deployed, as it is now; what does not answer soon is told as unknown."""
+        await self._remember()
+        known = [deployed for (name, _), deployed in self._known.items() if sandbox_name in ("", name)]
+        seen = await asyncio.gather(*map(self._look, known), return_exceptions=True)
+        return [_told(deployed, now) for deployed, now in zip(known, seen, strict=True)]
+
+    async def _remember(self) -> None:
+        """What is written down comes to what is known, or after what was seen to end."""
+        for written in await self._book.recall():
+            key = (written.sandbox, written.port)
+            known = self._known.get(key)
+            if known is None or (known.status == "failed" and known.job_id != written.job_id):
+                self._known[key] = written
+
+    async def _look(self, deployed: Deployment) -> Deployment:
+        try:
+            return await asyncio.wait_for(self._look_now(deployed), LIST_S)
+        except (SandboxError, asyncio.TimeoutError) as problem:
+            why = str(problem) or f"{deployed.sandbox} did not answer in {LIST_S:g} s"
+            return replace(deployed, status="unknown", problem=why)
+
+    async def _look_now(self, deployed: Deployment) -> Deployment:
+        sandbox = await self._get(deployed.sandbox)
+        asked = self._ask(sandbox, deployed.sandbox, deployed.port, deployed.health_path, ANSWER_S)
+        health = await asked or silence(deployed.port)
+        (seen,) = await sandbox.jobs.look([JobLook(job_id=deployed.job_id, lines=LOG_LINES)])
+        now = replace(
+            deployed, health=health, log=seen.log.decode("utf-8", "replace"), exit_code=seen.exit_code, problem=""
+        )
+        if has_failed(seen, health):
+            now = replace(now, status="failed", url="", problem=how_it_ended(seen))
+            if deployed.status != "failed":
+                await self._book.note(deployed.job_id, seen)
+        else:
+            url = await self._address_now(deployed.sandbox, deployed.port)
+            now = replace(now, status="running" if health.ok else "unhealthy", url=url, problem=health.problem)
+        # Unless it was deployed anew, or forgotten, meanwhile.
+        if self._known.get((now.sandbox, now.port)) is deployed:
+            self._known[now.sandbox, now.port] = now
+        return now
+
+    async def forget(self, sandbox_name: str) -> None:
+        """The sandbox is gone, and all that was deployed there with it."""
+        for key in [key for key in self._known if key[0] == sandbox_name]:
+            del self._known[key]
+        await self._forwards.close(sandbox_name)
+
+
+def _told(deployed: Deployment, now: Deployment | BaseException) -> Deployment:
+    """A failure that nobody foresaw is told of its own app; all others are listed."""
+    if isinstance(now, Deployment):
+        return now
+    problem = unforeseen(now, f"looking at port {deployed.port} of {deployed.sandbox}")
+    return replace(deployed, status="unknown", problem=problem)
+
+
+def check_free(order: DeployOrder, answer: Health | None) -> None:
+    """Raises BadArgument where something has answered at the port."""
+    if answer is not None:
+        raise BadArgument(
+            f"{order.sandbox}: something listens on port {order.port} already, so nothing was started; "
+            "stop it, or choose another port"
+        )
+
+
+def deployment_of(order: DeployOrder, started: JobStarted) -> Deployment:
+    """As an app is before anything was heard of it."""
+    return Deployment(
+        sandbox=order.sandbox,
+        port=order.port,
+        status="unhealthy",
+        health=silence(order.port),
+        task=started.session,
+        job_id=started.job_id,
+        command=order.command,
+        cwd=order.cwd,
+        health_path=order.health_path,
+        log_file=started.log_file,
+        notes=started.notes,
+        started=time.time(),
+    )
+
+
+def as_started(running: Deployment) -> JobStarted:
+    """The job of an app that runs already."""
+    return JobStarted(
+        job_id=running.job_id,
+        session=running.task,
+        log_file=running.log_file,
+        cwd=running.cwd,
+        via="",
+        recovered=True,
+        notes=(SAME,),
+    )

@@ -1,0 +1,198 @@
+"""The verbs on apps and ports: deploy, list, forward, close."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+from ..core.disposable import DISPOSABLE_ID
+from ..core.errors import ConfigError, UnknownSandbox, Unsupported
+from ..core.job import JobSeen, JobStarted, JobState
+from ..core.port import Deployment, DeployOrder, Forward
+from ..core.progress import Progress, silent
+from ..fleet import Fleet
+from ..jobs.service import JobService, Wanted
+from ..session import current
+
+if TYPE_CHECKING:
+    from ..disposable.verbs import Disposables
+    from ..store.jobs import JobRecord
+    from .deploy import Deployments
+    from .forwards import Forwards
+
+log = logging.getLogger(__name__)
+
+TAIL = 4000
+
+
+class AppService:
+    """What is needed is loaded with the first call."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        jobs: JobService,
+        disposables: Disposables,
+        local_ports: Sequence[str] = (),
+        configuration: str = "",
+    ) -> None:
+        self._configuration = configuration
+        self._fleet = fleet
+        self._local_ports = local_ports
+        self._jobs = jobs
+        self._disposables = disposables
+        self._noting: asyncio.Future[None] | None = None
+
+    def needs(self) -> Sequence[str]:
+        """The ports that this process brings here, those of deployed apps among them."""
+        forwards = self._forwards.list() if "_forwards" in self.__dict__ else ()
+        # What was brought here from a sandbox that is over leads nowhere.
+        return [
+            f"port {it.port} of {it.sandbox} is at 127.0.0.1:{it.local_port}"
+            for it in forwards
+            if it.sandbox in self._fleet.names
+        ]
+
+    async def close(self) -> None:
+        if "_deployments" in self.__dict__:
+            await self._deployments.close()
+        if "_forwards" in self.__dict__:
+            await self._forwards.close()
+
+    async def reconfigure(self, local_ports: Sequence[str], gone: Collection[str]) -> None:
+        """From now on these ports may be chosen; forwards into sandboxes that are `gone` end.
+
+        A port that people know must not lead to another machine because that has the same name now.
+        """
+        self._local_ports = local_ports
+        if "_forwards" in self.__dict__:
+            self._forwards.allowed = local_ports
+            for name in gone:
+                await self._forwards.close(name)
+
+    @functools.cached_property
+    def _forwards(self) -> Forwards:
+        from .forwards import Forwards
+
+        return Forwards(self._fleet.get, self._local_ports, self._note_forward)
+
+    def _note_forward(self, sandbox: str, port: int, local_port: int) -> None:
+        """Where another process of ours may go on for this client, that one has to know."""
+        from ..store.sessions import KeptForward
+
+        if current().name:
+            kept = KeptForward(sandbox, port, local_port)
+            rows = self._jobs.known.forwards(self._configuration)
+            # Beside the work, one after another: an end is never written before its beginning.
+            self._noting = asyncio.ensure_future(_after(self._noting, functools.partial(rows.note, kept)))
+
+    async def reopen(self) -> None:
+        """Open the forwards again that a process of ours had open when it died."""
+        if not self._jobs.known.exists():
+            return
+        with contextlib.suppress(ConfigError):
+            for kept in await asyncio.to_thread(self._jobs.known.forwards(self._configuration).all):
+                if kept.sandbox in self._fleet.names:
+                    await self._forwards.reopen(kept.sandbox, kept.port, kept.local_port)
+
+    @functools.cached_property
+    def _deployments(self) -> Deployments:
+        from .deploy import Book, Deployments
+
+        book = Book(self._recall, self._note_end)
+        return Deployments(self._fleet.get, self._start, self._forwards, self._endpoint, book)
+
+    async def deploy(self, order: DeployOrder, progress: Progress = silent) -> Deployment:
+        """Start an app, and wait until it answers, it ends, or the time is over."""
+        deployed = await self._deployments.deploy(order, progress)
+        # The sandbox may have been deleted meanwhile.
+        with contextlib.suppress(UnknownSandbox):
+            member = self._fleet.member(order.sandbox)
+            self._jobs.commands.add(member, order.command, deployed.status, deployed.seconds, deployed.log)
+        return deployed
+
+    async def list(self) -> Sequence[Deployment]:
+        """What was deployed, by this server or another, as it is now."""
+        if "_deployments" not in self.__dict__ and not await self._recall():
+            return ()
+        return await self._deployments.list()
+
+    async def forward(self, sandbox: str, port: int, *, local_port: int = 0) -> Forward:
+        """Bring a port of a sandbox to this machine."""
+        return await self._forwards.open(self._fleet.member(sandbox).name, port, local_port=local_port)
+
+    async def close_port(self, sandbox: str, port: int) -> None:
+        await self._forwards.close(self._fleet.member(sandbox).name, port)
+
+    async def forget(self, sandbox: str) -> None:
+        """It is gone, and all that was deployed there with it."""
+        self._jobs.commands.forget(sandbox)
+        if "_deployments" in self.__dict__:
+            await self._deployments.forget(sandbox)
+        elif "_forwards" in self.__dict__:
+            await self._forwards.close(sandbox)
+
+    async def _start(self, order: DeployOrder) -> JobStarted:
+        wanted = Wanted(command=order.command, session=order.session, cwd=order.cwd, sandbox=order.sandbox, app=order)
+        return (await self._jobs.start(wanted)).started
+
+    async def _recall(self) -> Sequence[Deployment]:
+        """What is written down as running in sandboxes that can be used here."""
+        try:
+            written = await asyncio.to_thread(self._jobs.known.apps)
+            for record in written:
+                if record.sandbox not in self._fleet.names:
+                    await self._let_go(record)
+        except ConfigError as problem:
+            # Who only looks is not kept from all else by a file that cannot be read.
+            log.warning("apps of earlier servers are not known: %s", problem)
+            return ()
+        return [as_written(record) for record in written if record.app and record.sandbox in self._fleet.names]
+
+    async def _let_go(self, record: JobRecord) -> None:
+        """What was deployed in a sandbox that is over is over; others may only be out of use here."""
+        if DISPOSABLE_ID.match(record.sandbox) and await self._disposables.is_over(record.sandbox):
+            await self._note_end(record.job_id, JobSeen(state=JobState.GONE))
+
+    async def _note_end(self, job_id: str, seen: JobSeen) -> None:
+        await asyncio.to_thread(self._jobs.known.records.note, job_id, seen)
+
+    async def _endpoint(self, sandbox: str, port: int) -> str | None:
+        """A platform's own address of a port, for sandboxes whose ports cannot be forwarded; None without one."""
+        if await self._disposables.find(sandbox) is None:
+            return None
+        try:
+            return await self._disposables.endpoint(sandbox, port)
+        except Unsupported:
+            return None
+
+
+async def _after(earlier: asyncio.Future[None] | None, write: Callable[[], None]) -> None:
+    """Write something down once what came earlier is written."""
+    if earlier is not None:
+        await asyncio.wait((earlier,))
+    try:
+        await asyncio.to_thread(write)
+    except ConfigError as problem:
+        log.warning("a forwarded port could not be written down: %s", problem)
+
+
+def as_written(record: JobRecord) -> Deployment:
+    """An app of an earlier server, before anybody has looked after it."""
+    assert record.app
+    return Deployment(
+        sandbox=record.sandbox,
+        port=record.app.port,
+        status="unknown",
+        task=record.session,
+        job_id=record.job_id,
+        command=record.command,
+        cwd=record.app.cwd,
+        health_path=record.app.health_path,
+        log_file=record.log_file,
+        started=record.created,
+    )

@@ -1,0 +1,307 @@
+"""A disposable sandbox behind bubblewrap as a Sandbox: its line, its expiry, its disk, pause and resume."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from weakref import WeakSet
+
+from ...core.command import Command, Completed, Environment, Running
+from ...core.disposable import Disposable
+from ...core.errors import ConnectError, LostContact, SandboxError
+from ...core.files import Written
+from ...core.machine import LocalPlace
+from ...core.network import Network
+from ...core.progress import Progress, silent
+from ...core.sandbox import Capabilities, Description
+from ...core.transfer import Lane
+from ..outpost.client import OutpostClient
+from ..outpost.lane import OutpostLane
+from ..outpost.sandbox import OutpostSandbox
+from . import cgroups, limits, lines, processes
+from .disk import DiskWatch
+from .shelf import Record, Shelf, is_alone
+from .walls import USER, Bounds, Folders
+
+
+class StillClient(OutpostClient):
+    """A client that can tell a paused outpost from a dead one."""
+
+    is_held = False
+
+    def hold(self) -> None:
+        """Expect no sign of life until `go_on`."""
+        self.is_held = True
+        self._tasks.pop().cancel()
+
+    def go_on(self) -> None:
+        if self.is_held:
+            self.is_held = False
+            self._heard, self._pinged = time.monotonic(), 0.0
+            self._tasks.append(asyncio.create_task(self._watch()))
+
+
+CROWDED = (
+    "it has as many processes as it may: wait until some have ended, stop its jobs with stop_background_task, or "
+    "delete it with delete_sandbox and create another"
+)
+
+
+class EmbeddedSandbox(OutpostSandbox):
+    """Refuses, in one sentence, what its state forbids.
+
+    `closed` says why it cannot be reached now, `full` why nothing more may be done in it; empty where there is no
+    reason. `release` lets what is frozen go on: nothing frozen can be ended. `crowded` says what helps when it has as
+    many processes as it may.
+    """
+
+    crowded = CROWDED
+
+    def __init__(
+        self,
+        place: LocalPlace,
+        folders: Folders,
+        bounds: Bounds,
+        closed: Callable[[], str],
+        full: Callable[[], str],
+        release: Callable[[], None],
+        description: Description | None = None,
+    ) -> None:
+        async def start() -> OutpostClient:
+            if reason := closed():
+                raise ConnectError(reason)
+            return await lines.open_outpost(place, folders, self._bounds, StillClient)
+
+        super().__init__(
+            description or describe(place),
+            place.environment,
+            start,
+            lambda _: lines.open_lane(place, folders, self._bounds),
+            lines.Doors(place.name),
+        )
+        self._bounds = bounds
+        self._closed = closed
+        self._full = full
+        self._release = release
+        self._lanes: WeakSet[OutpostLane] = WeakSet()
+        self._lanes_to_come = 0
+
+    async def _reach(self) -> OutpostClient:
+        if reason := self._closed():
+            raise ConnectError(reason)
+        return await super()._reach()
+
+    async def run(
+        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
+    ) -> Completed | Running:
+        self._refuse_more()
+        try:
+            return await super().run(command, patience_s=patience_s, progress=progress)
+        except LostContact as lost:
+            if reason := self._full():
+                raise LostContact(f"{reason}. All that ran in it was ended", **vars(lost)) from None
+            raise
+
+    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+        self._refuse_more()
+        return await super().write(path, data, expected=expected)
+
+    async def open_lane(self) -> Lane:
+        self._refuse_more()
+        self._lanes_to_come += 1
+        try:
+            lane = await super().open_lane()
+        except ConnectError as problem:
+            # Another bubblewrap is needed for it, which says so itself.
+            if os.strerror(errno.EAGAIN) in str(problem):
+                raise ConnectError(f"{problem}; {self.crowded}") from None
+            raise
+        finally:
+            self._lanes_to_come -= 1
+        assert isinstance(lane, OutpostLane)
+        self._lanes.add(lane)
+        return lane
+
+    @property
+    def is_in_use(self) -> bool:
+        return self.is_open or self.is_moving_files
+
+    @property
+    def is_moving_files(self) -> bool:
+        return self._lanes_to_come > 0 or any(lane.is_alive for lane in self._lanes)
+
+    async def end_all(self) -> None:
+        """End what runs in it, and what brings files into it."""
+        await asyncio.gather(*(lane.close() for lane in list(self._lanes)), return_exceptions=True)
+        await EmbeddedSandbox.close(self)
+
+    async def settle(self) -> None:
+        """On return nothing is being opened."""
+        if self._opening is not None:
+            await asyncio.gather(self._opening, return_exceptions=True)
+
+    def _refuse_more(self) -> None:
+        if reason := self._full():
+            raise ConnectError(reason)
+
+    def hold(self) -> None:
+        if isinstance(self._client, StillClient) and self._client.is_alive:
+            self._client.hold()
+
+    def go_on(self) -> None:
+        if isinstance(self._client, StillClient) and self._client.is_alive:
+            self._client.go_on()
+
+    async def close(self) -> None:
+        """On return nothing is being started any more."""
+        self._release()
+        await super().close()
+        await self.settle()
+
+
+def describe(place: LocalPlace) -> Description:
+    capabilities = Capabilities(kills_trees=True, network=bool(place.network))
+    return Description(place.name, "embedded", user=USER, capabilities=capabilities)
+
+
+LONGEST_NAP_S = 3600.0
+
+
+class Tenant:
+    """Holds the lock of its folder from beginning to end."""
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        record: Record,
+        bounds: Bounds,
+        env: Mapping[str, str],
+        usual: Environment,
+        network: Network,
+        lock: int,
+    ) -> None:
+        self.record = record
+        self._shelf = shelf
+        self._lock = lock
+        self._group = cgroups.known(record.groups)
+        runs = shelf.runs(record.made.id)
+        self._folders = Folders(shelf.box(record.made.id), shelf.root.parent, runs if runs.exists() else None)
+        self._is_paused = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.Task[None] | None = None
+        made = record.made
+        environment = replace(usual, env={**usual.env, **env})
+        place = LocalPlace(made.title, network, environment, made.image)
+        self.sandbox = EmbeddedSandbox(place, self._folders, bounds, self._closed, self._full, self._release)
+        self._disk = DiskWatch(
+            self._folders.root, limits.most_on_disk(made.limits), self._is_active, self.sandbox.end_all, is_new=True
+        )
+        if not limits.has_real_disk(made.limits):
+            self._later(self._disk.run())
+
+    def _is_active(self) -> bool:
+        return self.sandbox.is_in_use and not self._is_paused
+
+    def _closed(self) -> str:
+        if self._is_over():
+            # Another server may have renewed it.
+            self.record = self._shelf.read(self.record.made.id) or self.record
+        made = self.record.made
+        if self._is_over():
+            return f"{made.title} has expired; create another"
+        if not self._shelf.has(made.id):
+            return f"{made.title} was deleted; create another"
+        return f"{made.title} is paused; resume it first" if self._is_paused else ""
+
+    def _is_over(self) -> bool:
+        return 0 < self.record.made.expires <= time.time()
+
+    def _full(self) -> str:
+        made, used = self.record.made, self._disk.over
+        if not used:
+            return ""
+        return (
+            f"{made.title} holds {limits.too_much(used, made.limits)}: take what you need out of it, delete it, and "
+            "create another with a larger disk_mb"
+        )
+
+    def warm(self) -> None:
+        """Start it while its maker is still on the way back."""
+        self._later(self._open_quietly())
+
+    async def _open_quietly(self) -> None:
+        # Who uses it is told why it cannot be opened.
+        with contextlib.suppress(SandboxError):
+            await self.sandbox.open()
+
+    def begin(self, expire: Callable[[Disposable], Awaitable[None]]) -> None:
+        """Let its time run, from what its record says now."""
+        if self._timer:
+            self._timer.cancel()
+        self._timer = asyncio.create_task(self._outlive(expire)) if self.record.made.expires else None
+
+    async def _outlive(self, expire: Callable[[Disposable], Awaitable[None]]) -> None:
+        while True:
+            left = self.record.made.expires - time.time()
+            if left <= 0:
+                break
+            # In naps: clocks are set, and machines sleep.
+            await asyncio.sleep(min(left, LONGEST_NAP_S))
+        self._timer = None
+        await expire(self.record.made)
+
+    def is_alone(self) -> bool:
+        """Whether no other server has it in use."""
+        return is_alone(self._lock)
+
+    async def pause(self) -> None:
+        """Raises SandboxError, with everything going on, where it cannot be stopped."""
+        # To others it would be dead; and to end what is frozen, as they would try to, takes for ever.
+        if not self.is_alone():
+            raise SandboxError(f"unable to pause {self.record.made.title}: another server uses it; close it there")
+        if self.sandbox.is_moving_files:
+            raise SandboxError(f"unable to pause {self.record.made.title}: files are being moved; wait for their end")
+        self._is_paused = True
+        try:
+            await self.sandbox.settle()
+            self.sandbox.hold()
+            if not self._group.can_freeze():
+                await asyncio.to_thread(processes.stop, self._folders.home)
+            elif not await asyncio.to_thread(self._group.freeze):
+                raise SandboxError(f"{self.record.made.title} could not be paused in time; try again")
+        except BaseException:
+            await self.resume()
+            raise
+
+    async def resume(self) -> None:
+        if self._is_paused:
+            self._release()
+            self.sandbox.go_on()
+
+    def _release(self) -> None:
+        if not self._is_paused:
+            return
+        self._is_paused = False
+        if self._group.can_freeze():
+            self._group.thaw()
+        else:
+            processes.go_on(self._folders.home)
+
+    async def leave(self) -> None:
+        """End our line into it, and whatever else of ours goes on for it."""
+        mine = {task for task in (self._timer, *self._tasks) if task and task is not asyncio.current_task()}
+        for task in mine:
+            task.cancel()
+        await asyncio.gather(*mine, return_exceptions=True)
+        await self.sandbox.close()
+        os.close(self._lock)
+
+    def _later(self, chore: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(chore)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,283 @@
+"""A folder with a root file system as a sandbox's own system: who may name it, what is bound, which Python runs."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ...core.errors import BadArgument
+from ...core.shell import join
+from .bwrap import PYTHON_NAME, SYSTEM_PYTHON, is_new_enough, is_usable
+
+# Where the image's system is put together, beside the host's, from which the first process enters it.
+ROOM = "/image"
+# For that, and to see to it that nothing after it can have rights.
+RIGHTS_TO_ENTER = ("--cap-add", "CAP_SYS_CHROOT", "--cap-add", "CAP_SETPCAP")
+# A name that no root file system has: what is lent by the host lies there.
+LENT = "/.host"
+LENT_PYTHON = f"{LENT}/python3"
+PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "/bin/python3")
+# Bubblewrap's own, or the sandbox's.
+OURS = {"proc", "dev", "sys", "tmp", "home", "etc", "run", "var", LENT.strip("/")}
+# Folders that documents for other sandboxes tell people to work in; see Folders.work.
+WORK_FOLDERS = ("app", "workspace")
+LOADERS = ("/lib64/ld-linux-*.so.*", "/lib/ld-linux-*.so.*", "/usr/lib/*/ld-linux-*.so.*")
+MOST_LINKS = 40
+# Other systems than Linux have no O_PATH, and no sandboxes of this kind; they only read this file.
+FOLDER = getattr(os, "O_PATH", 0) | os.O_DIRECTORY | os.O_NOFOLLOW
+OTHERS_WRITE, GROUP_WRITES = stat.S_IWOTH, stat.S_IWGRP
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One name in the image as it was when the server looked: a link, or a folder or file with its identity."""
+
+    path: str
+    link: str = ""
+    device: int = 0
+    inode: int = 0
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image held open: bubblewrap binds its entries by name, and the first process compares them with these."""
+
+    folder: Path
+    entries: tuple[Entry, ...]
+    python: str
+    # Names of work folders that the sandbox has as its own.
+    free: tuple[str, ...] = ()
+
+    @property
+    def is_python_lent(self) -> bool:
+        return self.python == LENT_PYTHON
+
+    @property
+    def identities(self) -> list[tuple[str, int, int]]:
+        return [(f"{ROOM}{entry.path}", entry.device, entry.inode) for entry in self.entries if not entry.link]
+
+    def walls(self, tmp: Path) -> Iterator[str]:
+        """All of it but what is ours; entry by entry, because nothing can be put into a read-only folder."""
+        yield from ("--dir", ROOM)
+        for name in ("etc", "run", "var"):
+            yield from ("--dir", f"{ROOM}/{name}")
+        for entry in self.entries:
+            if entry.link:
+                yield from ("--symlink", entry.link, f"{ROOM}{entry.path}")
+            else:
+                # Closed to us, it is closed to commands too.
+                yield from ("--ro-bind-try", f"{self.folder}{entry.path}", f"{ROOM}{entry.path}")
+        yield from ("--bind", str(tmp), f"{ROOM}/var/tmp")
+
+
+def check(image: str, state: Path) -> Path:
+    """The folder that `image` names. Raises BadArgument where no sandbox may have it as its system."""
+    with opened(image, state) as found:
+        return found.folder
+
+
+@contextmanager
+def opened(image: str, state: Path, synthetic: tuple[str, ...] = ()) -> Iterator[Image]:
+    """The image with what it holds at this moment. Raises BadArgument.
+
+    `state` is our state folder; `synthetic` are names in its /etc that are not taken from it.
+    """
+    folder = Path(image).expanduser()
+    if not folder.is_absolute():
+        raise BadArgument(
+            f"there is no image {image!r} here: without a platform, `image` is the absolute path of a folder with a "
+            "root file system, or empty for this machine's own system"
+        )
+    folder = folder.resolve()
+    try:
+        descriptor = _hold(folder, _refusals(folder, state))
+    except OSError:
+        raise BadArgument(f"the image {image!r} is no folder that this server may enter; unpack a root file system "
+                          "there, for example with `docker export` or debootstrap, or leave `image` empty"
+        ) from None  # fmt: skip
+    try:
+        # As long as it is open, this name leads to that folder and nowhere else.
+        root = Path(f"/proc/self/fd/{descriptor}")
+        python = _usable_python(image, root)
+        skipped = {*synthetic, "resolv.conf", "mtab", "ld.so.preload"}
+        free = free_work_folders(root)
+        entries = [
+            *_entries(root, "", OURS.union(free)),
+            *_entries(root, "etc", skipped),
+            *_entries(root, "var", {"tmp"}),
+        ]
+        yield Image(folder, tuple(entries), python, free)
+    finally:
+        os.close(descriptor)
+
+
+def _usable_python(image: str, root: Path) -> str:
+    if find(root, "/bin/sh") is None:
+        raise BadArgument(f"the image {image!r} has no /bin/sh, so no command can run in it; it is no root file system")
+    python = find_python(root)
+    if python == LENT_PYTHON and loader() is None:
+        raise BadArgument(
+            f"the image {image!r} has no Python 3.6 or newer, and this machine's cannot be lent to it because it has "
+            "no glibc; install python3 in the image"
+        )
+    return python
+
+
+def _refusals(folder: Path, state: Path) -> dict[tuple[int, int], str]:
+    """Folders, by their identity, in which no image may lie, and why; raises where it holds one of them."""
+    home = Path(os.path.expanduser("~")).resolve()
+    state = state.resolve()
+    if any(path.is_relative_to(folder) for path in (home, state)):
+        raise BadArgument(
+            f"the image {str(folder)!r} holds this user's own files, which no sandbox may see; name a folder with "
+            "nothing but a root file system"
+        )
+    if folder.is_relative_to(home) and folder.relative_to(home).parts[0].startswith("."):
+        raise BadArgument(
+            f"the image {str(folder)!r} is in a hidden part of the home folder, where keys and settings are; move it "
+            "to a folder that is not hidden"
+        )
+    try:
+        found = state.stat()
+    except FileNotFoundError:
+        return {}
+    return {(found.st_dev, found.st_ino): "the state folder of this server, where sandboxes can write"}
+
+
+def _hold(folder: Path, refused: dict[tuple[int, int], str]) -> int:
+    """Open a folder, one step after the other and through no link. Raises OSError, BadArgument."""
+    at = os.open("/", FOLDER)
+    try:
+        for number, part in enumerate(folder.parts[1:], 2):
+            inner = os.open(part, FOLDER, dir_fd=at)
+            os.close(at)
+            at = inner
+            found = os.fstat(at)
+            why = refused.get((found.st_dev, found.st_ino))
+            if why:
+                raise BadArgument(f"the image {str(folder)!r} is in {why}; move it elsewhere")
+            if why := _who_else(found, is_last=number == len(folder.parts)):
+                raise BadArgument(
+                    f"the image {str(folder)!r} could be exchanged while it is used: {part!r} on the way to it {why}; "
+                    "move it to a folder that only you and root can change"
+                )
+    except BaseException:
+        os.close(at)
+        raise
+    return at
+
+
+def _who_else(found: os.stat_result, *, is_last: bool) -> str:
+    """Who beside us and root can change what an image is; on the way to it, a sticky folder keeps what is ours."""
+    if found.st_uid not in (0, os.geteuid()):
+        return f"belongs to another user ({found.st_uid})"
+    if found.st_mode & stat.S_ISVTX and not is_last:
+        return ""
+    if found.st_mode & OTHERS_WRITE:
+        return "can be written by everybody"
+    # Where users have groups of their own, which have their number, folders are open to these as a matter of course.
+    is_own_group = found.st_gid == found.st_uid
+    return f"can be written by the group {found.st_gid}" if found.st_mode & GROUP_WRITES and not is_own_group else ""
+
+
+def _entries(root: Path, inside: str, skipped: set[str]) -> Iterator[Entry]:
+    """What a folder of the image holds. A folder that is a link is left out, with what lies behind it."""
+    try:
+        above = os.open(root / inside, os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if inside else 0))
+    except OSError:
+        return
+    try:
+        for name in sorted(os.listdir(above)):
+            if name not in skipped and (entry := _entry(above, name, f"/{inside}/{name}".replace("//", "/"))):
+                yield entry
+    finally:
+        os.close(above)
+
+
+def _entry(above: int, name: str, path: str) -> Entry | None:
+    found = os.stat(name, dir_fd=above, follow_symlinks=False)
+    if stat.S_ISLNK(found.st_mode):
+        return Entry(path, os.readlink(name, dir_fd=above))
+    if stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode):
+        return Entry(path, "", found.st_dev, found.st_ino)
+    return None
+
+
+def find(root: Path, path: str) -> Path | None:
+    """The file that `path` means inside: links are followed as they would be there, never out of the root."""
+    parts, at = [*PurePosixPath(path).parts[1:]][::-1], root
+    for _ in range(MOST_LINKS * 8):
+        if not parts:
+            return at if at.is_file() else None
+        part = parts.pop()
+        if part == "..":
+            at = at.parent if at != root else root
+            continue
+        at = at / part
+        if at.is_symlink():
+            target = PurePosixPath(os.readlink(at))
+            parts += [word for word in target.parts if word != "/"][::-1]
+            at = root if target.is_absolute() else at.parent
+    return None
+
+
+def free_work_folders(root: Path) -> tuple[str, ...]:
+    """Those that the sandbox can have as its own: what an image holds under such a name stays, and stays read-only."""
+    return tuple(name for name in WORK_FOLDERS if _is_free(root / name))
+
+
+def _is_free(folder: Path) -> bool:
+    try:
+        return not folder.is_symlink() and not os.listdir(folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+def find_python(root: Path) -> str:
+    """The image's own, told by its real name, or else the one that is lent."""
+    for python in PYTHONS:
+        found = find(root, python)
+        if found is not None and is_new_enough(found):
+            return python
+    return LENT_PYTHON
+
+
+def loader() -> Path | None:
+    """The program of glibc that starts others; called by its name, it finds libraries wherever it is told to."""
+    found = (path for pattern in LOADERS for path in sorted(Path("/").glob(pattern.lstrip("/"))))
+    return next((path.resolve() for path in found), None)
+
+
+def lent_script() -> str:
+    """What stands for Python in an image that has none."""
+    starter = loader() or Path("/")
+    home = _lent_home()
+    libraries = [f"{LENT}{starter.parent}", f"{LENT}/usr/lib64", f"{LENT}/usr/lib", f"{LENT}{home}/lib"]
+    name = SYSTEM_PYTHON.resolve().name if home == Path("/usr") else PYTHON_NAME
+    words = [f"{LENT}{starter}", "--library-path", ":".join(libraries), f"{LENT}{home}/bin/{name}"]
+    return f'#!/bin/sh\nexec {join(words)} "$@"\n'
+
+
+def _lent_home() -> Path:
+    """Where the Python that is lent lives on the host."""
+    usable = SYSTEM_PYTHON.exists() and is_usable(SYSTEM_PYTHON.resolve())
+    return Path("/usr") if usable else Path(sys.base_prefix).resolve()
+
+
+def lent(script: Path) -> Iterator[str]:
+    """The host's libraries and Python, beside the image's own."""
+    yield from ("--dir", f"{ROOM}{LENT}", "--ro-bind", str(script), f"{ROOM}{LENT_PYTHON}")
+    for folder in ("/usr", "/lib", "/lib64"):
+        if Path(folder).is_dir() and not Path(folder).is_symlink():
+            yield from ("--ro-bind", folder, f"{ROOM}{LENT}{folder}")
+    home = _lent_home()
+    if not home.is_relative_to("/usr"):
+        for part in ("bin", "lib"):
+            yield from ("--ro-bind", str(home / part), f"{ROOM}{LENT}{home}/{part}")

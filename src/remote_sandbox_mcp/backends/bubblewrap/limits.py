@@ -1,0 +1,132 @@
+"""What a disposable sandbox may use: what is asked, by what means it is held, and what is told of that."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+from dataclasses import dataclass, replace
+
+from ...core.disposable import Limits
+from ...core.errors import BadArgument, Unsupported
+from . import cgroups, disk, processes
+from .cgroups import Group
+from .disk import Usage
+from .walls import Bounds
+
+PROCESSES = 512
+MEMORY_MB = 4096
+DISK_MB = 10_240
+SHM_MB = 512
+RUNS_MB = 64
+LEAST_MEMORY_MB = 32
+LEAST_PROCESSES = 16
+LEAST_CPU = 0.01
+# The one number that keeps the kernel from starting the host's own program for crashes; 0 does not.
+NO_CORE = 1
+IN_MEMORY = "a file system in memory"
+
+
+@dataclass(frozen=True)
+class Held:
+    """Limits as they are in force, with what `told` says of them, and the means."""
+
+    limits: Limits
+    bounds: Bounds
+
+
+def check(limits: Limits) -> None:
+    """Raises BadArgument, Unsupported."""
+    if limits.gpus:
+        raise Unsupported("an embedded sandbox has no GPU; use an SSH machine, or a platform that has GPUs")
+    for name, value, least in (
+        ("memory_mb", limits.memory_mb, LEAST_MEMORY_MB),
+        ("processes", limits.processes, LEAST_PROCESSES),
+        ("cpu", limits.cpu, LEAST_CPU),
+        ("disk_mb", limits.disk_mb, 1),
+    ):
+        if value and value < least:
+            raise BadArgument(f"{name} is {value:g}, but a sandbox needs at least {least:g}")
+
+
+def has_real_disk(limits: Limits) -> bool:
+    return any(IN_MEMORY in line for line in limits.told)
+
+
+def most_on_disk(limits: Limits) -> Usage:
+    return Usage(limits.disk_mb, disk.most_files(limits.disk_mb))
+
+
+def too_much(used: Usage, limits: Limits) -> str:
+    """What a sandbox holds that is over its limit, and the limit."""
+    most = most_on_disk(limits)
+    if used.megabytes > most.megabytes:
+        return f"{used.megabytes} MB in its home and /tmp, more than the {most.megabytes} MB that it may"
+    return f"{used.files} files in its home and /tmp, more than the {most.files} that it may"
+
+
+def hold(asked: Limits, group: Group, *, shares_user: bool, is_disk_real: bool, shm_mb: int = 0) -> Held:
+    """Put the limits in force, by a control group where there is one.
+
+    `shares_user`: other sandboxes run as the same user of the host, who is what an rlimit counts processes of.
+    `is_disk_real`: its home and /tmp have a size of their own.
+    """
+    rlimits = {resource.RLIMIT_CORE: NO_CORE}
+    wanted = replace(asked, processes=asked.processes or PROCESSES, disk_mb=asked.disk_mb or DISK_MB)
+    memory_mb, memory = _memory(asked, group, rlimits)
+    told = (
+        memory,
+        _processes(wanted.processes, group, rlimits, shares_user=shares_user),
+        *_cpu(asked.cpu, group),
+        _disk(wanted, rlimits, is_real=is_disk_real),
+    )
+    # What lies there counts as memory, and ending processes does not free it.
+    shm_mb = shm_mb or min(SHM_MB, memory_mb // 4 or SHM_MB)
+    return Held(replace(wanted, memory_mb=memory_mb, told=told), Bounds(rlimits, group.joins, shm_mb))
+
+
+def _memory(asked: Limits, group: Group, rlimits: dict[int, int]) -> tuple[int, str]:
+    wanted = asked.memory_mb or MEMORY_MB
+    if cgroups.limit_memory(group, wanted):
+        return wanted, f"memory: {wanted} MB for all processes together, held by a control group"
+    if not asked.memory_mb:
+        return 0, "memory: not limited, because this server may not make control groups for memory"
+    rlimits[resource.RLIMIT_AS] = wanted << 20
+    return wanted, (
+        f"memory: {wanted} MB of address space for each process, held by an rlimit, because this server may not make "
+        "control groups; programs that reserve much more than they use (Java, Go, Node) may not start"
+    )
+
+
+def _processes(wanted: int, group: Group, rlimits: dict[int, int], *, shares_user: bool) -> str:
+    if cgroups.limit_processes(group, wanted):
+        return f"processes: {wanted}, held by a control group"
+    rlimits[resource.RLIMIT_NPROC] = wanted
+    counted = "counted over all sandboxes of this server" if shares_user else "counted in its user namespace"
+    if not shares_user and not processes.are_counted_by_namespace(platform.release()):
+        rlimits[resource.RLIMIT_NPROC] += processes.threads_of(os.geteuid())
+        counted = "counted with those that its user had already, because this kernel counts all of a user's"
+    return f"processes: {wanted}, held by an rlimit and {counted}"
+
+
+def _cpu(asked: float, group: Group) -> tuple[str, ...]:
+    if not asked:
+        return ()
+    if cgroups.limit_cpu(group, asked):
+        return (f"cpu: {asked:g} cores, held by a control group",)
+    return ("cpu: not limited, because this server may not make control groups for cpu",)
+
+
+def _disk(wanted: Limits, rlimits: dict[int, int], *, is_real: bool) -> str:
+    if is_real:
+        return (
+            f"disk: {wanted.disk_mb} MB for its home and /tmp together, held by {IN_MEMORY}, which counts as its "
+            "memory and does not survive a restart of this machine"
+        )
+    # One file alone cannot pass it; many are noticed as soon as the host's disk has lost as much.
+    rlimits[resource.RLIMIT_FSIZE] = wanted.disk_mb << 20
+    most = most_on_disk(wanted)
+    return (
+        f"disk: {most.megabytes} MB and {most.files} files for its home and /tmp together, watched: once over, its "
+        "processes are ended and commands refused"
+    )

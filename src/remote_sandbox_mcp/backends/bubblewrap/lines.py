@@ -1,0 +1,105 @@
+"""Lines through bubblewrap's walls: to an outpost behind them, to its ports, and to a lane for files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from ...core.errors import ConnectError, Unreachable, Unsupported
+from ...core.machine import LocalPlace
+from ...core.network import NO_NETWORK
+from ...core.port import Stream
+from ..deadline import within
+from ..outpost import pipe, program
+from ..outpost.client import NoOutpost, OutpostClient
+from ..outpost.doorway import Doorway
+from ..outpost.lane import OutpostLane
+from . import bwrap
+from .network import way
+from .walls import Bounds, Folders, Start, hostname
+
+T = TypeVar("T")
+
+OPEN_S = 15.0
+
+
+async def open_outpost(
+    place: LocalPlace, folders: Folders, bounds: Bounds | None = None, client_kind: type[OutpostClient] = OutpostClient
+) -> OutpostClient:
+    """One bubblewrap, one outpost, in time."""
+    door = Doorway()
+
+    async def greet(line: pipe.PipeLine, token: str) -> OutpostClient:
+        client = client_kind(WalledLine(line, door))
+        await client.greet(token)
+        return client
+
+    try:
+        return await _open(place, folders, program.OUTPOST, greet, bounds or Bounds(), door)
+    except BaseException:
+        door.close()
+        raise
+
+
+@dataclass(frozen=True)
+class Doors:
+    """The ways to ports inside, which no other bubblewrap would see: each has a network of its own."""
+
+    name: str
+
+    async def connect(self, client: OutpostClient, port: int) -> Stream:
+        assert isinstance(client.line, WalledLine)
+        return await client.line.door.connect(client, port, self.name)
+
+    async def close(self) -> None:
+        """They end with their lines."""
+
+
+class WalledLine:
+    """A line through the walls, and the door beside it for what is no frame."""
+
+    def __init__(self, line: pipe.PipeLine, door: Doorway) -> None:
+        self._line = line
+        self.door = door
+        self.write, self.read = line.write, line.read
+
+    def close(self) -> None:
+        self._line.close()
+        self.door.close()
+
+
+async def open_lane(place: LocalPlace, folders: Folders, bounds: Bounds | None = None) -> OutpostLane:
+    """Another bubblewrap with the same walls, and a lane in it, which needs no network to move files."""
+
+    async def greet(line: pipe.PipeLine, token: str) -> OutpostLane:
+        lane = OutpostLane(line, place.name)
+        await lane.greet(token)
+        return lane
+
+    offline = replace(place, network=NO_NETWORK)
+    return await _open(offline, folders, program.LANE, greet, bounds or Bounds())
+
+
+async def _open(
+    place: LocalPlace,
+    folders: Folders,
+    pieces: tuple[str, ...],
+    greet: Callable[[pipe.PipeLine, str], Awaitable[T]],
+    bounds: Bounds,
+    door: Doorway | None = None,
+) -> T:
+    footing = await bwrap.find_footing()
+    if isinstance(footing, str):
+        raise Unsupported(footing)
+    if reason := await way.why_not(place.network, footing):
+        raise Unsupported(reason)
+    try:
+        folders.prepare(footing, hostname(place.name))
+        start = Start(place, folders, footing, pieces, bounds, door)
+        return await within(start.greeted(greet), OPEN_S)
+    except (asyncio.TimeoutError, TimeoutError):
+        raise Unreachable(f"unable to open {place.name}: no answer from behind its walls in {OPEN_S:.0f} s") from None
+    except (OSError, NoOutpost) as problem:
+        raise ConnectError(f"unable to open {place.name}: {problem}") from None

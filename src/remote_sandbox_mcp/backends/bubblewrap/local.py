@@ -1,0 +1,172 @@
+"""The local sandbox: one behind bubblewrap's walls that stays, with limits like those of disposable ones."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import time
+from pathlib import Path
+
+from ...core.command import Command, Completed, Running
+from ...core.disposable import Limits
+from ...core.errors import ConnectError, Unsupported
+from ...core.files import Written
+from ...core.machine import LocalPlace
+from ...core.progress import Progress, silent
+from ...core.sandbox import Capabilities, Description
+from ...core.transfer import Lane
+from ..outpost.client import OutpostClient
+from . import bwrap, cgroups, limits
+from .bwrap import why_not
+from .disk import DiskWatch, Usage
+from .disposable import EmbeddedSandbox
+from .shelf import claim
+from .walls import USER, Bounds, Folders
+
+__all__ = ["LocalSandbox", "describe", "open_local", "why_not"]
+
+CLAIM_S = 5.0
+REMOVE_S = 1.0
+# Over its limit by so much, nothing more is run in it: each command that was ended may have left something.
+MUCH = Usage(2048, 100_000)
+
+
+def describe(place: LocalPlace) -> Description:
+    """What is known of the place before it is opened."""
+    return Description(
+        place.name, "local", user=USER, capabilities=Capabilities(kills_trees=True, network=bool(place.network))
+    )
+
+
+async def open_local(place: LocalPlace, state_folder: Path) -> LocalSandbox:
+    """Open it behind its walls, or not at all. Raises Unsupported, ConnectError."""
+    sandbox = LocalSandbox(place, Folders.of(place, state_folder))
+    try:
+        await sandbox.open()
+    except BaseException:
+        await sandbox.close()
+        raise
+    return sandbox
+
+
+class LocalSandbox(EmbeddedSandbox):
+    """Its home and /tmp stay when it is closed. All servers that have it open share one control group and its limits.
+
+    Over its disk's limit, commands may run that remove something; much over it, none.
+    """
+
+    crowded = (
+        "it has as many processes as it may: wait until some have ended, or end all of them with delete_sandbox, which "
+        "leaves its files; `processes` under [local] in config.toml allows more"
+    )
+
+    def __init__(self, place: LocalPlace, folders: Folders) -> None:
+        super().__init__(place, folders, Bounds(), lambda: "", self._too_much, lambda: None, describe(place))
+        self._place = place
+        self._folders = folders
+        self._group = cgroups.Group()
+        self._lock: int | None = None
+        self._moving_in = asyncio.Lock()
+        self._watching: list[asyncio.Task[object]] = []
+        self._disk: DiskWatch | None = None
+        self.limits = Limits()
+
+    async def _reach(self) -> OutpostClient:
+        async with self._moving_in:
+            if self._lock is None:
+                await self._move_in()
+        return await super()._reach()
+
+    async def _move_in(self) -> None:
+        """Put its limits in force, and have its disk watched."""
+        limits.check(self._place.limits)
+        footing = await bwrap.find_footing()
+        if isinstance(footing, str):
+            raise Unsupported(footing)
+        root = self._folders.root
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = await asyncio.to_thread(claim_patiently, root)
+            self._group = cgroups.make(cgroups.plan(cgroups.find_bases(), group_name(root)))
+        except OSError as problem:
+            raise ConnectError(f"unable to open {self._place.name}: {root}: {problem.strerror}") from None
+        shares_user, shm_mb = bool(footing.step_down), self._place.shm_mb
+        held = limits.hold(self._place.limits, self._group, shares_user=shares_user, is_disk_real=False, shm_mb=shm_mb)
+        self._bounds, self.limits = held.bounds, held.limits
+        most = limits.most_on_disk(held.limits)
+        self._disk = DiskWatch(root, most, lambda: self.is_in_use, self.end_all, is_new=False)
+        # What it holds already is measured while it is being opened.
+        self._watching = [asyncio.ensure_future(self._disk.look()), asyncio.ensure_future(self._disk.run())]
+
+    def _too_much(self) -> str:
+        return self._over_limit("remove something with a short command, or ")
+
+    def _over_limit(self, advice: str = "") -> str:
+        used = self._disk.over if self._disk else None
+        if not used:
+            return ""
+        return (
+            f"{self._place.name} holds {limits.too_much(used, self.limits)}: {advice}let its owner remove something "
+            f"from {self._folders.root} or set a larger disk_mb under [local] in config.toml"
+        )
+
+    async def _look_again(self) -> None:
+        """Something may have been removed since, even from outside."""
+        if self._disk and self._disk.over:
+            await self._disk.look()
+
+    def _refuse_more(self) -> None:
+        most = limits.most_on_disk(self.limits).plus(MUCH)
+        if self._disk and self._disk.over and self._disk.over.exceeds(most):
+            raise ConnectError(self._over_limit())
+
+    async def run(
+        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
+    ) -> Completed | Running:
+        await self._look_again()
+        return await super().run(command, patience_s=patience_s, progress=progress)
+
+    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+        await self._look_again()
+        return await super().write(path, data, expected=expected)
+
+    async def open_lane(self) -> Lane:
+        await self._look_again()
+        return await super().open_lane()
+
+    async def close(self) -> None:
+        """All of its processes end, unless another server has it open too; then those of this one do."""
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+        await super().close()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            await asyncio.to_thread(leave, lock, self._group)
+
+
+def group_name(root: Path) -> str:
+    return f"local-{hashlib.sha256(os.fsencode(root)).hexdigest()[:12]}"
+
+
+def claim_patiently(root: Path) -> int:
+    """In use by us too. Another server that is leaving it at this moment has it for itself until it has left."""
+    until = time.monotonic() + CLAIM_S
+    while (lock := claim(root)) is None:
+        if time.monotonic() > until:
+            raise TimeoutError(0, "another server does not let go of it")
+        time.sleep(0.01)
+    return lock
+
+
+def leave(lock: int, group: cgroups.Group) -> None:
+    """Remove the control group where nobody else has it in use."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        group.remove(REMOVE_S)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(lock)

@@ -1,0 +1,228 @@
+"""The network card of a sandbox, carried by slirp4netns; what goes to the user's own networks is turned back here."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import struct
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ....core.network import Range, is_private, ranges
+from . import kernel
+from .enter import GATEWAY, MTU, NAMESERVER, READY
+
+LONGEST = MTU + 64
+LOOK_S = 1.0
+START_S = 5.0
+# An address that this machine gets is its own after so long at most.
+KNOWN_S = 5.0
+MOST_KNOWN = 4096
+MOST_SAID = 1 << 16
+ARP, VERSION_4, NO_OPTIONS = b"\x08\x06", b"\x08\x00", 0x45
+ICMP, TCP, UDP = 1, 6, 17
+MORE_OR_LATER, NAMES_PORT = 0x3FFF, b"\x00\x35"
+PASS, DROP, REFUSE = "pass", "drop", "refuse"
+OPTIONS = ("--target-type=bess", "--disable-host-loopback", "--enable-seccomp", f"--mtu={MTU}")
+
+
+class Filter:
+    """Decides on each frame that leaves the sandbox: IPv4 alone, and nothing to an address that is the user's own."""
+
+    def __init__(self, routes: kernel.Routes, excepted: tuple[Range, ...]) -> None:
+        self._routes = routes
+        self._excepted = excepted
+        self._known: dict[bytes, tuple[bool, float]] = {}
+        self._nameserver = socket.inet_aton(NAMESERVER)
+
+    def judge(self, frame: bytes) -> str:
+        kind = frame[12:14]
+        if kind == ARP:
+            return PASS
+        # Options could name a further address to go to.
+        if kind != VERSION_4 or len(frame) < 34 or frame[14] != NO_OPTIONS or frame[23] not in (ICMP, TCP, UDP):
+            return DROP
+        target = frame[30:34]
+        if target == self._nameserver:
+            return PASS if _is_question(frame) else REFUSE
+        return PASS if self.may_reach(target) else REFUSE
+
+    def may_reach(self, target: bytes) -> bool:
+        now = time.monotonic()
+        may, until = self._known.get(target, (False, 0.0))
+        if until > now:
+            return may
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        may = self._decide(target)
+        self._known[target] = may, now + KNOWN_S
+        return may
+
+    def _decide(self, target: bytes) -> bool:
+        address = ipaddress.IPv4Address(target)
+        if any(address in allowed for allowed in self._excepted):
+            return True
+        try:
+            return not is_private(address) and self._routes.leads_away(target)
+        except OSError:
+            return False
+
+
+def _is_question(frame: bytes) -> bool:
+    """For names, and in one piece, so that its port can be seen."""
+    is_whole = not int.from_bytes(frame[20:22], "big") & MORE_OR_LATER
+    return is_whole and frame[23] in (TCP, UDP) and frame[36:38] == NAMES_PORT
+
+
+def refusal(frame: bytes) -> bytes:
+    """What a gateway answers that may not pass a packet on: whoever sent it knows at once."""
+    if frame[23] == ICMP or frame[30] >= 224:
+        return b""
+    body = struct.pack("!BBHI", 3, 13, 0, 0) + frame[14:42]
+    body = body[:2] + struct.pack("!H", checksum(body)) + body[4:]
+    head = struct.pack(
+        "!BBHHHBBH4s4s", 0x45, 0, 20 + len(body), 0, 0, 64, 1, 0, socket.inet_aton(GATEWAY), frame[26:30]
+    )
+    head = head[:10] + struct.pack("!H", checksum(head)) + head[12:]
+    return frame[6:12] + frame[0:6] + VERSION_4 + head + body
+
+
+def checksum(data: bytes) -> int:
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return int(~total & 0xFFFF)
+
+
+def carry_frames(card: int, settings: Mapping[str, Any], line: socket.socket, parent: int) -> None:
+    """Until the parent ends. Raises OSError where slirp4netns does not start."""
+    judge = Filter(kernel.Routes(), ranges(settings["private_ranges"]))
+    slirp, carrier = start_slirp(settings["slirp"])
+    try:
+        line.sendall(READY)
+        line.close()
+        os.set_blocking(card, False)
+        carrier.setblocking(False)
+        Pump(card, carrier, judge).run(parent)
+    finally:
+        os.kill(slirp, signal.SIGKILL)
+        os.waitpid(slirp, 0)
+
+
+def start_slirp(program: str) -> tuple[int, socket.socket]:
+    """slirp4netns, and its socket for frames; should we be killed, it ends because we held its pipe."""
+    folder = tempfile.mkdtemp(prefix="rsmcp-net-")
+    path, said = f"{folder}/frames", os.memfd_create("said")
+    try:
+        pid = _spawn([program, *OPTIONS], path, said)
+        return pid, _connect(path, pid, said)
+    finally:
+        os.close(said)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _spawn(words: list[str], path: str, said: int) -> int:
+    # The other end stays open here for as long as this process lives, and nowhere else.
+    held, _ = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(held)
+        return pid
+    try:
+        os.set_inheritable(held, True)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_SAID, MOST_SAID))
+        kernel.die_with_parent(signal.SIGKILL)
+        walled = _wall_in()
+        os.execv(words[0], [*words, *walled, f"--exit-fd={held}", path])
+    except OSError as problem:
+        os.write(2, str(problem).encode())
+    finally:
+        os._exit(1)
+
+
+def _wall_in() -> tuple[str, ...]:
+    """Where user namespaces are forbidden, it has no root of its own, and is the user without rights that we are."""
+    try:
+        kernel.own_users(0, 0)
+    except OSError:
+        return ()
+    return ("--enable-sandbox",)
+
+
+def _connect(path: str, pid: int, said: int) -> socket.socket:
+    carrier = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    until = time.monotonic() + START_S
+    while time.monotonic() < until:
+        try:
+            carrier.connect(path)
+            return carrier
+        except OSError:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                break
+            time.sleep(0.001)
+    lines = os.pread(said, MOST_SAID, 0).decode("utf-8", "replace").split("\n")
+    words = [line for line in lines if line and "WARNING" not in line]
+    raise OSError(f"slirp4netns did not start: {' / '.join(words[-2:]) or 'no answer'}")
+
+
+class Pump:
+    """Moves frames between the card and slirp4netns, no faster than that one takes them."""
+
+    def __init__(self, card: int, carrier: socket.socket, judge: Filter) -> None:
+        self._card = card
+        self._carrier = carrier
+        self._judge = judge
+        self._waiting = b""
+
+    def run(self, parent: int) -> None:
+        poll = select.poll()
+        end = kernel.end_of(parent)
+        if end is not None:
+            poll.register(end, select.POLLIN)
+        while kernel.lives(parent):
+            poll.register(self._card, 0 if self._waiting else select.POLLIN)
+            poll.register(self._carrier, select.POLLIN | (select.POLLOUT if self._waiting else 0))
+            for descriptor, _ in poll.poll(LOOK_S * 1000):
+                if descriptor == self._card:
+                    self._from_card()
+                elif descriptor == self._carrier.fileno() and not self._from_carrier():
+                    return
+
+    def _from_card(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while not self._waiting:
+                frame = os.read(self._card, LONGEST)
+                verdict = self._judge.judge(frame)
+                if verdict == PASS:
+                    self._send(frame)
+                elif verdict == REFUSE and (answer := refusal(frame)):
+                    os.write(self._card, answer)
+
+    def _send(self, frame: bytes) -> None:
+        try:
+            self._carrier.send(frame)
+            self._waiting = b""
+        except BlockingIOError:
+            self._waiting = frame
+
+    def _from_carrier(self) -> bool:
+        """False where slirp4netns has ended."""
+        if self._waiting:
+            self._send(self._waiting)
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(64):
+                frame = self._carrier.recv(LONGEST)
+                if not frame:
+                    return False
+                os.write(self._card, frame)
+        return True

@@ -1,0 +1,105 @@
+"""Whether a sandbox on this machine can have a network of its own, and how bubblewrap is started in it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from ....core.network import Network, Reach
+from ..bwrap import STEP_DOWN_TO, SYSTEM_PATH, Footing, forbidding_switch
+from .enter import NAMESERVER, PROXY_PORT
+
+TRIAL_S = 10.0
+# Not the user that commands are: what carries their network is not theirs.
+CARRIER = STEP_DOWN_TO + 1
+PACKAGES = str(Path(__file__).parents[3])
+START = (
+    "import sys;sys.path.append(sys.argv[1]);"
+    "from remote_sandbox_mcp.backends.bubblewrap.network.enter import main;main(sys.argv[2:])"
+)
+RESOLVER = f"nameserver {NAMESERVER}\n"
+PROXY = f"http://127.0.0.1:{PROXY_PORT}"
+SHARE = 'the operator can set network = "host" in config.toml, which shares the network of this computer'
+OTHERWISE = (
+    f'name the hosts that it needs (network=["pypi.org", "files.pythonhosted.org"]), which takes no program; {SHARE}'
+)
+
+# Only what works is remembered: a reason why not may have been dealt with a minute later.
+_works: set[tuple[Reach, int]] = set()
+
+
+def find_slirp() -> str:
+    """The program, or nothing."""
+    return shutil.which("slirp4netns") or ""
+
+
+def is_own(network: Network) -> bool:
+    return network.reach in (Reach.OUTSIDE, Reach.HOSTS)
+
+
+def prefix(network: Network, footing: Footing) -> list[str]:
+    """The beginning of a command line that runs the rest of it in a network of its own; empty where none is wanted."""
+    if not is_own(network):
+        return []
+    settings = {
+        "reach": network.reach.value,
+        "hosts": network.hosts,
+        "private_ranges": network.private_ranges,
+        "slirp": find_slirp(),
+        "user": CARRIER if footing.step_down else 0,
+    }
+    return [sys.executable, "-IS", "-c", START, PACKAGES, json.dumps(settings)]
+
+
+def variables(network: Network) -> dict[str, str]:
+    """Where programs look for a proxy; some know the names in small letters alone, and of SOCKS most know nothing."""
+    if network.reach is not Reach.HOSTS:
+        return {}
+    values = {"http_proxy": PROXY, "https_proxy": PROXY, "all_proxy": PROXY, "no_proxy": "localhost,127.0.0.1,::1"}
+    return {**values, **{name.upper(): value for name, value in values.items()}}
+
+
+async def why_not(network: Network, footing: Footing) -> str:
+    """Empty where it can be had; else one sentence that says what to do."""
+    if not is_own(network) or (network.reach, os.geteuid()) in _works:
+        return ""
+    if network.reach is Reach.OUTSIDE and not find_slirp():
+        return (
+            "a sandbox on this machine needs slirp4netns for a network of its own, which is not installed: run "
+            f"`sudo apt install slirp4netns` (Debian, Ubuntu) or `sudo dnf install slirp4netns`; or {OTHERWISE}"
+        )
+    if complaint := await asyncio.to_thread(_try_out, network, footing):
+        cure = _cure(network, complaint)
+        return f"a sandbox on this machine cannot have a network of its own here ({complaint}): {cure}"
+    _works.add((network.reach, os.geteuid()))
+    return ""
+
+
+def _try_out(network: Network, footing: Footing) -> str:
+    try:
+        outcome = subprocess.run(
+            [*prefix(network, footing), "/bin/sh", "-c", ":"],
+            env={"PATH": SYSTEM_PATH},
+            capture_output=True,
+            timeout=TRIAL_S,
+            check=False,
+        )
+    except OSError as problem:
+        return str(problem)
+    except subprocess.TimeoutExpired:
+        return f"no end within {TRIAL_S:.0f} s"
+    said = outcome.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    return (said or f"it ended with {outcome.returncode}") if outcome.returncode else ""
+
+
+def _cure(network: Network, complaint: str) -> str:
+    if "/dev/net/tun" in complaint:
+        return f"let this user open /dev/net/tun (in a container: `docker run --device /dev/net/tun`); or {OTHERWISE}"
+    if cure := forbidding_switch():
+        return f"run `sudo {cure}`; or {SHARE}"
+    return OTHERWISE if network.reach is Reach.OUTSIDE else SHARE

@@ -1,0 +1,323 @@
+"""The provider that needs nothing set up: disposable sandboxes behind bubblewrap, on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ...core.command import Environment
+from ...core.disposable import Disposable, Rules, SandboxOrder
+from ...core.errors import BadArgument, ConnectError, SandboxError, Unsupported
+from ...core.network import Network, Reach, is_private_range, ranges, read_rule
+from . import bwrap, cgroups, disk, images, limits
+from .bwrap import Footing
+from .disposable import EmbeddedSandbox, Tenant
+from .network import way
+from .shelf import Record, Shelf, sweep, take_down
+
+KIND = "embedded"
+USUAL = Environment()
+NO_RULES = Rules()
+
+
+class EmbeddedProvider:
+    """Sandboxes in folders of the state folder, which outlive this server; their processes end with it, or before."""
+
+    where = "this machine"
+
+    def __init__(self, state_folder: Path, environment: Environment = USUAL, rules: Rules = NO_RULES) -> None:
+        self._shelf = Shelf(state_folder.absolute() / "disposable")
+        self._environment = environment
+        self.rules = rules
+        self._tenants: dict[str, Tenant] = {}
+        self._bases: list[cgroups.Base] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+
+    @property
+    def kind(self) -> str:
+        return KIND
+
+    async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:
+        check(order)
+        self._check_hosts(order.hosts)
+        footing = await bwrap.find_footing()
+        if isinstance(footing, str):
+            raise Unsupported(footing)
+        network = self._network(bool(order.network), order.hosts)
+        if reason := await way.why_not(network, footing):
+            raise Unsupported(reason)
+        image = str(images.check(order.image, self._shelf.root.parent)) if order.image else ""
+        await self._swept()
+        try:
+            tenant = self._make(disposable_id, order, image, footing)
+        except OSError as problem:
+            raise SandboxError(f"unable to make a sandbox in {self._shelf.root}: {problem.strerror}") from None
+        # Whoever makes one will use it at once.
+        tenant.warm()
+        return tenant.record.made
+
+    def _make(self, disposable_id: str, order: SandboxOrder, image: str, footing: Footing) -> Tenant:
+        lock = self._shelf.claim_new(disposable_id)
+        try:
+            return self._prepare(disposable_id, order, image, footing, lock)
+        except OSError:
+            os.close(lock)
+            take_down(self._shelf, disposable_id)
+            raise
+
+    def _network(self, is_wanted: bool, hosts: tuple[str, ...]) -> Network:
+        """Hosts narrow it whatever is configured; the host's own network is the operator's word alone."""
+        if hosts:
+            return Network(Reach.HOSTS, hosts, self.rules.private_ranges)
+        if not is_wanted:
+            return Network()
+        reach = Reach.HOST if self.rules.shares_host_network else Reach.OUTSIDE
+        return Network(reach, private_ranges=self.rules.private_ranges)
+
+    def _check_hosts(self, hosts: tuple[str, ...]) -> None:
+        """Raises BadArgument for addresses that the proxy would refuse anyway."""
+        excepted = ranges(self.rules.private_ranges)
+        for host in hosts:
+            rule = read_rule(host)
+            if rule and rule.range and is_private_range(rule.range, excepted):
+                raise BadArgument(
+                    f"network: {host} is in a private network or of this computer, where an embedded sandbox may not "
+                    "go; its operator can allow it with private_ranges under [disposable] in config.toml"
+                )
+
+    def _prepare(self, disposable_id: str, order: SandboxOrder, image: str, footing: Footing, lock: int) -> Tenant:
+        box, asked, now = self._shelf.box(disposable_id), order.limits, time.time()
+        network = self._network(bool(order.network), order.hosts)
+        box.mkdir(mode=0o700)
+        is_disk_real = bool(asked.disk_mb) and self._mount(disposable_id, asked.disk_mb, footing)
+        made = Disposable(
+            id=disposable_id,
+            provider=KIND,
+            key=disposable_id,
+            name=order.name,
+            image=image,
+            created=now,
+            expires=now + order.timeout_s if order.timeout_s else 0.0,
+            limits=asked,
+            network=bool(network),
+            notes=(*network_notes(network), *notes(order)),
+        )
+        record = Record(made, order.env, hosts=order.hosts)
+        return self._move_in(record, order.env, footing, lock, is_disk_real=is_disk_real)
+
+    def _move_in(
+        self, record: Record, env: Mapping[str, str], footing: Footing, lock: int, *, is_disk_real: bool
+    ) -> Tenant:
+        """Put its limits in force, write down what there is now, and have it in our hands."""
+        made, planned = record.made, self._plan_group(record.made.id)
+        record = replace(record, groups=tuple(sorted({*record.groups, *map(str, planned.folders)})))
+        self._shelf.write(record)
+        group = cgroups.make(planned)
+        asked = replace(made.limits, told=())
+        held = limits.hold(asked, group, shares_user=bool(footing.step_down), is_disk_real=is_disk_real)
+        record = replace(record, made=replace(made, limits=held.limits))
+        self._shelf.write(record)
+        network = self._network(made.network, record.hosts)
+        tenant = Tenant(self._shelf, record, held.bounds, env, self._environment, network, lock)
+        self._tenants[made.id] = tenant
+        tenant.begin(self._expire)
+        return tenant
+
+    def _mount(self, disposable_id: str, disk_mb: int, footing: Footing) -> bool:
+        runs = self._shelf.runs(disposable_id)
+        if not disk.mount_sized(self._shelf.box(disposable_id), disk_mb):
+            return False
+        runs.mkdir(mode=0o700, exist_ok=True)
+        return disk.mount_sized(runs, limits.RUNS_MB, footing.step_down)
+
+    def _plan_group(self, disposable_id: str) -> cgroups.Group:
+        if self._bases is None:
+            self._bases = cgroups.find_bases()
+        return cgroups.plan(self._bases, disposable_id)
+
+    async def _swept(self) -> None:
+        """What servers of before have left is ended by the first who uses this one."""
+        if self._sweeping is None:
+            self._sweeping = asyncio.create_task(asyncio.to_thread(sweep, self._shelf, time.time()))
+        await asyncio.shield(self._sweeping)
+
+    async def open(self, disposable: Disposable) -> EmbeddedSandbox:
+        tenant = self._tenants.get(disposable.id) or await self._reopen(disposable)
+        await tenant.sandbox.open()
+        return tenant.sandbox
+
+    async def _reopen(self, disposable: Disposable) -> Tenant:
+        """One that another server made, or this one in an earlier life."""
+        await self._swept()
+        footing = await bwrap.find_footing()
+        if isinstance(footing, str):
+            raise Unsupported(footing)
+        if disposable.id in self._tenants:
+            # Somebody else of ours was faster.
+            return self._tenants[disposable.id]
+        lock, record = self._shelf.claim(disposable.id), self._shelf.read(disposable.id)
+        if lock is None or record is None:
+            raise ConnectError(f"unable to open {disposable.title}: it is gone; create another")
+        if record.made.status == "paused":
+            os.close(lock)
+            raise ConnectError(f"unable to open {disposable.title}: another server has paused it; resume it there")
+        is_disk_real = limits.has_real_disk(record.made.limits)
+        if is_disk_real:
+            # Empty, where this machine was restarted.
+            self._mount(disposable.id, record.made.limits.disk_mb, footing)
+        return self._move_in(record, record.env, footing, lock, is_disk_real=is_disk_real)
+
+    async def look(self, disposable: Disposable) -> Disposable:
+        record = self._shelf.read(disposable.id)
+        if record is None:
+            is_over = 0 < disposable.expires <= time.time()
+            return replace(disposable, status="expired" if is_over else "gone")
+        return seen(record)
+
+    async def list(self) -> Sequence[Disposable]:
+        await self._swept()
+        return [seen(record) for name in self._shelf.ids() if (record := self._shelf.read(name))]
+
+    async def delete(self, disposable: Disposable) -> None:
+        self._shelf.folder(disposable.id)
+        tenant = self._tenants.pop(disposable.id, None)
+        if tenant:
+            await tenant.leave()
+        await asyncio.to_thread(take_down, self._shelf, disposable.id)
+
+    async def _expire(self, disposable: Disposable) -> None:
+        """Its time may have been renewed, by another server even."""
+        record, tenant = self._shelf.read(disposable.id), self._tenants.get(disposable.id)
+        if record is None or seen(record).status == "expired":
+            await self.delete(disposable)
+        elif tenant:
+            tenant.record = record
+            tenant.begin(self._expire)
+
+    async def renew(self, disposable: Disposable, timeout_s: float) -> Disposable:
+        check_time(timeout_s)
+        expires = time.time() + timeout_s if timeout_s else 0.0
+        return self._change(disposable, lambda made: replace(made, expires=expires))
+
+    def _change(self, disposable: Disposable, change: Callable[[Disposable], Disposable]) -> Disposable:
+        record = self._living(disposable)
+        record = replace(record, made=change(record.made))
+        self._shelf.write(record)
+        if tenant := self._tenants.get(disposable.id):
+            tenant.record = record
+            tenant.begin(self._expire)
+        return record.made
+
+    def _living(self, disposable: Disposable) -> Record:
+        record = self._shelf.read(disposable.id)
+        if record is None or seen(record).status == "expired":
+            word = "is gone" if record is None else "has expired"
+            raise SandboxError(f"{disposable.title} {word}; create another")
+        return record
+
+    async def pause(self, disposable: Disposable) -> Disposable:
+        if self._living(disposable).made.status == "paused":
+            return await self.look(disposable)
+        tenant = self._tenants.get(disposable.id) or await self._reopen(disposable)
+        made = self._change(disposable, paused)
+        try:
+            await tenant.pause()
+        except BaseException:
+            self._change(disposable, running)
+            raise
+        return made
+
+    async def resume(self, disposable: Disposable) -> Disposable:
+        if self._living(disposable).made.status != "paused":
+            return await self.look(disposable)
+        tenant = self._tenants.get(disposable.id)
+        if tenant is None:
+            raise SandboxError(f"unable to resume {disposable.title}: another server has paused it; resume it there")
+        made = self._change(disposable, running)
+        await tenant.resume()
+        return made
+
+    async def snapshot(self, disposable: Disposable, name: str = "") -> str:
+        raise Unsupported(
+            f"{disposable.title} is an embedded sandbox, of which no image can be made; download what you want to keep"
+        )
+
+    async def endpoint(self, disposable: Disposable, port: int) -> str:
+        raise Unsupported(
+            f"{disposable.title} is an embedded sandbox, whose ports have no address on this machine; forward the port"
+        )
+
+    async def close(self) -> None:
+        if self._sweeping:
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+        tenants = list(self._tenants.values())
+        await asyncio.gather(*(self._let_go(tenant) for tenant in tenants), return_exceptions=True)
+
+    async def _let_go(self, tenant: Tenant) -> None:
+        """Its files stay; what runs in it ends, unless another server uses it too."""
+        made, is_alone = tenant.record.made, tenant.is_alone()
+        self._tenants.pop(made.id, None)
+        await tenant.leave()
+        if is_alone:
+            with contextlib.suppress(SandboxError):
+                self._change(made, running)
+            await asyncio.to_thread(cgroups.known(tenant.record.groups).end)
+
+
+def running(made: Disposable) -> Disposable:
+    return replace(made, status="running")
+
+
+def paused(made: Disposable) -> Disposable:
+    return replace(made, status="paused")
+
+
+def seen(record: Record) -> Disposable:
+    """As it is now."""
+    is_over = 0 < record.made.expires <= time.time()
+    return replace(record.made, status="expired") if is_over else record.made
+
+
+def check(order: SandboxOrder) -> None:
+    """Raises BadArgument, Unsupported."""
+    limits.check(order.limits)
+    check_time(order.timeout_s)
+    if order.volumes:
+        raise Unsupported("an embedded sandbox sees no folder of this machine; upload the files that it needs")
+    for name, value in order.env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise BadArgument(f"{name[:60]!r} cannot be the name of a variable, or its value holds a NUL character")
+
+
+def check_time(timeout_s: float) -> None:
+    if not 0 <= timeout_s < float("inf"):
+        raise BadArgument(f"timeout is {timeout_s:g}, but must be a number of seconds, or 0 for no end")
+
+
+def network_notes(network: Network) -> tuple[str, ...]:
+    """What is reached, and what refuses the rest."""
+    if network.reach is Reach.HOST:
+        return ("network: it reaches what listens on this machine's own loopback, and its abstract sockets, too",)
+    if network.reach is Reach.OUTSIDE:
+        return ("network: its own; this computer and private networks (10.0.0.0/8, 192.168.0.0/16, ...) are refused",)
+    if network.reach is Reach.HOSTS:
+        return (
+            f"network: only {', '.join(network.hosts)}, ports 80 and 443 where none is named, held by a proxy that "
+            "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY name; programs that use none of them reach nothing",
+        )
+    return ()
+
+
+def notes(order: SandboxOrder) -> list[str]:
+    """What its maker should know, and would not expect."""
+    told = []
+    if order.image:
+        told.append("image: read-only; its home and /tmp are its own, and /app and /workspace where the image has none")
+    if order.entrypoint:
+        told.append("entrypoint: not started, because an embedded sandbox has only the commands that are run in it")
+    return told

@@ -1,0 +1,223 @@
+"""Folders of disposable sandboxes on disk, each with a record and a lock; and taking them down."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from ...core.disposable import DISPOSABLE_ID, Disposable, Limits
+from ...core.errors import BadArgument
+from . import cgroups, disk, processes
+
+GONE = ".gone-"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is written down of a sandbox, its variables included: the next server needs them, too."""
+
+    made: Disposable
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    groups: tuple[str, ...] = ()
+    # What its network is narrowed to, if it is.
+    hosts: tuple[str, ...] = ()
+
+    def as_json(self) -> str:
+        return json.dumps(
+            {"made": asdict(self.made), "env": dict(self.env), "groups": self.groups, "hosts": self.hosts}
+        )
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """The folder of all of them."""
+
+    root: Path
+
+    def folder(self, disposable_id: str) -> Path:
+        """Raises BadArgument for what is no id of ours: it may not lead elsewhere."""
+        if not DISPOSABLE_ID.match(disposable_id):
+            raise BadArgument(f"{disposable_id[:60]!r} is not the id of a disposable sandbox (sb-...)")
+        return self.root / disposable_id
+
+    def box(self, disposable_id: str) -> Path:
+        """What the sandbox itself may see a part of."""
+        return self.folder(disposable_id) / "box"
+
+    def runs(self, disposable_id: str) -> Path:
+        """The outpost's records, where the box has a size."""
+        return self.folder(disposable_id) / "runs"
+
+    def ids(self) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(name for name in os.listdir(self.root) if DISPOSABLE_ID.match(name))
+        return []
+
+    def gone(self) -> list[Path]:
+        """Folders that are being removed, or were when their server died."""
+        with contextlib.suppress(FileNotFoundError):
+            return [self.root / name for name in os.listdir(self.root) if name.startswith(GONE)]
+        return []
+
+    def read(self, disposable_id: str) -> Record | None:
+        return read_record(self.folder(disposable_id))
+
+    def has(self, disposable_id: str) -> bool:
+        return (self.folder(disposable_id) / "record.json").exists()
+
+    def write(self, record: Record) -> None:
+        file = self.folder(record.made.id) / "record.json"
+        fresh = file.with_name(f".record-{os.getpid()}")
+        fresh.touch(0o600)
+        fresh.write_text(record.as_json())
+        fresh.replace(file)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """While a folder appears or disappears: a moment at most."""
+        self.root.mkdir(parents=True, mode=0o700, exist_ok=True)
+        with open(self.root / ".lock", "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def claim_new(self, disposable_id: str) -> int:
+        """A new folder, in use by us. Raises BadArgument where there is one already."""
+        folder = self.folder(disposable_id)
+        with self.locked():
+            try:
+                folder.mkdir(mode=0o700)
+            except FileExistsError:
+                raise BadArgument(f"there is a sandbox {disposable_id} already; use it, or another id") from None
+            lock = claim(folder)
+            assert lock is not None
+            return lock
+
+    def claim(self, disposable_id: str) -> int | None:
+        """In use by us too, until the descriptor is closed; None where it is not there."""
+        with self.locked():
+            return claim(self.folder(disposable_id)) if self.has(disposable_id) else None
+
+    def set_aside(self, disposable_id: str) -> Path | None:
+        """Out of everybody's sight, to be removed; None where it is gone already."""
+        aside = self.root / f"{GONE}{disposable_id}"
+        with self.locked(), contextlib.suppress(FileNotFoundError):
+            self.folder(disposable_id).rename(aside)
+            return aside
+        return None
+
+
+def read_record(folder: Path) -> Record | None:
+    """None where there is none that can be read."""
+    try:
+        read = json.loads((folder / "record.json").read_text())
+        made = read["made"]
+        # Earlier versions noted whether it outlives its server; all of them do now.
+        made.pop("keep", None)
+        limits = Limits(**{**made["limits"], "told": tuple(made["limits"]["told"])})
+        disposable = Disposable(**{**made, "limits": limits, "notes": tuple(made["notes"])})
+        return Record(disposable, read["env"], tuple(read["groups"]), tuple(read.get("hosts", ())))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def claim(folder: Path, *, alone: bool = False) -> int | None:
+    """Many servers may have one in use; alone, only where nobody has. None where that fails."""
+    try:
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def is_alone(lock: int) -> bool:
+    """Whether nobody else has it in use."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    return True
+
+
+# Without a lock to ask, it may be in the middle of its removal by another server.
+ABANDONED_S = 60.0
+
+
+def take_down(shelf: Shelf, disposable_id: str) -> None:
+    """End all of its processes and remove all that is left of it; may be done twice, and by two at once."""
+    record, home = shelf.read(disposable_id), shelf.box(disposable_id) / "home"
+    # Out of sight first: a server whose line is cut by this must not open it again.
+    aside = shelf.set_aside(disposable_id)
+    group = cgroups.known(record.groups if record else ())
+    if group.exists():
+        group.end()
+    else:
+        processes.end(home)
+    if aside:
+        remove(aside)
+
+
+def remove(aside: Path) -> None:
+    record = read_record(aside)
+    if record:
+        cgroups.known(record.groups).end()
+    for name in ("box", "runs"):
+        disk.unmount(aside / name)
+    disk.remove_tree(aside)
+
+
+def sweep(shelf: Shelf, now: float) -> None:
+    """Find what servers of before have left whose time is over, and end it. All others stay."""
+    # One that resists, such as a folder of another user, is tried again at the next start.
+    with contextlib.suppress(OSError):
+        for aside in (*_set_aside(shelf, now), *filter(_is_abandoned, shelf.gone())):
+            with contextlib.suppress(OSError):
+                remove(aside)
+
+
+def _set_aside(shelf: Shelf, now: float) -> Iterator[Path]:
+    for disposable_id in shelf.ids():
+        lock = claim(shelf.folder(disposable_id), alone=True)
+        if lock is None:
+            continue
+        try:
+            if not _may_stay(shelf, disposable_id, now) and (aside := shelf.set_aside(disposable_id)):
+                yield aside
+        finally:
+            os.close(lock)
+
+
+def _may_stay(shelf: Shelf, disposable_id: str, now: float) -> bool:
+    record = shelf.read(disposable_id)
+    if record is None or 0 < record.made.expires <= now:
+        return False
+    # Frozen processes outlive their server.
+    cgroups.known(record.groups).end()
+    if record.made.status == "paused":
+        shelf.write(replace(record, made=replace(record.made, status="running")))
+    return True
+
+
+def _is_abandoned(aside: Path) -> bool:
+    try:
+        if (aside / "lock").exists():
+            lock = claim(aside, alone=True)
+            if lock is not None:
+                os.close(lock)
+            return lock is not None
+        return time.time() - aside.stat().st_ctime > ABANDONED_S
+    except OSError:
+        return False

@@ -1,0 +1,264 @@
+"""Walls about to be built: the folders of a local sandbox, what holds it, and what is started behind them."""
+
+from __future__ import annotations
+
+import functools
+import marshal
+import os
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.resources import files
+from importlib.util import MAGIC_NUMBER
+from pathlib import Path
+from typing import TypeVar
+
+from ...core.errors import ConfigError
+from ...core.machine import LocalPlace
+from ...core.network import Reach
+from .. import outpost
+from ..outpost import pipe, program
+from ..outpost.doorway import Doorway
+from . import bwrap, images, seccomp
+from .bwrap import Footing
+from .images import Image
+from .network import way
+
+T = TypeVar("T")
+
+USER = "sandbox"
+HOME = f"/home/{USER}"
+ENVIRONMENT = {"PATH": bwrap.SYSTEM_PATH, "HOME": HOME, "USER": USER, "LANG": "C.UTF-8", "TERM": "dumb"}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What holds a sandbox's processes, beside the walls.
+
+    `joins` are files of control groups through which a process puts itself there; `rlimits` have the numbers of the
+    resource module.
+    """
+
+    rlimits: Mapping[int, int] = field(default_factory=dict)
+    joins: tuple[str, ...] = ()
+    shm_mb: int = 0
+
+
+# A shell on the way costs a millisecond. Moved by another process, a process waits for every processor in turn.
+JOIN = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 1; shift; done; shift; exec "$@"'
+
+
+READ = "read=io.BufferedReader(io.FileIO(0,closefd=False),1).read;"
+
+
+@dataclass(frozen=True)
+class Start:
+    """One bubblewrap about to be started, and what shall run behind its walls."""
+
+    place: LocalPlace
+    folders: Folders
+    footing: Footing
+    pieces: tuple[str, ...]
+    bounds: Bounds
+    door: Doorway | None
+
+    async def greeted(self, greet: Callable[[pipe.PipeLine, str], Awaitable[T]]) -> T:
+        token, doors = secrets.token_hex(16), (self.door.far,) if self.door else ()
+        with seccomp.filter_file(self.footing.abi) as file, self.image() as image:
+            arguments = [*self.before_walls(), *self.walls(file, image), *self.program(token, doors, image)]
+            environment = {**ENVIRONMENT, **way.variables(self.place.network)}
+            line = await pipe.start(arguments, environment, (file, *doors))
+            if self.door:
+                self.door.leave_inside()
+            try:
+                line.write(first_process() + compared(image) if image else b"")
+                line.write(first_process() + compiled(self.pieces) + program.packed(self.pieces))
+                return await greet(line, token)
+            except BaseException:
+                line.close()
+                raise
+
+    def joining(self) -> list[str]:
+        return ["/bin/sh", "-c", JOIN, "sh", *self.bounds.joins, "--"] if self.bounds.joins else []
+
+    def before_walls(self) -> list[str]:
+        """After the control group, so that what carries the network counts as the sandbox's own."""
+        return [*self.joining(), *way.prefix(self.place.network, self.footing)]
+
+    @contextmanager
+    def image(self) -> Iterator[Image | None]:
+        """Held open until the first process has compared what was bound with it."""
+        if not self.place.image:
+            yield None
+            return
+        with images.opened(self.place.image, self.folders.state, SYNTHETIC) as image:
+            yield image
+
+    def walls(self, seccomp_file: int, image: Image | None) -> list[str]:
+        folders, room = self.folders, images.ROOM if image else ""
+        runs = f"{room}/tmp/remote-sandbox-{self.footing.user}"
+        return [
+            *bwrap.namespaces(self.footing, seccomp_file, network=bool(self.place.network)),
+            *(images.RIGHTS_TO_ENTER if image else ()),
+            *("--hostname", hostname(self.place.name)),
+            *(self.room(image) if image else self.system()),
+            *bwrap.kernel_folders(self.bounds.shm_mb, room),
+            *("--dir", f"{room}/home", "--bind", str(folders.home), f"{room}{HOME}"),
+            *("--bind", str(folders.tmp), f"{room}/tmp"),
+            *self.work_folders(image.free if image else images.WORK_FOLDERS, room),
+            *(("--bind", str(folders.runs), runs) if folders.runs else ()),
+            *("--remount-ro", "/", "--"),
+        ]
+
+    def work_folders(self, names: tuple[str, ...], room: str) -> list[str]:
+        return [word for name in names for word in ("--bind", str(self.folders.work(name)), f"{room}/{name}")]
+
+    def system(self) -> list[str]:
+        """The host's own, as far as programs need it."""
+        return [
+            *bwrap.system_folders(),
+            *self.folders.settings(),
+            *bwrap.settings(network=self.place.network.reach is Reach.HOST),
+            *self.resolver(),
+            *bwrap.find_python()[1],
+            *("--dir", "/var", "--symlink", "../tmp", "/var/tmp"),
+        ]
+
+    def room(self, image: Image) -> list[str]:
+        """The image's system, and the host's Python beside it, which enters it."""
+        return [
+            *bwrap.system_folders(),
+            *bwrap.find_python()[1],
+            *image.walls(self.folders.tmp),
+            *self.folders.settings(images.ROOM),
+            *self.resolver(images.ROOM),
+            *(images.lent(self.folders.lend_python()) if image.is_python_lent else ()),
+        ]
+
+    def resolver(self, room: str = "") -> tuple[str, ...]:
+        """Who resolves names: nobody where a proxy does."""
+        if self.place.network.reach is Reach.OUTSIDE:
+            return ("--ro-bind", str(self.folders.root / "etc" / "resolv.conf"), f"{room}/etc/resolv.conf")
+        shared = self.place.network.reach is Reach.HOST
+        return ("--ro-bind-try", "/etc/resolv.conf", f"{room}/etc/resolv.conf") if shared else ()
+
+    def program(self, token: str, doors: tuple[int, ...], image: Image | None) -> list[str]:
+        python = bwrap.find_python()[0]
+        if image is None:
+            return [python, "-IS", "-c", self.loader(python, doors), token]
+        # Nothing of the image runs before the host's Python has given up all rights and compared what was bound.
+        inside = [image.python, "-IS", "-c", self.loader(image.python, doors, is_second=True), token]
+        enter = f"check_entries(eval(read({len(compared(image))})));{self.first(images.ROOM)}"
+        leave = f"os.environ['PATH']={bwrap.SYSTEM_PATH!r};os.execv({image.python!r},{inside!r})"
+        return [python, "-IS", "-c", f"import io,os,sys;{READ}exec(read({len(first_process())}));{enter}{leave}"]
+
+    def loader(self, python: str, doors: tuple[int, ...], *, is_second: bool = False) -> str:
+        """Python that takes the first process and then the outpost from its input: all can see a command line."""
+        # No command may have a door: what comes through it is taken for the outpost's own.
+        shut = "".join(f"os.set_inheritable({door},False);" for door in doors)
+        # A Python that was lent knows itself by a name under which nothing can start it.
+        known = f"import io,os,sys;sys.executable={python!r};{shut}{READ}"
+        sizes = len(first_process()), len(compiled(self.pieces)), len(program.packed(self.pieces))
+        first = f"exec(read({sizes[0]}));{'' if is_second else self.first()}keep_to_itself();"
+        return f"{known}{first}run_outpost(read({sizes[1]}),read({sizes[2]}),{MAGIC_NUMBER!r},globals())"
+
+    def first(self, room: str = "") -> str:
+        return f"stand_first({self.footing.step_down},{dict(self.bounds.rlimits)!r},{room!r});"
+
+
+@functools.cache
+def compiled(pieces: tuple[str, ...]) -> bytes:
+    """For a Python of the same kind as ours, which needs as long to compile it as for all else of its start."""
+    return marshal.dumps(compile(program.source(pieces), "outpost", "exec"))
+
+
+def compared(image: Image) -> bytes:
+    """What must have been bound, for the first process; it may be too long for a command line."""
+    return repr(image.identities).encode()
+
+
+@functools.cache
+def first_process() -> bytes:
+    return files(outpost).joinpath("far/first.py").read_bytes()
+
+
+def hostname(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-")[:63] or USER
+
+
+@dataclass(frozen=True)
+class Folders:
+    """What stays of a local sandbox, closed to other users by its outermost folder.
+
+    `state` is the state folder that it lies in, where no image may be. `runs` is a place for the outpost's own records
+    where the disk of commands has a size: what they do when it is full can be told only from there.
+    """
+
+    root: Path
+    state: Path
+    runs: Path | None = None
+
+    @classmethod
+    def of(cls, place: LocalPlace, state_folder: Path) -> Folders:
+        if not re.fullmatch(r"\w[\w.@ -]*", place.name):
+            raise ConfigError(f"the local sandbox's name {place.name!r} cannot be the name of a folder; use letters")
+        return cls(state_folder.absolute() / "local" / place.name, state_folder)
+
+    @property
+    def home(self) -> Path:
+        return self.root / "home"
+
+    @property
+    def tmp(self) -> Path:
+        return self.root / "tmp"
+
+    def work(self, name: str) -> Path:
+        """The sandbox's own /app or /workspace, where it can be written as its home can."""
+        return self.root / name
+
+    def prepare(self, footing: Footing, hostname: str) -> None:
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        # A command owns its home and can open that to everybody, but not the folder around it.
+        writable = (self.home, self.tmp, *map(self.work, images.WORK_FOLDERS))
+        for folder in (self.root, self.root / "etc", *writable):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        self.root.chmod(0o700)
+        if footing.step_down:
+            for folder in writable:
+                os.chown(folder, footing.user, footing.user)
+        for name, text in {**synthetic(footing.user, hostname), "resolv.conf": way.RESOLVER}.items():
+            file = self.root / "etc" / name
+            # Another server may be using it at this moment.
+            if not file.exists() or file.read_text() != text:
+                file.write_text(text)
+                file.chmod(0o644)
+
+    def lend_python(self) -> Path:
+        """The script that stands for Python in an image that has none."""
+        script = self.root / "python3"
+        text = images.lent_script()
+        if not script.exists() or script.read_text() != text:
+            script.write_text(text)
+            script.chmod(0o755)
+        return script
+
+    def settings(self, room: str = "") -> list[str]:
+        etc = self.root / "etc"
+        bound = (word for name in SYNTHETIC for word in ("--ro-bind", str(etc / name), f"{room}/etc/{name}"))
+        return ["--dir", f"{room}/etc", *bound]
+
+
+SYNTHETIC = ("passwd", "group", "hostname", "hosts", "nsswitch.conf")
+
+
+def synthetic(user: int, hostname: str) -> dict[str, str]:
+    """Settings that name nobody and nothing of the host."""
+    return {
+        "passwd": f"root:x:0:0:root:/:/bin/false\n{USER}:x:{user}:{user}:{USER}:{HOME}:/bin/bash\n",
+        "group": f"root:x:0:\n{USER}:x:{user}:\n",
+        "hostname": f"{hostname}\n",
+        "hosts": f"127.0.0.1 localhost {hostname}\n::1 localhost\n",
+        "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+    }

@@ -1,0 +1,351 @@
+"""The platform's API through its SDK: one set of connections for all sandboxes, answers bounded in size."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+
+from ...core.disposable import Disposable, Platform, RegistryLogin
+from ...core.errors import ConfigError, ConnectError, SandboxError, UnknownSandbox
+from ..deadline import within
+from .order import ID, NAME, NETWORK, SNAPSHOT, STATUS, Request, is_ours, label_name
+from .problems import told
+
+if TYPE_CHECKING:
+    import httpx
+    from opensandbox import Sandbox as SdkSandbox
+    from opensandbox import SandboxManager
+    from opensandbox.config import ConnectionConfig
+    from opensandbox.models.sandboxes import SandboxInfo
+
+
+PAGE, MOST_PAGES = 100, 1000
+# Looked at this often while it starts: the SDK's own pace would cost a fifth of a second each time.
+POLL = timedelta(milliseconds=20)
+CONNECTIONS = 200
+# How much longer than its start the fetching of an image may take.
+FETCH_SHARE = 5
+
+# Where an answer lies for which there is no room on a disk.
+IN_MEMORY = "/dev/shm"
+
+T = TypeVar("T")
+
+
+class Link:
+    """What is said to the platform. Every method raises SandboxError with a sentence that starts with `doing`."""
+
+    def __init__(self, platform: Platform) -> None:
+        if not platform.server_url:
+            raise ConfigError(
+                "no OpenSandbox platform is configured; set OPEN_SANDBOX_DOMAIN or opensandbox.server_url"
+            )
+        self.platform = platform
+        # As sentences name it.
+        self.name = f"the platform at {shown(platform.server_url)}"
+        self._config: ConnectionConfig | None = None
+        self._manager: SandboxManager | None = None
+        self._client: httpx.AsyncClient | None = None
+        self._open: dict[str, SdkSandbox] = {}
+        # When each one's time is over, as was last heard: an open sandbox outlives many renewals.
+        self.expires: dict[str, float] = {}
+
+    async def told(self, doing: str, answer: Awaitable[T]) -> T:
+        """What the platform answers. Raises SandboxError."""
+        return await told(doing, answer, self.name)
+
+    async def told_by_agent(self, doing: str, answer: Awaitable[T]) -> T:
+        """What the platform's agent in a sandbox answers. Raises SandboxError."""
+        return await told(doing, answer, self.name, agent=True)
+
+    @property
+    def config(self) -> ConnectionConfig:
+        """Connections of ours, which the SDK shares and does not close."""
+        if self._config is None:
+            self._config = connection_config(self.platform)
+        return self._config
+
+    @property
+    def client(self) -> httpx.AsyncClient:
+        """For lines: beside the SDK's own requests, over the same connections."""
+        import httpx
+
+        if self._client is None:
+            from opensandbox.transport import unwrap_retry_transport
+
+            transport = unwrap_retry_transport(self.config.transport)
+            self._client = httpx.AsyncClient(transport=transport, timeout=self.platform.request_timeout_s)
+        return self._client
+
+    async def _unlock(self) -> None:
+        """The key may be kept by another program, for which the others here must not have to wait."""
+        if self._config is None and self.platform.api_key:
+            await asyncio.to_thread(self.platform.api_key.reveal)
+
+    async def manager(self) -> SandboxManager:
+        if self._manager is None:
+            from opensandbox import SandboxManager
+
+            await self._unlock()
+            self._manager = await SandboxManager.create(self.config)
+        return self._manager
+
+    async def close(self) -> None:
+        self._open.clear()
+        if self._config is not None and self._config.transport is not None:
+            await self._config.transport.aclose()
+        self._config = self._manager = self._client = None
+
+    async def create(self, request: Request, login: RegistryLogin | None, volumes: list[Any], doing: str) -> str:
+        """The platform's id of one that is ready. The SDK deletes one that does not get ready."""
+        from opensandbox import Sandbox as SdkSandbox
+        from opensandbox.models.sandboxes import SandboxImageAuth, SandboxImageSpec
+
+        await self._unlock()
+        password = await asyncio.to_thread(login.password.reveal) if login else ""
+        auth = SandboxImageAuth(username=login.user, password=password) if login else None
+        made = await self.told(
+            doing,
+            SdkSandbox.create(
+                SandboxImageSpec(image=request.image, auth=auth) if request.image else None,
+                snapshot_id=request.snapshot or None,
+                timeout=timedelta(seconds=request.life_s) if request.life_s else None,
+                ready_timeout=timedelta(seconds=self.platform.ready_timeout_s),
+                env=dict(request.env),
+                metadata=dict(request.labels),
+                resource=dict(request.resource),
+                network_policy=policy(request.allowed_hosts),
+                entrypoint=list(request.entrypoint) or None,
+                volumes=volumes or None,
+                connection_config=self._patient(),
+                health_check_polling_interval=POLL,
+            ),
+        )
+        self._open[made.id] = made
+        return made.id
+
+    def _patient(self) -> ConnectionConfig:
+        """For a creation, in which the platform may have to fetch an image first: over connections that never retry."""
+        from opensandbox.transport import unwrap_retry_transport
+
+        patience = timedelta(seconds=self.platform.request_timeout_s + FETCH_SHARE * self.platform.ready_timeout_s)
+        transport = unwrap_retry_transport(self.config.transport)
+        return self.config.model_copy(update={"request_timeout": patience, "transport": transport})
+
+    async def sandbox(self, key: str, doing: str) -> SdkSandbox:
+        """The SDK's own handle: its commands, files and endpoints."""
+        from opensandbox import Sandbox as SdkSandbox
+
+        if key not in self._open:
+            await self._unlock()
+            connecting = SdkSandbox.connect(key, connection_config=self.config, skip_health_check=True)
+            self._open[key] = await self.told(doing, connecting)
+        return self._open[key]
+
+    async def take_file(self, key: str, place: str, doing: str) -> bytes:
+        """Read a file of ours, whose path holds nothing that the agent could interpret, and remove it."""
+        sandbox = await self.sandbox(key, doing)
+        try:
+            return await self.told_by_agent(doing, sandbox.files.read_bytes(place))
+        finally:
+            with contextlib.suppress(SandboxError):
+                await self.told_by_agent(doing, sandbox.files.delete_files([place]))
+
+    def forget(self, key: str) -> None:
+        """Its addresses may be others now."""
+        self._open.pop(key, None)
+
+    async def info(self, key: str, doing: str) -> SandboxInfo | None:
+        """What the platform knows of it; None where it is not there."""
+        manager = await self.manager()
+        try:
+            seen = await self.told(doing, manager.get_sandbox_info(key))
+        except UnknownSandbox:
+            return None
+        self.expires[key] = seconds(seen.expires_at)
+        return seen
+
+    async def infos(self, mark: Mapping[str, str], doing: str) -> list[SandboxInfo]:
+        from opensandbox.models.sandboxes import SandboxFilter
+
+        manager, found, page = await self.manager(), [], 1
+        while True:
+            wanted = SandboxFilter(metadata=dict(mark), page=page, page_size=PAGE)
+            answer = await self.told(doing, manager.list_sandbox_infos(wanted))
+            found += answer.sandbox_infos
+            if page > MOST_PAGES:
+                raise ConnectError(f"{doing}: its list of sandboxes has no end")
+            if not answer.pagination.has_next_page:
+                return found
+            page += 1
+
+    async def endpoint(self, key: str, port: int, doing: str) -> tuple[str, dict[str, str]]:
+        """The address of a port, and the headers that its requests need."""
+        sandbox = await self.sandbox(key, doing)
+        found = await self.told(doing, sandbox.get_endpoint(port))
+        address = found.endpoint.rstrip("/")
+        if "://" not in address:
+            address = f"{self.config.protocol}://{address}"
+        return address, found.build_request_headers(self.config)
+
+    async def why_not(self, disposable: Disposable) -> ConnectError | None:
+        """Why nothing can be done in it now, where that is known."""
+        name = f"unable to reach {disposable.title}"
+        try:
+            seen = await within(self.info(disposable.key, name), self.platform.request_timeout_s)
+        except asyncio.TimeoutError:
+            return None
+        except ConnectError as problem:
+            return problem
+        except SandboxError as problem:
+            return ConnectError(str(problem))
+        heard = replace(disposable, expires=self.expires.get(disposable.key, disposable.expires))
+        return reason(heard, STATUS.get(seen.status.state, "") if seen else "gone")
+
+
+def shown(url: str) -> str:
+    """An address without the secrets that may be in it."""
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+
+
+def reason(disposable: Disposable, status: str) -> ConnectError | None:
+    name = f"unable to reach {disposable.title}"
+    if status == "paused":
+        return Paused(f"{name}: it is paused; resume it first")
+    if status not in ("gone", "failed", "ended"):
+        return None
+    if disposable.expires and time.time() > disposable.expires - 2:
+        return Gone(f"{name}: its time was over, and the platform has removed it; create another one")
+    if status == "ended":
+        return Gone(f"{name}: it ended by itself when its main process ended; create another one")
+    if status == "failed":
+        return Gone(f"{name}: it was killed, or ended by itself; delete it and create another one")
+    return Gone(f"{name}: it is gone from the platform, where somebody deleted it; create another one")
+
+
+class Paused(ConnectError):
+    """Nothing runs in it until it is resumed."""
+
+
+class Gone(ConnectError):
+    """It does not come back, nor does what ran in it."""
+
+
+def connection_config(platform: Platform) -> ConnectionConfig:
+    import httpx
+    from opensandbox.config import ConnectionConfig
+    from opensandbox.transport import RetryAsyncTransport, RetryPolicy
+
+    keep_quiet()
+    scheme, _, domain = platform.server_url.rstrip("/").rpartition("://")
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=CONNECTIONS, keepalive_expiry=20)
+    # All tries together take no longer than one may.
+    retries = RetryPolicy(
+        max_retries=2,
+        initial_backoff=timedelta(milliseconds=200),
+        overall_deadline=timedelta(seconds=platform.request_timeout_s),
+    )
+    transport = RetryAsyncTransport(BoundedTransport(limits=limits), retries, owns_inner=True)
+    return ConnectionConfig(
+        domain=domain,
+        protocol=scheme or "http",
+        api_key=platform.api_key.reveal() if platform.api_key else None,
+        request_timeout=timedelta(seconds=platform.request_timeout_s),
+        use_server_proxy=platform.use_server_proxy,
+        transport=transport,
+        disable_metrics=True,
+    )
+
+
+def keep_quiet() -> None:
+    """What the SDK logs is what it raises, with the addresses of sandboxes; and that we tell ourselves."""
+    for name in ("opensandbox", "httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def policy(allowed_hosts: tuple[str, ...] | None) -> Any:
+    from opensandbox.models.sandboxes import NetworkPolicy, NetworkRule
+
+    if allowed_hosts is None:
+        return None
+    rules = [NetworkRule(action="allow", target=host) for host in allowed_hosts]
+    return NetworkPolicy(defaultAction="deny", egress=rules)
+
+
+def disposable_of(info: SandboxInfo, mark: str) -> Disposable | None:
+    """One of ours, known again by its labels; None for anybody else's."""
+    labels = info.metadata or {}
+    if not is_ours(labels, mark):
+        return None
+    image = info.image.image if info.image else f"{SNAPSHOT}{info.snapshot_id}" if info.snapshot_id else ""
+    return Disposable(
+        id=labels[ID],
+        provider="opensandbox",
+        key=info.id,
+        name=label_name(labels.get(NAME, "")),
+        image=image,
+        status=STATUS.get(info.status.state, "running"),
+        created=seconds(info.created_at),
+        expires=seconds(info.expires_at),
+        network=NETWORK in labels,
+    )
+
+
+def seconds(moment: datetime | None) -> float:
+    return moment.timestamp() if moment else 0.0
+
+
+def refreshed(known: Disposable, info: SandboxInfo) -> Disposable:
+    status = STATUS.get(info.status.state, known.status)
+    return replace(known, status=status, expires=seconds(info.expires_at))
+
+
+# The largest answer that is ever asked for is a file of 16 MiB, as text of a command's output.
+MOST_BYTES = 64 << 20
+# Of a request whose answer is a line, and goes on for as long as that.
+ENDLESS = {"endless_answer": True}
+
+
+class BoundedTransport(httpx.AsyncHTTPTransport):
+    """Gives an answer up that grows beyond all bounds, here or, being compressed, when it is read."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if "endless_answer" in request.extensions:
+            return await super().handle_async_request(request)
+        request.headers["Accept-Encoding"] = "identity"
+        answer = await super().handle_async_request(request)
+        assert isinstance(answer.stream, httpx.AsyncByteStream)
+        if answer.headers.get("Content-Encoding", "identity") != "identity":
+            await answer.stream.aclose()
+            raise httpx.RemoteProtocolError("an answer is compressed, which was not asked for", request=request)
+        answer.stream = BoundedStream(answer.stream, request)
+        return answer
+
+
+class BoundedStream(httpx.AsyncByteStream):
+    """An answer's bytes, counted."""
+
+    def __init__(self, stream: httpx.AsyncByteStream, request: httpx.Request) -> None:
+        self._stream = stream
+        self._request = request
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        count = 0
+        async for piece in self._stream:
+            count += len(piece)
+            if count > MOST_BYTES:
+                raise httpx.RemoteProtocolError("an answer has no end", request=self._request)
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

@@ -1,0 +1,240 @@
+"""A container as a Sandbox: an outpost in it, over a line through whatever proxies the platform has."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import secrets
+from collections.abc import Callable
+from importlib.resources import files
+from typing import TYPE_CHECKING, TypeVar
+
+from ...core.command import Command, Completed, Environment, Running
+from ...core.disposable import Disposable
+from ...core.errors import ConnectError, LostContact, SandboxError, Unreachable
+from ...core.progress import Progress, silent
+from ...core.sandbox import Capabilities, Description
+from ...core.shell import quote
+from ..deadline import within
+from ..outpost import program
+from ..outpost.client import NoOutpost, OutpostClient
+from ..outpost.lane import OutpostLane
+from ..outpost.relay import RELAY, PortRelay, RelayPorts
+from ..outpost.sandbox import OutpostSandbox
+from .api import IN_MEMORY, Gone, Link, Paused
+from .http_bridge import IN_PLACE
+from .http_line import HttpLine
+from .problems import too_old
+
+if TYPE_CHECKING:
+    from opensandbox.models.execd import Execution
+
+PYTHON = "python3"
+G = TypeVar("G", OutpostClient, OutpostLane, PortRelay)
+SOON_OPEN_S, OPEN_S = 6.0, 20.0
+# A connection that became the line carries a greeting soon. One that does not was upgraded by a proxy that does not
+# pass anything on.
+UPGRADED_S = 6.0
+NOT_FOUND = 127
+LONGEST_PORT = 5
+
+
+class NoPython(Exception):
+    """There is no python3 in the container."""
+
+
+def describe(disposable: Disposable, *, kills_trees: bool = True, survives: bool = True) -> Description:
+    capabilities = Capabilities(
+        survives_disconnect=survives,
+        kills_trees=kills_trees,
+        network=disposable.network,
+        gpu=disposable.limits.gpus > 0,
+    )
+    return Description(disposable.title, "opensandbox", capabilities=capabilities)
+
+
+class Way:
+    """The way into one container: a bridge in it, and any number of lines over that."""
+
+    def __init__(self, link: Link, disposable: Disposable) -> None:
+        self._link = link
+        self.disposable = disposable
+        self._address: tuple[str, dict[str, str]] | None = None
+        self._building: asyncio.Task[tuple[str, dict[str, str]]] | None = None
+        # The platform's own proxy passes on requests and answers only.
+        self._may_upgrade = not link.platform.use_server_proxy
+
+    async def outpost(self) -> OutpostClient:
+        """Raises ConnectError, NoPython."""
+        # One that is paused takes connections, too, and lets them wait.
+        if self._address and isinstance(fate := await self._link.why_not(self.disposable), (Gone, Paused)):
+            raise fate
+        return await self._greeted(program.OUTPOST, lambda line: OutpostClient(line, self.disposable.title))
+
+    async def lane(self) -> OutpostLane:
+        """Raises ConnectError."""
+        return await self._greeted(program.LANE, lambda line: OutpostLane(line, self.disposable.title))
+
+    async def relay(self) -> PortRelay:
+        """Raises ConnectError."""
+        return await self._greeted(RELAY, lambda line: PortRelay(line, self.disposable.title))
+
+    async def _greeted(self, pieces: tuple[str, ...], make: Callable[[HttpLine], G]) -> G:
+        """Who has greeted us at the far end of a new line. Raises ConnectError, NoPython."""
+        line, token = await self._line(pieces, self._may_upgrade)
+        try:
+            return await self._hear(line, token, make)
+        except (NoOutpost, asyncio.TimeoutError) as problem:
+            if not line.is_upgraded:
+                raise await self._why(str(problem) or "no answer in time") from None
+        line, token = await self._line(pieces, may_upgrade=False)
+        try:
+            spoken = await self._hear(line, token, make)
+        except (NoOutpost, asyncio.TimeoutError) as problem:
+            raise await self._why(str(problem) or "no answer in time") from None
+        self._may_upgrade = False
+        return spoken
+
+    async def _hear(self, line: HttpLine, token: str, make: Callable[[HttpLine], G]) -> G:
+        """Raises NoOutpost, TimeoutError, Unreachable."""
+        spoken = make(line)
+        try:
+            await within(spoken.greet(token), UPGRADED_S if line.is_upgraded else OPEN_S)
+        except BaseException:
+            line.close()
+            raise
+        return spoken
+
+    async def _line(self, pieces: tuple[str, ...], may_upgrade: bool, *, again: bool = True) -> tuple[HttpLine, str]:
+        """A program at the far end of a new line. A bridge of earlier may be gone: then there is a new one."""
+        try:
+            # Its parts have limits of their own: a busy platform may need long for each.
+            address = await self._bridge()
+            return await within(self._start(address, pieces, may_upgrade), SOON_OPEN_S if again else OPEN_S)
+        except (NoOutpost, asyncio.TimeoutError) as problem:
+            self._address = None
+            if not again:
+                raise await self._why(str(problem) or "no answer in time") from None
+        if known_reason := await self._link.why_not(self.disposable):
+            raise known_reason
+        return await self._line(pieces, may_upgrade, again=False)
+
+    async def _start(
+        self, address: tuple[str, dict[str, str]], pieces: tuple[str, ...], may_upgrade: bool
+    ) -> tuple[HttpLine, str]:
+        url, headers = address
+        token = secrets.token_hex(16)
+        line = HttpLine(self._link.client, f"{url}/line", headers, may_upgrade=may_upgrade)
+        try:
+            await line.start([PYTHON, "-IS", "-c", program.loader(pieces), token])
+        except BaseException:
+            line.close()
+            raise
+        line.write(program.packed(pieces))
+        return line, token
+
+    async def _bridge(self) -> tuple[str, dict[str, str]]:
+        """The address of the bridge; those who come while it is being built share it."""
+        if self._address is None:
+            if self._building is None or self._building.done():
+                self._building = asyncio.create_task(self._build())
+                self._building.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._address = await asyncio.shield(self._building)
+        return self._address
+
+    async def _build(self) -> tuple[str, dict[str, str]]:
+        doing, key = f"unable to open {self.disposable.title}", secrets.token_hex(16)
+        # An agent in a paused container takes requests and never answers them.
+        if known_reason := await self._link.why_not(self.disposable):
+            raise known_reason
+        try:
+            done, printed = await self._run_in(f"exec {PYTHON} -IS -c {quote(bridge_source())}", key, doing)
+            if _lacks_variables(done):
+                raise too_old(doing, self._link.name)
+            port = _port(done, printed)
+            url, headers = await self._link.endpoint(self.disposable.key, port, doing)
+        except ConnectError:
+            raise
+        except SandboxError as problem:
+            raise ConnectError(str(problem)) from None
+        return url, {**headers, "X-Line-Key": key}
+
+    async def _run_in(self, script: str, key: str, doing: str) -> tuple[Execution, str]:
+        """A command, and what it printed."""
+        from opensandbox.models.execd import RunCommandOpts
+
+        sandbox = await self._link.sandbox(self.disposable.key, doing)
+        place = f"{IN_MEMORY}/remote-sandbox-{secrets.token_hex(16)}"
+        options = RunCommandOpts(envs={"LINE_KEY": key, "LINE_PLACE": place})
+        try:
+            done = await within(self._link.told_by_agent(doing, sandbox.commands.run(script, opts=options)), OPEN_S)
+            if done.exit_code == IN_PLACE:
+                return done, (await self._link.take_file(self.disposable.key, place, doing)).decode("utf-8", "replace")
+        except Unreachable:
+            # Its address may be another one since the platform was restarted.
+            self._link.forget(self.disposable.key)
+            raise
+        return done, "\n".join(message.text for message in done.logs.stdout)
+
+    async def _why(self, problem: str) -> ConnectError:
+        """The platform knows best why a container does not answer."""
+        known_reason = await self._link.why_not(self.disposable)
+        return known_reason or Unreachable(f"unable to open {self.disposable.title}: {problem}")
+
+
+def _lacks_variables(done: Execution) -> bool:
+    """Whether the agent did not give the bridge its key: older ones pass over variables."""
+    return any("KeyError: 'LINE_" in message.text for message in done.logs.stderr)
+
+
+def _port(done: Execution, printed: str) -> int:
+    if done.exit_code == NOT_FOUND:
+        raise NoPython
+    for line in printed.splitlines():
+        word, _, number = line.partition(" ")
+        if word == "bridge" and len(number) <= LONGEST_PORT and number.isascii() and number.isdigit():
+            return int(number)
+    complaint = " ".join(message.text for message in done.logs.stderr)[-200:]
+    raise NoOutpost(f"its Python could not start the line: {complaint or f'exit code {done.exit_code}'}")
+
+
+@functools.cache
+def bridge_source() -> str:
+    return files(__package__).joinpath("http_bridge.py").read_text(encoding="utf-8")
+
+
+def lost_with(name: str, fate: ConnectError | None, so_far: Running) -> LostContact | None:
+    """What became of a container says what became of a run in it; None where nothing did."""
+    if isinstance(fate, Gone):
+        return LostContact(f"the command was lost with {name}. {fate}", outcome="lost", so_far=so_far)
+    if isinstance(fate, Paused):
+        words = f"{name} was paused while the command ran; it goes on when {name} is resumed, and can be asked for as"
+        return LostContact(f"{words} {so_far.run_id!r}", outcome="unknown", so_far=so_far)
+    return None
+
+
+class ContainerSandbox(OutpostSandbox):
+    """An outpost in a container, which may be paused, killed or expire under it."""
+
+    def __init__(self, way: Way, environment: Environment) -> None:
+        ports = RelayPorts(way.disposable.title, lambda _: way.relay())
+        super().__init__(describe(way.disposable), environment, self._enter, lambda _: way.lane(), ports)
+        self._way = way
+        self._fate: ConnectError | None = None
+
+    async def _enter(self) -> OutpostClient:
+        try:
+            client = await self._way.outpost()
+        except ConnectError as problem:
+            self._fate = problem
+            raise
+        self._fate = None
+        return client
+
+    async def run(
+        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
+    ) -> Completed | Running:
+        try:
+            return await super().run(command, patience_s=patience_s, progress=progress)
+        except LostContact as lost:
+            raise lost_with(self.description.name, self._fate, lost.so_far) or lost from None

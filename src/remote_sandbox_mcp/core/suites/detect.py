@@ -1,0 +1,291 @@
+"""Which test runner a folder asks for, decided from file names and a few texts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..shell import quote
+from .suite import Found, Suite
+
+_TESTS = re.compile(
+    r"(?:^|/)(?:[^/]+[._-]test\.[cm]?js|test-[^/]+\.[cm]?js|test\.[cm]?js|(?:test|tests)/[^/]+\.[cm]?js)$"
+)
+# A script of one command can be given further options; one with these cannot.
+_COMPOUND = re.compile(r"[;&|<>\n`]|\$\(")
+_NODE, _TEST_OPTION = re.compile(r"\bnode\b"), re.compile(r" --test\b")
+# The reporter came in September 2023; what earlier releases print can be read as well.
+_FIRST_WITH_JUNIT = {18: (18, 20), 20: (20, 10)}
+
+
+def _configured_javascript(found: Found, report: str) -> Iterator[Suite]:
+    """What package.json, or a settings file beside it, names."""
+    package = _package(found)
+    script = _script(package)
+    for runner, options in (("vitest", _vitest(report)), ("jest", _jest(report))):
+        if _names(runner, package, script, found):
+            yield _installed(runner, options, package, script, found)
+    if _runs_node_tests(script):
+        yield _node(found, report, script, plain="pretest" not in _table(package, "scripts"))
+    elif script and not re.search(r"\b(?:vitest|jest)\b", script):
+        missing = "" if "npm" in found.tools else "its tests are run by npm, which is not there: install Node.js"
+        yield Suite("npm", ("env", "CI=1", "npm", "test"), missing=missing)
+
+
+def _runs_node_tests(script: str) -> bool:
+    """Whether a line of it has node and, behind that, its option."""
+    lines = ((line, _NODE.search(line)) for line in script.split("\n"))
+    return any(node and _TEST_OPTION.search(line, node.end()) for line, node in lines)
+
+
+def _javascript_files(found: Found, report: str) -> Iterator[Suite]:
+    """Files that `node --test` finds by their names."""
+    if any(_TESTS.search(name) for name in found.names):
+        yield _node(found, report, "node --test", plain=True)
+
+
+def _package(found: Found) -> Mapping[str, Any]:
+    try:
+        package = json.loads(found.texts.get("package.json", "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return package if isinstance(package, dict) else {}
+
+
+def _table(package: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = package.get(name)
+    return table if isinstance(table, dict) else {}
+
+
+def _script(package: Mapping[str, Any]) -> str:
+    """What `npm test` runs; the script that npm puts into every new package runs nothing."""
+    script = str(_table(package, "scripts").get("test") or "")
+    return "" if "no test specified" in script else script
+
+
+def _names(runner: str, package: Mapping[str, Any], script: str, found: Found) -> bool:
+    if re.search(rf"\b{runner}\b", script):
+        return True
+    depends = any(runner in _table(package, name) for name in ("dependencies", "devDependencies"))
+    settings = runner in package or any(name.startswith(f"{runner}.config.") for name in found.names)
+    return (depends or settings) and not script
+
+
+def _installed(runner: str, options: tuple[str, ...], package: Mapping[str, Any], script: str, found: Found) -> Suite:
+    """Through npm, whose script may have options of its own, or by the program itself."""
+    last = re.split(r"\s+", script.strip())
+    direct = any(word.rpartition("/")[2] == runner for word in last)
+    if script and direct and "npm" in found.tools and not _COMPOUND.search(script) and "watch" not in script:
+        return Suite(runner, ("env", "CI=1", "npm", "test", "--silent", "--", *options))
+    program = found.tools.get(runner)
+    if program:
+        run = ("run",) if runner == "vitest" else ()
+        return Suite(runner, ("env", "CI=1", program, *run, *options))
+    return Suite(runner, missing=f"it is set up for {runner}, which is not installed there: run npm install first")
+
+
+def _vitest(report: str) -> tuple[str, ...]:
+    return "--reporter=default", "--reporter=junit", f"--outputFile.junit={report}"
+
+
+def _jest(report: str) -> tuple[str, ...]:
+    return "--json", f"--outputFile={report}", "--testLocationInResults"
+
+
+def _node(found: Found, report: str, script: str, *, plain: bool) -> Suite:
+    if not (version := found.tools.get("node")):
+        return Suite("node", missing="its tests are run by node, which is not there: install Node.js")
+    if not plain or _COMPOUND.search(script) or "--test-reporter" in script:
+        return Suite("node", ("env", "CI=1", "npm", "test"))
+    words = ["--test"]
+    if _writes_junit(version):
+        words += ["--test-reporter=spec", "--test-reporter-destination=stdout"]
+        words += ["--test-reporter=junit", f"--test-reporter-destination={quote(report)}"]
+    # Options that come after the names of _javascript_files would be theirs; the script stays as its author wrote it.
+    source = re.sub(r"--test(?![\w-])", lambda _: " ".join(words), script, count=1)
+    return Suite("node", ("env", "CI=1", "sh", "-c", source))
+
+
+def _writes_junit(version: str) -> bool:
+    match = re.match(r"v(\d+)\.(\d+)", version)
+    if not match:
+        return False
+    major, minor = int(match.group(1)), int(match.group(2))
+    return (major, minor) >= _FIRST_WITH_JUNIT.get(major, (21, 0))
+
+
+_PYTEST_FILES = (
+    "pytest.ini",
+    ".pytest.ini",
+    "pytest.toml",
+    ".pytest.toml",
+    "conftest.py",
+    "tests/conftest.py",
+    "test/conftest.py",
+)
+_PYTEST_TABLES = (
+    ("pyproject.toml", re.compile(r"^[ \t]*\[tool\.pytest\b", re.MULTILINE)),
+    ("setup.cfg", re.compile(r"^\[tool:pytest\]", re.MULTILINE)),
+    ("tox.ini", re.compile(r"^\[pytest\]", re.MULTILINE)),
+)
+_TEST_FILE = re.compile(r"(?:^|/)(?:test[^/]*|[^/]*_test)\.py$")
+# In the sandbox's home, so that a single test can be run again by the same pytest.
+_LENT = ".local/share/remote-sandbox/pytest.pyz"
+_MOST_NAMED = 3
+_TARGET = re.compile(r"^(test|check)\s*:(?!=)", re.MULTILINE)
+_MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
+# What these start is up to them: it may well be the runner that we could not start ourselves.
+_STARTERS = ("make", "npm")
+
+
+class NoSuite(ValueError):
+    """Nothing in the folder can be run; the text says why and what to do."""
+
+
+def choose(found: Found, report: str) -> Suite:
+    """The suite that fits best and can be run, with the names of others that fit. Raises NoSuite.
+
+    Tests with a better claim that cannot be run are its `problem`: its own results must not pass for theirs.
+    """
+    suites: dict[str, Suite] = {}
+    for suite in (suite for way in _WAYS for suite in way(found, report)):
+        suites.setdefault(suite.runner, suite)
+    chosen = next((suite for suite in suites.values() if not suite.missing), None)
+    if chosen:
+        before = list(suites.values())[: list(suites).index(chosen.runner)]
+        unrun = [] if chosen.runner in _STARTERS else [f"{it.runner} was not run: {it.missing}" for it in before]
+        others = tuple(name for name in suites if name != chosen.runner)
+        return replace(chosen, others=others, problem="; ".join(unrun))
+    if suites:
+        missing = "; ".join(suite.missing for suite in suites.values())
+        raise NoSuite(f"{missing}, or give the command that runs the tests")
+    if not found.names:
+        raise NoSuite("there is nothing in it that tells of tests; give another path, or the command that runs them")
+    seen = ", ".join(sorted(found.names)[:5])
+    raise NoSuite(f"no test runner is known for what is there ({seen}); give the command that runs the tests")
+
+
+def _configured_pytest(found: Found, report: str) -> Iterator[Suite]:
+    if found.has(*_PYTEST_FILES) or any(table.search(found.texts.get(name, "")) for name, table in _PYTEST_TABLES):
+        yield _pytest(found, report, "it is set up for pytest")
+
+
+def _python_files(found: Found, report: str) -> Iterator[Suite]:
+    files = {name for name in found.names if _TEST_FILE.search(name)}
+    if not files:
+        return
+    if "pytest" in found.tools:
+        yield _pytest(found, report)
+        return
+    if "python" not in found.tools:
+        yield Suite("unittest", missing="it has tests in Python, but there is no Python there: install it")
+        return
+    start = _unittest_start(found)
+    hidden = (name for name in found.for_unittest if not _is_seen(name, start, found))
+    if needing := sorted(found.for_pytest.union(hidden)):
+        yield _pytest(found, report, f"only pytest runs {_some(needing)}")
+    if files.difference(needing):
+        yield _unittest(found, start, needing)
+
+
+def _pytest(found: Found, report: str, why: str = "") -> Suite:
+    # The older family of names is the one that says in which file and line a test is.
+    options = (f"--junitxml={report}", "-o", "junit_family=xunit1", "-rfE")
+    if python := found.tools.get("pytest"):
+        return Suite("pytest", (python, "-m", "pytest", *options))
+    python, home = found.tools.get("python", ""), found.tools.get("home", "")
+    if not python:
+        return Suite("pytest", missing=f"{why}, but there is no Python there: install it")
+    remedy = found.remedy
+    if found.loan and home.startswith("/"):
+        if (version := _version(found)) >= found.loan.oldest:
+            file = f"{home.rstrip('/')}/{_LENT}"
+            lent = f"pytest {found.loan.version} was lent by the server, because {python} there has none; it is {file}"
+            return Suite("pytest", (python, file, *options), lent=lent)
+        needed, there = (".".join(map(str, numbers)) for numbers in (found.loan.oldest, version))
+        remedy += f" (pytest {found.loan.version}, which could be lent, needs Python {needed}; there it is {there})"
+    return Suite("pytest", missing=f"{why}, but {python} there cannot import it: {remedy}")
+
+
+def _version(found: Found) -> tuple[int, int]:
+    """Of the Python there; older than all others where it does not say."""
+    match = re.fullmatch(r"(\d+)\.(\d+)", found.tools.get("python_version", ""))
+    return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+
+
+def _unittest(found: Found, start: str, needing: list[str]) -> Suite:
+    below = ("-s", start.rstrip("/")) if start else ()
+    expected = (name for name in sorted(found.for_unittest.difference(needing)))
+    modules = (name.removeprefix(start).removesuffix(".py").replace("/", ".") for name in expected)
+    argv = (found.tools["python"], "-m", "unittest", "discover", "-v", *below)
+    return Suite("unittest", argv, expects=tuple(modules))
+
+
+def _unittest_start(found: Found) -> str:
+    """Without an __init__.py a folder is not looked into, but it can be started from."""
+    loose = any(name.startswith("tests/") for name in found.names) and not found.has("tests/__init__.py")
+    return "tests/" if loose and not any(re.match(r"test[^/]*\.py$", name) for name in found.names) else ""
+
+
+def _is_seen(name: str, start: str, found: Found) -> bool:
+    """Whether `unittest discover` finds a file: by its name, in packages below where it starts."""
+    folders, _, base = name.removeprefix(start).rpartition("/")
+    steps = folders.split("/") if folders else []
+    packages = (f"{start}{'/'.join(steps[: end + 1])}/__init__.py" for end in range(len(steps)))
+    return name.startswith(start) and base.startswith("test") and all(package in found.names for package in packages)
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _cargo(found: Found, report: str) -> Iterator[Suite]:
+    if found.has("Cargo.toml"):
+        cargo = found.tools.get("cargo")
+        missing = "" if cargo else "it is a Rust package, but there is no cargo there: install Rust"
+        yield Suite("cargo", (cargo or "cargo", "test", "--no-fail-fast"), missing=missing)
+
+
+def _go(found: Found, report: str) -> Iterator[Suite]:
+    if found.has("go.mod", "go.work") or any(name.endswith("_test.go") for name in found.names):
+        go = found.tools.get("go")
+        missing = "" if go else "it is a Go module, but there is no go there: install Go"
+        yield Suite("go", (go or "go", "test", "-json", "./..."), missing=missing)
+
+
+def _java(found: Found, report: str) -> Iterator[Suite]:
+    if found.has("pom.xml"):
+        maven = "./mvnw" if found.has("mvnw") else found.tools.get("mvn", "")
+        yield Suite(
+            "maven", (maven, "-B", "test"), missing="" if maven else "it needs Maven, which is not there: install it"
+        )
+    if found.has("build.gradle", "build.gradle.kts"):
+        gradle = "./gradlew" if found.has("gradlew") else found.tools.get("gradle", "")
+        missing = "" if gradle else "it needs Gradle, which is not there: install it"
+        # A task that is up to date writes no results anew.
+        yield Suite("gradle", (gradle, "--console=plain", "cleanTest", "test"), missing=missing)
+
+
+def _make(found: Found, report: str) -> Iterator[Suite]:
+    for name in _MAKEFILES:
+        if target := _TARGET.search(found.texts.get(name, "")):
+            missing = "" if "make" in found.tools else "it needs make, which is not there: install it"
+            yield Suite("make", ("make", target.group(1)), missing=missing)
+            return
+
+
+# The surer a sign, the earlier it is looked for; a name alone is a weak one, and make may do anything.
+_WAYS: tuple[Callable[[Found, str], Iterator[Suite]], ...] = (
+    _configured_pytest,
+    _configured_javascript,
+    _cargo,
+    _go,
+    _java,
+    _python_files,
+    _javascript_files,
+    _make,
+)

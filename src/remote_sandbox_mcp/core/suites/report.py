@@ -1,0 +1,79 @@
+"""What came of a test suite: the counts, what failed and where, and whether that is all there is to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..command import Excerpt
+
+MOST_FAILURES = 50
+MOST_SLOWEST = 5
+_NOTHING = Excerpt()
+
+
+@dataclass(frozen=True)
+class TestFailure:
+    """A test that failed or could not be run. `id` is what the runner calls it; `line` is 0 where it is not known."""
+
+    # pytest takes every class whose name begins with Test for one of its own.
+    __test__: ClassVar[bool] = False
+
+    id: str
+    message: str = ""
+    file: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long one test took."""
+
+    id: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestReport:
+    """One run of a suite. Nothing failed only where `succeeded`: zeros with a `problem` mean that nobody knows.
+
+    `complete` says that the run came to its end and that the counts cover all of it. `failures` holds the first
+    MOST_FAILURES of `failed + errors`. `log` and `stderr` are both ends of what was printed, with the file on the
+    machine that has all of it; runners that we start ourselves print everything to `log`.
+    """
+
+    __test__: ClassVar[bool] = False
+
+    runner: str
+    command: str
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    errors: int = 0
+    duration: float = 0.0
+    failures: tuple[TestFailure, ...] = ()
+    slowest: tuple[Timing, ...] = ()
+    coverage: float | None = None
+    exit_code: int = 0
+    log: Excerpt = _NOTHING
+    stderr: Excerpt = _NOTHING
+    complete: bool = True
+    problem: str = ""
+    # What the counts were read from, for whoever doubts them.
+    source: str = ""
+    # Other runners that would have fitted the folder.
+    others: tuple[str, ...] = ()
+    # That the runner was brought by the server, and where it lies.
+    lent: str = ""
+
+    @property
+    def total(self) -> int:
+        return self.passed + self.failed + self.skipped + self.errors
+
+    @property
+    def failures_left_out(self) -> int:
+        return max(0, self.failed + self.errors - len(self.failures))
+
+    @property
+    def succeeded(self) -> bool:
+        return self.complete and not self.problem and not self.failed and not self.errors and self.exit_code == 0

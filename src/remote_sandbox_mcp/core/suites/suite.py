@@ -1,0 +1,170 @@
+"""A test suite: its runner, its command, its report; and what look.sh and collect.sh print about it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+
+GIVEN = "command"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """`argv` is what we start ourselves; for a command that was given it is empty and `command` is the script.
+
+    `missing` says, for a suite that cannot be run, what would have to be there; `problem`, for one that is run, which
+    tests of the folder it leaves out. `expects` names modules from which at least one test must have been run. `lent`
+    says that the server puts a pytest into the sandbox for this run; it lies at `argv[1]`.
+    """
+
+    runner: str
+    argv: tuple[str, ...] = ()
+    command: str = ""
+    missing: str = ""
+    others: tuple[str, ...] = ()
+    problem: str = ""
+    lent: str = ""
+    expects: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        return self.command or shlex.join(self.argv)
+
+    def dumped(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def loaded(cls, text: str) -> Suite:
+        """Raises ValueError for what `dumped` did not write."""
+        try:
+            told = json.loads(text)
+            words = {name: str(told[name]) for name in ("runner", "command", "missing")}
+            return cls(
+                **words,
+                argv=tuple(map(str, told["argv"])),
+                others=tuple(map(str, told["others"])),
+                # Earlier releases wrote none of these.
+                problem=str(told.get("problem", "")),
+                lent=str(told.get("lent", "")),
+                expects=tuple(map(str, told.get("expects", ()))),
+            )
+        except (KeyError, TypeError) as problem:
+            raise ValueError("it is not a plan of ours") from problem
+
+
+@dataclass(frozen=True)
+class Loan:
+    """A pytest that the server can put into the sandbox, and the oldest Python that it runs on."""
+
+    version: str
+    oldest: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A folder as look.sh saw it: names below it, the texts of a few, and the tools that are there.
+
+    Where no Python there has pytest, `for_pytest` are the test files that only pytest can run, and `for_unittest` those
+    with classes that unittest may run; `loan` is a pytest that the server can lend, else `remedy` says how to get one.
+    """
+
+    folder: str = ""
+    names: frozenset[str] = frozenset()
+    texts: Mapping[str, str] = field(default_factory=dict)
+    tools: Mapping[str, str] = field(default_factory=dict)
+    for_pytest: frozenset[str] = frozenset()
+    for_unittest: frozenset[str] = frozenset()
+    loan: Loan | None = None
+    remedy: str = "install it in a virtual environment there (python3 -m venv .venv && .venv/bin/pip install pytest)"
+
+    def has(self, *names: str) -> bool:
+        return any(name in self.names for name in names)
+
+
+_MARK = b"@@ "
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One answer: a word, the rest of its line, and the lines of a text that belongs to it."""
+
+    word: str
+    value: str
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a run wrote: the plan it followed, the report that was asked for, files that appeared or changed.
+
+    `cut` names those of which not everything is here; `whole` says that the answer itself came to its end.
+    """
+
+    plan: str = ""
+    report: bytes = b""
+    files: dict[str, bytes] = field(default_factory=dict)
+    cut: tuple[str, ...] = ()
+    whole: bool = False
+
+
+def frames(output: bytes, opening: str) -> Iterator[Frame]:
+    """The answers after the opening line. Raises ValueError without one: what came before was not ours."""
+    lines = output.split(b"\n")
+    begun = f"@@ {opening}".encode()
+    if begun not in lines:
+        raise ValueError("the answer has no beginning")
+    head: bytes | None = None
+    data: list[bytes] = []
+    for line in lines[lines.index(begun) + 1 :]:
+        if line.startswith(_MARK):
+            if head is not None:
+                yield _frame(head, data)
+            head, data = line, []
+        elif line.startswith(b" "):
+            data.append(line[1:])
+    if head is not None:
+        yield _frame(head, data)
+
+
+def _frame(head: bytes, data: list[bytes]) -> Frame:
+    word, _, value = head[len(_MARK) :].decode("utf-8", "surrogateescape").partition(" ")
+    # The scripts end every text with one line more, in case its last had no end.
+    return Frame(word, value, b"\n".join(data[:-1] if data[-1:] == [b""] else data))
+
+
+def parse_look(output: bytes) -> tuple[Found, str]:
+    """The folder, and the place for what the run will write. Raises ValueError for an answer that breaks off."""
+    told = list(frames(output, "look 1"))
+    one = {frame.word: frame.value for frame in told}
+    if "place" not in one or "end" not in one:
+        raise ValueError("the answer breaks off")
+    texts = {frame.value: frame.data.decode("utf-8", "replace") for frame in told if frame.word == "text"}
+    tools = {name: value for name, _, value in (frame.value.partition(" ") for frame in told if frame.word == "tool")}
+    found = Found(
+        folder=one.get("folder", "").strip(),
+        names=_named(told, "name"),
+        texts=texts,
+        tools=tools,
+        for_pytest=_named(told, "pytest"),
+        for_unittest=_named(told, "unittest"),
+    )
+    return found, one["place"]
+
+
+def _named(told: list[Frame], word: str) -> frozenset[str]:
+    return frozenset(frame.value.removeprefix("./") for frame in told if frame.word == word)
+
+
+def parse_collected(output: bytes) -> Collected:
+    """Raises ValueError for an answer that is none."""
+    told = list(frames(output, "collect 1"))
+    one = {frame.word: frame.data for frame in told}
+    return Collected(
+        plan=one.get("plan", b"").decode("utf-8", "replace").strip(),
+        report=one.get("report", b""),
+        files={frame.value.removeprefix("./"): frame.data for frame in told if frame.word == "file"},
+        cut=tuple(frame.value.removeprefix("./") for frame in told if frame.word == "cut"),
+        whole="end" in one,
+    )

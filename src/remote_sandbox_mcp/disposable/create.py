@@ -1,0 +1,163 @@
+"""How a disposable sandbox is made: counted and written down first, struck out if it comes to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from ..core.disposable import Disposable, Rules, SandboxOrder, new_disposable_id
+from ..core.errors import BadArgument, ConnectError, SandboxError, UnknownSandbox
+from ..store.disposables import CREATING, ENDING, FULL, GONE, NAME_TAKEN, RUNNING, Kept
+from .policy import DELETED, checked, farewell, is_visible
+from .pool import Pool
+from .registry import Known
+
+NAMED_WHEN_FULL = 3
+
+
+class Making:
+    """Makes sandboxes, or takes one that is kept ready."""
+
+    def __init__(self, known: Known, rules: Rules, sweep: Callable[[], Awaitable[object]]) -> None:
+        self._known = known
+        self.rules = rules
+        self._sweep = sweep
+        self._under_way: set[asyncio.Future[Kept]] = set()
+        self.pool = Pool(known, rules, self.make)
+
+    async def create(self, order: SandboxOrder) -> Disposable:
+        order = checked(order, self.rules, self._known.kinds, self._taken_names())
+        task = asyncio.ensure_future(self._obtain(order, self._plan(order)))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        try:
+            # Cut off in the middle nobody could tell whether it was made; so it is made, and then ended.
+            made = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._known.spawn(self._undo(task))
+            raise
+        self.pool.is_wanted = True
+        self.pool.refill()
+        self._known.admit(made)
+        self._known.changed()
+        return made.disposable
+
+    @property
+    def is_under_way(self) -> bool:
+        return bool(self._under_way)
+
+    async def finish(self, seconds: float) -> None:
+        """Wait for what is being made: a platform goes on with what it was asked for, and only then it can be ended.
+
+        What takes longer is given up; it is written down, so that the next server looks for it.
+        """
+        if not self._under_way:
+            return
+        _, late = await asyncio.wait(tuple(self._under_way), timeout=seconds)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+    async def _obtain(self, order: SandboxOrder, plan: Kept) -> Kept:
+        taken = await self.pool.take(order, plan)
+        if taken is not None:
+            return taken
+        await self._reserve(plan)
+        return await self.make(plan, order)
+
+    def _taken_names(self) -> set[str]:
+        """Of what is no disposable: those are in the rows, whoever has made them."""
+        ours = {name for life in self._known.lives.values() for name in (life.kept.id, life.disposable.name)}
+        return set(self._known.fleet.names) - ours
+
+    def _plan(self, order: SandboxOrder) -> Kept:
+        now = self._known.now()
+        plan = Disposable(
+            id=new_disposable_id(),
+            provider=order.provider,
+            name=order.name,
+            image=order.image,
+            status=CREATING,
+            created=now,
+            limits=order.limits,
+            network=bool(order.network),
+        )
+        return Kept(
+            disposable=plan,
+            timeout_s=order.timeout_s,
+            owner=self._known.me,
+            idle_since=now,
+            configuration=self._known.configuration,
+        )
+
+    async def _reserve(self, plan: Kept) -> None:
+        """Raises BadArgument where the name is taken, SandboxError where there is no room even after sweeping."""
+        rows, most = self._known.rows, self.rules.max_concurrent
+        refusal = await asyncio.to_thread(rows.reserve, plan, most)
+        if refusal:
+            # One that has expired may have the name, or the place.
+            await self._sweep()
+            refusal = await asyncio.to_thread(rows.reserve, plan, most)
+        if refusal == NAME_TAKEN:
+            raise BadArgument(
+                f"a sandbox is named {plan.disposable.name!r} already; choose another name, or delete that one first"
+            )
+        if refusal == FULL:
+            living = await asyncio.to_thread(rows.living)
+            raise SandboxError(no_room(living, most, self._known.now(), self._known.configuration))
+
+    async def make(self, plan: Kept, order: SandboxOrder) -> Kept:
+        """What was written down, made; nothing is left of it if that fails."""
+        begun = self._known.now()
+        try:
+            made = await self._known.provider_of(plan).create(plan.id, order)
+        except BaseException as problem:
+            await self._strike_out(plan, problem)
+            raise
+        return await self._write_down(plan, order, made, begun)
+
+    async def _write_down(self, plan: Kept, order: SandboxOrder, made: Disposable, begun: float) -> Kept:
+        # The platform's clock may be another: only how long it lives is taken from it.
+        lives_s = made.expires - made.created if made.expires and made.created else order.timeout_s
+        expires = begun + lives_s if lives_s else 0.0
+        it = replace(made, id=plan.id, key=made.key or plan.id, provider=order.provider, name=order.name)
+        it = replace(it, status=RUNNING, created=begun, expires=expires)
+        kept = replace(plan, disposable=it)
+        if not await asyncio.to_thread(self._known.rows.made, kept.disposable):
+            await self._end(kept)
+            raise UnknownSandbox(farewell(it.title, DELETED, self._known.now()))
+        return kept
+
+    async def _strike_out(self, plan: Kept, problem: BaseException) -> None:
+        # A platform that has not answered may have made it all the same: it is looked for later.
+        if isinstance(problem, SandboxError) and not isinstance(problem, ConnectError):
+            await asyncio.to_thread(self._known.rows.remove, plan.id)
+        else:
+            await asyncio.to_thread(self._known.rows.note_status, plan.id, ENDING)
+
+    async def _undo(self, task: asyncio.Future[Kept]) -> None:
+        await asyncio.wait((task,))
+        if task.cancelled() or task.exception() is not None:
+            return
+        await self._end(task.result())
+
+    async def _end(self, made: Kept) -> None:
+        """Nobody wants it any more. Should this fail, it is swept like any other whose end was begun."""
+        await asyncio.to_thread(self._known.rows.note_ending, made.id, made.disposable.key)
+        await self._known.provider_of(made).delete(made.disposable)
+        await asyncio.to_thread(self._known.rows.end, made.id, GONE, DELETED, self._known.now())
+
+
+def no_room(living: Sequence[Kept], most: int, now: float, configuration: str = "") -> str:
+    """What to do where there are as many as there may be."""
+    held = [kept for kept in living if not kept.pool and kept.disposable.status != ENDING]
+    ours = [kept.disposable for kept in held if is_visible(kept, configuration)]
+    oldest = ", ".join(f"{it.title} (made {(now - it.created) / 60:.0f} min ago)" for it in ours[:NAMED_WHEN_FULL])
+    advice = f"end one with delete_sandbox (the oldest: {oldest})" if ours else "wait until one expires"
+    others = len(held) - len(ours)
+    hidden = f" ({others} of them under other configurations of this user)" if others else ""
+    return (
+        f"no further sandbox is made: {len(held)} exist{hidden} and max_concurrent_sandboxes is {most}; {advice}, or "
+        "raise the limit in the configuration"
+    )

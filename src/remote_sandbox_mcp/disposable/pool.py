@@ -1,0 +1,110 @@
+"""Sandboxes that are kept ready, so that one is there at once when it is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from ..core.disposable import Disposable, Rules, SandboxOrder, new_disposable_id
+from ..core.errors import ConfigError, SandboxError
+from ..store.disposables import CREATING, GONE, Kept
+from .policy import FROM_OUTSIDE, is_plain, provider_for, suits
+from .registry import Known
+
+# A ready one is renewed while its server lives, and ends soon after a crash.
+READY_S = 1800.0
+# After one could not be made.
+REST_S = 60.0
+
+log = logging.getLogger(__name__)
+Make = Callable[[Kept, SandboxOrder], Awaitable[Kept]]
+
+
+class Pool:
+    """So many of each image, as the rules say; they count against nothing else."""
+
+    def __init__(self, known: Known, rules: Rules, make: Make) -> None:
+        self._known = known
+        self.rules = rules
+        self._make = make
+        # Who only looks at sandboxes, or ends some, needs none that are ready.
+        self.is_wanted = False
+        self._filling: set[str] = set()
+        self._not_before: dict[str, float] = {}
+
+    async def take(self, order: SandboxOrder, wanted: Kept) -> Kept | None:
+        """A ready one as `wanted`, or none."""
+        if not is_plain(order) or order.image not in self.rules.pool:
+            return None
+        rows, as_wanted = self._known.rows, replace(wanted, pool=label(order.image))
+        while taken := await asyncio.to_thread(rows.take, as_wanted, self.rules.max_concurrent):
+            try:
+                return await self._given_its_time(taken)
+            except SandboxError as problem:
+                log.info("a sandbox that was kept ready is of no use: %s", problem)
+                await asyncio.to_thread(rows.end, taken.id, GONE, FROM_OUTSIDE, self._known.now())
+                self._known.spawn(self._known.provider_of(taken).delete(taken.disposable))
+        return None
+
+    async def _given_its_time(self, taken: Kept) -> Kept:
+        """Renewing also shows that it is still there."""
+        expires = (await self._known.provider_of(taken).renew(taken.disposable, taken.timeout_s)).expires
+        await asyncio.to_thread(self._known.rows.note_expires, taken.id, expires)
+        return replace(taken, disposable=replace(taken.disposable, expires=expires))
+
+    async def renew(self, ready: Kept) -> None:
+        """One more while, for one that nobody has taken yet."""
+        expires = (await self._known.provider_of(ready).renew(ready.disposable, ready.timeout_s)).expires
+        await asyncio.to_thread(self._known.rows.extend, ready.id, expires)
+
+    def refill(self) -> None:
+        """See to it, in the background, that there are enough."""
+        for image in self._due() if self.is_wanted else ():
+            self._filling.add(image)
+            self._known.spawn(self._fill(image))
+
+    def _due(self) -> list[str]:
+        try:
+            kind = provider_for("", self.rules, self._known.kinds)
+        except ConfigError:
+            # Whoever orders one without naming a provider is told.
+            return []
+        now = self._known.now()
+        images = [image for image in self.rules.pool if suits(image, kind) and image not in self._filling]
+        return [image for image in images if self._not_before.get(image, 0.0) <= now]
+
+    async def _fill(self, image: str) -> None:
+        try:
+            living = await asyncio.to_thread(self._known.rows.living)
+            ready = [kept for kept in living if kept.pool == label(image) and kept.owner == self._known.me]
+            lacking = self.rules.pool[image] - len(ready)
+            made = await asyncio.gather(*(self._add(image) for _ in range(lacking)), return_exceptions=True)
+            problems = [problem for problem in made if isinstance(problem, BaseException)]
+            if problems:
+                self._not_before[image] = self._known.now() + REST_S
+                log.warning("no sandbox of %s could be made ready: %s", image, problems[0])
+        finally:
+            self._filling.discard(image)
+
+    async def _add(self, image: str) -> None:
+        kind = provider_for("", self.rules, self._known.kinds)
+        order = SandboxOrder(image=image, timeout_s=READY_S, provider=kind)
+        now = self._known.now()
+        plan = Disposable(id=new_disposable_id(), provider=kind, image=image, status=CREATING, created=now)
+        kept = Kept(
+            disposable=plan,
+            timeout_s=READY_S,
+            pool=label(image),
+            owner=self._known.me,
+            idle_since=now,
+            configuration=self._known.configuration,
+        )
+        await asyncio.to_thread(self._known.rows.add_ready, kept)
+        await self._make(kept, order)
+
+
+def label(image: str) -> str:
+    """As a row says for what one is kept ready. An image may have no name, where it is this machine's own system."""
+    return f"image:{image}"

@@ -1,0 +1,235 @@
+"""Looks after disposable sandboxes: what is used lives on, what is not is cleaned up, what was left behind is swept."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from ..backends.deadline import within
+from ..core.disposable import Disposable, Rules
+from ..core.errors import ConfigError, SandboxError
+from ..store.disposables import CREATING, ENDING, EXPIRED, GONE, PAUSED, Kept
+from .lease import Life
+from .policy import (
+    CLEANED_UP,
+    EXPIRED_BY_TIME,
+    WITH_SERVER,
+    Fate,
+    is_about_to_expire,
+    is_expired,
+    is_nearly_over,
+    is_unused,
+    pause_for,
+)
+from .pool import Pool
+from .registry import Known, look
+
+DELETE_S = 30.0
+# So long after its server has died a sandbox may still appear that it had ordered.
+LATE_S = 120.0
+# So long one is remembered that nobody here can end.
+FORGOTTEN_S = 86400.0
+
+log = logging.getLogger(__name__)
+
+
+class Tending:
+    """One round after the other, until it is cancelled."""
+
+    def __init__(self, known: Known, rules: Rules) -> None:
+        self._known = known
+        self.rules = rules
+        self._round = asyncio.Lock()
+        self._news = asyncio.Event()
+        self._task: asyncio.Future[None] | None = None
+        self._told: frozenset[tuple[str, str, str]] | None = None
+        self.pool: Pool | None = None
+
+    def wake(self) -> None:
+        """There is something to look after: begin, or think again about when to look next."""
+        self._news.set()
+        if self._task is None or self._task.done():
+            # Who only looks up a name has nothing to look after.
+            with suppress(RuntimeError):
+                self._task = asyncio.get_running_loop().create_task(self.tend())
+
+    async def tend(self) -> None:
+        while True:
+            self._news.clear()
+            living: Sequence[Kept] = ()
+            try:
+                living = await self.tick()
+            # Whatever is wrong in a round must not end the next ones: it is told and tried again.
+            except Exception:
+                log.exception("a round over the disposable sandboxes failed")
+            with suppress(asyncio.TimeoutError):
+                await within(self._news.wait(), pause_for(self.rules, living))
+
+    async def tick(self) -> Sequence[Kept]:
+        """Look after each of them once; those that may exist."""
+        async with self._round:
+            known_before = {life.kept.id: life.disposable for life in self._known.lives.values()}
+            living = await self._living()
+            self._follow(living, known_before)
+            fates = await asyncio.to_thread(self._known.fates, living)
+            seen = (self._attempt(kept, fates[kept.id]) for kept in living)
+            await asyncio.gather(*seen)
+            await self._bury_all_but(living)
+            self._tell_changes(living)
+            if self.pool is not None:
+                self.pool.refill()
+            return living
+
+    async def _living(self) -> Sequence[Kept]:
+        rows = self._known.rows
+        return () if rows.is_empty() else await asyncio.to_thread(rows.living)
+
+    def _follow(self, living: Sequence[Kept], known_before: Mapping[str, Disposable]) -> None:
+        """What others have changed is known here, too; but what we have changed since the rows were read is newer."""
+        for kept in living:
+            life = self._known.lives.get(kept.id)
+            if life is not None and life.disposable is known_before.get(kept.id):
+                life.follow(kept)
+
+    async def _attempt(self, kept: Kept, fate: Fate) -> None:
+        try:
+            await self._see_to(kept, fate)
+        except (SandboxError, asyncio.TimeoutError) as problem:
+            log.info("%s: %s", kept.disposable.title, problem or "no answer in time")
+        # One that is strange must not keep us from the others.
+        except Exception:
+            log.exception("%s could not be looked after", kept.disposable.title)
+
+    async def _see_to(self, kept: Kept, fate: Fate) -> None:
+        life = self._known.lives.get(kept.id)
+        if life is not None and life.kept.idle_since > kept.idle_since:
+            await life.write_touch()
+            kept = replace(kept, idle_since=life.kept.idle_since)
+        if life is not None and life.is_busy:
+            await self._keep_busy(life)
+        elif fate is Fate.SWEEP:
+            await self._sweep_left(kept)
+        elif fate is Fate.INHERIT:
+            await self._inherit(kept)
+        elif fate is Fate.MINE and kept.pool:
+            await self._keep_ready(kept)
+        elif fate is Fate.MINE and kept.disposable.status != CREATING:
+            await self._tend_one(self._known.admit(kept), kept)
+
+    async def _keep_busy(self, life: Life) -> None:
+        life.touch()
+        await life.write_touch()
+        now = self._known.now()
+        if is_about_to_expire(life.kept, now) or 0 < life.disposable.expires < now + life.needs_s:
+            await life.extend(max(life.kept.timeout_s, life.needs_s))
+
+    async def _keep_ready(self, kept: Kept) -> None:
+        if self.pool is None or kept.disposable.status == CREATING or not is_about_to_expire(kept, self._known.now()):
+            return
+        try:
+            await self.pool.renew(kept)
+        except SandboxError:
+            await look(self._known, kept)
+            raise
+
+    async def _inherit(self, kept: Kept) -> None:
+        claimed = await asyncio.to_thread(self._known.rows.claim, kept, self._known.me, kept.disposable.status)
+        if claimed is not None:
+            self._known.admit(claimed).follow(claimed)
+            self._known.changed()
+            # It may have gone while no server was there.
+            await look(self._known, claimed)
+
+    async def _tend_one(self, life: Life, kept: Kept) -> None:
+        """Nothing is done in it from here; but a job may run in it."""
+        now = self._known.now()
+        if not is_unused(kept, self.rules, now) and not is_nearly_over(kept, now):
+            return
+        if kept.disposable.status != PAUSED and await self._has_jobs(life):
+            await self._keep_busy(life)
+        elif is_unused(kept, self.rules, now) and not life.is_busy:
+            await self.sweep(kept, GONE, CLEANED_UP)
+
+    async def _has_jobs(self, life: Life) -> bool:
+        try:
+            return await life.has_jobs()
+        except SandboxError as problem:
+            raise await life.explain(problem) from problem
+
+    async def _sweep_left(self, kept: Kept) -> None:
+        expired = is_expired(kept, self._known.now())
+        why = kept.why or (EXPIRED_BY_TIME if expired else WITH_SERVER)
+        await self.sweep(kept, EXPIRED if why == EXPIRED_BY_TIME else GONE, why)
+
+    async def sweep(self, kept: Kept, status: str, why: str) -> None:
+        """End one that nobody needs any more, unless it was used since it was looked at. Raises SandboxError."""
+        claimed = await asyncio.to_thread(self._known.rows.claim, kept, self._known.me, ENDING, why)
+        if claimed is None:
+            return
+        if life := self._known.lives.get(kept.id):
+            life.ending = why
+        self._known.bury(kept.id)
+        if await self._delete(claimed):
+            await asyncio.to_thread(self._known.rows.end, kept.id, status, why, self._known.now())
+
+    async def _delete(self, kept: Kept) -> bool:
+        """Whether nothing of it is left."""
+        now = self._known.now()
+        try:
+            provider = self._known.provider_of(kept)
+        except ConfigError:
+            # Nobody here can reach it any more; its platform ends it when its time is over.
+            return is_expired(kept, now) or now - kept.disposable.created > FORGOTTEN_S
+        if kept.disposable.key:
+            await within(provider.delete(kept.disposable), DELETE_S)
+            return True
+        # Its maker never learned what the platform calls it, or even whether it was made.
+        found = [it for it in await within(provider.list(), DELETE_S) if it.id == kept.id]
+        for it in found:
+            await within(provider.delete(it), DELETE_S)
+        return bool(found) or now - kept.disposable.created > LATE_S
+
+    async def _bury_all_but(self, living: Sequence[Kept]) -> None:
+        """What another process has ended is out of our fleet, too."""
+        ids = {kept.id for kept in living}
+        for life in [life for life in self._known.lives.values() if life.kept.id not in ids]:
+            # It may also be one that was made since.
+            row = await asyncio.to_thread(self._known.rows.get, life.kept.id)
+            if row is None or row.ended:
+                self._known.bury(life.kept.id)
+
+    def _tell_changes(self, living: Sequence[Kept]) -> None:
+        listed = frozenset((kept.id, kept.disposable.name, kept.disposable.status) for kept in living if not kept.pool)
+        if self._told is not None and listed != self._told:
+            self._known.changed()
+        self._told = listed
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def leave(self) -> None:
+        """Begin to end what nobody has asked for yet; of all others, note when they were last used."""
+        for kept in await self._living():
+            if kept.owner != self._known.me:
+                continue
+            if kept.pool or kept.disposable.status == CREATING:
+                self._known.spawn(self.sweep(kept, GONE, WITH_SERVER))
+            elif life := self._known.lives.get(kept.id):
+                await life.write_touch()
+
+    async def sweep_expired(self) -> None:
+        """End those whose time is over and whose server has ended, under whichever configuration they were made."""
+        async with self._round:
+            living = await self._living()
+            fates = await asyncio.to_thread(self._known.fates, living)
+            over = [kept for kept in living if fates[kept.id] is Fate.SWEEP and not self._is_tended_here(kept)]
+            await asyncio.gather(*(self._attempt(kept, Fate.SWEEP) for kept in over))
+
+    def _is_tended_here(self, kept: Kept) -> bool:
+        """Whether it is in use in this very process, which may renew it yet; what was left half ended is not."""
+        return kept.owner == self._known.me and kept.disposable.status != ENDING

@@ -1,0 +1,265 @@
+"""Registry of live disposable sandboxes: their rows, providers and places in the fleet, and how they stand."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..backends.deadline import within
+from ..core.disposable import Disposable, Provider, Rules
+from ..core.errors import ConfigError, SandboxError, UnknownSandbox
+from ..fleet import Fleet, Member
+from ..processes import process
+from ..store.disposables import CREATING, ENDING, OVER, PAUSED, RUNNING, Kept, Owner
+from .lease import LOOK_S, Life, Surroundings, Tended
+from .policy import Fate, farewell, fate, is_visible
+
+if TYPE_CHECKING:
+    from ..core.sandbox import Sandbox
+    from ..store.disposables import DisposableRows, Kept
+
+
+log = logging.getLogger(__name__)
+
+
+class Known:
+    """Registry of the sandboxes that this process may use. Providers are made with the first question to them."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        providers: Mapping[str, Callable[[], Provider]],
+        rows: DisposableRows,
+        clock: Callable[[], float] = time.time,
+        configuration: str = "",
+    ) -> None:
+        self.fleet = fleet
+        self.rows = rows
+        self.now = clock
+        self.configuration = configuration
+        self.lives: dict[str, Life] = {}
+        self.listeners: list[Callable[[], None]] = []
+        # Told of each new member.
+        self.admitted: Callable[[], None] = lambda: None
+        # What was read of one before its end must not bring it back.
+        self._over: set[str] = set()
+        self._makers = providers
+        self._providers: dict[str, Provider] = {}
+        self._replaced: list[Provider] = []
+        self._tasks: set[asyncio.Future[object]] = set()
+
+    # What it stands on
+
+    @functools.cached_property
+    def me(self) -> Owner:
+        return Owner(os.getpid(), process.started(os.getpid()))
+
+    @property
+    def kinds(self) -> Collection[str]:
+        return self._makers.keys()
+
+    def provider(self, kind: str) -> Provider:
+        """Raises ConfigError where it is configured no more."""
+        if kind not in self._makers:
+            raise ConfigError(
+                f"the provider {kind!r} is not configured here; configure it again to reach its sandboxes"
+            )
+        if kind not in self._providers:
+            self._providers[kind] = self._makers[kind]()
+        return self._providers[kind]
+
+    def reconfigure(self, rules: Rules, makers: Mapping[str, Callable[[], Provider]], stale: Collection[str]) -> None:
+        """A provider that is replaced is closed at the end: sandboxes that it has opened may be in use."""
+        self._makers = makers
+        self._replaced += [self._providers.pop(kind) for kind in stale if kind in self._providers]
+        for provider in self._providers.values():
+            provider.rules = rules
+
+    def provider_of(self, kept: Kept) -> Provider:
+        return self.provider(kept.disposable.provider)
+
+    def changed(self) -> None:
+        for listener in tuple(self.listeners):
+            listener()
+
+    # Work that nobody waits for
+
+    def spawn(self, work: Awaitable[object]) -> None:
+        """It ends by itself, or with us; what goes wrong in it is logged."""
+        task: asyncio.Future[object] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Future[object]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            told = None if isinstance(problem, SandboxError) else problem
+            log.warning("work on a disposable sandbox failed: %s", problem, exc_info=told)
+
+    async def settle(self, seconds: float) -> None:
+        """Wait for what runs; what has not ended by then is cancelled."""
+        running = tuple(self._tasks)
+        if running:
+            _, late = await asyncio.wait(running, timeout=seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Let go of the providers and of the file."""
+        made, self._providers = (*self._providers.values(), *self._replaced), {}
+        await asyncio.gather(*(provider.close() for provider in made), return_exceptions=True)
+        await asyncio.to_thread(self.rows.database.close)
+
+    # Places in the fleet
+
+    def life_of(self, kept: Kept) -> Life:
+        """One that is used here already, or a new one that nobody finds yet."""
+        if life := self.lives.get(kept.id):
+            return life
+        around = Surroundings(self.now, self.rows, self.spawn, self.bury)
+        return Life(kept, functools.partial(self.provider_of, kept), around)
+
+    def admit(self, kept: Kept) -> Life:
+        """From now on every tool finds it, by its id and its name; nothing is opened."""
+        life = self.life_of(kept)
+        if kept.id not in self.lives and kept.id not in self._over:
+            self.lives[kept.id] = life
+            self.fleet.add(Member(kept.id, life.describe, functools.partial(_open, life)), kept.disposable.name)
+            self.admitted()
+        return life
+
+    def bury(self, disposable_id: str) -> None:
+        """It is over: nobody finds it any more."""
+        self._over.add(disposable_id)
+        life = self.lives.pop(disposable_id, None)
+        if life is None:
+            return
+        member = self.fleet.remove(disposable_id)
+        if member is not None:
+            self.spawn(asyncio.gather(member.close(), life.close(), return_exceptions=True))
+        self.changed()
+
+    def look_up(self, name: str) -> Member | None:
+        """For a name that nobody in the fleet has: one that another process has made, or what became of one."""
+        if (kept := self.rows.find(name, self.configuration)) is None:
+            return None
+        if kept.ended:
+            raise UnknownSandbox(farewell(kept.disposable.title, kept.why, kept.ended))
+        self.admit_all([kept])
+        if kept.id not in self.lives:
+            raise UnknownSandbox(
+                f"the sandbox {kept.disposable.title} cannot be used now: another server (process {kept.owner.pid}) is "
+                f"{'making' if kept.disposable.status == CREATING else 'ending'} it; try again in a moment"
+            )
+        return self.fleet.member(kept.id)
+
+    def admit_all(self, all_kept: Iterable[Kept]) -> dict[str, Fate]:
+        """Make members of those that can be used here; what is to become of each."""
+        fates = self.fates(all_kept := tuple(all_kept))
+        for kept in all_kept:
+            usable = fates[kept.id] in (Fate.MINE, Fate.SHARED, Fate.INHERIT) and is_visible(kept, self.configuration)
+            if usable and not kept.pool and kept.disposable.status != CREATING:
+                self.admit(kept)
+        return fates
+
+    def fates(self, all_kept: Iterable[Kept]) -> dict[str, Fate]:
+        all_kept = tuple(all_kept)
+        living = frozenset(owner for owner in {kept.owner for kept in all_kept} if owner == self.me or is_alive(owner))
+        return {kept.id: fate(kept, self.me, living, self.now(), self.configuration) for kept in all_kept}
+
+    async def find(self, name: str) -> Kept:
+        """One that lives or has lived, by its id or name; one of another configuration is not there for us.
+
+        Raises UnknownSandbox.
+        """
+        kept = await asyncio.to_thread(self.rows.find, name, self.configuration) if self.rows.exists() else None
+        if kept is None:
+            why = "is a machine and no disposable one" if name in self.fleet.names else "was never made, or long ago"
+            raise UnknownSandbox(f"the sandbox {name[:80]!r} {why}; list_sandboxes shows those that there are")
+        return kept
+
+
+def is_alive(owner: Owner) -> bool:
+    return process.is_alive(owner.pid, owner.birth)
+
+
+async def _open(life: Life) -> Sandbox:
+    async with life.telling():
+        return Tended(await life.open_raw(), life)
+
+
+# A provider that takes longer is told as not answering; all others are listed meanwhile.
+LIST_S = 3.0
+
+Seen = Mapping[str, Disposable] | str
+
+
+async def survey(known: Known, living: Sequence[Kept]) -> list[Disposable]:
+    """All that somebody has, as their providers know them; one provider that does not answer delays nobody."""
+    held = [kept for kept in living if not kept.pool and kept.disposable.status != ENDING]
+    kinds = sorted({kept.disposable.provider for kept in held})
+    answers = dict(zip(kinds, await asyncio.gather(*(_ask(known, kind) for kind in kinds)), strict=True))
+    views = await asyncio.gather(*(_view(known, kept, answers[kept.disposable.provider]) for kept in held))
+    return [view for view in views if view.status not in OVER]
+
+
+async def look(known: Known, kept: Kept) -> Disposable:
+    """One of them as it is now."""
+    if kept.disposable.status in (CREATING, ENDING):
+        return kept.disposable
+    try:
+        seen = await within(known.provider_of(kept).look(kept.disposable), LOOK_S)
+    except (SandboxError, asyncio.TimeoutError) as problem:
+        return _doubtful(kept, str(problem) or f"no answer within {LOOK_S:g} s")
+    return await _note(known, kept, seen.status)
+
+
+async def trouble(known: Known, kind: str) -> str:
+    """Why no sandbox can be had of a provider now; empty where it answers."""
+    seen = await _ask(known, kind)
+    return seen if isinstance(seen, str) else ""
+
+
+async def _ask(known: Known, kind: str) -> Seen:
+    try:
+        provider = known.provider(kind)
+        return {it.id: it for it in await within(provider.list(), LIST_S)}
+    except SandboxError as problem:
+        return str(problem)
+    except asyncio.TimeoutError:
+        return f"{provider.where} has not answered within {LIST_S:g} s"
+
+
+async def _view(known: Known, kept: Kept, seen: Seen) -> Disposable:
+    if kept.disposable.status == CREATING:
+        return kept.disposable
+    if isinstance(seen, str):
+        return _doubtful(kept, seen)
+    if kept.id in seen:
+        return await _note(known, kept, seen[kept.id].status)
+    # That it is not in the list is no proof that it is gone.
+    return await look(known, kept)
+
+
+def _doubtful(kept: Kept, why: str) -> Disposable:
+    it = kept.disposable
+    return replace(it, notes=(*it.notes, f"{it.provider} did not answer ({why}); this is what was known before"))
+
+
+async def _note(known: Known, kept: Kept, status: str) -> Disposable:
+    """What a provider says is written down."""
+    it = replace(kept.disposable, status=status)
+    if status in OVER:
+        await known.life_of(kept).note_end(kept, status)
+    elif status in (RUNNING, PAUSED) and status != kept.disposable.status:
+        await asyncio.to_thread(known.rows.note_status, kept.id, status)
+        if life := known.lives.get(kept.id):
+            life.follow(replace(kept, disposable=it))
+    return it

@@ -1,0 +1,179 @@
+"""What the verbs on disposable sandboxes do, once there is one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from ..backends.deadline import within
+from ..core import check
+from ..core.disposable import Disposable, Provider, Rules, SandboxOrder
+from ..core.errors import UnknownSandbox, Unreachable
+from ..store.disposables import CREATING, ENDING, GONE
+from .create import Making
+from .policy import DELETED, EMBEDDED, Fate, farewell, is_visible
+from .reaper import DELETE_S, Tending
+from .registry import Known, look, survey, trouble
+
+if TYPE_CHECKING:
+    from ..store.disposables import Kept
+
+# Letting go of all of them takes no longer than this, and this much longer where one is being made. Clients give a
+# server about four seconds.
+CLOSE_S, MAKING_S = 1.0, 2.5
+
+T = TypeVar("T")
+
+
+class Service:
+    """See Disposables."""
+
+    def __init__(self, known: Known, rules: Rules) -> None:
+        self.known = known
+        self.tending = Tending(known, rules)
+        self.making = Making(known, rules, self.tending.tick)
+        self.tending.pool = self.making.pool
+        known.admitted = self.tending.wake
+
+    def needs(self) -> Sequence[str]:
+        """See Disposables."""
+        known = self.known
+        own = [it for it in known.lives.values() if it.kept.owner == known.me and it.disposable.provider == EMBEDDED]
+        return [f"the sandbox {life.disposable.title} lives, and what runs in it would end" for life in own]
+
+    def reconfigure(
+        self, rules: Rules, providers: Mapping[str, Callable[[], Provider]], stale: Collection[str]
+    ) -> None:
+        """From now on these hold; providers of the kinds in `stale` are made anew with the next question to them."""
+        self.tending.rules = self.making.rules = self.making.pool.rules = rules
+        self.known.reconfigure(rules, providers, stale)
+        self.tending.wake()
+
+    # From the server's start to its end
+
+    async def adopt(self) -> None:
+        living = await asyncio.to_thread(self.known.rows.living)
+        self.known.admit_all(living)
+        self.making.pool.is_wanted = True
+        self.tending.wake()
+
+    async def close(self) -> None:
+        await self.tending.stop()
+        try:
+            await within(self._let_go(), CLOSE_S + (MAKING_S if self.making.is_under_way else 0.0))
+        except asyncio.TimeoutError:
+            pass
+        finally:
+            await self.known.settle(0)
+
+    async def _let_go(self) -> None:
+        await self.tending.leave()
+        await self.making.finish(MAKING_S)
+        await self.known.settle(0.8 * CLOSE_S)
+        await asyncio.gather(*(life.close() for life in self.known.lives.values()), return_exceptions=True)
+        await self.known.close()
+
+    # Verbs
+
+    async def create(self, order: SandboxOrder) -> Disposable:
+        made = await self.making.create(order)
+        self.tending.wake()
+        return made
+
+    async def get(self, name: str) -> Disposable:
+        return await look(self.known, await self._living(name))
+
+    async def list(self) -> Sequence[Disposable]:
+        living = await asyncio.to_thread(self.known.rows.living)
+        self.known.admit_all(living)
+        return await survey(self.known, [it for it in living if is_visible(it, self.known.configuration)])
+
+    async def troubles(self, listed: Sequence[Disposable]) -> Sequence[str]:
+        heard = {it.provider for it in listed}
+        asked = [kind for kind in self.known.kinds if kind != EMBEDDED and kind not in heard]
+        return [why for why in await asyncio.gather(*(trouble(self.known, kind) for kind in asked)) if why]
+
+    async def delete(self, name: str) -> Disposable:
+        kept = await self.known.find(name)
+        if kept.ended:
+            return replace(kept.disposable, status=GONE, notes=(farewell(kept.disposable.title, kept.why, kept.ended),))
+        if kept.disposable.status != CREATING:
+            await self._delete(kept)
+        elif self.known.fates([kept])[kept.id] is Fate.SWEEP:
+            await self.tending.sweep(kept, GONE, DELETED)
+        else:
+            # Whoever is still making it sees this, and ends it.
+            await asyncio.to_thread(self.known.rows.claim, kept, kept.owner, ENDING, DELETED)
+        return replace(kept.disposable, status=GONE)
+
+    async def renew(self, name: str, timeout_s: float) -> Disposable:
+        check.within("timeout", timeout_s, 1, check.LONGEST_TIMEOUT_S)
+        kept = await self._living(name)
+        # Nothing that runs in it is cut off, whatever was asked for.
+        seconds = max(timeout_s, self.known.life_of(kept).needs_s)
+        # As the provider has set it: a platform allows no life that is shorter than its own least.
+        renewed = await self._ask(kept, self.known.provider_of(kept).renew(kept.disposable, seconds))
+        expires = renewed.expires
+        await asyncio.to_thread(self.known.rows.renewed, kept.id, expires, timeout_s)
+        return self._noted(replace(kept, timeout_s=timeout_s), expires=expires)
+
+    async def pause(self, name: str) -> Disposable:
+        kept = await self._living(name)
+        return await self._turn(kept, await self._ask(kept, self.known.provider_of(kept).pause(kept.disposable)))
+
+    async def resume(self, name: str) -> Disposable:
+        kept = await self._living(name)
+        return await self._turn(kept, await self._ask(kept, self.known.provider_of(kept).resume(kept.disposable)))
+
+    async def snapshot(self, name: str, label: str = "") -> str:
+        check.text_argument("name", label, required=False)
+        kept = await self._living(name)
+        return await self._ask(kept, self.known.provider_of(kept).snapshot(kept.disposable, label))
+
+    async def endpoint(self, name: str, port: int) -> str:
+        check.within("port", port, 1, 65535)
+        kept = await self._living(name)
+        return await self._ask(kept, self.known.provider_of(kept).endpoint(kept.disposable, port))
+
+    # Their parts
+
+    async def _living(self, name: str) -> Kept:
+        kept = await self.known.find(name)
+        if kept.ended:
+            raise UnknownSandbox(farewell(kept.disposable.title, kept.why, kept.ended))
+        return kept
+
+    async def _ask(self, kept: Kept, work: Awaitable[T]) -> T:
+        """What a provider answers; that the sandbox is gone is noted."""
+        life = self.known.life_of(kept)
+        async with life.telling():
+            answer = await work
+        life.touch()
+        return answer
+
+    async def _delete(self, kept: Kept) -> None:
+        if life := self.known.lives.get(kept.id):
+            life.ending = DELETED
+        try:
+            await within(self.known.provider_of(kept).delete(kept.disposable), DELETE_S)
+        except asyncio.TimeoutError:
+            raise Unreachable(
+                f"{kept.disposable.title} could not be deleted within {DELETE_S:g} s; try again later"
+            ) from None
+        await asyncio.to_thread(self.known.rows.end, kept.id, GONE, DELETED, self.known.now())
+        self.known.bury(kept.id)
+
+    async def _turn(self, kept: Kept, seen: Disposable) -> Disposable:
+        await asyncio.to_thread(self.known.rows.note_status, kept.id, seen.status)
+        self.known.changed()
+        return self._noted(kept, status=seen.status)
+
+    def _noted(self, kept: Kept, *, status: str = "", expires: float = 0.0) -> Disposable:
+        """What this process knows of it is what was just written down."""
+        it = kept.disposable
+        changed = replace(it, status=status or it.status, expires=expires or it.expires)
+        if life := self.known.lives.get(kept.id):
+            life.follow(replace(kept, disposable=changed))
+        return changed

@@ -1,0 +1,239 @@
+"""Commands of exec_bash, written down so that every server of this user finds those that outlasted their call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..core.command import Command, Completed, Excerpt, Missing, Observation, Running, new_run_id
+from ..core.errors import SandboxError
+from ..core.job import JobSeen, JobState
+from ..core.sandbox import Sandbox
+from ..fleet import Member
+from ..store.jobs import Change, RunRecord, added, forgotten, noted, removed
+from .records import Known
+from .values import COMMAND, Sight
+
+log = logging.getLogger(__name__)
+
+# A machine keeps what became of a command for a day; which of them are listed, and how many are asked after at once.
+LISTED_S, MOST_ASKED = 86400.0, 30
+# Between the writing of the row and the moment at which the machine knows the command.
+STARTING_S = 30.0
+SHOWN = 50
+# A command that runs for longer than the first is written down while it runs; one that has ended, within the second.
+MOMENT_S, SOON_S = 0.1, 0.25
+
+
+@dataclass(frozen=True)
+class Young:
+    """A command that began a moment ago, and the timer that has it written down if it does not end soon."""
+
+    record: RunRecord
+    timer: asyncio.TimerHandle
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A change that waits to be written. `then` is called once it is kept."""
+
+    change: Change
+    then: Callable[[], None] | None = None
+
+
+class Commands:
+    """The rows of commands. They are written beside the work: no command waits for them, or fails because of them.
+
+    A command that ends within a moment is written once, after its end, with others that ended at about the same time.
+    One that lasts longer is written when that moment is over, so that it is found even if this server is killed.
+    """
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._young: dict[str, Young] = {}
+        # In the order in which it is written, so an end never comes before its beginning.
+        self._queue: list[Entry] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._writer: asyncio.Task[None] | None = None
+
+    # Writing
+
+    def begin(self, member: Member, command: Command) -> None:
+        """A command that is about to start."""
+        record = self._record(member, command.run_id, command.script)
+        timer = asyncio.get_running_loop().call_later(MOMENT_S, self._write_young, command.run_id)
+        self._young[command.run_id] = Young(record, timer)
+
+    def never_began(self, command: Command) -> None:
+        if self._take_young(command.run_id) is None:
+            self._write(removed(command.run_id))
+
+    def note(
+        self, seen: Observation, tail: str, *, in_time: bool = False, then: Callable[[], None] | None = None
+    ) -> None:
+        """What was seen of a command; `in_time`: by the call that started it. `then` is called once that is kept."""
+        is_listed = not in_time or isinstance(seen, Running)
+        told: dict[str, Any] = {
+            "state": state_of(seen).value,
+            "outcome": outcome_of(seen),
+            "is_listed": is_listed,
+            "exit_code": seen.exit_code if isinstance(seen, Completed) else None,
+            "seconds": getattr(seen, "seconds", 0.0),
+            "tail": tail,
+        }
+        young = self._take_young(seen.run_id)
+        change = added(young, **told) if young else noted(seen.run_id, **told)
+        self._write(change, then, at_once=is_listed)
+
+    def outlasted(self, member: Member, running: Running, script: str) -> None:
+        """A command that somebody else started, and that outlasted its call."""
+        record = replace(self._record(member, running.run_id, script), is_listed=True)
+        self._write(added(record), at_once=True)
+
+    def add(self, member: Member, script: str, outcome: str, seconds: float, tail: str) -> None:
+        """Something else that was run and is over, for the log of its sandbox."""
+        record = self._record(member, new_run_id(), script)
+        over = replace(record, state=JobState.ENDED.value, outcome=outcome, seconds=seconds, tail=tail)
+        self._write(added(over))
+
+    def forget(self, sandbox: str) -> None:
+        """Drop the commands of a disposable sandbox that is gone."""
+        for run_id in [run_id for run_id, young in self._young.items() if young.record.place == sandbox]:
+            self._take_young(run_id)
+        self._write(forgotten(sandbox))
+
+    def _record(self, member: Member, run_id: str, script: str) -> RunRecord:
+        place = place_of(member)
+        return RunRecord(run_id=run_id, sandbox=member.name, place=place, command=script, created=time.time())
+
+    def _take_young(self, run_id: str) -> RunRecord | None:
+        """The record of a command that is not written down yet, which is then up to the caller."""
+        young = self._young.pop(run_id, None)
+        if young is None:
+            return None
+        young.timer.cancel()
+        return young.record
+
+    def _write_young(self, run_id: str) -> None:
+        if record := self._take_young(run_id):
+            self._write(added(record), at_once=True)
+
+    def _write(self, change: Change, then: Callable[[], None] | None = None, *, at_once: bool = False) -> None:
+        self._queue.append(Entry(change, then))
+        if at_once:
+            self._start_writing()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SOON_S, self._start_writing)
+
+    def _start_writing(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        # One that is at work takes what has come since.
+        if self._queue and (self._writer is None or self._writer.done()):
+            self._writer = asyncio.ensure_future(self._write_queue())
+
+    async def _write_queue(self) -> None:
+        while self._queue:
+            entries, self._queue = self._queue, []
+            try:
+                await asyncio.to_thread(self._known.runs.write, [entry.change for entry in entries])
+            except SandboxError as problem:
+                log.warning("commands could not be written down: %s", problem)
+                continue
+            for entry in entries:
+                if entry.then is not None:
+                    entry.then()
+
+    async def settled(self, limit_s: float | None = None) -> None:
+        """Wait until everything is written, or the time is over."""
+        for run_id in tuple(self._young):
+            self._write_young(run_id)
+        self._start_writing()
+        if self._writer is not None and not self._writer.done():
+            await asyncio.wait((self._writer,), timeout=limit_s)
+
+    # Reading
+
+    async def latest(self, member: Member) -> Sequence[RunRecord]:
+        """The last commands of a sandbox, oldest first, whichever server ran them. Raises ConfigError."""
+        await self.settled()
+        return (await asyncio.to_thread(self._known.runs.latest, place_of(member), SHOWN))[::-1]
+
+    async def find(self, run_id: str) -> RunRecord | None:
+        """The row of a command, or nothing where none can be had."""
+        await self.settled()
+        with contextlib.suppress(SandboxError):
+            return await asyncio.to_thread(self._known.runs.get, run_id) if self._known.exists() else None
+        return None
+
+    async def recall(self, run_id: str) -> Completed | None:
+        """How a command ended, as it was written down, for where its machine cannot tell."""
+        found = await self.find(run_id)
+        if found is None or found.exit_code is None:
+            return None
+        tail = found.tail.encode()
+        return Completed(run_id, found.exit_code, stdout=Excerpt(tail, total=len(tail)), seconds=found.seconds)
+
+    async def list(self, member: Member, sandbox: Sandbox | None, why: str = "") -> Sequence[Sight]:
+        """The commands of a sandbox that outlasted their calls; those that may still run are asked after."""
+        since = time.time() - LISTED_S
+        await self.settled()
+        rows = await asyncio.to_thread(self._known.runs.background, place_of(member), since, MOST_ASKED)
+        return await asyncio.gather(*(self._sight(member, row, sandbox, why) for row in rows))
+
+    async def _sight(self, member: Member, row: RunRecord, sandbox: Sandbox | None, why: str) -> Sight:
+        if row.state != JobState.RUNNING.value or sandbox is None:
+            return Sight(member.name, as_job(row), trouble=why, kind=COMMAND)
+        seen = await sandbox.observe(row.run_id, keep=2000)
+        if isinstance(seen, Missing) and time.time() - row.created < STARTING_S:
+            return Sight(member.name, as_job(row), kind=COMMAND)
+        self.note(seen, tail_of(seen))
+        return Sight(member.name, as_job(row, seen), kind=COMMAND)
+
+
+def place_of(member: Member) -> str:
+    """What tells a machine from another of the same name; for what has no address, its name."""
+    what = member.describe()
+    return f"{what.user}@{what.host}:{what.port}" if what.host else member.name
+
+
+def state_of(seen: Observation) -> JobState:
+    if isinstance(seen, Completed):
+        return JobState.ENDED
+    return JobState.RUNNING if isinstance(seen, Running) else JobState.GONE
+
+
+def outcome_of(seen: Observation) -> str:
+    """In a word or two, for the log of a sandbox."""
+    if isinstance(seen, Completed):
+        return f"exit {seen.exit_code}"
+    return "still running" if isinstance(seen, Running) else seen.reason
+
+
+def tail_of(seen: Observation) -> str:
+    parts = (seen.stdout.tail or seen.stdout.head, seen.stderr.tail or seen.stderr.head)
+    return "\n".join(part.decode("utf-8", "replace") for part in parts if part)
+
+
+def as_job(row: RunRecord, seen: Observation | None = None) -> JobSeen:
+    """A command as an entry of the list of jobs."""
+    state = state_of(seen) if seen else JobState(row.state)
+    ended = isinstance(seen, Completed)
+    seconds = getattr(seen, "seconds", row.seconds) or (time.time() - row.created if state is JobState.RUNNING else 0.0)
+    return JobSeen(
+        state=state,
+        job_id=row.run_id,
+        session=row.run_id,
+        command=row.command,
+        exit_code=seen.exit_code if ended and isinstance(seen, Completed) else row.exit_code,
+        signal=seen.signal if isinstance(seen, Completed) else "",
+        reason=seen.reason if isinstance(seen, Missing) else "",
+        started=row.created,
+        seconds=seconds,
+    )

@@ -1,0 +1,205 @@
+"""What is written down of jobs and watches, and how a job is described when its machine cannot be asked."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..config import paths
+from ..core.client import is_again
+from ..core.errors import BadArgument, SandboxError, UnknownSandbox
+from ..core.job import JobLook, JobOrder, JobSeen, JobStarted, JobState
+from ..core.lifecycle import decide
+from ..core.port import DeployOrder
+from ..core.watch import Status, Watch
+
+if TYPE_CHECKING:
+    from ..store.database import Database
+    from ..store.jobs import JobRecord, JobRecords, RunRecords
+    from ..store.sessions import ForwardRows
+    from ..store.watches import Watches
+
+
+class Known:
+    """The rows; opened with the first question."""
+
+    @functools.cached_property
+    def _database(self) -> Database:
+        from ..store.database import STATE_FILE, Database
+
+        return Database(paths.state_folder() / STATE_FILE)
+
+    @functools.cached_property
+    def watches(self) -> Watches:
+        from ..store.watches import Watches
+
+        return Watches(self._database)
+
+    @functools.cached_property
+    def records(self) -> JobRecords:
+        from ..store.jobs import JobRecords
+
+        return JobRecords(self._database)
+
+    @functools.cached_property
+    def runs(self) -> RunRecords:
+        from ..store.jobs import RunRecords
+
+        return RunRecords(self._database)
+
+    def forwards(self, configuration: str) -> ForwardRows:
+        from ..store.sessions import ForwardRows
+
+        return ForwardRows(self._database, configuration)
+
+    async def close(self) -> None:
+        if "_database" in self.__dict__:
+            await asyncio.to_thread(self._database.close)
+
+    def is_anything_watched(self) -> bool:
+        """Whether there is work for a watchdog; makes no database to find that out."""
+        return self.exists() and bool(self.watches.counts().get(Status.ACTIVE.value))
+
+    def apps(self) -> Sequence[JobRecord]:
+        """Apps that nobody has seen end, newest first; makes no database to find that out."""
+        return self.records.apps() if self.exists() else ()
+
+    def exists(self) -> bool:
+        """Whether anything was ever written down; makes no database to find that out."""
+        from ..store.database import STATE_FILE
+
+        return (paths.state_folder() / STATE_FILE).exists()
+
+    async def watch(self, watch_id: int) -> Watch:
+        """Raises BadArgument where there is none."""
+        found = await asyncio.to_thread(self.watches.get, watch_id)
+        if found is None:
+            raise BadArgument(f"there is no watch {watch_id}; list_background_tasks shows those that there are")
+        return found
+
+    def write_down(self, sandbox: str, order: JobOrder, watch: Watch | None, app: DeployOrder | None = None) -> int:
+        """A job that is about to start, and its watch; returns the watch's number."""
+        from ..store.jobs import JobRecord
+
+        watch_id = (self._watching(order.job_id) or self.watches.add(watch).id) if watch else 0
+        self.records.add(
+            JobRecord(
+                job_id=order.job_id,
+                sandbox=sandbox,
+                session=order.session,
+                log_file=order.log_file,
+                cwd=order.cwd,
+                command=order.script,
+                created=time.time(),
+                watch_id=watch_id,
+                app=app,
+            )
+        )
+        return watch_id
+
+    def _watching(self, job_id: str) -> int:
+        """The watch that a process of ours has written down, which died before it could write down the job."""
+        active = self.watches.list(Status.ACTIVE, 10_000) if is_again() else ()
+        return next((watch.id for watch in active if watch.job_id == job_id), 0)
+
+    def begun(self, job_id: str) -> JobRecord | None:
+        """What a process of ours that died has written down of a job."""
+        return self.records.get(job_id) if self.exists() else None
+
+    def complete(self, sandbox: str, watch_id: int, started: JobStarted) -> None:
+        """What only the machine knows: where the log is. Whoever watched the session before has nothing to resume."""
+        self.records.started(started.job_id, started)
+        if watch_id:
+            self.watches.started(watch_id, started)
+        self.relieve(sandbox, started.session, watch_id)
+
+    def relieve(self, sandbox: str, session: str, watch_id: int) -> None:
+        """Of a session's watches only the newest goes on: two would resume it twice."""
+        for older in self.watches.list(Status.ACTIVE, 10_000):
+            if (older.sandbox, older.session) == (sandbox, session) and older.id != watch_id:
+                self.watches.cancel(older.id)
+
+    def strike_out(self, job_id: str, watch_id: int) -> None:
+        """It never started."""
+        self.records.remove(job_id)
+        if watch_id:
+            self.watches.remove(watch_id)
+
+    async def note(self, record: JobRecord | None, seen: JobSeen) -> None:
+        if record is not None and seen.job_id == record.job_id:
+            await asyncio.to_thread(self.records.note, record.job_id, seen)
+
+    def settle(self, watch_id: int, seen: JobSeen) -> None:
+        """A job that was stopped is over for its watch, too; one that was gone before must not come back."""
+        watch, now = self.watches.get(watch_id), time.time()
+        if watch is None or watch.status is not Status.ACTIVE:
+            return
+        if seen.state is not JobState.ENDED or not self.watches.commit(decide(watch, seen, now), now):
+            self.watches.cancel(watch_id)
+
+
+# A watch's last state as that of its job; of any other nothing is known.
+STATES = {"running": JobState.RUNNING, "completed": JobState.ENDED, "interrupted": JobState.GONE}
+STATES |= {"resuming": JobState.GONE, "exhausted": JobState.GONE}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A job that is asked for: where it is, how it is asked for there, and what is written down of it."""
+
+    sandbox: str
+    look: JobLook
+    record: JobRecord | None = None
+    watch: Watch | None = None
+
+    def recall(self, why: SandboxError | str) -> JobSeen | None:
+        """An end that was seen; and of a watch whose machine cannot be used here, whatever was seen last."""
+        if self.record is not None and self.record.ended:
+            return recorded(self.record, str(why))
+        is_over = self.watch is not None and self.watch.last_state == "completed"
+        if self.watch is not None and (is_over or isinstance(why, UnknownSandbox)):
+            return watched(self.watch, str(why))
+        return None
+
+
+def recorded(record: JobRecord, why: str) -> JobSeen:
+    """A job that has ended, as its row says."""
+    return JobSeen(
+        state=JobState.ENDED,
+        job_id=record.job_id,
+        session=record.session,
+        log_file=record.log_file,
+        cwd=record.cwd,
+        command=record.command,
+        via=record.via,
+        exit_code=record.exit_code,
+        signal=record.signal,
+        started=record.created,
+        seconds=max(0.0, record.ended - record.created),
+        recalled=why,
+        recalled_at=record.ended,
+    )
+
+
+def watched(watch: Watch, why: str) -> JobSeen:
+    """A watched job as the watchdog saw it last."""
+    state = STATES.get(watch.last_state, JobState.MISSING)
+    return JobSeen(
+        state=state,
+        job_id=watch.job_id,
+        session=watch.session,
+        log_file=watch.log_file,
+        cwd=watch.cwd,
+        command=watch.command,
+        exit_code=watch.last_exit_code,
+        reason="" if state in (JobState.RUNNING, JobState.ENDED) else watch.last_summary or watch.last_state,
+        started=watch.created,
+        seconds=max(0.0, watch.checked - watch.created),
+        log=watch.last_log_tail.encode("utf-8", "surrogateescape"),
+        recalled=why,
+        recalled_at=watch.checked or watch.updated,
+    )

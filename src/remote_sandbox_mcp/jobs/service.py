@@ -1,0 +1,298 @@
+"""The verbs on background jobs; those on their watches are beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..config import paths
+from ..config.schema import Settings
+from ..core import check
+from ..core.errors import BadArgument, ConnectError, LostContact, NotStarted, SandboxError, UnknownSandbox, Unsupported
+from ..core.job import JobLook, JobSeen, JobState, JobWait, JobWaited, session_name
+from ..core.progress import Beat, Progress, silent
+from ..core.sandbox import Sandbox
+from ..core.text import last_line
+from ..fleet import Fleet, Member, unforeseen
+from .commands import Commands
+from .records import Known, Target, recorded
+from .start import Starting
+from .values import Begun, Ensure, Sight, Wanted, Which
+from .watches import Watching
+
+if TYPE_CHECKING:
+    from ..notify.announcer import Announcer
+    from ..store.jobs import JobRecord
+    from .supervise import Supervisor
+
+__all__ = ["Begun", "JobService", "Sight", "Wanted", "Which"]
+
+LIST_S = 12.0
+LONGEST_WAIT_S = 280.0
+# How long another machine is asked whether a job is there.
+ELSEWHERE_S = 5.0
+# As long as a server that leaves waits for what it is writing down.
+LEAVE_S = 0.08
+# Between two looks at the log of a job that is waited for; the first comes soon.
+SOON_S, BEAT_S = 0.5, 2.0
+LAST_LINES, LAST_BYTES = 5, 4096
+
+
+class JobService:
+    """Jobs of all sandboxes: started, asked after, waited for, stopped, typed into."""
+
+    def __init__(self, fleet: Fleet, settings: Settings, config_file: Path | None) -> None:
+        self._fleet = fleet
+        self._settings = settings
+        self.config_file = config_file
+        self.known = Known()
+        self._starting = Starting(fleet, settings.notify, self.known)
+        self.commands = Commands(self.known)
+        self.watching = Watching(fleet, self.known, self._starting, self.find)
+
+    def reconfigure(self, settings: Settings) -> None:
+        """From now on these hold."""
+        self._settings = settings
+        self._starting.notify = settings.notify
+        self.__dict__.pop("_announcer", None)
+
+    async def close(self) -> None:
+        await self.commands.settled(LEAVE_S)
+        await self.known.close()
+
+    @functools.cached_property
+    def _announcer(self) -> Announcer:
+        from ..notify.announcer import Announcer
+
+        return Announcer(self._settings.notify, paths.state_folder())
+
+    def supervisor(self) -> Supervisor:
+        """For whoever looks after the watches."""
+        from .supervise import Supervisor
+
+        return Supervisor(self.known.watches, self.known.records, self._fleet.get, self._announcer.announce)
+
+    async def start(self, wanted: Wanted, ensure: Ensure | None = None) -> Begun:
+        return await self._starting.start(wanted, ensure)
+
+    async def check(self, which: Which, *, lines: int = 50, cursor: int | None = None) -> JobSeen:
+        """What a job is doing."""
+        target = await self._target(which)
+        look = replace(target.look, lines=lines, cursor=cursor, usage=True)
+
+        async def ask(sandbox: Sandbox) -> JobSeen:
+            (seen,) = await sandbox.jobs.look([look])
+            return seen
+
+        return await self._seen(target, ask, or_last=True)
+
+    async def wait(
+        self, which: Which, wait: JobWait, *, lines: int = 50, cursor: int | None = None, progress: Progress = silent
+    ) -> JobWaited:
+        """Wait for a job's end, for a line of its log, or for silence."""
+        check.within("timeout_s", wait.seconds, 0, LONGEST_WAIT_S)
+        check.within("silence_s", wait.silence_s, 0, check.LONGEST_TIMEOUT_S)
+        check.text_argument("until_pattern", wait.pattern, required=False)
+        target = await self._target(which)
+        waited = JobWaited("ended", JobSeen(state=JobState.MISSING))
+
+        async def ask(sandbox: Sandbox) -> JobSeen:
+            nonlocal waited
+            telling = asyncio.ensure_future(tell_last_line(sandbox, target.look, progress))
+            try:
+                waited = await sandbox.jobs.wait(replace(target.look, lines=lines, cursor=cursor), wait)
+            finally:
+                telling.cancel()
+            return waited.seen
+
+        seen = await self._seen(target, ask)
+        return replace(waited, seen=seen)
+
+    async def stop(self, which: Which, *, grace_s: float = 10.0) -> JobSeen:
+        """End a job's whole tree, and see to it that nobody starts it again."""
+        check.within("grace_s", grace_s, 0, 30)
+        target = await self._target(which)
+        seen = await self._seen(target, lambda sandbox: sandbox.jobs.stop(target.look, grace_s))
+        watch_id = which.watch_id or (target.record.watch_id if target.record else 0)
+        if watch_id and not seen.is_running:
+            await asyncio.to_thread(self.known.settle, watch_id, seen)
+        return seen
+
+    async def send(self, which: Which, *, text: str = "", keys: Sequence[str] = ()) -> str:
+        """Type into a running job; the name of its session."""
+        check.text_argument("text", text, required=False)
+        sandbox, look, _ = await self.find(which)
+        if not text and not keys:
+            raise BadArgument("nothing is to be typed: give text, keys, or both")
+        try:
+            await sandbox.jobs.send(look, text=text, keys=keys)
+        except NotStarted:
+            seen = await self.check(which, lines=1)
+            if seen.state is JobState.MISSING:
+                raise NotStarted(f"{sandbox.description.name} knows no {look.session}: {seen.reason}") from None
+            raise
+        return look.session
+
+    async def find(self, which: Which) -> tuple[Sandbox, JobLook, JobRecord | None]:
+        """The job that is meant, and where it is. Raises BadArgument."""
+        target = await self._target(which)
+        return await self._fleet.get(target.sandbox), target.look, target.record
+
+    async def _target(self, which: Which) -> Target:
+        records = self.known.records
+        if which.watch_id:
+            watch = await self.known.watch(which.watch_id)
+            record = await asyncio.to_thread(records.get, watch.job_id) if watch.job_id else None
+            look = JobLook(job_id=watch.job_id, session=watch.session, log_file=watch.log_file)
+            return Target(watch.sandbox, look, record, watch)
+        if not which.session:
+            raise BadArgument("say which job: pass its tmux_session or watch_id (list_background_tasks shows them)")
+        session = session_name(check.text_argument("tmux_session", which.session))
+        name = which.sandbox or await self.whereabouts(session)
+        record = await asyncio.to_thread(records.find, name, session)
+        return Target(name, JobLook(session=session, log_file=which.log_file), record)
+
+    async def _seen(
+        self, target: Target, ask: Callable[[Sandbox], Awaitable[JobSeen]], *, or_last: bool = False
+    ) -> JobSeen:
+        """What a job's machine says of it or, where it does not say how a job ended, what was written down of that.
+
+        `or_last`: what was seen of a job that may still run will do, too.
+        """
+        try:
+            seen = await ask(await self._fleet.get(target.sandbox))
+        except (ConnectError, LostContact, UnknownSandbox) as problem:
+            known = target.recall(problem)
+            if known is None or not (or_last or known.state is JobState.ENDED):
+                raise
+            return known
+        await self.known.note(target.record, seen)
+        if seen.state is not JobState.MISSING:
+            return seen
+        return target.recall(f"its machine knows it no more ({seen.reason})") or await self._missed(target, seen)
+
+    async def _missed(self, target: Target, seen: JobSeen) -> JobSeen:
+        """A job that is not where it was looked for, with the sandbox that has it, if that can be found out."""
+        if target.watch is not None:
+            return seen
+        session, name = target.look.session, self._fleet.member(target.sandbox).name
+        record = await asyncio.to_thread(self.known.records.find, "", session)
+        if record is not None and record.sandbox != name:
+            return self._started_elsewhere(record, seen)
+        question = replace(target.look, lines=0, log_file="")
+        for member in await self.others(name):
+            with contextlib.suppress(SandboxError, asyncio.TimeoutError):
+                (found,) = await asyncio.wait_for((await member.open()).jobs.look([question]), ELSEWHERE_S)
+                if found.state is not JobState.MISSING:
+                    return replace(seen, reason=there(member.name))
+        return seen
+
+    def _started_elsewhere(self, record: JobRecord, seen: JobSeen) -> JobSeen:
+        with contextlib.suppress(UnknownSandbox):
+            if self._fleet.knows(record.sandbox):
+                return replace(seen, reason=there(record.sandbox))
+        why = f"it was started on {record.sandbox}, which cannot be used here"
+        return recorded(record, why) if record.ended else replace(seen, reason=why)
+
+    async def others(self, name: str) -> Sequence[Member]:
+        """The other sandboxes to which a line is open: asking them takes a moment."""
+        open_ones = [member for member in await self._fleet.offered() if member.sandbox and member.sandbox.is_open]
+        return [member for member in open_ones if member.name != name]
+
+    async def whereabouts(self, session: str, watch_id: int = 0) -> str:
+        """The sandbox in which a job was started, where it can be used here; nothing for one that is not ours.
+
+        Raises UnknownSandbox for one in a disposable sandbox that is over.
+        """
+        if watch_id:
+            return (await self.known.watch(watch_id)).sandbox
+        record = await asyncio.to_thread(self.known.records.find, "", session) if self.known.exists() else None
+        try:
+            return record.sandbox if record and self._fleet.knows(record.sandbox) else ""
+        except UnknownSandbox:
+            # How it ended is known even where its sandbox is over.
+            if record is not None and record.ended:
+                return record.sandbox
+            raise
+
+    async def list(self, *, sandbox: str = "", state: str = "", limit: int = 100) -> Sequence[Sight]:
+        """Every job that we or the machines know, newest first; a machine that does not answer delays nobody."""
+        check.within("limit", limit, 1, 1000)
+        members = [self._fleet.member(sandbox)] if sandbox else await self._fleet.offered()
+        asked = [self._jobs_of(member, limit) for member in members]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        told = [await self._told(member, part) for member, part in zip(members, found, strict=True)]
+        sights = [
+            sight for sight in once(sight for part in told for sight in part) if not state or sight.state == state
+        ]
+        return sorted(sights, key=lambda sight: sight.began, reverse=True)[:limit]
+
+    async def _told(self, member: Member, found: Sequence[Sight] | BaseException) -> Sequence[Sight]:
+        """A failure that nobody foresaw is told of the jobs of its own machine; all others are listed."""
+        if not isinstance(found, BaseException):
+            return found
+        why = unforeseen(found, f"listing the jobs of {member.name}")
+        known = await asyncio.to_thread(self.known.records.list, member.name)
+        return [Sight(member.name, None, record, why) for record in known]
+
+    async def _jobs_of(self, member: Member, limit: int) -> Sequence[Sight]:
+        """The jobs of a machine, and the commands that outlasted their calls there."""
+        try:
+            return await asyncio.wait_for(self._all_of(member, limit), LIST_S)
+        except (SandboxError, asyncio.TimeoutError) as problem:
+            why = str(problem) or f"{member.name} did not answer in {LIST_S:g} s"
+            known = await asyncio.to_thread(self.known.records.list, member.name, limit=limit)
+            jobs = [Sight(member.name, None, record, why) for record in known]
+            return [*jobs, *await self.commands.list(member, None, why)]
+
+    async def _all_of(self, member: Member, limit: int) -> Sequence[Sight]:
+        sandbox = await member.open()
+        jobs, commands = await asyncio.gather(self._ask_for_all(sandbox, limit), self.commands.list(member, sandbox))
+        known = await asyncio.to_thread(self.known.records.list, member.name, limit=limit)
+        # One machine may have two names: its jobs may be written down under the other one.
+        more = await asyncio.to_thread(self.known.records.of, [job.job_id for job in jobs])
+        records = {record.job_id: record for record in (*known, *more)}
+        seen = [(job.job_id, job) for job in jobs if job.job_id in records]
+        await asyncio.to_thread(self.known.records.note_all, seen)
+        sights = [Sight(member.name, job, records.pop(job.job_id, None)) for job in jobs]
+        return [*sights, *(Sight(member.name, None, record) for record in records.values()), *commands]
+
+    async def _ask_for_all(self, sandbox: Sandbox, limit: int) -> Sequence[JobSeen]:
+        try:
+            return await sandbox.jobs.list(limit)
+        except Unsupported:
+            # It has no jobs, but may have commands.
+            return ()
+
+
+def once(sights: Iterable[Sight]) -> Iterable[Sight]:
+    """Each job once, however many of the names of its machine it was seen under."""
+    best: dict[str, Sight] = {}
+    for sight in sights:
+        if sight.id not in best or sight.worth > best[sight.id].worth:
+            best[sight.id] = sight
+    return best.values()
+
+
+def there(sandbox: str) -> str:
+    return f"it is on {sandbox}; pass sandbox_name={sandbox!r}"
+
+
+async def tell_last_line(sandbox: Sandbox, look: JobLook, progress: Progress) -> None:
+    """Tell what a job printed last, again and again until this is cancelled; trouble is left to whoever waits."""
+    if progress is silent:
+        return
+    begun, pause = time.monotonic(), SOON_S
+    look = replace(look, lines=LAST_LINES, cursor=None, most_bytes=LAST_BYTES)
+    while True:
+        await asyncio.sleep(pause)
+        with contextlib.suppress(SandboxError):
+            (seen,) = await sandbox.jobs.look([look])
+            progress(Beat(time.monotonic() - begun, seen.log_size, last_line(seen.log)))
+        pause = BEAT_S

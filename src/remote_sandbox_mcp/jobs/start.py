@@ -1,0 +1,110 @@
+"""Starting a job: refused before anything happens, or written down first and then begun."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+from ..config import paths
+from ..core import check
+from ..core.client import is_again, name_for_call
+from ..core.errors import LostContact, SandboxError
+from ..core.job import JobOrder, new_job_id, session_name
+from ..core.permission import Notify, allow_hook, allow_webhook
+from ..core.watch import Allowed, Watch, WatchOrder, make_policy, read_object
+from ..fleet import Fleet
+from ..session import current
+from .records import Known
+from .values import Begun, Ensure, Wanted
+
+# A first look soon after the start finds what ends at once; later ones keep the watch's own pace.
+FIRST_LOOK_S = 20.0
+
+
+class Starting:
+    """Makes orders of wishes, and jobs of orders."""
+
+    def __init__(self, fleet: Fleet, notify: Notify, known: Known) -> None:
+        self._fleet = fleet
+        self.notify = notify
+        self._known = known
+
+    async def start(self, wanted: Wanted, ensure: Ensure | None) -> Begun:
+        """Start a job, and have it watched if that is wanted. Whatever is wrong is refused before it starts."""
+        order, member = make_order(wanted), self._fleet.member(wanted.sandbox)
+        known = await asyncio.to_thread(self._known.begun, order.job_id) if is_again() else None
+        if known is not None:
+            order = replace(order, session=known.session)
+        watch = self.make_watch(wanted.watch, member.name, order) if wanted.watch else None
+        sandbox = await member.open()
+        if not sandbox.description.capabilities.survives_disconnect:
+            # It ends when this server does, which its machine says: nobody could look after it then.
+            watch = None
+        # Written down first: should this process die now, the job is still known to all others.
+        watch_id = known.watch_id if known is not None and (known.watch_id or not watch) else None
+        if watch_id is None:
+            watch_id = await asyncio.to_thread(self._known.write_down, member.name, order, watch, wanted.app)
+        try:
+            started = await sandbox.jobs.start(order)
+        except SandboxError as problem:
+            # Where contact was lost it may run: then it stays known.
+            if not isinstance(problem, LostContact):
+                await asyncio.to_thread(self._known.strike_out, order.job_id, watch_id)
+            raise
+        await asyncio.to_thread(self._known.complete, member.name, watch_id, started)
+        trouble = await self.prepare_watchdog(member.name, ensure if watch else None)
+        return Begun(started, member.name, watch_id, (*started.notes, *trouble))
+
+    def make_watch(self, order: WatchOrder, sandbox: str, job: JobOrder) -> Watch:
+        """Raises BadArgument."""
+        now, policy = time.time(), make_policy(order, job.cwd, self._allowed())
+        return Watch(
+            run_id=order.run_id,
+            name=order.name or job.session,
+            sandbox=sandbox,
+            session=job.session,
+            log_file=job.log_file,
+            cwd=job.cwd,
+            command=job.script,
+            job_id=job.job_id,
+            policy=policy,
+            metadata=read_object("metadata_json", order.metadata_json),
+            created=now,
+            updated=now,
+            due=now + min(policy.interval_s, FIRST_LOOK_S),
+        )
+
+    def _allowed(self) -> Allowed:
+        notify = self.notify
+        return Allowed(lambda url: allow_webhook(url, notify.webhooks), lambda name: allow_hook(name, notify.hooks))
+
+    async def prepare_watchdog(self, sandbox: str, ensure: Ensure | None) -> tuple[str, ...]:
+        """See that somebody will look after a watch, and can log in where it is; says what is in the way."""
+        if ensure is None:
+            return ()
+        from ..config.handed import PLATFORM, hand_over
+
+        on_platform = self._fleet.member(sandbox).describe().kind == "opensandbox"
+        names = [sandbox, PLATFORM] if on_platform else [sandbox]
+        try:
+            handed = await asyncio.to_thread(hand_over, names, current().environ, paths.state_folder())
+            return tuple(filter(None, (handed, await ensure())))
+        except (SandboxError, OSError) as problem:
+            return (f"the watchdog could not be prepared: {problem}",)
+
+
+def make_order(wanted: Wanted) -> JobOrder:
+    """Raises BadArgument."""
+    check.text_argument("command", wanted.command)
+    for name in ("cwd", "log_file"):
+        check.text_argument(name, getattr(wanted, name), required=False)
+    job_id = name_for_call("job") or new_job_id()
+    session = wanted.session or f"bg-{time.strftime('%m%d-%H%M%S')}-{job_id[-8:]}"
+    return JobOrder(
+        job_id=job_id,
+        session=session_name(check.text_argument("session_name", session)),
+        script=wanted.command,
+        cwd=wanted.cwd,
+        log_file=wanted.log_file,
+    )

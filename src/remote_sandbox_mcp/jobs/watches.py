@@ -1,0 +1,99 @@
+"""The verbs on watches: begin one over a job that runs, show, cancel, and what has happened."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..core import check
+from ..core.errors import BadArgument
+from ..core.job import JobLook, JobOrder, JobSeen, JobState
+from ..core.sandbox import Sandbox
+from ..core.watch import Event, Status, Watch, WatchOrder
+from ..fleet import Fleet
+from .records import Known
+from .start import Starting
+from .values import Ensure, Which
+
+if TYPE_CHECKING:
+    from ..store.jobs import JobRecord
+
+Find = Callable[[Which], Awaitable["tuple[Sandbox, JobLook, JobRecord | None]"]]
+
+
+class Watching:
+    """Watches as every process of this user knows them."""
+
+    def __init__(self, fleet: Fleet, known: Known, starting: Starting, find: Find) -> None:
+        self._fleet = fleet
+        self._known = known
+        self._starting = starting
+        self._find = find
+
+    async def begin(
+        self, which: Which, order: WatchOrder, *, cwd: str = "", command: str = "", ensure: Ensure | None = None
+    ) -> tuple[Watch, tuple[str, ...]]:
+        """Have a job watched that runs already, ours or not; and what its owner should know."""
+        for name, text in (("log_file", which.log_file), ("cwd", cwd), ("launch_command", command)):
+            check.text_argument(name, text, required=False)
+        sandbox, look, _ = await self._find(which)
+        name = sandbox.description.name
+        job = JobOrder(session=look.session, script=command, cwd=cwd, log_file=which.log_file)
+        watch = self._starting.make_watch(order, name, job)
+        (seen,) = await sandbox.jobs.look([look])
+        if seen.state is JobState.MISSING:
+            raise BadArgument(f"{name} knows no session {look.session!r}, so nothing is watched: {seen.reason}")
+        added = await asyncio.to_thread(self._known.watches.add, _as_seen(watch, seen))
+        await asyncio.to_thread(self._known.relieve, name, added.session, added.id)
+        return added, await self._starting.prepare_watchdog(name, ensure)
+
+    async def get(self, watch_id: int) -> Watch:
+        return await self._known.watch(watch_id)
+
+    async def look_at(self, watch: Watch, *, lines: int) -> JobSeen:
+        """A watched job as it is now, with its checkpoint."""
+        look = JobLook(
+            job_id=watch.job_id,
+            session=watch.session,
+            log_file=watch.log_file,
+            lines=lines,
+            checkpoint_path=watch.policy.checkpoint_path,
+            checkpoint_command=watch.policy.checkpoint_command,
+            cwd=watch.cwd,
+        )
+        (seen,) = await (await self._fleet.get(watch.sandbox)).jobs.look([look])
+        return seen
+
+    async def cancel(self, watch_id: int) -> Watch:
+        """Stop looking after a job; the job itself goes on."""
+        cancelled = await asyncio.to_thread(self._known.watches.cancel, watch_id)
+        return cancelled or await self._known.watch(watch_id)
+
+    async def list(self, status: str = "", limit: int = 100) -> Sequence[Watch]:
+        return await asyncio.to_thread(self._known.watches.list, Status(status) if status else None, limit)
+
+    async def events(self, watch_id: int = 0, after: int | None = None, limit: int = 50) -> Sequence[Event]:
+        """In their order: those after one, or else the newest."""
+        if watch_id:
+            await self._known.watch(watch_id)
+
+        def read() -> Sequence[Event]:
+            return self._known.watches.events(watch_id or None, after or 0, limit, newest=after is None)
+
+        return await asyncio.to_thread(read)
+
+
+def _as_seen(watch: Watch, seen: JobSeen) -> Watch:
+    """What the caller left out, as the machine has it."""
+    return replace(
+        watch,
+        job_id=seen.job_id,
+        log_file=seen.log_file or watch.log_file,
+        cwd=watch.cwd or seen.cwd,
+        command=watch.command or seen.command,
+        policy=replace(watch.policy, resume_cwd=watch.policy.resume_cwd or seen.cwd),
+        due=time.time(),
+    )

@@ -1,0 +1,124 @@
+"""Test reports, deployed apps, forwarded ports and disposable sandboxes as tool results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from ...core.command import Running
+from ...core.disposable import Disposable, Limits
+from ...core.port import Deployment, Forward
+from ...core.suites.report import TestFailure, TestReport
+from ...core.text import clip
+from ..results import lean, plain_text, sentence
+
+if TYPE_CHECKING:
+    from ...store.jobs import RunRecord
+
+
+LOG_CHARS = 6000
+
+
+def report_fields(report: TestReport, log_chars: int = LOG_CHARS) -> dict[str, Any]:
+    """Counts are always there; they mean something only where no problem is told."""
+    fields: dict[str, Any] = {name: getattr(report, name) for name in ("passed", "failed", "skipped", "errors")}
+    fields |= {"duration": round(report.duration, 3), "exit_code": report.exit_code}
+    fields |= lean(problem=sentence(report.problem), failures=[failure_fields(it) for it in report.failures])
+    fields |= lean(failures_left_out=report.failures_left_out or None, coverage=report.coverage, runner=report.runner)
+    fields |= lean(command=plain_text(report.command), complete=None if report.complete else "no")
+    fields |= lean(slowest=[{"id": plain_text(it.id), "seconds": round(it.seconds, 3)} for it in report.slowest])
+    fields |= lean(log=clip(report.log, log_chars).text, log_file=plain_text(report.log.file))
+    fields |= lean(stderr=clip(report.stderr, log_chars).text, counted_from=plain_text(report.source))
+    return fields | lean(
+        other_runners=[plain_text(name) for name in report.others],
+        notes=[plain_text(report.lent)] if report.lent else [],
+    )
+
+
+def failure_fields(failure: TestFailure) -> dict[str, Any]:
+    fields = lean(id=plain_text(failure.id), message=plain_text(failure.message), file=plain_text(failure.file))
+    return fields | lean(line=failure.line or None)
+
+
+def report_text(report: TestReport) -> str:
+    counts = f"{report.passed} passed, {report.failed} failed, {report.errors} errors, {report.skipped} skipped"
+    others = plain_text(", ".join(report.others))
+    lines = [report.problem and f"problem: {sentence(report.problem)}", counts]
+    return "\n".join(filter(None, [*lines, others and f"also found, but not started: {others}"]))
+
+
+def running_fields(running: Running) -> dict[str, Any]:
+    """A suite that outlasts the call."""
+    return {"running": True, "tmux_session": running.run_id} | lean(log=clip(running.stdout, LOG_CHARS).text)
+
+
+def deployed_fields(deployed: Deployment) -> dict[str, Any]:
+    health = deployed.health
+    fields: dict[str, Any] = {"status": deployed.status} | lean(url=deployed.url)
+    fields["health"] = {"ok": health.ok} | lean(status=health.status or None, problem=sentence(health.problem))
+    fields |= lean(
+        task=deployed.task, log=plain_text(deployed.log).rstrip("\n"), log_file=plain_text(deployed.log_file)
+    )
+    fields |= lean(exit_code=deployed.exit_code, problem=sentence(deployed.problem))
+    return fields | lean(notes=[sentence(note) for note in deployed.notes])
+
+
+def app_fields(deployed: Sequence[Deployment], sandbox: str) -> list[dict[str, Any]]:
+    """What list_sandboxes says of the apps of a sandbox."""
+    return [_app(it) for it in deployed if it.sandbox == sandbox]
+
+
+def _app(deployed: Deployment) -> dict[str, Any]:
+    fields: dict[str, Any] = {"port": deployed.port, "status": deployed.status}
+    fields |= lean(url=deployed.url, task=deployed.task, problem=sentence(deployed.problem))
+    # It outlived the server that gave it an address, which opens none unasked.
+    unopened = deployed.status in ("running", "unhealthy") and not deployed.url
+    return fields | lean(notes=["forward_port gives it an address"] if unopened else [])
+
+
+def forward_fields(forward: Forward) -> dict[str, Any]:
+    fields = {"status": "open", "url": forward.url, "port": forward.port, "local_port": forward.local_port}
+    notes = [] if forward.answers else ["nothing listens on that port yet; the address works as soon as something does"]
+    return fields | lean(notes=notes)
+
+
+def disposable_fields(made: Disposable) -> dict[str, Any]:
+    """What create_sandbox says, and status."""
+    fields: dict[str, Any] = {"sandbox_id": made.id, "status": made.status}
+    fields |= lean(created_at=stamp(made.created), expires_at=stamp(made.expires), name=made.name, image=made.image)
+    fields |= {"provider": made.provider, "network": made.network}
+    return fields | lean(limits=limit_fields(made.limits), notes=[sentence(note) for note in made.notes])
+
+
+def limit_fields(limits: Limits) -> dict[str, Any]:
+    values = {name: getattr(limits, name) or None for name in ("cpu", "memory_mb", "processes", "disk_mb", "gpus")}
+    return lean(**values, told=[sentence(text) for text in limits.told])
+
+
+def listed_fields(made: Disposable) -> dict[str, Any]:
+    """What list_sandboxes says of a container beyond what it says of every sandbox."""
+    return lean(
+        id=made.id, image=made.image, status=made.status, created_at=stamp(made.created), expires_at=stamp(made.expires)
+    )
+
+
+def stamp(seconds: float) -> str:
+    """A time as people and programs read it; nothing for never."""
+    return moment(seconds) if seconds else ""
+
+
+def moment(seconds: float) -> str:
+    """A time by ISO 8601, whatever a file system says: years that have no four digits become the nearest that has."""
+    within = min(max(seconds, -62135596800.0), 253402300799.0)
+    return f"{datetime(1970, 1, 1) + timedelta(seconds=int(within)):%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")
+
+
+def log_text(records: Sequence[RunRecord]) -> str:
+    """The last commands of a sandbox, oldest first."""
+    parts = [
+        f"[{stamp(record.created)}] {record.outcome or record.state} after {record.seconds:.1f} s\n"
+        f"$ {record.command}\n{record.tail}".rstrip()
+        for record in records
+    ]
+    return "\n\n".join(parts) or "nothing was run here lately"

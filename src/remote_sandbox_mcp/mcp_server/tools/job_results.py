@@ -1,0 +1,199 @@
+"""Jobs, watches and events as tool results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...core.job import Checkpoint, JobSeen, JobState, JobUsage, JobWaited
+from ...core.text import harmless, without_broken_end, without_broken_start
+from ...core.watch import Event, Watch
+from ...jobs.service import Begun, Sight
+from ...jobs.values import COMMAND
+from ..results import lean, plain_text, sentence, size_of
+from ..texts import told
+
+LONGEST_COMMAND = 300
+LEAST_LOG = 500
+IN_FIRST_LINE = ("running", "running_s", "exit_code", "truncated", "log_offset")
+
+
+def fit_log(seen: JobSeen, room: int, *, goes_on: bool = False) -> tuple[JobSeen, dict[str, Any]]:
+    """The job with as much of its log as there is room for, and what is said of the rest.
+
+    `goes_on`: the log was asked for from a cursor, so its beginning is kept, and the next cursor is where it ends.
+    Else its end is kept.
+    """
+    log = seen.log
+    while (size := size_of(harmless(log))) > room and len(log) > LEAST_LOG:
+        keep = max(LEAST_LOG, len(log) * room // size * 9 // 10)
+        log = without_broken_end(log[:keep]) if goes_on and not seen.recalled else without_broken_start(log[-keep:])
+    left_out = len(seen.log) - len(log)
+    if not left_out:
+        return seen, {}
+    if seen.recalled:
+        # What was written down of it has no place in the file.
+        return replace(seen, log=log), {"truncated": True}
+    if goes_on:
+        return replace(seen, log=log, cursor=seen.cursor - left_out), {"truncated": True}
+    return replace(seen, log=log), {"truncated": True, "log_offset": seen.cursor - len(log)}
+
+
+def begun_fields(begun: Begun) -> dict[str, Any]:
+    started = begun.started
+    fields = {
+        "status": "started",
+        "tmux_session": started.session,
+        "log_file": plain_text(started.log_file),
+        "sandbox": begun.sandbox,
+    }
+    fields |= lean(watch_id=begun.watch_id or None, launch_recovered=started.recovered)
+    return fields | lean(detached=started.via != "tmux", notes=[sentence(note) for note in begun.notes])
+
+
+def seen_fields(seen: JobSeen) -> dict[str, Any]:
+    """check_background_task's result for a job."""
+    fields: dict[str, Any] = {"tmux_session": seen.session, "running": seen.is_running}
+    if seen.exit_code is not None:
+        fields["exit_code"] = seen.exit_code
+    fields |= lean(signal=seen.signal, stopped=seen.ending == "stopped", error=_trouble(seen))
+    fields |= lean(log_file=plain_text(seen.log_file), log_tail=harmless(seen.log).rstrip("\n"))
+    if seen.log_file and not seen.recalled:
+        fields |= {"log_cursor": seen.cursor, "log_bytes": seen.log_size}
+    if seen.is_running and not seen.recalled:
+        fields |= {"silent_s": round(seen.silent_s, 1), "running_s": round(seen.seconds, 1)}
+    fields |= lean(checkpoint=seen.checkpoint and checkpoint_fields(seen.checkpoint))
+    if seen.recalled:
+        fields |= {"connection_error": sentence(seen.recalled)} | lean(last_seen_ts=round(seen.recalled_at, 3) or None)
+    return fields | lean(usage=seen.usage and usage_fields(seen.usage), still_alive=list(seen.survivors))
+
+
+def _trouble(seen: JobSeen) -> str:
+    if seen.state is JobState.MISSING:
+        return sentence(f"the job is not known there: {seen.reason}")
+    if seen.state is JobState.GONE:
+        return sentence(f"it was interrupted and has no exit status: {seen.reason}")
+    return sentence(seen.reason) if seen.reason else ""
+
+
+def usage_fields(usage: JobUsage) -> dict[str, Any]:
+    fields: dict[str, Any] = {"processes": usage.processes, "memory_mb": round(usage.memory_mb, 1)}
+    gpus = [{"index": index, "mem_mb": round(used, 1)} for index, used in sorted(usage.gpus.items())]
+    return fields | {"cpu_s": round(usage.cpu_s, 1)} | lean(gpu=gpus)
+
+
+def checkpoint_fields(checkpoint: Checkpoint, form: str = "text") -> dict[str, Any]:
+    """A checkpoint's text, or its value where it is JSON."""
+    text = harmless(checkpoint.text)
+    fields: dict[str, Any] = lean(mtime=checkpoint.mtime or None, error=sentence(checkpoint.problem))
+    if form == "json" and not checkpoint.problem:
+        try:
+            return fields | {"value": json.loads(checkpoint.text)}
+        except (ValueError, RecursionError):
+            return fields | {"text": text, "error": "it is not valid JSON"}
+    return fields | lean(text=text)
+
+
+def waited_fields(waited: JobWaited) -> dict[str, Any]:
+    return (
+        {"reason": waited.why}
+        | lean(matched_line=harmless(waited.line.encode("utf-8", "surrogateescape")))
+        | seen_fields(waited.seen)
+    )
+
+
+def seen_text(seen: JobSeen, fields: Mapping[str, Any]) -> str:
+    """The same in a line, what else is known, and the log."""
+    if seen.is_running:
+        first = f"running for {seen.seconds:.0f} s"
+    elif seen.state is JobState.ENDED:
+        first = _end_text(seen)
+    else:
+        first = _trouble(seen)
+    if seen.recalled:
+        first += " (as it was seen last)"
+    if "log_offset" in fields:
+        first += f"; the log begins earlier: read_remote_file shows what is before offset {fields['log_offset']}"
+    elif fields.get("truncated") and "log_cursor" in fields:
+        first += "; the log goes on: the same call with this log_cursor shows the rest"
+    rest = {name: value for name, value in fields.items() if name not in IN_FIRST_LINE and value != _trouble(seen)}
+    return told(first, rest)
+
+
+def _end_text(seen: JobSeen) -> str:
+    if seen.exit_code is None:
+        return "stopped" if seen.ending == "stopped" else "ended; its exit code is not known"
+    return f"ended with exit code {seen.exit_code}"
+
+
+def sight_fields(sight: Sight) -> dict[str, Any]:
+    """One job of a list."""
+    seen, record = sight.seen, sight.record
+    fields: dict[str, Any] = {"sandbox": sight.sandbox} | lean(kind=sight.kind if sight.kind == COMMAND else "")
+    if seen is not None:
+        fields |= {"tmux_session": seen.session, "status": sight.state}
+        fields |= lean(exit_code=seen.exit_code, signal=seen.signal, log_file=plain_text(seen.log_file))
+        fields |= {"started_ts": round(seen.started, 3), "seconds": round(seen.seconds, 1)}
+        fields |= lean(command=_short(seen.command), foreign=seen.foreign)
+    elif record is not None:
+        fields |= {"tmux_session": record.session, "status": sight.state}
+        fields |= lean(exit_code=record.exit_code, log_file=plain_text(record.log_file), command=_short(record.command))
+        fields |= {"started_ts": round(record.created, 3)}
+    watch_id = record.watch_id if record else 0
+    return fields | lean(watch_id=watch_id or None, connection_error=sentence(sight.trouble))
+
+
+def _short(command: str) -> str:
+    text = harmless(command.encode("utf-8", "surrogateescape"))
+    return text if len(text) <= LONGEST_COMMAND else text[: LONGEST_COMMAND - 1] + "…"
+
+
+def watch_fields(watch: Watch) -> dict[str, Any]:
+    """A watch with every field that clients rely on."""
+    policy = watch.policy
+    return {
+        "id": watch.id,
+        "run_id": watch.run_id,
+        "name": watch.name,
+        "sandbox_name": watch.sandbox,
+        "tmux_session": watch.session,
+        "log_file": plain_text(watch.log_file),
+        "cwd": plain_text(watch.cwd),
+        "launch_command": plain_text(watch.command),
+        "resume_command": plain_text(policy.resume_command),
+        "checkpoint_path": plain_text(policy.checkpoint_path),
+        "checkpoint_format": policy.checkpoint_format,
+        "checkpoint_command": plain_text(policy.checkpoint_command),
+        "interval_s": policy.interval_s,
+        "status": watch.status.value,
+        "last_state": watch.last_state,
+        "last_summary": plain_text(watch.last_summary),
+        "last_error": sentence(watch.last_error),
+        "last_exit_code": watch.last_exit_code,
+        "last_log_tail": plain_text(watch.last_log_tail),
+        "last_checkpoint_text": plain_text(watch.last_checkpoint),
+        "auto_resume": policy.auto_resume,
+        "resume_attempts": watch.resume_attempts,
+        "max_resume_attempts": policy.max_resume_attempts,
+        "alert_after_failures": policy.alert_after_failures,
+        "resume_delay_s": policy.resume_delay_s,
+        "notify_local": policy.notify_local,
+        "metadata": dict(watch.metadata),
+        "created_ts": watch.created,
+        "updated_ts": watch.updated,
+        "last_checked_ts": watch.checked,
+        "next_check_ts": watch.due,
+    }
+
+
+def event_fields(event: Event) -> dict[str, Any]:
+    return {
+        "id": event.id,
+        "watch_id": event.watch_id,
+        "event_type": event.type.value,
+        "summary": plain_text(event.summary),
+        "created_ts": event.created,
+        "payload": {name: value for name, value in event.payload.items() if value not in (None, "", [])},
+    }

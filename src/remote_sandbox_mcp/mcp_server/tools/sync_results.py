@@ -1,0 +1,124 @@
+"""Syncs and transfers as tool results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...core.files import Problem
+from ...core.transfer import Headway, Order, Outcome
+from ..results import lean, plain_text, sentence
+
+if TYPE_CHECKING:
+    from ...store.transfers import Transfer
+    from ...sync.engine import Synchronization
+    from ...transfers.background import Cancelled
+
+MOST_SHOWN = 100
+
+
+def outcome_fields(outcome: Outcome, order: Order) -> dict[str, Any]:
+    """What a sync did, in the words of its direction."""
+    up = bool(order.target.sandbox)
+    fields: dict[str, Any] = {
+        "synced_type": outcome.synced_type,
+        "uploaded_dirs" if up else "created_dirs": outcome.made_dirs,
+        "uploaded_files" if up else "downloaded_files": outcome.sent_files,
+        "skipped_files": outcome.skipped_files,
+    }
+    if up or order.delete_extras:
+        fields |= {"deleted_files": outcome.deleted_files, "deleted_dirs": outcome.deleted_dirs}
+    fields |= {"bytes": outcome.bytes, "wire_bytes": outcome.wire_bytes, "duration_s": round(outcome.seconds, 3)}
+    fields |= lean(excluded_by_default=list(outcome.excluded), direct=outcome.direct)
+    return fields | problem_fields(outcome.problems, outcome.problem_count)
+
+
+def copied_fields(path: str, outcome: Outcome) -> dict[str, Any]:
+    """What a copy of a file or folder came to, and what of it was left out."""
+    fields = {"path": plain_text(path), "size": outcome.bytes, "files": outcome.sent_files + outcome.skipped_files}
+    fields |= lean(excluded_by_default=list(outcome.excluded))
+    return fields | problem_fields(outcome.problems, outcome.problem_count)
+
+
+def problem_fields(problems: tuple[Problem, ...], count: int) -> dict[str, Any]:
+    shown = [
+        {"path": plain_text(problem.path), "reason": sentence(problem.reason)} for problem in problems[:MOST_SHOWN]
+    ]
+    return lean(problems=shown, problem_count=count if count > len(shown) else None)
+
+
+def preview_fields(job: Synchronization) -> dict[str, Any]:
+    plan, tree = job.plan, job.source_tree
+    assert tree is not None
+    deleted = [*plan.clear, *plan.delete_files, *plan.delete_folders]
+    send = [{"path": _text(item.path), "bytes": item.size, "why": item.why} for item in plan.send[:MOST_SHOWN]]
+    fields: dict[str, Any] = {
+        "mode": "dry_run",
+        "would_send_files": len(plan.send),
+        "would_send_bytes": plan.bytes,
+        "would_create_dirs": plan.new_folders,
+        "would_delete": len(deleted),
+        "skipped_files": plan.skipped,
+        "send": send,
+    }
+    fields |= lean(delete=[_text(path) for path in deleted[:MOST_SHOWN]], excluded_by_default=list(tree.hits))
+    fields |= lean(truncated=max(len(plan.send), len(deleted)) > MOST_SHOWN)
+    return fields | problem_fields(tuple(job.tally.problems), job.tally.problem_count)
+
+
+def started_fields(transfer: Transfer) -> dict[str, Any]:
+    fields = {"mode": "background", "task_id": transfer.id, "status": transfer.status, "pid": transfer.pid}
+    fields["log_file"] = transfer.log_file
+    return fields | _news(transfer)
+
+
+def transfer_fields(transfer: Transfer, stale: bool) -> dict[str, Any]:
+    fields = {"task_id": transfer.id, "status": transfer.status}
+    fields |= lean(
+        running=transfer.status == "running" and not stale, pending=transfer.status == "queued" and not stale
+    )
+    return fields | lean(stale=stale) | _news(transfer)
+
+
+def listed_fields(transfer: Transfer, stale: bool) -> dict[str, Any]:
+    """One transfer of a list: what it moves, and how far it is; what came of it is told when it is asked for alone."""
+    order, fields = transfer.order, transfer_fields(transfer, stale)
+    places = {"source": plain_text(str(order.source)), "target": plain_text(str(order.target))}
+    times = lean(started_ts=round(transfer.created, 3), ended_ts=round(transfer.ended, 3) or None)
+    return {key: value for key, value in fields.items() if key != "result"} | places | times
+
+
+def _news(transfer: Transfer) -> dict[str, Any]:
+    headway = transfer.headway if not transfer.is_over else None
+    result = outcome_fields(transfer.outcome, transfer.order) if transfer.outcome else None
+    return lean(progress=headway and headway_fields(headway), result=result, error=sentence(transfer.error))
+
+
+def headway_fields(headway: Headway) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "phase": headway.phase,
+        "files_done": headway.files,
+        "files_total": headway.files_total,
+        "bytes_done": headway.bytes,
+        "bytes_total": headway.bytes_total,
+        "bytes_per_s": round(headway.rate),
+    }
+    left_s = None if headway.left_s is None else round(headway.left_s, 1)
+    return fields | lean(left_s=left_s, path=plain_text(headway.path))
+
+
+def headway_text(headway: Headway) -> str:
+    if not headway.files_total:
+        return headway.phase
+    left = f", {headway.left_s:.0f} s left" if headway.left_s is not None else ""
+    files = f"{headway.files}/{headway.files_total} files"
+    return f"{headway.phase} {files}, {headway.bytes / 1e6:.1f}/{headway.bytes_total / 1e6:.1f} MB{left}"
+
+
+def cancelled_fields(done: Cancelled) -> dict[str, Any]:
+    fields = {"task_id": done.transfer.id, "status": done.transfer.status}
+    flags = {"terminated": done.terminated, "already_finished": done.already_finished}
+    return fields | lean(**flags, error=sentence(done.error))
+
+
+def _text(path: bytes) -> str:
+    return plain_text(path.decode("utf-8", "surrogateescape"))

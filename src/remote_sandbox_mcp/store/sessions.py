@@ -1,0 +1,164 @@
+"""What belongs to clients' sessions, as rows: selected sandboxes, calls in progress, forwarded ports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .database import Database, statements
+from .disposables import Owner
+
+if TYPE_CHECKING:
+    import sqlite3
+
+
+# A client that waits for an answer does not wait for longer.
+CALLS_KEPT_S = 86400.0
+
+
+@dataclass(frozen=True)
+class CallRecord:
+    """A call as its row says; the answer is JSON, and nothing until there is one."""
+
+    call: str
+    tool: str
+    answer: str | None = None
+
+
+class CallRows:
+    """The rows. Each method is one short transaction. Raises ConfigError."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def begin(self, call: str, tool: str) -> None:
+        """Write down that it is about to begin; drops what is old."""
+        now = time.time()
+        with self.database.writing() as connection:
+            connection.execute(statements("calls")["prune"], {"before": now - CALLS_KEPT_S})
+            connection.execute(statements("calls")["begin"], {"call": call, "tool": tool, "begun": now})
+
+    def answer(self, call: str, answer: str) -> None:
+        with self.database.writing() as connection:
+            connection.execute(statements("calls")["answer"], {"call": call, "answer": answer})
+
+    def get(self, call: str) -> CallRecord | None:
+        """Nothing where it has never begun."""
+        with self.database.reading() as connection:
+            row = connection.execute(statements("calls")["get"], {"call": call}).fetchone()
+        return CallRecord(row["call"], row["tool"], row["answer"]) if row else None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one server's client has selected; an empty sandbox stands for the configured default."""
+
+    client: Owner
+    configuration: str
+    server: Owner
+    sandbox: str = ""
+
+    def same_place(self, other: Choice) -> bool:
+        """Whether both are of the same client and configuration."""
+        return (self.client, self.configuration) == (other.client, other.configuration)
+
+
+class SelectionRows:
+    """The rows. Each call is one short transaction. Raises ConfigError."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def exists(self) -> bool:
+        """Whether anything was ever written down; on a full disk a file is made that stays empty."""
+        return self.database.file.exists() and self.database.file.stat().st_size > 0
+
+    def put(self, choice: Choice) -> None:
+        with self.database.writing() as connection:
+            _execute(connection, "put", choice)
+
+    def release(self, choice: Choice) -> None:
+        """Its server ends: the next one may take its place at once."""
+        with self.database.writing() as connection:
+            _execute(connection, "release", choice)
+
+    def inherit(self, mine: Choice, is_alive: Callable[[Owner], bool]) -> frozenset[str]:
+        """What was selected in this server or, where that has no row yet, in those before it that have ended.
+
+        If they agree, `mine` takes their place. If they do not, their rows stay, so that every server that is started
+        in their place learns of it. Rows of clients that have ended are removed.
+        """
+        # The process that served it may have changed, but not the client's choice; a full disk is no reason to lose it.
+        if own := [it for it in self._all() if it.same_place(mine) and it.server == mine.server]:
+            return frozenset(it.sandbox for it in own)
+        with self.database.writing() as connection:
+            found = [_choice(row) for row in connection.execute(statements("selections")["all"]).fetchall()]
+            for gone in [it for it in found if not is_alive(it.client)]:
+                _execute(connection, "remove", gone)
+            ended = [it for it in found if it.same_place(mine) and not is_alive(it.server)]
+            selected = frozenset(it.sandbox for it in ended)
+            if len(selected) <= 1:
+                for it in ended:
+                    _execute(connection, "remove", it)
+                _execute(connection, "put", Choice(mine.client, mine.configuration, mine.server, *selected))
+            return selected
+
+    def _all(self) -> list[Choice]:
+        with self.database.reading() as connection:
+            return [_choice(row) for row in connection.execute(statements("selections")["all"]).fetchall()]
+
+
+def _execute(connection: sqlite3.Connection, statement: str, choice: Choice) -> None:
+    values = {
+        "client_pid": choice.client.pid,
+        "client_birth": choice.client.birth,
+        "configuration": choice.configuration,
+        "server_pid": choice.server.pid,
+        "server_birth": choice.server.birth,
+        "sandbox": choice.sandbox,
+    }
+    connection.execute(statements("selections")[statement], values)
+
+
+def _choice(row: sqlite3.Row) -> Choice:
+    client, server = Owner(row["client_pid"], row["client_birth"]), Owner(row["server_pid"], row["server_birth"])
+    return Choice(client, row["configuration"], server, row["sandbox"])
+
+
+# One that is older was left by a hub that died when nobody was there to go on with.
+FORWARDS_KEPT_S = 7 * 86400.0
+
+
+@dataclass(frozen=True)
+class KeptForward:
+    """A port of a sandbox, and the one of this machine that leads to it; 0 where it is closed."""
+
+    sandbox: str
+    port: int
+    local_port: int = 0
+
+
+class ForwardRows:
+    """The rows of one configuration. Each method is one short transaction. Raises ConfigError."""
+
+    def __init__(self, database: Database, configuration: str) -> None:
+        self._database = database
+        self._configuration = configuration
+
+    def note(self, forward: KeptForward) -> None:
+        """It is open now, or closed."""
+        values = {"configuration": self._configuration, "sandbox": forward.sandbox, "port": forward.port}
+        with self._database.writing() as connection:
+            if forward.local_port:
+                values |= {"local_port": forward.local_port, "opened": time.time()}
+                connection.execute(statements("forwards")["put"], values)
+            else:
+                connection.execute(statements("forwards")["remove"], values)
+
+    def all(self) -> tuple[KeptForward, ...]:
+        values = {"configuration": self._configuration, "since": time.time() - FORWARDS_KEPT_S}
+        with self._database.reading() as connection:
+            found = connection.execute(statements("forwards")["of"], values).fetchall()
+        return tuple(KeptForward(row["sandbox"], row["port"], row["local_port"]) for row in found)

@@ -1,0 +1,220 @@
+"""Background transfers: begun, waited for, listed, cancelled, and taken up where another process left them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..core.client import is_again
+from ..core.errors import BadArgument, SandboxError
+from ..core.transfer import Order
+from ..processes.locks import Lock
+from ..store.transfers import CANCELLED, FAILED, QUEUED, RUNNING, End, Transfer
+from .drive import Drive, Runner
+from .records import Records
+
+CANCEL_POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """What came of a wish to cancel. `terminated`: it ended because of it; `error`: why it still runs."""
+
+    transfer: Transfer
+    terminated: bool = False
+    already_finished: bool = False
+    error: str = ""
+
+
+async def cancel(records: Records, transfer: Transfer, wait_s: float) -> Cancelled:
+    """End it, and wait so long for that."""
+    if transfer.is_over:
+        return Cancelled(transfer, already_finished=True)
+    await asyncio.to_thread(records.ledger.ask_to_cancel, transfer.id)
+    deadline = time.monotonic() + wait_s
+    while not await asyncio.to_thread(_has_ended, records, transfer.id):
+        if time.monotonic() > deadline:
+            return _refused(records, transfer, wait_s)
+        await asyncio.sleep(CANCEL_POLL_S)
+    found = records.ledger.get(transfer.id) or transfer
+    is_cancelled = found.status == CANCELLED
+    return Cancelled(found, terminated=is_cancelled, already_finished=not is_cancelled)
+
+
+def _has_ended(records: Records, task_id: str) -> bool:
+    """Whether it is over; one that nobody runs any more is so from now on."""
+    if not records.is_held(task_id):
+        records.ledger.end(task_id, End(CANCELLED))
+    found = records.ledger.get(task_id)
+    return found is None or found.is_over
+
+
+def _refused(records: Records, transfer: Transfer, seconds: float) -> Cancelled:
+    found = records.ledger.get(transfer.id) or transfer
+    error = (
+        f"process {found.pid}, which runs this transfer among other things, has not heeded the wish to cancel "
+        f"within {seconds:g} s; it is not killed for that. The transfer ends as soon as that process looks; "
+        "where it never does, remote-sandbox-mcp hub restart ends it"
+    )
+    return Cancelled(found, error=error)
+
+
+POLL_S = 0.15
+# As long as a server that leaves waits for its runs to stop; those that have not are stopped by its end.
+LEAVE_S = 0.08
+NAMED_IDS = 5
+
+T = TypeVar("T")
+
+
+class BackgroundTransfers:
+    """The transfers of a state folder. What this process leaves unfinished, another takes up, however this one ends."""
+
+    def __init__(self, state: Path, configuration: str = "") -> None:
+        """`configuration` tells whose transfers may be taken up here: names of machines mean the same only there."""
+        self._records = Records(state)
+        self._configuration = configuration
+        self._drives: dict[str, Drive] = {}
+        self._starting: set[asyncio.Future[Any]] = set()
+
+    @property
+    def running(self) -> Sequence[str]:
+        """The ids of those that this process runs itself."""
+        return [*self._drives]
+
+    async def settled(self) -> None:
+        """Wait until those have ended that this process runs now."""
+        running: list[asyncio.Future[Any]] = [*self._starting, *(drive.task for drive in self._drives.values())]
+        if running:
+            await asyncio.wait(running)
+
+    async def begin(self, order: Order, runner: Runner, *, wait_s: float) -> Transfer:
+        """Start at once in this process, and give the row as it is when it is over or `wait_s` have gone by."""
+        drive = await self._see_through(self._start(order, runner))
+        return await self.check(drive.id, wait_s=wait_s)
+
+    async def begun_before(self, runner: Runner) -> Transfer | None:
+        """The transfer that the call at hand has begun in a process of ours that died since; it goes on here, unless
+        another process has taken it up."""
+        return await self._see_through(self._again(runner)) if is_again() else None
+
+    async def _again(self, runner: Runner) -> Transfer | None:
+        found = await asyncio.to_thread(lambda: self._records.ledger.get(self._records.new_id()))
+        if found and not found.is_over and (taken := await asyncio.to_thread(self._take, found.id)):
+            self._drive(*taken, runner)
+        return found
+
+    async def queue(self, order: Order) -> Transfer:
+        """A row for another process to take up."""
+        return await asyncio.to_thread(self._add, order, QUEUED)
+
+    async def fail(self, task_id: str, why: str) -> Transfer:
+        """Note that one that was queued cannot be begun."""
+        await asyncio.to_thread(self._records.ledger.end, task_id, End(FAILED, None, why, SandboxError.code))
+        return await asyncio.to_thread(self._find, task_id)
+
+    async def take_up(self, runner: Runner) -> None:
+        """Go on with those that were begun under this configuration and that no process runs any more."""
+        if self._configuration:
+            await self._see_through(self._take_up(runner))
+
+    async def _take_up(self, runner: Runner) -> None:
+        for unfinished in await asyncio.to_thread(self._records.ledger.unfinished, self._configuration):
+            if taken := await asyncio.to_thread(self._take, unfinished.id):
+                self._drive(*taken, runner)
+
+    def _take(self, task_id: str) -> tuple[Transfer, Lock] | None:
+        lock = self._records.take(task_id)
+        if lock is None:
+            return None
+        try:
+            if transfer := self._records.ledger.take(task_id, os.getpid()):
+                self._records.log(task_id).note(f"taken up by process {os.getpid()}")
+                return transfer, lock
+            # It has ended since the row was read.
+            self._records.drop_lock(task_id)
+        except BaseException:
+            lock.release()
+            raise
+        lock.release()
+        return None
+
+    async def _see_through(self, work: Coroutine[Any, Any, T]) -> T:
+        """A caller who goes away takes only the waiting along: a lock that was taken is not left to nobody."""
+        starting = asyncio.ensure_future(work)
+        self._starting.add(starting)
+        starting.add_done_callback(self._starting.discard)
+        return await asyncio.shield(starting)
+
+    async def check(self, task_id: str, *, wait_s: float = 0) -> Transfer:
+        """The row when it is over or stale, or `wait_s` have gone by. Raises BadArgument for an unknown id."""
+        deadline = time.monotonic() + wait_s
+        if drive := self._drives.get(task_id):
+            await asyncio.wait((drive.task,), timeout=wait_s)
+        while True:
+            transfer = await asyncio.to_thread(self._find, task_id)
+            left_s = deadline - time.monotonic()
+            if transfer.is_over or left_s <= 0 or await self.is_stale(transfer):
+                return transfer
+            await asyncio.sleep(min(POLL_S, left_s))
+
+    async def is_stale(self, transfer: Transfer) -> bool:
+        """Whether it is not over, but no process runs it any more."""
+        return await asyncio.to_thread(self._records.is_stale, transfer)
+
+    async def cancel(self, task_id: str, *, wait_s: float = 5) -> Cancelled:
+        """End it, whichever process runs it. Raises BadArgument for an unknown id."""
+        return await cancel(self._records, await asyncio.to_thread(self._find, task_id), wait_s)
+
+    async def list(self, limit: int = 20) -> tuple[Transfer, ...]:
+        """Newest first."""
+        return await asyncio.to_thread(self._records.ledger.latest, limit)
+
+    def log_tail(self, transfer: Transfer, lines: int = 20) -> Sequence[str]:
+        """The last lines of its log."""
+        return self._records.log(transfer.id).tail(lines)
+
+    async def close(self) -> None:
+        """Leave what this process runs, within LEAVE_S; what stops more slowly is left by our end."""
+        if self._starting:
+            await asyncio.wait(self._starting, timeout=LEAVE_S)
+        drives = [*self._drives.values()]
+        for drive in drives:
+            drive.stop()
+        if drives:
+            await asyncio.wait([drive.task for drive in drives], timeout=LEAVE_S)
+        # In a thread, because another that waits for the database would hold up the loop.
+        await asyncio.wait((asyncio.ensure_future(asyncio.to_thread(self._records.close)),), timeout=LEAVE_S)
+
+    async def _start(self, order: Order, runner: Runner) -> Drive:
+        return self._drive(*await asyncio.to_thread(self._add_running, order), runner)
+
+    def _drive(self, transfer: Transfer, lock: Lock, runner: Runner) -> Drive:
+        drive = self._drives[transfer.id] = Drive(self._records, transfer, lock, runner)
+        drive.task.add_done_callback(lambda _: self._drives.pop(drive.id))
+        return drive
+
+    def _add_running(self, order: Order) -> tuple[Transfer, Lock]:
+        task_id = self._records.new_id()
+        lock = Lock.take(self._records.lock_file(task_id))
+        try:
+            lock.sign()
+            return self._add(order, RUNNING, task_id, os.getpid()), lock
+        except BaseException:
+            lock.release()
+            raise
+
+    def _add(self, order: Order, status: str, task_id: str = "", pid: int = 0) -> Transfer:
+        return self._records.add(task_id or self._records.new_id(), order, status, pid, self._configuration)
+
+    def _find(self, task_id: str) -> Transfer:
+        if found := self._records.ledger.get(task_id):
+            return found
+        latest = ", ".join(transfer.id for transfer in self._records.ledger.latest(NAMED_IDS))
+        known = f"the latest are: {latest}" if latest else "there is none yet"
+        raise BadArgument(f"no transfer has the id {task_id[:80]!r}; {known}")

@@ -1,0 +1,160 @@
+"""Runs one transfer to its end: retries after lost contact, updates its row, heeds a wish to cancel."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from ..core.errors import LostContact, SandboxError, Unreachable
+from ..core.transfer import Headway, Listener, Order, Outcome
+from ..processes.locks import Lock
+from ..store.transfers import CANCELLED, COMPLETED, FAILED, End, Transfer
+from .records import Log, Records, describe_headway, describe_outcome
+
+# Carries out an order. May be cancelled at any moment and begun again: it goes on with what is already there.
+Runner = Callable[[Order, Listener], Awaitable[Outcome]]
+# What a new attempt may mend.
+PASSING = (Unreachable, LostContact)
+LONGEST_PAUSE_S = 60.0
+GIVE_UP_AFTER_S = 3600.0
+RECONNECTING = "reconnecting"
+
+
+async def persist(runner: Runner, order: Order, listener: Listener, log: Log) -> Outcome:
+    """Run it until it ends, again and again where contact is lost. Raises Unreachable after an hour without headway."""
+    failures, since = 0, time.monotonic()
+    while True:
+        ear = Ear(listener)
+        try:
+            return await runner(order, ear.hear)
+        except PASSING as problem:
+            if ear.moved_at:
+                failures, since = 0, ear.moved_at
+            if time.monotonic() - since > GIVE_UP_AFTER_S:
+                raise Unreachable(f"{problem}; there was no headway for an hour of trying again") from problem
+            pause = pause_after(failures)
+            log.note(f"contact lost: {problem}; trying again in {pause:g} s")
+        failures += 1
+        listener(replace(ear.latest, phase=RECONNECTING, rate=0.0, left_s=None))
+        await asyncio.sleep(pause)
+
+
+def pause_after(failures: int) -> float:
+    """1, 2, 4, ... seconds, up to a minute."""
+    return min(2.0 ** min(failures, 10), LONGEST_PAUSE_S)
+
+
+class Ear:
+    """Hears one attempt, and knows when it last got ahead; looking at what is there is not getting ahead."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.latest = Headway(RECONNECTING)
+        self.moved_at = 0.0
+        self._listener = listener
+        self._first: Headway | None = None
+
+    def hear(self, headway: Headway) -> None:
+        if headway.phase != "scanning":
+            self._first = self._first or headway
+            if (headway.files, headway.bytes) > (self._first.files, self._first.bytes):
+                self.moved_at = time.monotonic()
+        self.latest = headway
+        self._listener(headway)
+
+
+# How often the row is written and looked at.
+BEAT_S = 0.4
+
+
+class Drive:
+    """Runs a transfer, whose lock it holds, until it ends, is cancelled or is stopped; `task` ends then."""
+
+    def __init__(self, records: Records, transfer: Transfer, lock: Lock, runner: Runner) -> None:
+        self.id = transfer.id
+        self._records = records
+        self._lock = lock
+        self._log = records.log(transfer.id)
+        self._headway: Headway | None = None
+        self._noted: Headway | None = None
+        self._work = asyncio.ensure_future(persist(runner, transfer.order, self._hear, self._log))
+        if transfer.cancel_requested:
+            self._work.cancel()
+        self.task = asyncio.ensure_future(self._run())
+
+    def stop(self) -> None:
+        """Stop here; the row stays as it is, and the next process that takes the transfer up goes on with it."""
+        self._work.cancel()
+
+    async def _run(self) -> None:
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            await asyncio.wait((self._work,))
+            watching.cancel()
+            if await self._write_end():
+                self._records.drop_lock(self.id)
+        finally:
+            watching.cancel()
+            self._work.cancel()
+            self._lock.release()
+
+    def _hear(self, headway: Headway) -> None:
+        if self._headway is None or self._headway.phase != headway.phase:
+            self._log.note(describe_headway(headway))
+        self._headway = headway
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            try:
+                await self._note_headway()
+                if await self._is_unwanted():
+                    self._work.cancel()
+                    return
+            except SandboxError as problem:
+                # The row cannot be read just now; the work itself may well go on.
+                self._log.note(str(problem))
+
+    async def _note_headway(self) -> None:
+        headway = self._headway
+        if headway is not None and headway != self._noted:
+            await asyncio.to_thread(self._records.ledger.note, self.id, os.getpid(), headway)
+            self._noted = headway
+
+    async def _is_unwanted(self) -> bool:
+        return await asyncio.to_thread(self._records.ledger.is_unwanted, self.id)
+
+    async def _write_end(self) -> bool:
+        """Whether it is over, and the row says so."""
+        try:
+            end = self._end_of(self._work, await self._is_unwanted())
+            await self._write(end)
+        except SandboxError as problem:
+            # The row cannot be reached: whoever takes the transfer up finds that nothing is left to do.
+            self._log.note(str(problem))
+            return False
+        return end is not None
+
+    def _end_of(self, work: asyncio.Future[Outcome], unwanted: bool) -> End | None:
+        problem = None if work.cancelled() else work.exception()
+        if not work.cancelled() and problem is None:
+            return End(COMPLETED, work.result())
+        if unwanted:
+            return End(CANCELLED)
+        if problem is None:
+            return None
+        if isinstance(problem, SandboxError):
+            return End(FAILED, None, str(problem), problem.code)
+        self._log.note_all("".join(traceback.format_exception(problem)).splitlines())
+        return End(FAILED, None, f"an unexpected {type(problem).__name__}: {problem}", SandboxError.code)
+
+    async def _write(self, end: End | None) -> None:
+        if end is None:
+            await self._note_headway()
+            self._log.note(f"left by process {os.getpid()}")
+        elif await asyncio.to_thread(self._records.ledger.end, self.id, end, self._headway):
+            lines = [*describe_outcome(end.outcome)] if end.outcome else [f"{end.status}: {end.error}".rstrip(": ")]
+            self._log.note_all(lines)

@@ -1,0 +1,160 @@
+"""Records of transfers: rows, a log for people, and a lock that says which process runs it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ..core.client import name_for_call
+from ..core.errors import ConfigError
+from ..core.text import harmless
+from ..core.transfer import Headway, Order, Outcome
+from ..processes.locks import Lock, holder
+from ..store.database import STATE_FILE, Database
+from ..store.transfers import Ledger, Transfer
+
+TAIL_BYTES = 256 << 10
+UNITS = ("bytes", "KB", "MB", "GB", "TB")
+
+
+class Log:
+    """Takes lines; never fails: a full disk ends no transfer."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def open(self) -> int:
+        """A descriptor that appends to it."""
+        return os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def note(self, text: str) -> None:
+        """Add one line, whatever is in it."""
+        self.note_all([text])
+
+    def note_all(self, lines: list[str]) -> None:
+        now = time.strftime("%Y-%m-%d %H:%M:%S%z")
+        data = "".join(f"{now} {_one_line(line)}\n" for line in lines).encode()
+        with suppress(OSError):
+            fd = self.open()
+            try:
+                os.write(fd, data)
+            finally:
+                os.close(fd)
+
+    def tail(self, lines: int) -> list[str]:
+        """Its last lines; none where there is no log."""
+        try:
+            with self.file.open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+                return harmless(file.read()).splitlines()[-lines:] if lines > 0 else []
+        except OSError:
+            return []
+
+
+def describe_headway(headway: Headway) -> str:
+    figures = f": {headway.files_total} files, {size(headway.bytes_total)}" if headway.files_total else ""
+    return f"{headway.phase}{figures}"
+
+
+def describe_outcome(outcome: Outcome) -> Iterator[str]:
+    """Each problem, then the figures."""
+    for problem in outcome.problems:
+        yield f"problem: {problem.path}: {problem.reason}"
+    if outcome.problem_count > len(outcome.problems):
+        yield f"problems: {outcome.problem_count} in all"
+    deleted = outcome.deleted_files + outcome.deleted_dirs
+    yield (
+        f"completed in {outcome.seconds:.1f} s: {outcome.sent_files} files sent ({size(outcome.bytes)}, "
+        f"{size(outcome.wire_bytes)} over the line), {outcome.skipped_files} as they were, {deleted} deleted, "
+        f"{outcome.problem_count} problems"
+    )
+
+
+def size(count: float) -> str:
+    """Bytes for people, in three digits."""
+    step = 0
+    while count >= 1000 and step < len(UNITS) - 1:
+        count, step = count / 1000, step + 1
+    return f"{count:.3g} {UNITS[step]}" if count < 1000 else f"{count:.0f} {UNITS[step]}"
+
+
+def _one_line(text: str) -> str:
+    return harmless(text.encode("utf-8", "surrogatepass")).replace("\n", "␊")
+
+
+KEPT_S = 14 * 86400
+
+
+class Records:
+    """The transfers of a state folder. The process that runs one holds `ID.lock`."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.ledger = Ledger(Database(state / STATE_FILE))
+        self._folder = state / "transfers"
+
+    def close(self) -> None:
+        self.ledger.database.close()
+
+    def lock_file(self, task_id: str) -> Path:
+        return self._folder / f"{task_id}.lock"
+
+    def log(self, task_id: str) -> Log:
+        return Log(self._folder / f"{task_id}.log")
+
+    def new_id(self) -> str:
+        """An id that nobody can guess, always the same for the same call, and the folder for its files."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"unable to make {self._folder}: {error.strerror}") from error
+        named = name_for_call("tr")
+        return f"tr-{named[-8:] if named else os.urandom(4).hex()}"
+
+    def add(self, task_id: str, order: Order, status: str, pid: int = 0, configuration: str = "") -> Transfer:
+        """A new row; the lock of one with a `pid` is held already, so that no other takes it up. Drops what is old."""
+        now, log = time.time(), self.log(task_id)
+        self._prune(now - KEPT_S)
+        transfer = Transfer(
+            id=task_id, order=order, status=status, pid=pid, log_file=str(log.file),
+            created=now, updated=now, started=now if pid else 0.0, configuration=configuration,
+        )  # fmt: skip
+        self.ledger.add(transfer)
+        log.note(f"{status}: {order.source} -> {order.target}")
+        return transfer
+
+    def is_held(self, task_id: str) -> bool:
+        """Whether a process runs it."""
+        return holder(self.lock_file(task_id)) is not None
+
+    def is_stale(self, transfer: Transfer) -> bool:
+        """Whether it is not over, but no process runs it."""
+        if transfer.is_over or self.is_held(transfer.id):
+            return False
+        # It may have ended, and its locks gone, since the row was read.
+        now = self.ledger.get(transfer.id)
+        return now is not None and not now.is_over
+
+    def take(self, task_id: str) -> Lock | None:
+        """Its lock, signed, where no process runs it."""
+        try:
+            lock = None if self.is_held(task_id) else Lock.take(self.lock_file(task_id))
+        except (BlockingIOError, ConfigError):
+            return None
+        if lock:
+            lock.sign()
+        return lock
+
+    def drop_lock(self, task_id: str) -> None:
+        """Remove the lock of one that is over; who has opened it before looks at the row, and goes."""
+        self.lock_file(task_id).unlink(missing_ok=True)
+
+    def _prune(self, before: float) -> None:
+        for old in self.ledger.untouched_since(before):
+            if not self.is_held(old.id):
+                self.log(old.id).file.unlink(missing_ok=True)
+                self.drop_lock(old.id)
+                self.ledger.remove(old.id)

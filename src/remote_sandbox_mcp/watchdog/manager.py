@@ -1,0 +1,159 @@
+"""What service managers have in common: the program they start, their commands, their files, their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from ..config.paths import HOME
+from ..core.errors import ConfigError, SandboxError
+from ..core.text import last_line
+from ..processes.process import module_words
+
+CALL_S = 20.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command said."""
+
+    words: tuple[str, ...]
+    code: int
+    stdout: str
+    complaint: str
+
+    def needed(self) -> Answer:
+        """Itself where it went well. Raises SandboxError."""
+        if self.code:
+            why = self.complaint or f"it ended with {self.code}"
+            raise SandboxError(f"unable to run {' '.join(self.words)}: {why}")
+        return self
+
+
+async def call(*words: str, env: Mapping[str, str] = os.environ, limit_s: float = CALL_S) -> Answer:
+    """Run a command to its end. One that is missing or takes too long has failed, too."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words, env=env, stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+    except OSError as error:
+        return Answer(words, 127, "", error.strerror or str(error))
+    try:
+        stdout, stderr = await asyncio.wait_for(process.communicate(), limit_s)
+    except BaseException as problem:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        if isinstance(problem, asyncio.TimeoutError):
+            return Answer(words, 124, "", f"no answer in {limit_s:g} s")
+        raise
+    return Answer(words, process.returncode or 0, stdout.decode("utf-8", "replace"), last_line(stderr))
+
+
+def put(file: Path, content: bytes) -> None:
+    """Write it in one step, with the folders above it. Raises ConfigError."""
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(content)
+        os.replace(part, file)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise ConfigError(f"unable to write {file}: {error.strerror or error}") from error
+
+
+def must_be_text(paths: Iterable[str]) -> None:
+    """Raises ConfigError for a path that a file of text cannot name."""
+    for path in paths:
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{path!a} is no text, so no service can be told of it; give it another name") from None
+
+
+def take_away(file: Path) -> None:
+    """Raises ConfigError where it stays."""
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"unable to remove {file}: {error.strerror or error}") from error
+
+
+@dataclass(frozen=True)
+class Program:
+    """The hub of one state folder, as a service. `home` is that folder where the user has named it, else empty."""
+
+    state: Path
+    words: tuple[str, ...]
+    home: str = ""
+    config: Path | None = None
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def suffix(self) -> str:
+        """What tells its service from that of another state folder; the usual one has none."""
+        return f"-{hashlib.sha256(self.home.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}" if self.home else ""
+
+
+def make_program(state: Path, config: Path | None, environ: Mapping[str, str] = os.environ) -> Program:
+    """The program as this process would start it; paths are made absolute, for it is started elsewhere."""
+    given = ("--config", os.path.abspath(os.path.expanduser(config))) if config else ()
+    words = (*module_words("remote_sandbox_mcp"), *given, "watchdog", "run")
+    return Program(state, words, str(state) if environ.get(HOME) else "", config, environ)
+
+
+def fixed(program: Program) -> dict[str, str]:
+    """The variables that a service must be told: it would not find the proxies and hooks that the user's shell does."""
+    own = {name: program.environ[name] for name in ("PATH", "PYTHONPATH") if program.environ.get(name)}
+    return own | ({HOME: program.home} if program.home else {})
+
+
+def is_passing(program: Program) -> bool:
+    """Whether it lies in a cache (uvx), from where it may be gone one day."""
+    return "/uv/archive-v" in program.words[0]
+
+
+Kind = Literal["launchd", "systemd", "hub"]
+
+
+def which(platform: str, has_systemd_user: bool, has_launchd: bool) -> Kind:
+    """Which kind of service serves here."""
+    if platform == "darwin" and has_launchd:
+        return "launchd"
+    return "systemd" if platform.startswith("linux") and has_systemd_user else "hub"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a service manager says of the watchdog; `lingering` is None where there is no such thing."""
+
+    enabled: bool = False
+    active: bool = False
+    pid: int = 0
+    lingering: bool | None = None
+
+
+class Service(Protocol):
+    """One kind of service. What cannot be done is raised as SandboxError."""
+
+    kind: str
+
+    def is_installed(self) -> bool:
+        """Whether it starts by itself; known without asking anybody."""
+        ...
+
+    async def install(self, start_now: bool) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def remove(self) -> None: ...
+
+    async def facts(self) -> Facts: ...

@@ -1,0 +1,21 @@
+"""A place to deploy to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.backends.bubblewrap.local import open_local
+from remote_sandbox_mcp.core.machine import LocalPlace
+from tests.support.means import require_bubblewrap
+
+from .world import World, deploying
+
+
+@pytest.fixture
+async def walled(tmp_path: Path) -> AsyncIterator[World]:
+    require_bubblewrap()
+    async with deploying(await open_local(LocalPlace(), tmp_path)) as world:
+        yield world

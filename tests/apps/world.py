@@ -1,0 +1,71 @@
+"""One sandbox and what deploys to it, for the tests of apps."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import httpx
+
+from remote_sandbox_mcp.apps.deploy import Deployments, Start, no_endpoint
+from remote_sandbox_mcp.apps.forwards import Forwards, Get
+from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobStarted, new_job_id
+from remote_sandbox_mcp.core.port import Deployment, DeployOrder
+from remote_sandbox_mcp.core.progress import Beat
+from remote_sandbox_mcp.core.sandbox import Sandbox
+
+PYTHON = "/usr/bin/python3"
+
+
+@dataclass
+class World:
+    """One sandbox, and what deploys to it."""
+
+    sandbox: Sandbox
+    deployments: Deployments
+    forwards: Forwards
+    get: Get
+    start: Start
+    beats: list[Beat] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.sandbox.description.name
+
+    async def deploy(self, command: str, port: int, **fields: object) -> Deployment:
+        order = DeployOrder(sandbox=self.name, command=command, port=port, **fields)  # type: ignore[arg-type]
+        return await self.deployments.deploy(order, self.beats.append)
+
+
+@asynccontextmanager
+async def deploying(sandbox: Sandbox, endpoint: str | None = None) -> AsyncIterator[World]:
+    async def get(name: str) -> Sandbox:
+        return sandbox
+
+    async def start(order: DeployOrder) -> JobStarted:
+        session = order.session or new_job_id().replace("job-", "app-")
+        return await sandbox.jobs.start(JobOrder(session=session, script=order.command, cwd=order.cwd))
+
+    async def address(name: str, port: int) -> str | None:
+        return endpoint
+
+    forwards = Forwards(get)
+    deployments = Deployments(get, start, forwards, address if endpoint else no_endpoint)
+    try:
+        yield World(sandbox, deployments, forwards, get, start)
+    finally:
+        for deployed in await deployments.list():
+            await sandbox.jobs.stop(JobLook(job_id=deployed.job_id), 0)
+        await deployments.close()
+        await forwards.close()
+        await sandbox.close()
+
+
+def web_server(port: int, folder: str = "~") -> str:
+    return f"cd {folder} && exec {PYTHON} -u -m http.server --bind 127.0.0.1 {port}"
+
+
+async def fetch(url: str) -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        return await client.get(url)

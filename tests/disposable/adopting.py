@@ -1,0 +1,51 @@
+"""Measures, in a process of its own, what the start of a server costs that has no disposable sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from remote_sandbox_mcp.core.disposable import Rules
+from remote_sandbox_mcp.disposable.verbs import Disposables
+from remote_sandbox_mcp.fleet import Fleet
+from remote_sandbox_mcp.store.mark import mark_in
+
+if TYPE_CHECKING:
+    from remote_sandbox_mcp.store.disposables import DisposableRows
+
+HEAVY = (
+    "sqlite3",
+    "remote_sandbox_mcp.backends.embedded",
+    "remote_sandbox_mcp.backends.opensandbox",
+    "remote_sandbox_mcp.disposable.service",
+    "remote_sandbox_mcp.store.disposables",
+)
+
+
+def rows_in(folder: Path) -> DisposableRows:
+    from remote_sandbox_mcp.store.database import Database
+    from remote_sandbox_mcp.store.disposables import DisposableRows
+
+    return DisposableRows(Database(folder / "state.db"))
+
+
+async def main() -> None:
+    folder, fleet, rules = Path(sys.argv[1]), Fleet([]), Rules()
+    # Of this thread alone: others may be at work on the machine.
+    begun = time.thread_time()
+    disposables = Disposables(
+        fleet, rules, {"embedded": sys.exit}, lambda: rows_in(folder), mark=lambda: mark_in(folder)
+    )
+    await disposables.adopt()
+    milliseconds = 1000 * (time.thread_time() - begun)
+    loaded = [name for name in HEAVY if name in sys.modules]
+    await disposables.close()
+    print(json.dumps({"milliseconds": milliseconds, "loaded": loaded}))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

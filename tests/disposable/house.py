@@ -1,0 +1,113 @@
+"""A house of disposable sandboxes for tests: a clock that a test turns, providers in memory, a real file of rows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from remote_sandbox_mcp.core.disposable import Provider, Rules
+from remote_sandbox_mcp.disposable.lease import Life
+from remote_sandbox_mcp.disposable.verbs import Disposables
+from remote_sandbox_mcp.fleet import Fleet, Member
+from remote_sandbox_mcp.store.database import Database
+from remote_sandbox_mcp.store.disposables import DisposableRows, Kept, Owner
+from remote_sandbox_mcp.store.mark import mark_in
+from remote_sandbox_mcp.testing.disposables import FakeProvider
+from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
+
+
+@dataclass
+class Clock:
+    now: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def a_machine(name: str = "gpu1") -> Member:
+    fake = FakeSandbox(name=name)
+
+    async def opener() -> FakeSandbox:
+        return fake
+
+    return Member(name, lambda: fake.description, opener)
+
+
+ANSWERS = {"true": Answer(), "endless": Answer("so far", then=after(3600.0))}
+
+
+@dataclass
+class House:
+    """One server's view, on a folder that others may share."""
+
+    folder: Path
+    rules: Rules = field(default_factory=Rules)
+    clock: Callable[[], float] = field(default_factory=Clock)
+    providers: dict[str, Provider] = field(default_factory=dict)
+    configuration: str = ""
+
+    def __post_init__(self) -> None:
+        self.fleet = Fleet([a_machine()])
+        self.rows = DisposableRows(Database(self.folder / "state.db"))
+        if not self.providers:
+            self.providers = {"embedded": FakeProvider("embedded", ANSWERS, clock=self.clock)}
+        makers = {kind: (lambda provider=provider: provider) for kind, provider in self.providers.items()}
+        self.disposables = Disposables(
+            self.fleet,
+            self.rules,
+            makers,
+            lambda: self.rows,
+            mark=lambda: mark_in(self.folder),
+            clock=self.clock,
+            configuration=self.configuration,
+        )
+        self.changes = 0
+        self.disposables.on_change(self._count)
+
+    def _count(self) -> None:
+        self.changes += 1
+
+    @property
+    def provider(self) -> FakeProvider:
+        (found,) = self.providers.values()
+        assert isinstance(found, FakeProvider)
+        return found
+
+    def life(self, disposable_id: str) -> Life:
+        return self.disposables._service.known.lives[disposable_id]
+
+    def row(self, disposable_id: str) -> Kept:
+        kept = self.rows.get(disposable_id)
+        assert kept
+        return kept
+
+    def belongs_to(self, owner: Owner) -> None:
+        """From now on this is another process."""
+        self.disposables._service.known.me = owner
+
+    def pass_time(self, seconds: float) -> None:
+        assert isinstance(self.clock, Clock)
+        self.clock.now += seconds
+
+    async def close(self) -> None:
+        await self.disposables.close()
+        await self.fleet.close()
+        self.rows.database.close()
+
+
+async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass in time"
+        await asyncio.sleep(0.005)
+
+
+async def begun(work: Awaitable[object]) -> asyncio.Future[object]:
+    """Work that has begun and waits for something."""
+    task = asyncio.ensure_future(work)
+    await asyncio.sleep(0)
+    return task

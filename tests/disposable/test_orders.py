@@ -1,0 +1,116 @@
+"""What may be ordered, and who makes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from remote_sandbox_mcp.core.disposable import Limits, Rules, SandboxOrder, Volume
+from remote_sandbox_mcp.core.errors import BadArgument, ConfigError
+from remote_sandbox_mcp.disposable.policy import checked, is_plain, provider_for
+
+BOTH = ("embedded", "opensandbox")
+GOOD = SandboxOrder(
+    name="web 2",
+    image="python:3.12",
+    env={"TOKEN": "x\n"},
+    limits=Limits(cpu=0.5, memory_mb=64),
+    volumes=(Volume("/data", "/data"),),
+    hosts=("pypi.org",),
+    metadata={"for": "tests"},
+)
+
+
+def test_a_good_order_passes_with_its_provider_filled_in() -> None:
+    assert checked(GOOD, Rules(), BOTH, ["gpu1"]) == replace(GOOD, provider="opensandbox")
+
+
+def test_the_default_image_is_meant_where_none_is_named() -> None:
+    rules = Rules(default_image="debian")
+    assert checked(SandboxOrder(), rules, BOTH, []).image == "debian"
+    assert checked(SandboxOrder(image="x"), rules, BOTH, []).image == "x"
+
+
+def test_an_image_of_containers_is_not_meant_for_the_embedded_sandbox() -> None:
+    rules = Rules(default_image="python:3.12")
+    assert checked(SandboxOrder(provider="embedded"), rules, BOTH, []).image == ""
+    assert checked(SandboxOrder(), rules, ("embedded",), []).image == ""
+    folder = Rules(default_image="/srv/debian")
+    assert checked(SandboxOrder(), folder, ("embedded",), []).image == "/srv/debian"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        pytest.param({"name": "gpu1"}, "'gpu1' already", id="a machine's name"),
+        pytest.param({"name": "a:b"}, 'without "/", ":"', id="colon"),
+        pytest.param({"name": "a/b"}, 'without "/", ":"', id="slash"),
+        pytest.param({"name": "a\nb"}, "control characters", id="control"),
+        pytest.param({"name": "\udcff"}, "control characters", id="no text"),
+        pytest.param({"name": " a"}, "1 to 60 characters", id="space"),
+        pytest.param({"name": "a\0"}, "NUL", id="NUL in name"),
+        pytest.param({"name": "x" * 61}, "1 to 60 characters", id="long"),
+        pytest.param({"name": "sb-0123456789ab"}, "looks like the id", id="an id"),
+        pytest.param({"image": "a\0b"}, "image holds a NUL", id="NUL in image"),
+        pytest.param({"env": {"A": "b\0"}}, "env holds a NUL", id="NUL in env"),
+        pytest.param({"env": {"A=B": ""}}, "no name of a variable", id="bad variable"),
+        pytest.param({"env": {"": ""}}, "no name of a variable", id="empty variable"),
+        pytest.param({"volumes": (Volume("a\0", "/b"),)}, "volumes holds a NUL", id="NUL in volume"),
+        pytest.param({"volumes": (Volume("a", "b"),)}, "whole path", id="relative target"),
+        pytest.param({"entrypoint": ("a\0",)}, "entrypoint holds a NUL", id="NUL in entrypoint"),
+        pytest.param({"metadata": {"a": "\0"}}, "metadata holds a NUL", id="NUL in metadata"),
+        pytest.param({"hosts": ("a\0",)}, "is no host", id="NUL in a host"),
+        pytest.param({"hosts": ("pypi.org", "https://pypi.org")}, "'https://pypi.org' is no host", id="no host"),
+        pytest.param({"hosts": ("a",) * 101}, "network names 101 hosts", id="many hosts"),
+        pytest.param({"timeout_s": -1.0}, "timeout is -1", id="negative"),
+        pytest.param({"timeout_s": 0.5}, "timeout is 0.5", id="short"),
+        pytest.param({"timeout_s": 1e9}, "timeout is 1e", id="endless"),
+        pytest.param({"timeout_s": float("nan")}, "timeout is nan", id="no number"),
+        pytest.param({"limits": Limits(cpu=-1)}, "cpu is -1", id="cpu"),
+        pytest.param({"limits": Limits(memory_mb=1 << 30)}, "memory_mb is", id="memory"),
+        pytest.param({"limits": Limits(gpus=65)}, "gpus is 65", id="gpus"),
+        pytest.param({"provider": "docker"}, "no provider 'docker' here; there are: embedded", id="provider"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_a_sentence(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(BadArgument, match=sentence):
+        checked(replace(GOOD, **changes), Rules(), BOTH, ["gpu1"])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "configured", "kinds", "made_by"),
+    [
+        pytest.param("", "", BOTH, "opensandbox", id="a platform"),
+        pytest.param("", "", ("embedded",), "embedded", id="none"),
+        pytest.param("", "embedded", BOTH, "embedded", id="configured"),
+        pytest.param("opensandbox", "embedded", BOTH, "opensandbox", id="ordered"),
+    ],
+)
+def test_the_order_beats_the_rules_and_those_beat_the_usual(
+    wanted: str, configured: str, kinds: tuple[str, ...], made_by: str
+) -> None:
+    assert provider_for(wanted, Rules(provider=configured), kinds) == made_by
+
+
+def test_a_configured_provider_that_is_not_there_is_the_operators_to_mend() -> None:
+    with pytest.raises(ConfigError, match=r"'opensandbox' is configured .* Configure the platform's address"):
+        provider_for("", Rules(provider="opensandbox"), ("embedded",))
+
+
+@pytest.mark.parametrize(
+    ("order", "plain"),
+    [
+        pytest.param(SandboxOrder(image="x", name="n", timeout_s=5), True, id="plain"),
+        pytest.param(SandboxOrder(env={"A": ""}), False, id="env"),
+        pytest.param(SandboxOrder(network=True), False, id="network"),
+        pytest.param(SandboxOrder(network=False, provider="opensandbox"), False, id="no network of a platform"),
+        pytest.param(SandboxOrder(network=False, provider="embedded"), True, id="no network of the embedded one"),
+        pytest.param(SandboxOrder(network=True, provider="embedded"), False, id="network of the embedded one"),
+        pytest.param(SandboxOrder(network=True, hosts=("pypi.org",)), False, id="hosts"),
+        pytest.param(SandboxOrder(limits=Limits(cpu=1)), False, id="limits"),
+        pytest.param(SandboxOrder(timeout_s=0), False, id="no end"),
+    ],
+)
+def test_only_a_plain_order_is_served_by_one_that_was_made_before(order: SandboxOrder, plain: bool) -> None:
+    assert is_plain(order) is plain
