@@ -395,10 +395,18 @@ def _sweep() -> None:
             _as_root("userdel", user.pw_name)
     for folder in {str(Path(user.pw_dir).parents[1]) for user in stale}:
         if folder.startswith(_FOLDER_PREFIX):
+            _unmount_below(folder)
             _as_root("rm", "-rf", folder)
 
 
 # Folders and keys
+
+
+def _unmount_below(folder: str) -> None:
+    """Schedules of faults mount small disks in homes; a schedule that was killed leaves them there."""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        if (place := line.split()[1]).startswith(f"{folder}/"):
+            _as_root("umount", "--lazy", place)
 
 
 def _make_home(home: Path, files: dict[str, str]) -> None:
