@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -55,6 +54,8 @@ class Call:
 
     def name_of(self, kind: str) -> str:
         """The name of what this call begins: always the same."""
+        import hashlib
+
         return f"{kind}-{hashlib.sha256(f'{self.name} {kind}'.encode()).hexdigest()[:16]}"
 
 
