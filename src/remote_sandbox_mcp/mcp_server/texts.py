@@ -187,20 +187,22 @@ def taken_text(fields: Fields) -> str:
     lines += [f"problem_count: {fields['problem_count']}"] if "problem_count" in fields else []
     lines += ["what is truncated: local_dir copies it whole"] if any(file.get("truncated") for file in files) else []
     # What is missing comes before what may be long.
-    first, *others = files_text("taken", files).split("\n")
-    return "\n".join((first, *lines, *others))
+    return "\n".join((f"{len(files)} taken", *lines, *_file_lines(files)))
 
 
 def files_text(verb: str, files: Sequence[Fields]) -> str:
     """Files that were put in place or taken: a line for each, then what is in them."""
-    lines = [f"{len(files)} {verb}"]
+    return "\n".join((f"{len(files)} {verb}", *_file_lines(files)))
+
+
+def _file_lines(files: Sequence[Fields]) -> Iterator[str]:
     for file in files:
         if "mime_type" in file:
-            lines.append(f"- {file['path']}: {image_text(file)}")
+            yield f"- {file['path']}: {image_text(file)}"
             continue
-        lines.append(f"- {_inline({name: value for name, value in file.items() if name != 'content'})}")
-        lines += [_readable(file["content"])] if file.get("content") else []
-    return "\n".join(lines)
+        yield f"- {_inline({name: value for name, value in file.items() if name != 'content'})}"
+        if file.get("content"):
+            yield _readable(file["content"])
 
 
 def _readable(content: str) -> str:
