@@ -164,7 +164,10 @@ ANSWERED_S = 30.0
 
 @dataclass(frozen=True)
 class View:
-    """A sandbox as it stands: what it is, whether it answers, what it has. `name` is that in the fleet."""
+    """A sandbox as it stands: what it is, whether it answers, what it has. `name` is that in the fleet.
+
+    `cause` is why it does not answer; `trouble` is the whole sentence, which also says what was tried.
+    """
 
     name: str
     description: Description
@@ -173,6 +176,7 @@ class View:
     trouble: str = ""
     usage: Usage | None = None
     usage_trouble: str = ""
+    cause: str = ""
 
     @property
     def score(self) -> float:
@@ -330,7 +334,7 @@ class App:
         if isinstance(view, View):
             return view
         problem = unforeseen(view, f"looking at {member.name}")
-        return View(member.name, member.describe(), self._is_active(member, active), False, problem)
+        return View(member.name, member.describe(), self._is_active(member, active), False, problem, cause=problem)
 
     def _is_active(self, member: Member, active: str | None) -> bool:
         return member.name == (self.fleet.default if active is None else active)
@@ -345,7 +349,7 @@ class App:
             # That it can be measured shows that it answers: one round trip instead of two.
             return View(member.name, sandbox.description, is_active, True, usage=await measure(sandbox))
         except (ConnectError, Unsupported) as problem:
-            return View(member.name, member.describe(), is_active, False, str(problem))
+            return View(member.name, member.describe(), is_active, False, str(problem), cause=problem.cause)
         except SandboxError as problem:
             return View(member.name, member.describe(), is_active, True, usage_trouble=str(problem))
 

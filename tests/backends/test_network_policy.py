@@ -15,9 +15,10 @@ import pytest
 
 from remote_sandbox_mcp.backends.opensandbox import provider as egress
 from remote_sandbox_mcp.backends.opensandbox.order import request_of
-from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider, gap_in, is_about_policy
+from remote_sandbox_mcp.backends.opensandbox.problems import NETWORK_POLICY, sentence
+from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider, gap_in
 from remote_sandbox_mcp.core.disposable import Disposable, Rules, SandboxOrder, new_disposable_id
-from remote_sandbox_mcp.core.errors import BadArgument, SandboxError, Unsupported
+from remote_sandbox_mcp.core.errors import SandboxError, Unsupported
 from tests.backends.contract import finish
 from tests.support.platform import AS_ROOT, IMAGE, Platform, free_port
 from tests.support.root import as_root
@@ -233,17 +234,20 @@ def test_a_gap_is_seen_in_what_the_control_says(said: object, words: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("problem", "about"),
+    ("status", "words", "about"),
     [
-        (BadArgument("networkPolicy is not supported when docker network_mode=host."), True),
-        (Unsupported("egress.image must be configured when networkPolicy is provided."), True),
-        (BadArgument("no image mirror/egress:1"), False),
-        (SandboxError("the platform failed (networkPolicy)"), False),
+        (400, "networkPolicy is not supported when docker network_mode=host.", True),
+        (501, "egress.image must be configured when networkPolicy is provided.", True),
+        (400, "no image mirror/egress:1", False),
+        (500, "networkPolicy", False),
     ],
     ids=["network of the host", "no control", "an image", "failure"],
 )
-def test_a_failure_never_opens_a_network(problem: SandboxError, about: bool) -> None:
-    assert is_about_policy(problem) is about
+def test_a_failure_never_opens_a_network(status: int, words: str, about: bool) -> None:
+    from opensandbox.exceptions import SandboxApiException, SandboxError
+
+    answer = SandboxApiException(f"HTTP {status}", status_code=status, error=SandboxError("", words))
+    assert (sentence("unable", answer).reason == NETWORK_POLICY) is about
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends.opensandbox.problems import explained
+from remote_sandbox_mcp.backends.opensandbox.problems import LOGIN_WANTED, explained
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.core.disposable import RegistryLogin, Rules, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import BadArgument, ConfigError, SandboxError
@@ -120,9 +120,7 @@ def test_a_password_that_was_refused_is_fetched_anew() -> None:
     kept = ["old", "new"]
     login = RegistryLogin(USER, Secret.later(lambda: kept.pop(0), "command:pass"))
     assert login.password.reveal() == "old"
-    problem = BadArgument(
-        "unable: the platform cannot get that image; check its name, and the login where it needs one (unauthorized)"
-    )
+    problem = BadArgument("unable", LOGIN_WANTED)
     assert isinstance(explained(problem, "unable", "a.b/c", login), ConfigError)
     assert login.password.reveal() == "new"
 

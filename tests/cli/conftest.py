@@ -58,6 +58,8 @@ def nobody(name: str, port: int = 22, host: str = "127.0.0.1", **more: Any) -> d
 class Cli:
     """Runs the command; `machines` holds for every call that does not say otherwise."""
 
+    command: tuple[str, ...] = (COMMAND,)
+
     def __init__(self) -> None:
         self.machines: list[dict[str, Any]] = []
         self.said: list[str] = []
@@ -69,7 +71,7 @@ class Cli:
     def __call__(self, *words: str, **environ: str) -> Outcome:
         begun = time.monotonic()
         done = subprocess.run(
-            [COMMAND, *words],
+            [*self.command, *words],
             env=self.env | environ,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -82,7 +84,11 @@ class Cli:
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [COMMAND, *words], env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [*self.command, *words],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
 
 
@@ -91,7 +97,7 @@ def at_a_terminal(cli: Cli, *words: str, typed: bytes = b"", **environ: str) -> 
     terminal, inside = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     env = cli.env | {"TERM": "xterm"} | environ
-    process = subprocess.Popen([COMMAND, *words], env=env, stdin=inside, stdout=inside, stderr=inside)
+    process = subprocess.Popen([*cli.command, *words], env=env, stdin=inside, stdout=inside, stderr=inside)
     os.close(inside)
     os.write(terminal, typed)
     seen = bytearray()

@@ -54,22 +54,31 @@ def test_escapes_from_the_far_side_do_not_come_through() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sentence", "said", "remedy"),
+    ("problem", "said", "remedy"),
     [
-        pytest.param("who: nothing listens; check port", "nothing listens", "Check port. Also", id="semicolon"),
         pytest.param(
-            "who: it changed (now x). If that is right, run: y",
-            "it changed (now x)",
-            "If that is right, run: y. Also",
-            id="sentence",
+            SandboxError.of_parts("who", "nothing listens", "check port"),
+            "nothing listens",
+            "Check port. Also",
+            id="with a remedy",
         ),
-        pytest.param("who: no answer", "no answer", "Otherwise. Also", id="no remedy"),
-        pytest.param("who: a: no; b: no", "a: no; b: no", "Otherwise. Also", id="a list is not a remedy"),
-        pytest.param("who (jump host j): no", "(jump host j): no", "Otherwise. Also", id="a jump host is named"),
+        pytest.param(
+            SandboxError.of_parts("who", "no answer; try port 3"),
+            "no answer; try port 3",
+            "Otherwise. Also",
+            id="without one",
+        ),
+        pytest.param(
+            SandboxError.of_parts("who", "no", where="(jump host j)"),
+            "(jump host j): no",
+            "Otherwise. Also",
+            id="a jump host is named",
+        ),
+        pytest.param(SandboxError("who: no; check"), "who: no; check", "Otherwise. Also", id="not made of parts"),
     ],
 )
-def test_an_error_becomes_what_was_found_and_what_to_do(sentence: str, said: str, remedy: str) -> None:
-    step = checkup.failed("port", SandboxError(sentence), "who", otherwise="otherwise.", also="also")
+def test_an_error_becomes_what_was_found_and_what_to_do(problem: SandboxError, said: str, remedy: str) -> None:
+    step = checkup.failed("port", problem, otherwise="otherwise.", also="also")
     assert step == Step("port", Mark.FAILED, said, remedy)
 
 

@@ -134,7 +134,7 @@ def test_tests_that_ended_before_the_time_limit_are_counted() -> None:
     ("exit_code", "xml", "problem"),
     [
         pytest.param(1, GOOD, "it ended with exit code 1 although no test failed: Coverage failure", id="fails anyhow"),
-        pytest.param(0, BAD, "its exit code is 0 although 1 tests failed", id="hides it"),
+        pytest.param(0, BAD, "its exit code is 0 although 1 test failed", id="hides it"),
     ],
 )
 def test_an_exit_code_that_contradicts_the_counts_is_told(exit_code: int, xml: bytes, problem: str) -> None:

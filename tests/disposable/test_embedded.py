@@ -101,7 +101,7 @@ async def test_a_job_keeps_its_sandbox_until_it_ends(make: Maker, tmp_path: Path
     await sandbox.write("end", b"")
     await sandbox.jobs.look([JobLook(job_id=job.job_id)])
     await until(lambda: made.id not in house.fleet.names)
-    assert house.row(made.id).why == "was cleaned up for want of use"
+    assert house.row(made.id).why == "cleaned_up"
 
 
 async def test_one_whose_processes_are_killed_is_there_again_at_the_next_call(make: Maker) -> None:

@@ -73,7 +73,7 @@ async def test_what_nobody_uses_makes_room(build: Build) -> None:
     first = await house.disposables.create(SandboxOrder(timeout_s=0))
     house.pass_time(301)
     await house.disposables.create(ORDER)
-    assert house.row(first.id).why == "was cleaned up for want of use"
+    assert house.row(first.id).why == "cleaned_up"
     assert house.provider.deleted == [first.id]
 
 

@@ -115,7 +115,7 @@ async def test_what_could_not_be_deleted_is_tried_again_and_its_reason_stays(bui
     assert await house.disposables.list() == []
     house.provider.fail(None, "delete")
     await house.disposables.tick()
-    assert house.row(made.id).why == "was cleaned up for want of use"
+    assert house.row(made.id).why == "cleaned_up"
 
 
 async def test_an_expired_one_is_removed_and_told(house: House) -> None:

@@ -93,11 +93,26 @@ async def test_the_text_of_a_list_has_every_sandbox_and_every_problem(fake: Fake
     app = App(Fleet([member(fake), member(other)]), problems=("entry 2 is left out: host is missing.",))
     async with connected(app) as tools:
         assert text_of(await tools.ask("list_sandboxes")).split("\n") == [
-            "2 sandboxes, 1 of them answer; active: fake",
+            "2 sandboxes, 1 of them answers; active: fake",
             "* fake (fake) answers",
             "- other (fake) does not answer: no route to other",
             "problem: entry 2 is left out: host is missing.",
         ]
+
+
+@pytest.mark.parametrize(
+    ("alive", "said"),
+    [
+        pytest.param([], "no sandboxes", id="none"),
+        pytest.param([True], "1 sandbox, which answers", id="one that answers"),
+        pytest.param([False], "1 sandbox, which does not answer", id="one that is silent"),
+        pytest.param([True, False], "2 sandboxes, 1 of them answers", id="one of two"),
+        pytest.param([True, True], "2 sandboxes, 2 of them answer", id="two"),
+    ],
+)
+def test_the_number_of_sandboxes_is_told_in_good_grammar(alive: list[bool], said: str) -> None:
+    rows = [{"name": "gpu1", "kind": "ssh", "connection_alive": one} for one in alive]
+    assert sandboxes_text({"active_sandbox": "", "sandboxes": rows}).split("\n")[0] == f"{said}; active: none"
 
 
 def test_a_machine_with_gpus_is_one_line() -> None:

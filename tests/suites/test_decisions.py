@@ -133,7 +133,7 @@ async def test_the_plan_on_the_machine_tells_what_was_run() -> None:
     report = await results_of(machine.sandbox, seen.run_id)
     assert isinstance(report, TestReport)
     assert (report.runner, report.command, report.passed, report.others) == ("pytest", "pytest", 1, ("go",))
-    assert (report.problem, report.complete) == ("it was stopped before its end; 1 tests had ended by then", False)
+    assert (report.problem, report.complete) == ("it was stopped before its end; 1 test had ended by then", False)
 
 
 async def test_results_of_an_unknown_run_are_lost() -> None:

@@ -113,7 +113,7 @@ async def test_tests_that_ended_before_the_time_limit_are_counted(
     put({"test_x.py": "import time\ndef test_a(): pass\ndef test_b(): time.sleep(600)\n"})
     report = await reported(sandbox, timeout_s=4)
     assert counts(report) == (1, 0, 0, 0)
-    assert report.problem == "it was ended after 4 s, its time limit; 1 tests had ended by then"
+    assert report.problem == "it was ended after 4 s, its time limit; 1 test had ended by then"
     assert not report.complete
     assert left_behind(home) == []
 

@@ -42,7 +42,7 @@ async def test_the_log_tells_it_to_a_person(transfers: BackgroundTransfers, play
         "scanning",
         "sending: 5 files, 0 bytes",
         "problem: odd␊name: permission denied",
-        "completed in 0.0 s: 5 files sent (2 MB, 0 bytes over the line), 0 as they were, 0 deleted, 1 problems",
+        "completed in 0.0 s: 5 files sent (2 MB, 0 bytes over the line), 0 as they were, 0 deleted, 1 problem",
     ]
     assert len(transfers.log_tail(done, 2)) == 2
     assert transfers.log_tail(replace(done, id="tr-gone"), 2) == []

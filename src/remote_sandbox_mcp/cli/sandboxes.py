@@ -73,18 +73,10 @@ def _row(page: Page, view: View) -> tuple[Text | str, ...]:
     from .render import styled
 
     what = view.description
-    trouble = f"\n{_trouble(view)}" if view.trouble else ""
+    trouble = f"\n{view.cause}" if view.cause else ""
     name = styled((what.name, "bold"), (" *" if view.active else "", "cyan"))
     mark = page.mark("ok" if view.alive else "failed")
     return mark, name, what.kind, styled((_address(what), ""), (trouble, "red"))
-
-
-def _trouble(view: View) -> str:
-    """Without the words that the row begins with."""
-    from ..backends.ssh.host_keys import entry_name
-
-    what = view.description
-    return view.trouble.removeprefix(f"unable to open {what.name} ({entry_name(what.host, what.port)}): ")
 
 
 def _address(what: Description) -> str:
@@ -100,7 +92,7 @@ def _show_resources(page: Page, view: View) -> None:
     idle = f"  idle {view.score:.2f}" if view.usage else ""
     title = [(what.name, "bold"), (" *" if view.active else "", "cyan")]
     page.print("", styled(*title, (f"  {what.kind} {_address(what)}", "dim"), (idle, "bold cyan")))
-    if trouble := _trouble(view) or view.usage_trouble:
+    if trouble := view.cause or view.usage_trouble:
         page.rows([(page.mark("failed"), styled((trouble, "red")))])
     if view.usage:
         page.rows(_usage_rows(page, view.usage))

@@ -19,25 +19,6 @@ if TYPE_CHECKING:
 # On a terminal; into a pipe go all of them.
 MOST_ROWS = 500
 STYLES = {"new": "green", "delete": "red", "mode": "dim"}
-# Sentences that are told to agents name the arguments of tools.
-FLAGS = {
-    "delete_extras=true": "--delete",
-    "delete_extras": "--delete",
-    "set confirm_delete=true": "add --yes",
-    "dry_run=true": "--dry-run",
-}
-
-
-def spoken(sentence: str) -> str:
-    """In the words of the command line.
-
-    >>> spoken("in the way; delete_extras=true replaces it")
-    'in the way; --delete replaces it'
-    """
-    for argument, flag in FLAGS.items():
-        sentence = sentence.replace(argument, flag)
-    return sentence
-
 
 # Done
 
@@ -99,7 +80,7 @@ def tell_problems(problems: Iterable[Problem], total: int) -> None:
     """Each on a line of its own, on standard error."""
     listed = [*problems]
     for problem in listed:
-        print(f"{one_line(problem.path)}: {one_line(spoken(problem.reason))}", file=sys.stderr)
+        print(f"{one_line(problem.path)}: {one_line(problem.reason)}", file=sys.stderr)
     if total > len(listed):
         print(f"... and {count(total - len(listed), 'problem')} more", file=sys.stderr)
 

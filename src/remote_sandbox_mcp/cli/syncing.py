@@ -72,6 +72,7 @@ def make_order(app: App, options: argparse.Namespace, source: Place, target: Pla
         checksum=options.checksum,
         delete_extras=options.delete,
         confirmed=options.yes,
+        by_command_line=True,
     )
 
 
@@ -155,16 +156,12 @@ async def _sync(app: App, order: Order, as_json: bool) -> int:
 
 async def _run(app: App, order: Order, bar: Bar, job: Synchronization) -> Outcome:
     """To its end, over lines that are cut now and then. Raises SandboxError."""
-    from ..core.errors import BadArgument, Unreachable
-    from .summary import spoken
+    from ..core.errors import Unreachable
 
     try:
         return await app.transfers.syncs.run(order, bar.hear, job)
     except Unreachable as problem:
-        raise Unreachable(f"{problem}; {GOES_ON}") from None
-    except BadArgument as problem:
-        # After a cut all is planned again, and the source may be empty by then.
-        raise BadArgument(spoken(str(problem))) from None
+        raise problem.with_more(GOES_ON) from None
 
 
 async def _agreed(job: Synchronization, order: Order, bar: Bar) -> Order:
@@ -173,7 +170,6 @@ async def _agreed(job: Synchronization, order: Order, bar: Bar) -> Order:
 
     from ..core.errors import BadArgument
     from ..core.plan import check_deletion
-    from .summary import spoken
 
     assert job.source_tree is not None
     assert job.target_tree is not None
@@ -181,11 +177,11 @@ async def _agreed(job: Synchronization, order: Order, bar: Bar) -> Order:
         check_deletion(order, job.source_tree, job.target_tree)
         return order
     except BadArgument as refusal:
-        told = spoken(str(refusal))
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise BadArgument(told) from None
+            raise
+        danger = refusal.found
     with bar.aside():
-        if not await _agrees(job.plan, told.removeprefix("--delete is refused: ").rpartition("; ")[0]):
+        if not await _agrees(job.plan, danger):
             raise BadArgument("nothing was done")
     return replace(order, confirmed=True)
 

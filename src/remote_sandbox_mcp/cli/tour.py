@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import Unsupported
 from ..core.shell import quote
 from ..processes.process import module_words
 from .render import Page, command_path, styled
@@ -61,7 +62,7 @@ class Tour:
 
     async def nowhere(self) -> bool:
         answer = await self.call("exec_bash", command="hostname")
-        return "bubblewrap" in answer.get("error", "")
+        return answer.get("code") == Unsupported.code
 
     async def tools(self) -> bool:
         listed = (await self._client.list_tools()).tools

@@ -161,17 +161,17 @@ def _facts(transfer: Transfer, stale: bool) -> Iterator[tuple[str, Text | str]]:
 def _news(transfer: Transfer, stale: bool) -> Iterator[tuple[str, str]]:
     """How far it is, or what came of it."""
     from .render import clock, one_line
-    from .summary import outcome_lines, spoken
+    from .summary import outcome_lines
 
     if transfer.outcome:
         yield "result", "\n".join(outcome_lines(transfer.outcome, transfer.order))
         problems = transfer.outcome.problems
-        yield "problems", "\n".join(f"{one_line(each.path)}: {one_line(spoken(each.reason))}" for each in problems)
+        yield "problems", "\n".join(f"{one_line(each.path)}: {one_line(each.reason)}" for each in problems)
         return
     headway = transfer.headway
     left = f"{clock(headway.left_s)} left" if headway and headway.left_s and not transfer.is_over and not stale else ""
     yield "done", ", ".join(filter(None, (*_done(transfer, stale), left)))
-    yield "error", one_line(spoken(transfer.error))
+    yield "error", one_line(transfer.error)
 
 
 def _moment(when: float) -> str:
@@ -202,12 +202,12 @@ async def _wait_for(app: App, options: argparse.Namespace) -> int:
 
 
 def _tell_end(transfer: Transfer, stale: bool) -> None:
-    from .summary import show_outcome, spoken
+    from .summary import show_outcome
 
     if transfer.outcome:
         show_outcome(transfer.outcome, transfer.order, False)
     else:
-        why = UNATTENDED if stale else spoken(transfer.error)
+        why = UNATTENDED if stale else transfer.error
         status = "is stale" if stale else f"was {transfer.status}" if transfer.status == "cancelled" else "failed"
         complain(f"{transfer.id} {status}{f': {why}' if why else ''}")
 

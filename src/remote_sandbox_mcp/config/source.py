@@ -32,6 +32,8 @@ class Source:
         self._is_missed = False
         # The last that could be read, with what is wrong now among its problems.
         self.current = Configuration()
+        # The same without that.
+        self._readable = Configuration()
 
     @property
     def project(self) -> str:
@@ -41,7 +43,7 @@ class Source:
 
     def read(self) -> Configuration:
         """What is configured now."""
-        self.current = self._read()
+        self.current = self._readable = self._read()
         return self.current
 
     def look(self) -> Configuration | None:
@@ -54,8 +56,10 @@ class Source:
             return None
         before, fresh = self.current, self._read()
         if fresh.unread and not before.unread:
-            problems = [problem for problem in before.problems if not problem.endswith(KEPT)]
-            fresh = replace(before, problems=(*problems, *(f"{told} {KEPT}" for told in fresh.unread)))
+            kept = self._readable
+            fresh = replace(kept, problems=(*kept.problems, *(f"{told} {KEPT}" for told in fresh.unread)))
+        else:
+            self._readable = fresh
         if fresh == before:
             return None
         self.current = fresh

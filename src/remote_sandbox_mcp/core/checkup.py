@@ -19,8 +19,6 @@ INSIDE_STEPS = ("shell", "python3", "tmux", "rsync", "GPUs", "clock", "PATH")
 CLOCK_LIMIT_S = 5.0
 _SHOWN = 300
 _LONGEST = 4000
-# Where our sentences turn from what was found to what to do: "...; check port", "... If that is expected, run: ...".
-_TURN = re.compile(r"(?:; |\. )(?=(?:check|correct|try|look|run|set|install|unlock|If) )")
 
 
 class Mark(str, Enum):
@@ -81,18 +79,17 @@ def warning(name: str, said: str, remedy: str = "") -> Step:
     return Step(name, Mark.WARNING, said, remedy)
 
 
-def failed(name: str, problem: SandboxError, who: str, *, otherwise: str = "", also: str = "") -> Step:
-    """A step that ended in an error: its sentence, without the words that every sentence of this machine begins with.
+def failed(name: str, problem: SandboxError, *, otherwise: str = "", also: str = "") -> Step:
+    """A step that ended in an error: what was found, without what was tried, and what to do about it.
 
-    `otherwise` is the remedy where the sentence names none, `also` is added to whichever.
+    `otherwise` is the remedy where the error names none, `also` is added to whichever.
 
-    >>> failed("port", SandboxError("a: nothing listens; check port"), "a", also="by hand: nc a 22")
+    >>> problem = SandboxError.of_parts("unable to open a", "nothing listens", "check port")
+    >>> failed("port", problem, also="by hand: nc a 22")
     Step(name='port', mark=<Mark.FAILED: 'failed'>, said='nothing listens', remedy='Check port. By hand: nc a 22')
     """
-    sentence = str(problem).removeprefix(who).removeprefix(":").strip()
-    found, *told = _TURN.split(sentence, maxsplit=1)
-    remedies = [text[:1].upper() + text[1:].rstrip(".") for text in (*(told or [otherwise]), also) if text]
-    return Step(name, Mark.FAILED, _tidy(found), ". ".join(remedies))
+    remedies = [text[:1].upper() + text[1:].rstrip(".") for text in (problem.remedy or otherwise, also) if text]
+    return Step(name, Mark.FAILED, _tidy(problem.found or str(problem)), ". ".join(remedies))
 
 
 def complete(steps: Iterable[Step], names: Sequence[str]) -> tuple[Step, ...]:

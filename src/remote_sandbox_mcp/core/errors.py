@@ -18,15 +18,64 @@ SandboxError                 anything that we tell an agent in one sentence
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from .command import Running
 
+E = TypeVar("E", bound="SandboxError")
+
 
 class SandboxError(Exception):
-    """A failure that is told in one sentence: what, on what, why, and what to do next."""
+    """A failure that is told in one sentence: what, on what, why, and what to do next.
+
+    Programs decide by its class, its `reason` and its other fields, never by its words: these may change at any time.
+    """
 
     code: ClassVar[str] = "failed"
+
+    def __init__(self, message: str, reason: str = "", *, found: str = "", remedy: str = "") -> None:
+        """`found` and `remedy` are the parts of the sentence that say what is wrong and what to do about it.
+
+        They are for tables, which show them apart; a sentence that was not made of parts has none.
+        """
+        super().__init__(message)
+        # A word for programs, where one class stands for several causes.
+        self.reason = reason
+        self.found = found
+        self.remedy = remedy
+
+    @classmethod
+    def of_parts(cls: type[E], doing: str, found: str, remedy: str = "", *, where: str = "", reason: str = "") -> E:
+        """Make the sentence of what was tried, what was found (`where` says in which part of it), and what to do.
+
+        >>> str(SandboxError.of_parts("unable to open a", "nothing listens", "check port"))
+        'unable to open a: nothing listens; check port'
+        >>> problem = SandboxError.of_parts("unable to open a", "it changed", "If so, run: b", where="(jump host c)")
+        >>> str(problem), problem.found
+        ('unable to open a (jump host c): it changed. If so, run: b', '(jump host c): it changed')
+        """
+        at, inner = (f" {where}", f"{where}: {found}") if where else ("", found)
+        return cls(f"{doing}{at}: {_joined(found, remedy)}", reason, found=inner, remedy=remedy)
+
+    @property
+    def cause(self) -> str:
+        """The sentence without what was tried."""
+        return _joined(self.found, self.remedy) if self.found else str(self)
+
+    def with_more(self: E, more: str) -> E:
+        """The same error, with more at the end of its sentence."""
+        found, remedy = self.found, self.remedy
+        if remedy:
+            remedy = f"{remedy}; {more}"
+        elif found:
+            found = f"{found}; {more}"
+        return type(self)(f"{self}; {more}", self.reason, found=found, remedy=remedy)
+
+
+def _joined(found: str, remedy: str) -> str:
+    if not remedy:
+        return found
+    return f"{found}. {remedy}" if remedy[0].isupper() else f"{found}; {remedy}"
 
 
 class ConfigError(SandboxError):
@@ -57,10 +106,6 @@ class FileProblem(SandboxError):
     """A file could not be read, written, listed or searched."""
 
     code = "file"
-
-    def __init__(self, message: str, reason: str = "") -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 class ConnectError(SandboxError):
@@ -104,10 +149,12 @@ class LostContact(SandboxError):
 
     code = "connection_lost"
 
-    def __init__(self, message: str, *, outcome: str, so_far: Running) -> None:
+    def __init__(self, message: str, *, outcome: str, so_far: Running, says_how_to_ask: bool = False) -> None:
+        """`outcome`: unknown, lost or not_started; `says_how_to_ask`: the sentence names the handle of the run."""
         super().__init__(message)
         self.outcome = outcome
         self.so_far = so_far
+        self.says_how_to_ask = says_how_to_ask
 
     @classmethod
     def while_running(cls, name: str, why: str, so_far: Running) -> LostContact:
@@ -118,6 +165,7 @@ class LostContact(SandboxError):
             "before repeating it",
             outcome="unknown",
             so_far=so_far,
+            says_how_to_ask=True,
         )
 
     @classmethod
@@ -128,6 +176,7 @@ class LostContact(SandboxError):
             f"Ask with check_background_task(tmux_session={session!r}) before starting it again",
             outcome="unknown",
             so_far=Running(session),
+            says_how_to_ask=True,
         )
 
 

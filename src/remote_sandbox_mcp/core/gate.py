@@ -125,6 +125,8 @@ class Shut:
     what: str
     depth: int
     ever: bool = False
+    # Whether `what` names a place that the path is in; otherwise it says what the path itself is.
+    is_inside: bool = True
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ def _closed_places(way: Way, ground: Ground, writing: bool) -> Iterator[Shut]:
         if depth := _hidden_depth(way, home):
             yield Shut(HIDDEN, depth)
     if writing and (depth := starter_depth(names)):
-        yield Shut(STARTS, depth)
+        yield Shut(STARTS, depth, is_inside=False)
 
 
 def _hidden_depth(way: Way, home: Way) -> int:
@@ -208,7 +210,7 @@ def refusal(said: str, way: Way, shut: Shut, ground: Ground, *, writing: bool) -
     if shut.ever:
         return f"{said} is {shut.what}, so no tool reads or writes it; its owner can copy it by hand"
     place = shown("/" + "/".join(way.names[: shut.depth]), ground)
-    where = "in " if shut.what is not STARTS else ""
+    where = "in " if shut.is_inside else ""
     return (
         f"{said} is {where}{shut.what}, so it is not {done} for an agent. If that is meant, its owner can allow it: "
         f'allow_hidden = ["{place}"] under [server] in config.toml'
@@ -286,7 +288,7 @@ class Sieve:
         depth = len(way.names)
         if not is_folder and folded(posixpath.basename(way.path)) in RUNS_INSIDE:
             # A link, or a file that git takes for one, would lead to what starts something under another name.
-            return None if _is_named(way, depth, self._ground) else Shut(STARTS, depth)
+            return None if _is_named(way, depth, self._ground) else Shut(STARTS, depth, is_inside=False)
         return None
 
     def _is_suspect(self, folder: bytes) -> bool:

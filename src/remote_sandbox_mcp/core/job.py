@@ -56,8 +56,7 @@ class JobRefused(NotStarted):
     """
 
     def __init__(self, message: str, reason: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+        super().__init__(message, reason)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +81,7 @@ def lost_start(name: str, order: JobOrder, why: str) -> LostContact:
         f"Ask with check_background_task(tmux_session={order.session!r}) before starting it again",
         outcome="unknown",
         so_far=Running(order.session),
+        says_how_to_ask=True,
     )
 
 

@@ -109,11 +109,14 @@ def check_deletion(order: Order, source: Tree, target: Tree) -> None:
     """Refuse to delete where a slip would cost most. Raises BadArgument."""
     if not order.delete_extras or order.confirmed:
         return
-    hint = "set confirm_delete=true if that is really meant, or look first with dry_run=true"
+    terms, found = order.terms, ""
     if what := precious_place(target.real, target.home):
-        raise BadArgument(f"delete_extras is refused: {target.real} is {what}; {hint}")
-    if source.is_empty and target.kind == "dir" and not target.is_empty:
-        raise BadArgument(f"delete_extras is refused: {source.path} is empty, so everything would be deleted; {hint}")
+        found = f"{target.real} is {what}"
+    elif source.is_empty and target.kind == "dir" and not target.is_empty:
+        found = f"{source.path} is empty, so everything would be deleted"
+    if found:
+        hint = f"{terms.confirm} if that is really meant, or look first with {terms.dry_run}"
+        raise BadArgument.of_parts(f"{terms.delete} is refused", found, hint)
 
 
 def precious_place(real: str, home: str) -> str:
@@ -304,7 +307,7 @@ class _Planner:
             self.plan.clear.append(path)
             return True
         if not self.deletes and self.target.folders.get(path, b""):
-            told = "a folder that is not empty is in the way; delete_extras=true replaces it"
+            told = f"a folder that is not empty is in the way; {self.order.terms.with_delete} replaces it"
             self.plan.problems.append(Problem(path.decode("utf-8", "surrogateescape"), told))
             return False
         below = list(self.below(path))

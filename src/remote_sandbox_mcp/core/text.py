@@ -20,6 +20,14 @@ KEPT_BYTES = 64 << 20
 LEAST_SHOWN = 200
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """
+    >>> counted(1, "entry", "entries"), counted(2, "entry", "entries"), counted(0, "file")
+    ('1 entry', '2 entries', '0 files')
+    """
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 @dataclass(frozen=True)
 class Clipped:
     """Text for a reader, and how many bytes of the stream it leaves out."""

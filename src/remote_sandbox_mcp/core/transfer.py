@@ -28,6 +28,20 @@ class Place:
         return f"{self.sandbox}:{self.path}" if self.sandbox else self.path
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What the choices of an order are called where it was given, for sentences that speak of them."""
+
+    delete: str
+    with_delete: str
+    confirm: str
+    dry_run: str
+
+
+TOOL_TERMS = Terms("delete_extras", "delete_extras=true", "set confirm_delete=true", "dry_run=true")
+FLAG_TERMS = Terms("--delete", "--delete", "add --yes", "--dry-run")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """What is to be made equal to what. `excludes` are .gitignore lines; the last that fits decides."""
@@ -41,6 +55,12 @@ class Order:
     delete_extras: bool = False
     # The caller has seen what delete_extras can do to the home folder, or with an empty source, and wants it.
     confirmed: bool = False
+    # A person gave it with flags; an agent gives it with arguments of tools.
+    by_command_line: bool = False
+
+    @property
+    def terms(self) -> Terms:
+        return FLAG_TERMS if self.by_command_line else TOOL_TERMS
 
     @property
     def is_pull(self) -> bool:

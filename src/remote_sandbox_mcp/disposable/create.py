@@ -157,7 +157,8 @@ def no_room(living: Sequence[Kept], most: int, now: float, configuration: str = 
     advice = f"end one with delete_sandbox (the oldest: {oldest})" if ours else "wait until one expires"
     others = len(held) - len(ours)
     hidden = f" ({others} of them under other configurations of this user)" if others else ""
+    exist = f"{len(held)} {'exists' if len(held) == 1 else 'exist'}{hidden}"
     return (
-        f"no further sandbox is made: {len(held)} exist{hidden} and max_concurrent_sandboxes is {most}; {advice}, or "
-        "raise the limit in the configuration"
+        f"no further sandbox is made: {exist} and max_concurrent_sandboxes is {most}; {advice}, or raise the limit in "
+        "the configuration"
     )

@@ -20,12 +20,17 @@ LONGEST_PAUSE_S = 15.0
 SHORTEST_PAUSE_S = 0.25
 NEARLY_S = 60.0
 
-DELETED = "was deleted"
-EXPIRED_BY_TIME = "has expired, unused for its whole time,"
-CLEANED_UP = "was cleaned up for want of use"
-WITH_SERVER = "ended with the server that was making it"
-BY_ITSELF = "ended by itself when its main process ended"
-FROM_OUTSIDE = "was ended by its platform or from outside"
+# Why one has ended, as its row says.
+DELETED, EXPIRED_BY_TIME, CLEANED_UP = "deleted", "expired", "cleaned_up"
+WITH_SERVER, BY_ITSELF, FROM_OUTSIDE = "with_server", "by_itself", "from_outside"
+_ENDINGS = {
+    DELETED: "was deleted",
+    EXPIRED_BY_TIME: "has expired, unused for its whole time,",
+    CLEANED_UP: "was cleaned up for want of use",
+    WITH_SERVER: "ended with the server that was making it",
+    BY_ITSELF: "ended by itself when its main process ended",
+    FROM_OUTSIDE: "was ended by its platform or from outside",
+}
 
 
 class Fate(Enum):
@@ -88,9 +93,9 @@ def pause_for(rules: Rules, kept: Iterable[Kept]) -> float:
 
 
 def farewell(title: str, why: str, ended: float) -> str:
-    """What became of it, when, and what to do."""
+    """What became of it, when, and what to do. Rows of earlier versions hold the words themselves in place of `why`."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended))
-    return f"the sandbox {title} {why} at {when}; make a new one with create_sandbox"
+    return f"the sandbox {title} {_ENDINGS.get(why, why)} at {when}; make a new one with create_sandbox"
 
 
 def why_ended(kept: Kept, status: str, now: float) -> str:

@@ -104,26 +104,22 @@ def error_fields(problem: SandboxError) -> dict[str, Any]:
 
 def with_fate(text: str, problem: SandboxError, tool: str) -> str:
     """The sentence, and whether what the call was to start has been started."""
+    if _was_not_started(problem, tool):
+        # Apart from the sentence: many end with a command, which is copied to its end.
+        return f"{text.rstrip('.')} ({NOT_STARTED})"
     fate = ""
-    if isinstance(problem, LostContact):
-        fate = _fate_of_lost(problem, text)
-    elif isinstance(problem, NotStarted) or (isinstance(problem, ConnectError) and tool in STARTERS):
-        fate = NOT_STARTED
+    if isinstance(problem, LostContact) and problem.outcome == "unknown" and not problem.says_how_to_ask:
+        handle = problem.so_far.run_id
+        fate = f"it may have been started: ask with check_background_task(tmux_session={handle!r})"
     elif isinstance(problem, Defect) and tool in STARTERS:
         fate = "it may have been started: look before repeating it"
-    if fate == NOT_STARTED:
-        # Apart from the sentence: many end with a command, which is copied to its end.
-        return f"{text.rstrip('.')} ({fate})"
     return f"{text.rstrip('.')}; {fate}" if fate else text
 
 
-def _fate_of_lost(problem: LostContact, text: str) -> str:
-    handle = problem.so_far.run_id
-    if problem.outcome == "not_started":
-        return NOT_STARTED
-    # Most sentences name the handle themselves, with what to do.
-    ask = f"it may have been started: ask with check_background_task(tmux_session={handle!r})"
-    return ask if problem.outcome == "unknown" and handle not in text else ""
+def _was_not_started(problem: SandboxError, tool: str) -> bool:
+    if isinstance(problem, LostContact):
+        return problem.outcome == "not_started"
+    return isinstance(problem, NotStarted) or (isinstance(problem, ConnectError) and tool in STARTERS)
 
 
 def told_where(answer: CallToolResult, sandbox: str) -> CallToolResult:
@@ -191,17 +187,18 @@ def _truncation(report: Report) -> dict[str, Any]:
 
 def exec_text(report: Report) -> str:
     """The same for clients that read only text."""
+    stderr = f"stderr:\n{report.stderr.text}" if report.stderr.text else ""
+    return "\n".join(filter(None, (exec_head(report), report.stdout.text, stderr)))
+
+
+def exec_head(report: Report) -> str:
+    """The first line of it: how the command ended, or that it goes on."""
     seen = report.seen
     if isinstance(seen, Completed):
-        first = f"exit {seen.exit_code} after {seen.seconds:.1f} s{_how(seen)}"
-    elif isinstance(seen, Running):
-        first = (
-            f"still running after {seen.seconds:.0f} s; ask with check_background_task(tmux_session={seen.run_id!r})"
-        )
-    else:
-        first = f"{seen.run_id} is not there: {seen.reason}"
-    parts = [first, report.stdout.text, f"stderr:\n{report.stderr.text}" if report.stderr.text else ""]
-    return "\n".join(part for part in parts if part)
+        return f"exit {seen.exit_code} after {seen.seconds:.1f} s{_how(seen)}"
+    if isinstance(seen, Running):
+        return f"still running after {seen.seconds:.0f} s; ask with check_background_task(tmux_session={seen.run_id!r})"
+    return f"{seen.run_id} is not there: {seen.reason}"
 
 
 def _how(seen: Completed) -> str:

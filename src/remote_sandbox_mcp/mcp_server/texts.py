@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..core.text import counted
+
 Fields = Mapping[str, Any]
 
 LONGEST_INLINE = 200
@@ -58,10 +60,16 @@ def one_line(text: str) -> str:
 def sandboxes_text(fields: Fields) -> str:
     """One line for each sandbox, whatever it has, and the problems of the configuration."""
     rows: Sequence[Fields] = fields["sandboxes"]
-    alive = sum(row["connection_alive"] for row in rows)
     active = fields["active_sandbox"] or "none"
-    lines = [f"{len(rows)} sandboxes, {alive} of them answer; active: {active}", *map(sandbox_line, rows)]
+    lines = [f"{_how_many_answer(rows)}; active: {active}", *map(sandbox_line, rows)]
     return "\n".join([*lines, *(f"problem: {one_line(problem)}" for problem in fields.get("problems", ()))])
+
+
+def _how_many_answer(rows: Sequence[Fields]) -> str:
+    alive = sum(row["connection_alive"] for row in rows)
+    if len(rows) == 1:
+        return f"1 sandbox, which {'answers' if alive else 'does not answer'}"
+    return f"{len(rows)} sandboxes, {alive} of them {'answers' if alive == 1 else 'answer'}" if rows else "no sandboxes"
 
 
 IN_A_LINE = ("name", "kind", "host", "port", "user", "is_active", "connection_alive", "connection_error", "resources")
@@ -86,7 +94,7 @@ def _resources(found: Fields) -> Iterator[str]:
         yield f"idle_score {found['idle_score']}"
     if cpu := found.get("cpu"):
         loads = "/".join(str(cpu[name]) for name in ("load_1m", "load_5m", "load_15m") if name in cpu)
-        yield f"load {loads} on {cpu.get('count', '?')} CPUs"
+        yield f"load {loads} on {counted(cpu['count'], 'CPU') if 'count' in cpu else '? CPUs'}"
     if memory := found.get("memory"):
         yield f"memory {_gb(memory['free_mb'])} of {_gb(memory['total_mb'])} GB free"
     for name in ("disk", "root_disk"):
@@ -128,7 +136,7 @@ def listing_text(fields: Fields, folder: str) -> str:
     width = max((len(str(row["size"])) for row in rows), default=0)
     lines = [f"{row['mtime']} {row['size']:>{width}} {_name(row)}" for row in rows]
     where = f" in {folder}" if folder else ""
-    return "\n".join((f"{len(rows)} entries{where}{go_on(fields)}", *lines, *_problems(fields)))
+    return "\n".join((f"{counted(len(rows), 'entry', 'entries')}{where}{go_on(fields)}", *lines, *_problems(fields)))
 
 
 def _name(row: Fields) -> str:
@@ -156,13 +164,13 @@ def _problems(fields: Fields) -> Iterator[str]:
 def content_text(fields: Fields, length: int) -> str:
     """A part of a file after a line that says which part it is."""
     offset = fields.get("offset", 0)
-    parts = [f"{length} of {fields['size']} bytes" + (f" from offset {offset}" if offset else "")]
+    parts = [f"{length} of {counted(fields['size'], 'byte')}" + (f" from offset {offset}" if offset else "")]
     if "next_offset" in fields:
         parts.append(f"offset={fields['next_offset']} goes on")
     if "encoding" in fields:
         parts.append(f"not text, so in {fields['encoding']}")
     if hidden := fields.get("invisible_characters"):
-        parts.append(f"{hidden} invisible characters, shown as \\u escapes")
+        parts.append(f"{counted(hidden, 'invisible character')}, shown as \\u escapes")
     return f"{'; '.join(parts)}\n{fields['content']}"
 
 
@@ -179,20 +187,22 @@ def taken_text(fields: Fields) -> str:
     lines += [f"problem_count: {fields['problem_count']}"] if "problem_count" in fields else []
     lines += ["what is truncated: local_dir copies it whole"] if any(file.get("truncated") for file in files) else []
     # What is missing comes before what may be long.
-    first, *others = files_text("taken", files).split("\n")
-    return "\n".join((first, *lines, *others))
+    return "\n".join((f"{len(files)} taken", *lines, *_file_lines(files)))
 
 
 def files_text(verb: str, files: Sequence[Fields]) -> str:
     """Files that were put in place or taken: a line for each, then what is in them."""
-    lines = [f"{len(files)} {verb}"]
+    return "\n".join((f"{len(files)} {verb}", *_file_lines(files)))
+
+
+def _file_lines(files: Sequence[Fields]) -> Iterator[str]:
     for file in files:
         if "mime_type" in file:
-            lines.append(f"- {file['path']}: {image_text(file)}")
+            yield f"- {file['path']}: {image_text(file)}"
             continue
-        lines.append(f"- {_inline({name: value for name, value in file.items() if name != 'content'})}")
-        lines += [_readable(file["content"])] if file.get("content") else []
-    return "\n".join(lines)
+        yield f"- {_inline({name: value for name, value in file.items() if name != 'content'})}"
+        if file.get("content"):
+            yield _readable(file["content"])
 
 
 def _readable(content: str) -> str:

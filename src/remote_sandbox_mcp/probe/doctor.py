@@ -72,7 +72,7 @@ async def examine_local(place: LocalPlace, state_folder: Path) -> Checkup:
         try:
             steps += await inspect(lambda: local.open_local(place, state_folder), place.environment, "python3", "")
         except SandboxError as problem:
-            steps.append(checkup.failed("shell", problem, f"unable to open {place.name}"))
+            steps.append(checkup.failed("shell", problem))
     return Checkup(place.name, "local", "", checkup.complete(steps, LOCAL_STEPS), time.monotonic() - begun)
 
 
@@ -102,7 +102,7 @@ class Visit:
         return 2 * self.machine.connect_timeout_s + 5 * self.gate.deadline_s + INSIDE_S
 
     def fail(self, problem: SandboxError) -> None:
-        self.steps.append(checkup.failed(self._at, problem, self._who, otherwise=self._otherwise, also=self._also))
+        self.steps.append(checkup.failed(self._at, problem, otherwise=self._otherwise, also=self._also))
 
     async def carry_out(self) -> None:
         """Raises SandboxError in the step that failed."""
@@ -155,7 +155,7 @@ class Visit:
         except (asyncio.TimeoutError, TimeoutError):
             raise Unreachable(f"{what} within {limit:g} s") from None
         except (OSError, ValueError) as problem:
-            raise translate(problem, self._who, "") from None
+            raise translate(problem, self._who) from None
 
     @contextlib.asynccontextmanager
     async def _logged_in(self, address: str) -> AsyncIterator[asyncssh.SSHClientConnection]:
@@ -199,9 +199,11 @@ class Visit:
                 connection.run(f"echo {token}", encoding=None, stdin=asyncssh.DEVNULL), self.gate.deadline_s
             )
         except (asyncio.TimeoutError, TimeoutError):
-            raise Unreachable("the login shell did not answer; look for what waits in its start-up files") from None
+            raise Unreachable.of_parts(
+                self._who, "the login shell did not answer", "look for what waits in its start-up files"
+            ) from None
         except (OSError, asyncssh.Error) as problem:
-            raise translate(problem, self._who, "") from None
+            raise translate(problem, self._who) from None
         said, errors = _as_bytes(done.stdout), _as_bytes(done.stderr)
         if token.encode() not in said:
             raise ConnectError(f"the login shell ran no command; it said: {last_line(said + errors) or 'nothing'}")
@@ -249,7 +251,11 @@ async def _look_around(sandbox: Sandbox, python: str) -> Findings:
         return checkup.parse_findings(outcome.stdout.head.decode("utf-8", "replace"))
     except ValueError:
         said = last_line(outcome.stderr.head) or "nothing"
-        raise SandboxError(f"commands do not run as they should: {said}; check shell, init and env") from None
+        raise SandboxError.of_parts(
+            f"unable to look around in {sandbox.description.name}",
+            f"commands do not run as they should: {said}",
+            "check shell, init and env",
+        ) from None
 
 
 @cache

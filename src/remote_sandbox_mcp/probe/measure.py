@@ -30,8 +30,7 @@ async def measure(sandbox: Sandbox, timeout_s: float = 12.0) -> Usage:
     try:
         return parse_usage((outcome.stdout.head + outcome.stdout.tail).decode("utf-8", "replace"))
     except ValueError as error:
-        name = sandbox.description.name
-        raise SandboxError(f"unable to measure {name}: {_reason(outcome, error, timeout_s)}") from error
+        raise _problem(f"unable to measure {sandbox.description.name}", outcome, error, timeout_s) from error
 
 
 @cache
@@ -41,8 +40,9 @@ def _script() -> str:
     return "exec " + join(["sh", "-c", text])
 
 
-def _reason(outcome: Completed | Running, error: ValueError, timeout_s: float) -> str:
+def _problem(doing: str, outcome: Completed | Running, error: ValueError, timeout_s: float) -> SandboxError:
     if isinstance(outcome, Running) or outcome.ending is Ending.TIMED_OUT:
-        return f"it did not answer within {timeout_s:g} s. It may be overloaded; try again later"
+        found = f"it did not answer within {timeout_s:g} s. It may be overloaded"
+        return SandboxError.of_parts(doing, found, "try again later")
     said = last_line(outcome.stderr.head + outcome.stderr.tail) or str(error)
-    return f"the probe ended with exit code {outcome.exit_code}: {said}"
+    return SandboxError.of_parts(doing, f"the probe ended with exit code {outcome.exit_code}: {said}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..core.client import name_for_call
 from ..core.errors import ConfigError
-from ..core.text import harmless
+from ..core.text import counted, harmless
 from ..core.transfer import Headway, Order, Outcome
 from ..processes.locks import Lock, holder
 from ..store.database import STATE_FILE, Database
@@ -55,7 +55,7 @@ class Log:
 
 
 def describe_headway(headway: Headway) -> str:
-    figures = f": {headway.files_total} files, {size(headway.bytes_total)}" if headway.files_total else ""
+    figures = f": {counted(headway.files_total, 'file')}, {size(headway.bytes_total)}" if headway.files_total else ""
     return f"{headway.phase}{figures}"
 
 
@@ -67,9 +67,9 @@ def describe_outcome(outcome: Outcome) -> Iterator[str]:
         yield f"problems: {outcome.problem_count} in all"
     deleted = outcome.deleted_files + outcome.deleted_dirs
     yield (
-        f"completed in {outcome.seconds:.1f} s: {outcome.sent_files} files sent ({size(outcome.bytes)}, "
+        f"completed in {outcome.seconds:.1f} s: {counted(outcome.sent_files, 'file')} sent ({size(outcome.bytes)}, "
         f"{size(outcome.wire_bytes)} over the line), {outcome.skipped_files} as they were, {deleted} deleted, "
-        f"{outcome.problem_count} problems"
+        f"{counted(outcome.problem_count, 'problem')}"
     )
 
 

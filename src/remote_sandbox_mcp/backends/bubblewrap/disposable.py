@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -104,7 +103,8 @@ class EmbeddedSandbox(OutpostSandbox):
             return await super().run(command, patience_s=patience_s, progress=progress)
         except LostContact as lost:
             if reason := self._full():
-                raise LostContact(f"{reason}. All that ran in it was ended", **vars(lost)) from None
+                sentence = f"{reason}. All that ran in it was ended"
+                raise LostContact(sentence, outcome=lost.outcome, so_far=lost.so_far) from None
             raise
 
     async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
@@ -117,10 +117,8 @@ class EmbeddedSandbox(OutpostSandbox):
         try:
             lane = await super().open_lane()
         except ConnectError as problem:
-            # Another bubblewrap is needed for it, which says so itself.
-            if os.strerror(errno.EAGAIN) in str(problem):
-                raise ConnectError(f"{problem}; {self.crowded}") from None
-            raise
+            # Another bubblewrap is needed for it.
+            raise problem.with_more(self.crowded) if problem.reason == lines.CROWDED else problem from None
         finally:
             self._lanes_to_come -= 1
         assert isinstance(lane, OutpostLane)
@@ -201,7 +199,7 @@ class Tenant:
         self._disk = DiskWatch(
             self._folders.root, limits.most_on_disk(made.limits), self._is_active, self.sandbox.end_all, is_new=True
         )
-        if not limits.has_real_disk(made.limits):
+        if not record.has_real_disk:
             self._later(self._disk.run())
 
     def _is_active(self) -> bool:

@@ -24,7 +24,6 @@ LEAST_PROCESSES = 16
 LEAST_CPU = 0.01
 # The one number that keeps the kernel from starting the host's own program for crashes; 0 does not.
 NO_CORE = 1
-IN_MEMORY = "a file system in memory"
 
 
 @dataclass(frozen=True)
@@ -47,10 +46,6 @@ def check(limits: Limits) -> None:
     ):
         if value and value < least:
             raise BadArgument(f"{name} is {value:g}, but a sandbox needs at least {least:g}")
-
-
-def has_real_disk(limits: Limits) -> bool:
-    return any(IN_MEMORY in line for line in limits.told)
 
 
 def most_on_disk(limits: Limits) -> Usage:
@@ -120,8 +115,8 @@ def _cpu(asked: float, group: Group) -> tuple[str, ...]:
 def _disk(wanted: Limits, rlimits: dict[int, int], *, is_real: bool) -> str:
     if is_real:
         return (
-            f"disk: {wanted.disk_mb} MB for its home and /tmp together, held by {IN_MEMORY}, which counts as its "
-            "memory and does not survive a restart of this machine"
+            f"disk: {wanted.disk_mb} MB for its home and /tmp together, held by a file system in memory, which counts "
+            "as its memory and does not survive a restart of this machine"
         )
     # One file alone cannot pass it; many are noticed as soon as the host's disk has lost as much.
     rlimits[resource.RLIMIT_FSIZE] = wanted.disk_mb << 20

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -23,6 +25,8 @@ from .walls import Bounds, Folders, Start, hostname
 T = TypeVar("T")
 
 OPEN_S = 15.0
+# The reason of an error where no further process can be started.
+CROWDED = "crowded"
 
 
 async def open_outpost(
@@ -90,7 +94,7 @@ async def _open(
     bounds: Bounds,
     door: Doorway | None = None,
 ) -> T:
-    footing = await bwrap.find_footing()
+    footing, doing = await bwrap.find_footing(), f"unable to open {place.name}"
     if isinstance(footing, str):
         raise Unsupported(footing)
     if reason := await way.why_not(place.network, footing):
@@ -100,6 +104,8 @@ async def _open(
         start = Start(place, folders, footing, pieces, bounds, door)
         return await within(start.greeted(greet), OPEN_S)
     except (asyncio.TimeoutError, TimeoutError):
-        raise Unreachable(f"unable to open {place.name}: no answer from behind its walls in {OPEN_S:.0f} s") from None
+        raise Unreachable.of_parts(doing, f"no answer from behind its walls in {OPEN_S:.0f} s") from None
     except (OSError, NoOutpost) as problem:
-        raise ConnectError(f"unable to open {place.name}: {problem}") from None
+        # bubblewrap ends with the kernel's words for it.
+        crowded = os.strerror(errno.EAGAIN) in str(problem)
+        raise ConnectError.of_parts(doing, str(problem), reason=CROWDED if crowded else "") from None

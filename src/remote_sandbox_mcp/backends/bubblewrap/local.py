@@ -91,7 +91,7 @@ class LocalSandbox(EmbeddedSandbox):
             self._lock = await asyncio.to_thread(claim_patiently, root)
             self._group = cgroups.make(cgroups.plan(cgroups.find_bases(), group_name(root)))
         except OSError as problem:
-            raise ConnectError(f"unable to open {self._place.name}: {root}: {problem.strerror}") from None
+            raise ConnectError.of_parts(f"unable to open {self._place.name}", f"{root}: {problem.strerror}") from None
         shares_user, shm_mb = bool(footing.step_down), self._place.shm_mb
         held = limits.hold(self._place.limits, self._group, shares_user=shares_user, is_disk_real=False, shm_mb=shm_mb)
         self._bounds, self.limits = held.bounds, held.limits

@@ -107,19 +107,17 @@ class EmbeddedProvider:
             network=bool(network),
             notes=(*network_notes(network), *notes(order)),
         )
-        record = Record(made, order.env, hosts=order.hosts)
-        return self._move_in(record, order.env, footing, lock, is_disk_real=is_disk_real)
+        record = Record(made, order.env, hosts=order.hosts, has_real_disk=is_disk_real)
+        return self._move_in(record, order.env, footing, lock)
 
-    def _move_in(
-        self, record: Record, env: Mapping[str, str], footing: Footing, lock: int, *, is_disk_real: bool
-    ) -> Tenant:
+    def _move_in(self, record: Record, env: Mapping[str, str], footing: Footing, lock: int) -> Tenant:
         """Put its limits in force, write down what there is now, and have it in our hands."""
         made, planned = record.made, self._plan_group(record.made.id)
         record = replace(record, groups=tuple(sorted({*record.groups, *map(str, planned.folders)})))
         self._shelf.write(record)
         group = cgroups.make(planned)
         asked = replace(made.limits, told=())
-        held = limits.hold(asked, group, shares_user=bool(footing.step_down), is_disk_real=is_disk_real)
+        held = limits.hold(asked, group, shares_user=bool(footing.step_down), is_disk_real=record.has_real_disk)
         record = replace(record, made=replace(made, limits=held.limits))
         self._shelf.write(record)
         network = self._network(made.network, record.hosts)
@@ -166,11 +164,10 @@ class EmbeddedProvider:
         if record.made.status == "paused":
             os.close(lock)
             raise ConnectError(f"unable to open {disposable.title}: another server has paused it; resume it there")
-        is_disk_real = limits.has_real_disk(record.made.limits)
-        if is_disk_real:
+        if record.has_real_disk:
             # Empty, where this machine was restarted.
             self._mount(disposable.id, record.made.limits.disk_mb, footing)
-        return self._move_in(record, record.env, footing, lock, is_disk_real=is_disk_real)
+        return self._move_in(record, record.env, footing, lock)
 
     async def look(self, disposable: Disposable) -> Disposable:
         record = self._shelf.read(disposable.id)

@@ -28,11 +28,12 @@ class Record:
     groups: tuple[str, ...] = ()
     # What its network is narrowed to, if it is.
     hosts: tuple[str, ...] = ()
+    # Whether its home and /tmp have a size of their own.
+    has_real_disk: bool = False
 
     def as_json(self) -> str:
-        return json.dumps(
-            {"made": asdict(self.made), "env": dict(self.env), "groups": self.groups, "hosts": self.hosts}
-        )
+        fields = {name: getattr(self, name) for name in ("groups", "hosts", "has_real_disk")}
+        return json.dumps({"made": asdict(self.made), "env": dict(self.env), **fields})
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ def read_record(folder: Path) -> Record | None:
         made.pop("keep", None)
         limits = Limits(**{**made["limits"], "told": tuple(made["limits"]["told"])})
         disposable = Disposable(**{**made, "limits": limits, "notes": tuple(made["notes"])})
-        return Record(disposable, read["env"], tuple(read["groups"]), tuple(read.get("hosts", ())))
+        groups, hosts = tuple(read["groups"]), tuple(read.get("hosts", ()))
+        return Record(disposable, read["env"], groups, hosts, read.get("has_real_disk", False))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

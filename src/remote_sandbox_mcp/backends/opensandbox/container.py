@@ -209,7 +209,7 @@ def lost_with(name: str, fate: ConnectError | None, so_far: Running) -> LostCont
         return LostContact(f"the command was lost with {name}. {fate}", outcome="lost", so_far=so_far)
     if isinstance(fate, Paused):
         words = f"{name} was paused while the command ran; it goes on when {name} is resumed, and can be asked for as"
-        return LostContact(f"{words} {so_far.run_id!r}", outcome="unknown", so_far=so_far)
+        return LostContact(f"{words} {so_far.run_id!r}", outcome="unknown", so_far=so_far, says_how_to_ask=True)
     return None
 
 

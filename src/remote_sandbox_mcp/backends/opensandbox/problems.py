@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-Kind = Callable[[str], SandboxError]
 LONGEST_WORDS = 300
 
-
+# Reasons of errors: that an image cannot be had, that its registry wants a login, that a network policy is refused.
+IMAGE_UNKNOWN, LOGIN_WANTED, NETWORK_POLICY = "image_unknown", "login_wanted", "network_policy"
+# In the words of engines and registries.
+_WANTS_LOGIN = re.compile("no basic auth credentials|unauthorized|authentication required", re.IGNORECASE)
 # The first published agent that gives a command the variables that a request names.
 OLDEST_AGENT = "1.0.7"
 
@@ -44,7 +46,7 @@ class Row:
     `{platform}` stands for the platform and its address.
     """
 
-    kind: Kind
+    kind: type[SandboxError]
     means: str
     quoted: bool = False
 
@@ -189,8 +191,15 @@ def too_old(doing: str, platform: str) -> SandboxError:
 
 
 def _said(doing: str, row: Row, words: str, platform: str) -> SandboxError:
-    means = row.means.replace("{platform}", platform)
-    return row.kind(f"{doing}: {means}" + (f" ({words})" if row.quoted and words else ""))
+    means = row.means.replace("{platform}", platform) + (f" ({words})" if row.quoted and words else "")
+    return row.kind.of_parts(doing, means, reason=_reason(row, words))
+
+
+def _reason(row: Row, words: str) -> str:
+    """What it is about, where somebody acts on that, by the words of the platform."""
+    if row is NO_IMAGE:
+        return LOGIN_WANTED if _WANTS_LOGIN.search(words) else IMAGE_UNKNOWN
+    return NETWORK_POLICY if issubclass(row.kind, (BadArgument, Unsupported)) and "networkPolicy" in words else ""
 
 
 def find_row(problem: SandboxException) -> Row:
@@ -218,19 +227,14 @@ def _words(problem: SandboxException) -> str:
     return words if len(words) <= LONGEST_WORDS else words[:LONGEST_WORDS] + "..."
 
 
-# In the words of engines and registries.
-_WANTS_LOGIN = re.compile("no basic auth credentials|unauthorized|authentication required", re.IGNORECASE)
-
-
 def explained(problem: SandboxError, doing: str, image: str, login: RegistryLogin | None) -> SandboxError:
     """The same problem, with what to do about it where it is one of fetching; never with any part of a password."""
-    words = str(problem).removeprefix(doing)
-    if NO_IMAGE.means not in words:
+    if problem.reason not in (IMAGE_UNKNOWN, LOGIN_WANTED):
         return problem
     host = host_of(image)
     place = f'[registries."{host}"] in config.toml'
-    if not _WANTS_LOGIN.search(words):
-        return type(problem)(f"{problem}; a login to {host} is set under {place}")
+    if problem.reason == IMAGE_UNKNOWN:
+        return problem.with_more(f"a login to {host} is set under {place}")
     if login is None:
         return ConfigError(f"{doing}: the registry {host} wants a login; set user and password under {place}")
     # It may have been changed since it was fetched from where it is kept.

@@ -20,7 +20,7 @@ from ..deadline import within
 from .api import Link, disposable_of, refreshed, seconds
 from .container import ContainerSandbox, NoPython, Way
 from .order import ID, MARK, NETWORK, SHORTEST_LIFE_S, SNAPSHOT, Request, is_ours, mark_label, request_of
-from .problems import described, explained
+from .problems import NETWORK_POLICY, described, explained
 
 if TYPE_CHECKING:
     from opensandbox.models.sandboxes import SandboxInfo
@@ -83,11 +83,11 @@ class OpenSandboxProvider:
         try:
             key = await self._fetch_and_make(request, volumes, doing)
         except SandboxError as problem:
-            if request.allowed_hosts is None or not is_about_policy(problem):
+            # That the platform cannot hold a policy at all is not the same as a failure.
+            if request.allowed_hosts is None or problem.reason != NETWORK_POLICY:
                 raise
             if request.must_hold:
-                why = str(problem).removeprefix(f"{doing}: ")
-                raise refusal(doing, request, why) from None
+                raise refusal(doing, request, problem.cause) from None
             request = request.without_policy()
             key = await self._fetch_and_make(request, volumes, doing)
         if request.allowed_hosts is not None:
@@ -284,11 +284,6 @@ def sdk_volume(name: str, volume: Volume, allowed: Sequence[str]) -> SdkVolume:
 # Of the egress control beside a sandbox, which answers whoever has its token.
 PORT = 18080
 SET_UP = 'set up [egress] with mode = "dns+nft" in the platform\'s settings, or leave network out'
-
-
-def is_about_policy(problem: SandboxError) -> bool:
-    """Whether the platform refused because it cannot hold a policy at all, which is not the same as a failure."""
-    return isinstance(problem, (BadArgument, Unsupported)) and "networkPolicy" in str(problem)
 
 
 def refusal(doing: str, request: Request, why: str) -> Unsupported:

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,7 +155,7 @@ class Gate:
             self._knocked_in_vain(refused)
             raise
         except (asyncio.TimeoutError, TimeoutError):
-            raise Unreachable(f"{self._who()}: no answer within {self.deadline_s:g} s") from None
+            raise Unreachable.of_parts(self._who(), f"no answer within {self.deadline_s:g} s") from None
         self._pause = PAUSE_S
         leave_out_decoys(connection)
         take_small_bites(connection)
@@ -176,7 +177,7 @@ class Gate:
     def _heed_pause(self) -> None:
         left = self._closed_until - time.monotonic()
         if self._refused is not None and left > 0:
-            raise LoginRefused(f"{self._refused}; not tried again for another {left:.0f} s, so as not to be locked out")
+            raise self._refused.with_more(f"not tried again for another {left:.0f} s, so as not to be locked out")
 
     async def _connect_persistently(self, keys: list[dict[str, Any]]) -> asyncssh.SSHClientConnection:
         """Connect; once more where the connection is cut before the login is over.
@@ -207,7 +208,7 @@ class Gate:
         import asyncssh
 
         judge = _Judge(self, hop)
-        who = self._who() + (f" (jump host {hop.host})" if hop in self.machine.hops else "")
+        where = f"(jump host {hop.host})" if hop in self.machine.hops else ""
         proxy = await self._proxy() if tunnel is None else None
         try:
             connection = await asyncssh.connect(
@@ -233,7 +234,7 @@ class Gate:
             if proxy:
                 proxy.end()
             if isinstance(problem, (OSError, asyncssh.Error)):
-                raise translate(problem, who, judge.verdict) from None
+                raise translate(problem, self._who(), where, judge.doubt) from None
             raise
         if proxy:
             proxy.end_with(connection)
@@ -250,10 +251,19 @@ class Gate:
         try:
             return await Proxy.start(machine.proxy_command, machine.proxy_environ)
         except OSError as problem:
-            raise Unreachable(f"{self._who()}: its ProxyCommand could not be started ({problem.strerror})") from None
+            found = f"its ProxyCommand could not be started ({problem.strerror})"
+            raise Unreachable.of_parts(self._who(), found) from None
 
     def _who(self) -> str:
         return f"unable to open {self.machine.name} ({entry_name(self.machine.host, self.machine.port)})"
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Why a host key is refused, and what to do if it is right after all."""
+
+    found: str
+    remedy: str = ""
 
 
 class _Judge:
@@ -262,7 +272,7 @@ class _Judge:
     def __init__(self, gate: Gate, hop: Hop) -> None:
         self._gate = gate
         self._hop = hop
-        self.verdict = ""
+        self.doubt: Doubt | None = None
 
     def client(self, asyncssh: Any) -> Any:
         judge = self
@@ -281,38 +291,37 @@ class _Judge:
                 # Another connection may have met the machine since, so what is known now decides.
                 known = keys.known(name, addr, port)
                 is_certified = not known and keys.has_authority(name, addr, port)
-                self.verdict = "" if key in known else self._doubt(key, known, port, is_certified)
-                if not known and not self.verdict:
+                self.doubt = None if key in known else self._judge(key, known, port, is_certified)
+                if not known and not self.doubt:
                     keys.remember(name, port, key)
         except OSError as problem:
-            self.verdict = f"the host key cannot be remembered in {keys.own}: {problem.strerror or problem}"
-        return not self.verdict
+            self.doubt = Doubt(f"the host key cannot be remembered in {keys.own}: {problem.strerror or problem}")
+        return not self.doubt
 
-    def _doubt(self, key: asyncssh.SSHKey, known: list[asyncssh.SSHKey], port: int, is_certified: bool) -> str:
-        """Why a key is refused, with what to run if it is right after all; "" for one that may be accepted."""
+    def _judge(self, key: asyncssh.SSHKey, known: list[asyncssh.SSHKey], port: int, is_certified: bool) -> Doubt | None:
+        """None for a key that may be accepted."""
         machine, shown = self._gate.machine, key.get_fingerprint()
         types = sorted({key_type(other) for other in known})
+        forget = f"If that is expected, run: remote-sandbox-mcp hosts forget {machine.name}"
+        scan = f"ssh-keyscan -p {port} {self._hop.host} >> ~/.ssh/known_hosts"
         if key_type(key) in types:
-            return (
-                f"the host key has changed since it was first seen (now {shown}). "
-                f"If that is expected, run: remote-sandbox-mcp hosts forget {machine.name}"
-            )
+            return Doubt(f"the host key has changed since it was first seen (now {shown})", forget)
         if known:
-            return (
+            return Doubt(
                 f"the machine is known by its {' and '.join(types)} key, but shows only an {key_type(key)} key, which "
-                f"is not known ({shown}). If that is expected, run: remote-sandbox-mcp hosts forget {machine.name}"
+                f"is not known ({shown})",
+                forget,
             )
         if is_certified:
-            return (
-                f"the machine is known by a certificate authority, but shows a plain key ({shown}). "
-                f"If that is expected, add the key: ssh-keyscan -p {port} {self._hop.host} >> ~/.ssh/known_hosts"
+            return Doubt(
+                f"the machine is known by a certificate authority, but shows a plain key ({shown})",
+                f"If that is expected, add the key: {scan}",
             )
         if machine.strict_host_keys:
-            return (
-                f"the host key {shown} is not known and strict_host_keys is on. "
-                f"If it is right, add it: ssh-keyscan -p {port} {self._hop.host} >> ~/.ssh/known_hosts"
+            return Doubt(
+                f"the host key {shown} is not known and strict_host_keys is on", f"If it is right, add it: {scan}"
             )
-        return ""
+        return None
 
 
 def key_type(key: asyncssh.SSHKey) -> str:
@@ -346,7 +355,7 @@ def credentials(login: Login, who: str) -> dict[str, Any]:
     load()
     keys, problems = _read_keys(login)
     if problems and not (keys or login.password or login.agent):
-        raise LoginRefused(f"{who}: no usable key: {'; '.join(problems)}")
+        raise LoginRefused.of_parts(who, f"no usable key: {'; '.join(problems)}")
     options: dict[str, Any] = {"client_keys": keys or None, "agent_path": login.agent or None}
     if login.user:
         options["username"] = login.user
@@ -387,24 +396,32 @@ class _CutShort(Unreachable):
     """The connection was cut before the login was over."""
 
 
-def translate(problem: Exception, who: str, verdict: str) -> ConnectError:
-    """Foreign exceptions become ours here, and nowhere else."""
+def translate(problem: Exception, who: str, where: str = "", doubt: Doubt | None = None) -> ConnectError:
+    """Foreign exceptions become ours here, and nowhere else.
+
+    `where` names the jump host, if it was one; `doubt` is why its host key was refused.
+    """
+    kind, found, remedy = _meaning(problem, doubt)
+    return kind.of_parts(who, found, remedy, where=where)
+
+
+def _meaning(problem: Exception, doubt: Doubt | None) -> tuple[type[ConnectError], str, str]:
+    """As which error, what was found, and what to do."""
     import asyncssh
 
     if isinstance(problem, asyncssh.HostKeyNotVerifiable):
-        return HostKeyProblem(f"{who}: {verdict or problem.reason}")
+        doubt = doubt or Doubt(problem.reason)
+        return HostKeyProblem, doubt.found, doubt.remedy
     if isinstance(problem, asyncssh.KeyExchangeFailed):
-        return HostKeyProblem(f"{who}: no common algorithm or host key type: {problem.reason}")
+        return HostKeyProblem, f"no common algorithm or host key type: {problem.reason}", ""
     if isinstance(problem, asyncssh.PermissionDenied):
-        return LoginRefused(f"{who}: the login was refused; check user, key and password ({problem.reason})")
+        return LoginRefused, "the login was refused", f"check user, key and password ({problem.reason})"
     if isinstance(problem, socket.gaierror):
-        return Unreachable(f"{who}: the host name cannot be found; check host or your DNS")
+        return Unreachable, "the host name cannot be found", "check host or your DNS"
     if isinstance(problem, ConnectionRefusedError):
-        return Unreachable(f"{who}: nothing listens on that port; check port, or whether sshd runs")
-    if isinstance(problem, asyncssh.ConnectionLost):
-        return _CutShort(f"{who}: {problem.reason or 'the connection was closed'}")
+        return Unreachable, "nothing listens on that port", "check port, or whether sshd runs"
+    is_cut = isinstance(problem, (asyncssh.ConnectionLost, ConnectionResetError, BrokenPipeError))
+    kind = _CutShort if is_cut else Unreachable
     if isinstance(problem, asyncssh.Error):
-        return Unreachable(f"{who}: {problem.reason or 'the connection was closed'}")
-    if isinstance(problem, (ConnectionResetError, BrokenPipeError)):
-        return _CutShort(f"{who}: {problem.strerror or problem}")
-    return Unreachable(f"{who}: {getattr(problem, 'strerror', None) or problem}")
+        return kind, problem.reason or "the connection was closed", ""
+    return kind, getattr(problem, "strerror", None) or str(problem), ""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from ..text import counted
 from .junit import BadReport, XmlCase, XmlReport
 from .reading import ID_CHARS, Case, Reading, Verdict, failures_of, seconds_of, tally
 
@@ -134,7 +135,7 @@ def _broken(text: str, unrun: int, unloaded: int) -> str:
     unhandled = sum(map(int, _VITEST_ERRORS.findall(text)))
     problems = (
         f"vitest caught {unhandled} unhandled error{'s' * (unhandled > 1)}" if unhandled else "",
-        f"{unrun} tests were not run" if unrun > 0 else "",
+        f"{counted(unrun, 'test')} {'was' if unrun == 1 else 'were'} not run" if unrun > 0 else "",
         _unloaded(unloaded),
     )
     return "; ".join(filter(None, problems))

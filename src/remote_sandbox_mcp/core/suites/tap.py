@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ..text import counted
 from .reading import Case, Reading, Verdict, seconds_of, tally
 
 NAME = "tap"
@@ -35,7 +36,7 @@ def read_text(text: str) -> Reading | None:
     points = list(_points(lines))
     top = sum(point.depth == 0 for point in points)
     bail = next((line for line in lines if line.startswith("Bail out!")), "")
-    short = f"it planned {plan} tests and told of {top}" if plan is not None and top != plan else ""
+    short = f"it planned {counted(plan, 'test')} and told of {top}" if plan is not None and top != plan else ""
     return tally(NAME, _cases(points), ended=plan is not None and not short, problem=bail or short)
 
 

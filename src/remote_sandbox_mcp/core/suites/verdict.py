@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..command import Completed, Ending
-from ..text import last_line
+from ..text import counted, last_line
 from . import golang, javascript, python_pytest, python_unittest, rust_cargo, tap
 from .junit import BadReport, parse_junit, read_junit
 from .reading import Reading, coverage_in, joined, shortened, shown_log
@@ -141,7 +141,7 @@ def _crashed(end: Completed, reading: Reading | None) -> bool:
 
 
 def _ending(suite: Suite, end: Completed, reading: Reading | None) -> list[str]:
-    so_far = f"; {reading.total} tests had ended by then" if reading and reading.total else ""
+    so_far = f"; {counted(reading.total, 'test')} had ended by then" if reading and reading.total else ""
     if end.ending is Ending.TIMED_OUT:
         return [f"it was ended after {end.seconds:.0f} s, its time limit{so_far}"]
     if end.ending is Ending.STOPPED:
@@ -166,7 +166,7 @@ def _results(end: Completed, reading: Reading | None) -> list[str]:
     if end.exit_code != 0 and not bad and not problems and end.ending is Ending.EXITED:
         problems.append(f"it ended with exit code {end.exit_code} although no test failed: {_said(end)}")
     if end.exit_code == 0 and bad:
-        problems.append(f"its exit code is 0 although {bad} tests failed")
+        problems.append(f"its exit code is 0 although {counted(bad, 'test')} failed")
     return problems
 
 

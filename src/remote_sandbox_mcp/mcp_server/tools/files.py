@@ -15,7 +15,7 @@ from ...core.errors import BadArgument
 from ...core.files import Entry, FileSlice, Found, Listing, Match, Problem, Search, Span
 from ...core.image import Image
 from ...core.pages import cursor_after
-from ...core.text import without_broken_end
+from ...core.text import counted, without_broken_end
 from ..clients import room
 from ..results import Images, file_content, first_that_fit, lean, look, plain_text, reply, size_of
 from ..server import SandboxName, SandboxServer
@@ -111,7 +111,7 @@ def write_file(server: SandboxServer) -> Any:
         Refused if the file changed since you read it."""
         data = decode(content, encoding)
         written = await server.app.write(remote_path, data, create_only=create_only, name=sandbox_name)
-        return reply({"size": written.size} | lean(created=written.created), f"{written.size} bytes written")
+        return reply({"size": written.size} | lean(created=written.created), f"{counted(written.size, 'byte')} written")
 
     return write_remote_file
 
@@ -129,7 +129,9 @@ def edit_file(server: SandboxServer) -> Any:
         Refused if it is not there, is not unique, or the file changed since you read it."""
         app = server.app
         written, count = await app.edit(remote_path, old_text, new_text, every=replace_all, name=sandbox_name)
-        return reply({"size": written.size, "replacements": count}, f"{count} replaced, {written.size} bytes")
+        return reply(
+            {"size": written.size, "replacements": count}, f"{count} replaced, {counted(written.size, 'byte')}"
+        )
 
     return edit_remote_file
 

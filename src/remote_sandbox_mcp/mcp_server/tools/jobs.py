@@ -17,13 +17,13 @@ from ...core.command import RUN_ID, Running
 from ...core.errors import BadArgument
 from ...core.job import JobWait
 from ...core.progress import Beat, Progress
-from ...core.text import Clipped, last_line
+from ...core.text import last_line
 from ...core.watch import WatchOrder
 from ...jobs.service import Wanted, Which
 from ...jobs.values import Ensure
 from ..clients import room
 from ..reporting import Reporting, beats
-from ..results import exec_text, lean, reply, task_fields
+from ..results import exec_head, lean, reply, task_fields
 from ..server import SandboxName, SandboxServer
 from ..shapes import JobShape, JobsShape, SentShape, StartedShape, WaitedShape
 from ..texts import tasks_text, told
@@ -245,8 +245,8 @@ def cursor(given: int) -> int | None:
 
 def run_reply(fields: dict[str, Any], report: Report) -> CallToolResult:
     """What is said of a command that outlasted exec_bash."""
-    first, _, _ = exec_text(replace(report, stdout=Clipped(""), stderr=Clipped(""))).partition("\n")
-    return reply(fields, told(first, fields, without=("running", "exit_code", "signal", "timed_out", "stopped")))
+    without = ("running", "exit_code", "signal", "timed_out", "stopped")
+    return reply(fields, told(exec_head(report), fields, without=without))
 
 
 async def run_end(

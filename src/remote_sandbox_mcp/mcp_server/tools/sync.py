@@ -10,6 +10,7 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import BeforeValidator, Field
 
 from ...core.check import within
+from ...core.text import counted
 from ...core.transfer import Headway, Listener, Order, Outcome
 from ..reporting import Reporting
 from ..results import lean, reply
@@ -192,14 +193,15 @@ def cancel_task(server: SandboxServer) -> Any:
 async def carry_out(server: SandboxServer, order: Order, ctx: Context[None, Any], dry_run: bool) -> CallToolResult:
     app = server.app
     if dry_run:
-        fields = preview_fields(await app.transfers.preview(order))
-        first = f"would send {fields['would_send_files']} files, {fields['would_send_bytes']} bytes"
+        job = await app.transfers.preview(order)
+        fields = preview_fields(job)
+        first = f"would send {counted(len(job.plan.send), 'file')}, {counted(job.plan.bytes, 'byte')}"
         return reply(fields, told(first, fields, without=("mode", "would_send_files", "would_send_bytes")))
     async with Reporting(ctx) as reporting:
         done = await app.transfers.sync(order, wait_s=MOMENT_S, listener=listener(reporting))
     if isinstance(done, Outcome):
         fields = {"mode": "inline"} | outcome_fields(done, order)
-        first = f"{done.sent_files} files sent, {done.skipped_files} unchanged"
+        first = f"{counted(done.sent_files, 'file')} sent, {done.skipped_files} unchanged"
         return reply(
             fields, told(first, fields, without=("mode", "uploaded_files", "downloaded_files", "skipped_files"))
         )
