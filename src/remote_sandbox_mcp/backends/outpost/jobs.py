@@ -26,7 +26,7 @@ from ...core.job import (
     lost_start,
 )
 from ...core.sandbox import Description
-from ..deadline import within
+from ...waiting import within
 from . import program
 from .client import SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
 from .far import wire

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ...core.errors import BrokenRules, FileProblem, SandboxError, Unreachable, Unsupported
 from ...core.foreign import NONSENSE, Fields, not_understood, read_json, to_text, too_much, understood
 from ...core.transfer import MOST_PASSED, SMALL_ANSWER, Lane, Reply, numbers
-from ..deadline import within
+from ...waiting import within
 from . import program
 from .client import Line, NoOutpost, greet
 from .far import wire

@@ -19,7 +19,7 @@ from ...core.progress import Beat, OutputListener, Progress, StreamName, listene
 from ...core.sandbox import Description
 from ...core.text import last_line
 from ...core.transfer import Lane
-from ..deadline import within
+from ...waiting import within
 from ..pace import Pace
 from .client import LARGEST, SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
 from .far import wire
