@@ -50,6 +50,14 @@ class Synchronization:
 
     # Plan
 
+    async def open(self) -> None:
+        """Reach both ends. Raises ConnectError, Unsupported."""
+        try:
+            await self.ends.open()
+        except BaseException:
+            await self.ends.drop()
+            raise
+
     async def prepare(self, listener: Listener = unheard) -> Plan:
         """Look at both ends and decide. Raises FileProblem, BadArgument, ConnectError."""
         listener(Headway("scanning"))
