@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .backends.deadline import within
 from .config import paths
 from .config.load import identity_of
 from .config.schema import Configuration, Settings
@@ -33,6 +32,7 @@ from .jobs.service import ELSEWHERE_S, JobService, there
 from .probe.measure import measure
 from .session import current
 from .transfers.service import TransferService, no_routes, routes_between
+from .waiting import within
 
 if TYPE_CHECKING:
     from .apps.service import AppService
@@ -463,7 +463,7 @@ class App:
         for member in await self.jobs.others(name) if row is None else ():
             with contextlib.suppress(SandboxError, asyncio.TimeoutError):
                 asked = (await member.open()).observe(seen.run_id, keep=1)
-                if not isinstance(await asyncio.wait_for(asked, ELSEWHERE_S), Missing):
+                if not isinstance(await within(asked, ELSEWHERE_S), Missing):
                     return replace(seen, reason=there(member.name))
         return seen
 

@@ -121,7 +121,7 @@ async def begun(sandbox: EmbeddedSandbox, *requests: Awaitable[Any]) -> list[asy
     """Requests that have arrived; behind them one was answered that needs no process."""
     begun = [asyncio.ensure_future(request) for request in requests]
     await asyncio.sleep(0)
-    await sandbox._ask("forget", id=new_run_id())
+    await sandbox._ask({"verb": "forget", "ids": new_run_id()})
     return begun
 
 
@@ -142,7 +142,7 @@ async def test_commands_that_are_given_up_before_they_could_start_never_do(one: 
     for command in commands:
         command.cancel()
     await asyncio.wait(commands)
-    await sandbox._ask("forget", id=new_run_id())
+    await sandbox._ask({"verb": "forget", "ids": new_run_id()})
     most.write_text("40")
     assert await say(sandbox, "sleep 0.3; ls") == ""
 

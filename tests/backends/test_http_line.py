@@ -201,7 +201,7 @@ async def test_behind_a_proxy_that_only_says_that_it_switched_the_other_way_is_t
         way._address = (f"http://127.0.0.1:{port}", {"X-Line-Key": KEY})
         for _ in range(2):
             lane = await asyncio.wait_for(way.lane(), 15)
-            assert (await lane.begin("look", path="/")).end["kind"] == "dir"
+            assert (await lane.begin({"verb": "look", "path": "/"})).end["kind"] == "dir"
             await lane.close()
     proxy.close()
     tasks = list(proxies)

@@ -81,9 +81,11 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-async def ask(lane: OutpostLane, verb: str, raw: bytes = b"", **order: Any) -> Reply:
+async def ask(
+    lane: OutpostLane, verb: str, raw: bytes = b"", heard: Callable[[bytes], None] | None = None, **order: Any
+) -> Reply:
     fields: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in order.items()}
-    return await asyncio.wait_for(lane.begin(verb, raw, **fields), 15)
+    return await asyncio.wait_for(lane.begin({"verb": verb, **fields}, raw, heard=heard), 15)
 
 
 async def refused(lane: OutpostLane, verb: str, raw: bytes = b"", **order: Any) -> str:
@@ -123,7 +125,7 @@ async def receive(
 ) -> dict[str, Any]:
     number = next(numbers)
     expected = {} if large else {"wanted": announced(raw, *frames)}
-    done = lane.begin("receive", raw, number=number, root=str(root), large=large, **expected)
+    done = lane.begin({"verb": "receive", "root": str(root), "large": large, **expected}, raw, number=number)
     for kind, body in frames:
         lane.pass_on(kind, number, body)
     lane.pass_on(wire.DONE, number, b"")
@@ -141,8 +143,12 @@ async def carry(
     number = next(numbers)
     target_raw, large = order.pop("key", raw), verb == "part"
     expected = {} if large else {"wanted": described(roots[0], raw)}
-    received = target.begin("receive", target_raw, number=number, root=str(roots[1]), large=large, **expected)
-    said = await asyncio.wait_for(source.begin(verb, raw, number=number, to=target, root=str(roots[0]), **order), 15)
+    received = target.begin(
+        {"verb": "receive", "root": str(roots[1]), "large": large, **expected}, target_raw, number=number
+    )
+    said = await asyncio.wait_for(
+        source.begin({"verb": verb, "root": str(roots[0]), **order}, raw, number=number, to=target), 15
+    )
     return said.end, (await asyncio.wait_for(received, 15)).end
 
 
@@ -332,12 +338,12 @@ async def test_frames_for_requests_that_nobody_made_are_ignored(lane: OutpostLan
 async def test_it_ends_when_its_line_is_closed(root: Path) -> None:
     lane = await here.open_lane()
     assert lane.squeezers[-1] == "zlib"
-    waiting = lane.begin("receive", names("a"), number=next(numbers), root=str(root), wanted=["f644"])
+    waiting = lane.begin({"verb": "receive", "root": str(root), "wanted": ["f644"]}, names("a"), number=next(numbers))
     await lane.close()
     with pytest.raises(Unreachable):
         await waiting
     with pytest.raises(Unreachable):
-        await lane.begin("rest")
+        await lane.begin({"verb": "rest"})
 
 
 # What is there: look and scan
@@ -761,7 +767,7 @@ async def test_no_name_leads_out_of_a_tree(lane: OutpostLane, trap: Path, folder
 async def test_nothing_outside_of_a_tree_is_read(lane: OutpostLane, trap: Path, folder: bytes, name: bytes) -> None:
     raw = folder + b"\0" + name
     for verb in ("send", "digests"):
-        sending = lane.begin(verb, raw + b"\0", root=str(trap))
+        sending = lane.begin({"verb": verb, "root": str(trap)}, raw + b"\0")
         done = (await asyncio.gather(asyncio.wait_for(sending, 15), return_exceptions=True))[0]
         if isinstance(done, FileProblem):
             assert done.reason == "name"
@@ -1484,7 +1490,7 @@ async def test_a_rest_closes_everything(lane: OutpostLane, root: Path) -> None:
 async def test_what_was_on_its_way_at_a_rest_goes_nowhere(lane: OutpostLane, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     number = next(numbers)
-    received = lane.begin("receive", names("late"), number=number, root=str(first), wanted=["f644"])
+    received = lane.begin({"verb": "receive", "root": str(first), "wanted": ["f644"]}, names("late"), number=number)
     await ask(lane, "rest")
     # The folder that is opened next may well get the number of the one that was closed.
     await put(lane, second, "x")

@@ -158,9 +158,9 @@ async def test_it_runs_under_every_python(machine: PipeMachine, python: str) -> 
 )
 async def test_what_a_startup_file_does_is_no_matter(machine: PipeMachine, noise: str) -> None:
     client = await machine.outpost(noise)
-    _, answer = await client.ask("list", path="/", recursive=False, limit=1)
+    _, answer = await client.ask({"verb": "list", "path": "/", "recursive": False, "limit": 1})
     assert len(answer["entries"]) == 1
-    _, end = await client.ask("run", **order("pwd; echo x > made; ls -l made", cwd="~"))
+    _, end = await client.ask({"verb": "run", **order("pwd; echo x > made; ls -l made", cwd="~")})
     assert end["exit"] == 0
     await client.close()
 
@@ -223,13 +223,13 @@ async def test_nonsense_harms_no_other_request(
     machine, client = fuzzed
     # The answers to what follows are to no request of this client, which has patience with few of them.
     client._signs = 0
-    before = client.begin("run", **order(PROGRAMS.waits_for(f"{machine.sshd.home}/go", b"x", b"y")))
+    before = client.begin({"verb": "run", **order(PROGRAMS.waits_for(f"{machine.sshd.home}/go", b"x", b"y"))})
     machine.pipes[0].write(b"".join(nonsense))
-    _, answer = await asyncio.wait_for(client.ask("run", **order(f"touch {machine.sshd.home}/go")), 10)
+    _, answer = await asyncio.wait_for(client.ask({"verb": "run", **order(f"touch {machine.sshd.home}/go")}), 10)
     assert answer["exit"] == 0
     end = await asyncio.wait_for(before.done, 10)
     assert (end["exit"], before.part(wire.OUT)) == (0, b"xy")
-    await client.ask("run", **order(f"rm {machine.sshd.home}/go"))
+    await client.ask({"verb": "run", **order(f"rm {machine.sshd.home}/go")})
 
 
 NONSENSE = {
@@ -264,7 +264,7 @@ async def test_what_cannot_be_understood_is_answered(machine: PipeMachine, kind:
     assert exchange.done.done()
     assert isinstance(exchange.done.exception(), Refusal) or exchange.done.result() == {}
     await client.ping()
-    assert (await client.ask("run", **order("exit 3")))[1]["exit"] == 3
+    assert (await client.ask({"verb": "run", **order("exit 3")}))[1]["exit"] == 3
     await client.close()
     assert await machine.pipes[0].end() == (0, "")
 
@@ -284,8 +284,10 @@ async def test_what_cannot_be_understood_is_answered(machine: PipeMachine, kind:
 async def test_it_ends_cleanly_with_its_line(machine: PipeMachine, ending: bytes) -> None:
     client = await machine.outpost()
     run_id = new_run_id()
-    running = client.begin("run", **order(PROGRAMS.waits_for("/no/such/file", b"x"), id=run_id))
-    await eventually(lambda: client.ask("look", id=run_id, keep=1), lambda seen: seen[1].get("out") == 1, "the run")
+    running = client.begin({"verb": "run", **order(PROGRAMS.waits_for("/no/such/file", b"x"), id=run_id)})
+    await eventually(
+        lambda: client.ask({"verb": "look", "id": run_id, "keep": 1}), lambda seen: seen[1].get("out") == 1, "the run"
+    )
     machine.pipes[0].write(ending)
     assert await machine.pipes[0].end() == (0, "")
     with pytest.raises(LineLost):
@@ -365,15 +367,17 @@ async def test_a_keeper_killed_between_runs_is_not_missed(machine: PipeMachine, 
 async def test_cancelling_what_a_killed_keeper_kept_harms_no_other_request(machine: PipeMachine) -> None:
     client = await machine.outpost()
     run_id = new_run_id()
-    running = client.begin("run", **order(PROGRAMS.waits_for("/no/such/file", b"x"), id=run_id))
-    await eventually(lambda: client.ask("look", id=run_id, keep=1), lambda seen: seen[1].get("out") == 1, "the run")
+    running = client.begin({"verb": "run", **order(PROGRAMS.waits_for("/no/such/file", b"x"), id=run_id)})
+    await eventually(
+        lambda: client.ask({"verb": "look", "id": run_id, "keep": 1}), lambda seen: seen[1].get("out") == 1, "the run"
+    )
     # Stopped for a moment, so that it reads of the cancelling before it reads of the death.
     outpost = int(client.hello["pid"])
     in_shell(machine, f"kill -STOP {outpost}")
     machine.kill(keeper_of(machine, run_id))
     client.cancel(running)
     in_shell(machine, f"kill -CONT {outpost}")
-    assert (await client.ask("run", **order("exit 3")))[1]["exit"] == 3
+    assert (await client.ask({"verb": "run", **order("exit 3")}))[1]["exit"] == 3
     await client.close()
     assert await machine.pipes[0].end() == (0, "")
 
@@ -584,7 +588,7 @@ async def test_a_run_does_not_wait_for_who_does_not_listen(machine: PipeMachine)
     run_id = new_run_id()
     stopped = deaf.hello["pid"]
     in_shell(machine, f"kill -STOP {stopped}")
-    deaf.begin("run", **order("seq 1 1000000; echo > done", id=run_id, keep=1 << 22))
+    deaf.begin({"verb": "run", **order("seq 1 1000000; echo > done", id=run_id, keep=1 << 22)})
     in_shell(machine, f"kill -CONT {stopped}; sleep 0.1; kill -STOP {stopped}")
     seen = await ended(sandbox, run_id)
     assert seen.exit_code == 0

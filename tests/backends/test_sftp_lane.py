@@ -123,7 +123,7 @@ def seen(root: Path) -> dict[bytes, tuple[object, ...]]:
 
 async def look_over(lane: Lane, root: Path, **order: Any) -> Tree:
     parts: list[bytes] = []
-    reply = await lane.begin("scan", path=str(root), heard=parts.append, **order)
+    reply = await lane.begin({"verb": "scan", "path": str(root), **order}, heard=parts.append)
     assert not reply.out
     return read_tree(reply.end, parts)
 
@@ -134,8 +134,8 @@ async def carry(
     """Send something from one lane to the other; what each says of it."""
     number, large = next(numbers), verb == "part"
     expected: dict[str, Any] = {"large": True} if large else {"wanted": described(roots[0], raw)}
-    received = target.begin("receive", key or raw, number=number, root=str(roots[1]), **expected)
-    sent = source.begin(verb, raw, number=number, to=target, root=str(roots[0]), **order)
+    received = target.begin({"verb": "receive", "root": str(roots[1]), **expected}, key or raw, number=number)
+    sent = source.begin({"verb": verb, "root": str(roots[0]), **order}, raw, number=number, to=target)
     return await sent, await received
 
 
@@ -157,7 +157,7 @@ async def sync(source: Lane, target: Lane, roots: tuple[Path, Path]) -> tuple[Re
     )
     said, arrived = await carry(source, target, roots, "send", named(*files))
     raw = b"".join(packed(path, meta.mode, meta.mtime) for path, meta in folders)
-    finished = await target.begin("finish", raw, root=str(roots[1]))
+    finished = await target.begin({"verb": "finish", "root": str(roots[1])}, raw)
     assert (finished.end["made"], finished.end["problems"]) == (len(folders), [])
     return said, arrived
 
@@ -252,7 +252,7 @@ async def test_what_cannot_be_read_is_told_and_counted(lane: SftpLane, bare: Ssh
     assert tree.unread == 3
     assert set(tree.folders) == {b"", b"fine", b"broken"}
     with pytest.raises(FileProblem, match="Permission denied") as refused:
-        await lane.begin("scan", path=str(far / "closed"))
+        await lane.begin({"verb": "scan", "path": str(far / "closed")})
     assert refused.value.reason == "EACCES"
 
 
@@ -264,7 +264,7 @@ async def test_what_is_at_a_path(lane: SftpLane, bare: Sshd, far: Path) -> None:
     give(bare, far)
 
     async def look(path: str) -> tuple[str, str, str]:
-        end = (await lane.begin("look", path=path)).end
+        end = (await lane.begin({"verb": "look", "path": path})).end
         assert end["home"] == str(bare.home)
         return end["kind"], end["path"], end["real"]
 
@@ -279,9 +279,9 @@ async def test_what_is_at_a_path(lane: SftpLane, bare: Sshd, far: Path) -> None:
     assert (await look("/"))[1:] == ("/", "/")
     with pytest.raises(FileProblem, match="Not a directory"):
         await look(f"{far}/file/x")
-    end = (await lane.begin("scan", path=f"{far}/to file")).end
+    end = (await lane.begin({"verb": "scan", "path": f"{far}/to file"})).end
     assert (end["kind"], end["meta"]) == ("file", f"f640 5 {LONG_AGO * SECOND}")
-    assert (await lane.begin("scan", path=f"{far}/gone")).end["kind"] == "missing"
+    assert (await lane.begin({"verb": "scan", "path": f"{far}/gone"})).end["kind"] == "missing"
 
 
 # Safety
@@ -300,16 +300,16 @@ async def test_a_link_is_never_followed(lane: SftpLane, bare: Sshd, far: Path) -
     assert {reason for _, reason in arrived["problems"]} == {"a symbolic link is in the way, and is not followed"}
     # The link itself was replaced.
     assert (far / "root/file").read_bytes() == b"new"
-    finished = (await lane.begin("finish", packed(b"way", 0o700, 0), root=str(top))).end
-    deleted = (await lane.begin("delete", b"way/victim\0\0way/in", root=str(top))).end
-    cleared = (await lane.begin("clear", b"way/victim", root=str(top))).end
-    touched = (await lane.begin("touch", packed(b"way/victim", 0o600, 0), root=str(top))).end
+    finished = (await lane.begin({"verb": "finish", "root": str(top)}, packed(b"way", 0o700, 0))).end
+    deleted = (await lane.begin({"verb": "delete", "root": str(top)}, b"way/victim\0\0way/in")).end
+    cleared = (await lane.begin({"verb": "clear", "root": str(top)}, b"way/victim")).end
+    touched = (await lane.begin({"verb": "touch", "root": str(top)}, packed(b"way/victim", 0o600, 0))).end
     assert [len(end["problems"]) for end in (finished, deleted, cleared, touched)] == [1, 2, 1, 1]
     assert seen(far / "outside") == {b"victim": ("file", 0o100644, *seen(far / "outside")[b"victim"][2:])}
     assert (far / "outside/victim").read_bytes() == b"old"
-    said = (await lane.begin("send", named(b"way/victim"), root=str(top))).end
+    said = (await lane.begin({"verb": "send", "root": str(top)}, named(b"way/victim"))).end
     assert said["problem_count"] == 1
-    assert (await lane.begin("digests", named(b"way/victim"), root=str(top))).out == bytes(16)
+    assert (await lane.begin({"verb": "digests", "root": str(top)}, named(b"way/victim"))).out == bytes(16)
 
 
 @pytest.mark.parametrize("name", [b"..", b".", b"a/../b"])
@@ -318,11 +318,13 @@ async def test_names_that_lead_out_are_refused(lane: SftpLane, far: Path, name: 
     assert arrived["problem_count"] == 1
     arrived = await receive(lane, far / "deep", {}, raw=b"../up\0x\0", data=b"x")
     assert arrived["problem_count"] == 1
-    assert (await lane.begin("delete", b"../" + far.name.encode() + b"\0\0", root=str(far))).end["problem_count"] == 1
+    assert (await lane.begin({"verb": "delete", "root": str(far)}, b"../" + far.name.encode() + b"\0\0")).end[
+        "problem_count"
+    ] == 1
     assert seen(far) == {b"deep": seen(far)[b"deep"]}
     for verb, order in (("begin", b"\0" + name + b"\0key"), ("begin", b"\0name\0../key")):
         with pytest.raises(FileProblem, match="is not the name of a file"):
-            await lane.begin(verb, order, root=str(far), size=1)
+            await lane.begin({"verb": verb, "root": str(far), "size": 1}, order)
 
 
 async def receive(
@@ -331,7 +333,7 @@ async def receive(
     """Frames of our own making; `raw` names one file whose content is `data`."""
     number = next(numbers)
     wanted = announced(raw or named(*files))
-    received = lane.begin("receive", raw or named(*files), number=number, root=str(root), wanted=wanted)
+    received = lane.begin({"verb": "receive", "root": str(root), "wanted": wanted}, raw or named(*files), number=number)
     for at, content in enumerate(files.values() if files else [data]):
         lane.pass_on(FILES, number, ENTRY.pack(at, 0o100644, LONG_AGO * SECOND, len(content)) + content)
         await lane.room()
@@ -353,21 +355,23 @@ async def test_what_its_user_changed_since_the_scan_is_kept(lane: SftpLane, far:
     names = [b"old", b"edited", b"appeared", b"link"]
     found = [scanned.get(name, b"").decode() for name in names]
     number, raw = next(numbers), named(*names)
-    received = lane.begin("receive", raw, number=number, root=str(far), wanted=announced(raw), found=found)
+    received = lane.begin(
+        {"verb": "receive", "root": str(far), "wanted": announced(raw), "found": found}, raw, number=number
+    )
     for at, _ in enumerate(names):
         lane.pass_on(FILES, number, ENTRY.pack(at, 0o100644, 5 * SECOND, 3) + b"new")
     lane.pass_on(DONE, number, b"")
     told = (await received).end
     assert {path for path, reason in told["problems"] if "kept as it is" in reason} == {"edited", "appeared", "link"}
     kept = {"root": str(far), "found": [scanned[b"extra"].decode()]}
-    assert (await lane.begin("delete", b"extra\0\0", **kept)).end["files"] == 0
-    assert (await lane.begin("clear", b"extra", **kept)).end["problem_count"] == 1
+    assert (await lane.begin({"verb": "delete", **kept}, b"extra\0\0")).end["files"] == 0
+    assert (await lane.begin({"verb": "clear", **kept}, b"extra")).end["problem_count"] == 1
     mode = {"root": str(far), "found": [scanned[b"mode"].decode()]}
-    assert (await lane.begin("touch", packed(b"mode", 0o600, 0), **mode)).end["problem_count"] == 1
-    await lane.begin("begin", b"\0edited\0key", root=str(far), size=2)
+    assert (await lane.begin({"verb": "touch", **mode}, packed(b"mode", 0o600, 0))).end["problem_count"] == 1
+    await lane.begin({"verb": "begin", "root": str(far), "size": 2}, b"\0edited\0key")
     order = {"size": 2, "mode": 0o600, "mtime": 0, "found": scanned[b"edited"].decode()}
     with pytest.raises(FileProblem, match="kept as it is"):
-        await lane.begin("commit", b"key", root=str(far), **order)
+        await lane.begin({"verb": "commit", "root": str(far), **order}, b"key")
     after = {name: what for name, what in seen(far).items() if not name.startswith(b".remote-sandbox-")}
     assert (far / "old").read_bytes() == b"new"
     assert {**after, b"old": before[b"old"]} == before
@@ -375,7 +379,7 @@ async def test_what_its_user_changed_since_the_scan_is_kept(lane: SftpLane, far:
 
 async def test_a_file_that_comes_as_a_link_is_refused(lane: SftpLane, far: Path) -> None:
     number, link = next(numbers), b"/etc/passwd"
-    received = lane.begin("receive", named(b"a"), number=number, root=str(far), wanted=["f644"])
+    received = lane.begin({"verb": "receive", "root": str(far), "wanted": ["f644"]}, named(b"a"), number=number)
     lane.pass_on(FILES, number, ENTRY.pack(0, 0o120777, 0, len(link)) + link)
     lane.pass_on(DONE, number, b"")
     assert "not what its machine listed" in (await received).end["problems"][0][1]
@@ -385,7 +389,7 @@ async def test_a_file_that_comes_as_a_link_is_refused(lane: SftpLane, far: Path)
 async def test_frames_that_are_not_what_was_announced_fail(lane: SftpLane, far: Path) -> None:
     for kind, body in ((FILES, ENTRY.pack(7, 0o100644, 0, 0)), (FILES, b"x"), (PART, b""), (COPY, b"")):
         number = next(numbers)
-        received = lane.begin("receive", named(b"a"), number=number, root=str(far), wanted=["f644"])
+        received = lane.begin({"verb": "receive", "root": str(far), "wanted": ["f644"]}, named(b"a"), number=number)
         lane.pass_on(kind, number, body)
         lane.pass_on(DONE, number, b"")
         with pytest.raises(FileProblem) as refused:
@@ -429,9 +433,9 @@ async def test_a_folder_that_is_closed_to_writing_is_opened_for_it(lane: SftpLan
     (far / "closed").chmod(0o555)
     arrived = await receive(lane, far, {b"closed/%d" % at: b"" for at in range(9)} | {b"closed/new/er": b"x"})
     assert (arrived["problems"], arrived["files"]) == ([], 10)
-    await lane.begin("finish", packed(b"closed", 0o555, LONG_AGO * SECOND), root=str(far))
+    await lane.begin({"verb": "finish", "root": str(far)}, packed(b"closed", 0o555, LONG_AGO * SECOND))
     assert (far / "closed").stat().st_mode & 0o777 == 0o555
-    deleted = (await lane.begin("delete", b"closed/old\0closed/new/er\0\0closed/new", root=str(far))).end
+    deleted = (await lane.begin({"verb": "delete", "root": str(far)}, b"closed/old\0closed/new/er\0\0closed/new")).end
     assert (deleted["files"], deleted["dirs"], deleted["problems"]) == (2, 1, [])
 
 
@@ -443,7 +447,7 @@ async def test_a_root_that_cannot_be_made_fails_the_request(lane: SftpLane, bare
             await receive(lane, root, {b"x": b"x"})
         assert refused.value.reason == reason
     with pytest.raises(FileProblem) as refused:
-        await lane.begin("send", named(b"x"), root=str(far / "gone"))
+        await lane.begin({"verb": "send", "root": str(far / "gone")}, named(b"x"))
     assert refused.value.reason == "ENOENT"
 
 
@@ -466,7 +470,7 @@ async def test_links_are_made_the_right_way_round_whatever_sshd_says_it_is(
     number = next(numbers)
     target = b"aim-%d" % number
     wanted = [f"l777 0 0 {target.decode()}"] * 2
-    received = lane.begin("receive", named(b"one", b"two"), number=number, root=str(far), wanted=wanted)
+    received = lane.begin({"verb": "receive", "root": str(far), "wanted": wanted}, named(b"one", b"two"), number=number)
     for at in range(2):
         lane.pass_on(FILES, number, ENTRY.pack(at, stat.S_IFLNK | 0o777, 0, len(target)) + target)
     lane.pass_on(DONE, number, b"")
@@ -490,10 +494,14 @@ async def test_a_large_file_in_parts_over_two_lanes(
         ([near, near], [lane, other], (tmp_path / "here", far)),
         ([lane, other], [near, near], (far, tmp_path / "back")),
     ):
-        begun = (await targets[0].begin("begin", b"in\0large\0key", root=str(roots[1]), size=size, first=True)).end
+        begun = (
+            await targets[0].begin(
+                {"verb": "begin", "root": str(roots[1]), "size": size, "first": True}, b"in\0large\0key"
+            )
+        ).end
         assert begun["fresh"]
         raw = b"in\0large\0key\0" + begun["partial"].encode()
-        targets[1].begin("join", raw, root=str(roots[1]), size=size, fresh=True)
+        targets[1].begin({"verb": "join", "root": str(roots[1]), "size": size, "fresh": True}, raw)
         spans = [(at, min(MIB, size - at)) for at in range(0, size, MIB)]
         carried = (
             carry(
@@ -502,12 +510,12 @@ async def test_a_large_file_in_parts_over_two_lanes(
             for at, n in spans
         )
         assert sum(arrived.end["bytes"] for _, arrived in await asyncio.gather(*carried)) == size
-        checked = (await sources[0].begin("check", b"in\0large", root=str(roots[0]))).end
+        checked = (await sources[0].begin({"verb": "check", "root": str(roots[0])}, b"in\0large")).end
         assert (checked["size"], checked["mtime"], checked["mode"]) == (size, LONG_AGO * SECOND, 0o640)
-        await targets[0].begin("commit", b"key", root=str(roots[1]), **checked)
-        await targets[1].begin("leave", b"key", root=str(roots[1]))
+        await targets[0].begin({"verb": "commit", "root": str(roots[1]), **checked}, b"key")
+        await targets[1].begin({"verb": "leave", "root": str(roots[1])}, b"key")
         assert seen(roots[1]) == seen(tmp_path / "here") | {b"in": seen(roots[1])[b"in"]}
-    digest = (await lane.begin("digests", named(b"in/large", b"in/gone"), root=str(far))).out
+    digest = (await lane.begin({"verb": "digests", "root": str(far)}, named(b"in/large", b"in/gone"))).out
     assert digest == hashlib.sha256((far / "in/large").read_bytes()).digest()[:16] + bytes(16)
     await other.close()
 
@@ -516,7 +524,7 @@ async def test_holes_and_the_leavings_of_an_interrupted_transfer(lane: SftpLane,
     write(far / ".remote-sandbox-part-key", b"junk" * MIB, 0o400)
     write(far / "large", b"old")
     give(bare, far)
-    begun = await lane.begin("begin", b"\0large\0key", root=str(far), size=3 * MIB, first=True)
+    begun = await lane.begin({"verb": "begin", "root": str(far), "size": 3 * MIB, "first": True}, b"\0large\0key")
     assert begun.end == {"fresh": True, "partial": ".remote-sandbox-part-key"}
     end = await part(lane, far, PIECE.pack(0, MIB), PIECE.pack(MIB, 0) + b"x" * 100, PIECE.pack(2 * MIB, MIB))
     assert end["bytes"] == 2 * MIB + 100
@@ -524,7 +532,9 @@ async def test_holes_and_the_leavings_of_an_interrupted_transfer(lane: SftpLane,
         await part(lane, far, PIECE.pack(3 * MIB, 0) + b"x")
     assert refused.value.reason == "bounds"
     assert (far / "large").read_bytes() == b"old"
-    await lane.begin("commit", b"key", root=str(far), size=3 * MIB, mode=0o600, mtime=LONG_AGO * SECOND)
+    await lane.begin(
+        {"verb": "commit", "root": str(far), "size": 3 * MIB, "mode": 0o600, "mtime": LONG_AGO * SECOND}, b"key"
+    )
     assert (far / "large").read_bytes() == bytes(MIB) + b"x" * 100 + bytes(2 * MIB - 100)
     assert os.listdir(far) == ["large"]
     with pytest.raises(FileProblem) as refused:
@@ -534,7 +544,7 @@ async def test_holes_and_the_leavings_of_an_interrupted_transfer(lane: SftpLane,
 
 async def part(lane: SftpLane, root: Path, *bodies: bytes) -> dict[str, Any]:
     number = next(numbers)
-    received = lane.begin("receive", b"key", number=number, root=str(root), large=True)
+    received = lane.begin({"verb": "receive", "root": str(root), "large": True}, b"key", number=number)
     for body in bodies:
         lane.pass_on(PART, number, body)
     lane.pass_on(DONE, number, b"")
@@ -543,14 +553,14 @@ async def part(lane: SftpLane, root: Path, *bodies: bytes) -> dict[str, Any]:
 
 async def test_a_file_that_was_left_stays_until_it_is_begun_again(lane: SftpLane, far: Path) -> None:
     for content in (b"first", b"next!"):
-        await lane.begin("begin", b"\0large\0key", root=str(far), size=5, first=True)
+        await lane.begin({"verb": "begin", "root": str(far), "size": 5, "first": True}, b"\0large\0key")
         await part(lane, far, PIECE.pack(0, 0) + content)
-        await lane.begin("leave", b"key", root=str(far))
+        await lane.begin({"verb": "leave", "root": str(far)}, b"key")
         assert (far / ".remote-sandbox-part-key").read_bytes() == content
     (far / ".remote-sandbox-part-key").unlink()
     (far / ".remote-sandbox-part-key").mkdir()
     with pytest.raises(FileProblem, match="in the way") as refused:
-        await lane.begin("begin", b"\0large\0key", root=str(far), size=5)
+        await lane.begin({"verb": "begin", "root": str(far), "size": 5}, b"\0large\0key")
     assert refused.value.reason == "in_the_way"
 
 
@@ -559,14 +569,14 @@ async def test_a_source_that_shrinks_or_is_replaced_is_found_out(
 ) -> None:
     write(far / "large", b"x" * 3 * MIB)
     give(bare, far)
-    await near.begin("begin", b"\0large\0key", root=str(tmp_path), size=3 * MIB)
+    await near.begin({"verb": "begin", "root": str(tmp_path), "size": 3 * MIB}, b"\0large\0key")
     roots = (far, tmp_path)
     os.truncate(far / "large", MIB + 5)
     _, arrived = await carry(lane, near, roots, "part", b"\0large", b"key", offset=0, length=3 * MIB)
     assert arrived.end["bytes"] == MIB + 5
     write(far / "other", b"y")
     (far / "other").rename(far / "large")
-    assert (await lane.begin("check", b"\0large", root=str(far))).end["size"] == 1
+    assert (await lane.begin({"verb": "check", "root": str(far)}, b"\0large")).end["size"] == 1
     with pytest.raises(FileProblem, match="No such file"):
         await carry(lane, near, roots, "part", b"\0gone", b"key", offset=0, length=1)
 
@@ -583,7 +593,7 @@ async def test_delete_clear_touch_and_tidy(lane: SftpLane, bare: Sshd, far: Path
     give(bare, far)
 
     async def ask(verb: str, raw: bytes) -> dict[str, Any]:
-        return (await lane.begin(verb, raw, root=str(far))).end
+        return (await lane.begin({"verb": verb, "root": str(far)}, raw)).end
 
     leftovers = [name.encode() for name in (await look_over(lane, far)).leftovers]
     assert len(leftovers) == 3
@@ -604,18 +614,18 @@ async def test_what_is_asked_is_done_in_that_order(lane: SftpLane, bare: Sshd, f
     write(far / "name")
     give(bare, far)
     root, number = str(far), next(numbers)
-    cleared = lane.begin("clear", b"name", root=root)
-    received = lane.begin("receive", named(b"name/file"), number=number, root=root, wanted=["f644"])
-    lane.begin("begin", b"name\0large\0key", root=root, size=3)
-    begun = lane.begin("receive", b"key", number=number + 1_000_000_000, root=root, large=True)
+    cleared = lane.begin({"verb": "clear", "root": root}, b"name")
+    received = lane.begin({"verb": "receive", "root": root, "wanted": ["f644"]}, named(b"name/file"), number=number)
+    lane.begin({"verb": "begin", "root": root, "size": 3}, b"name\0large\0key")
+    begun = lane.begin({"verb": "receive", "root": root, "large": True}, b"key", number=number + 1_000_000_000)
     lane.pass_on(PART, number + 1_000_000_000, PIECE.pack(0, 0) + b"abc")
     lane.pass_on(DONE, number + 1_000_000_000, b"")
     lane.pass_on(FILES, number, ENTRY.pack(0, 0o100600, 0, 1) + b"x")
     lane.pass_on(DONE, number, b"")
-    committed = lane.begin("commit", b"key", root=root, size=3, mode=0o600, mtime=0)
-    finished = lane.begin("finish", packed(b"name", 0o500, LONG_AGO * SECOND), root=root)
-    looked = lane.begin("scan", path=root)
-    rested = lane.begin("rest")
+    committed = lane.begin({"verb": "commit", "root": root, "size": 3, "mode": 0o600, "mtime": 0}, b"key")
+    finished = lane.begin({"verb": "finish", "root": root}, packed(b"name", 0o500, LONG_AGO * SECOND))
+    looked = lane.begin({"verb": "scan", "path": root})
+    rested = lane.begin({"verb": "rest"})
     replies = await asyncio.gather(cleared, received, begun, committed, finished, looked, rested)
     assert not any(reply.end.get("problems") for reply in replies)
     assert set(seen(far)) == {b"name", b"name/file", b"name/large"}
@@ -625,7 +635,7 @@ async def test_what_is_asked_is_done_in_that_order(lane: SftpLane, bare: Sshd, f
 async def test_a_source_waits_for_a_slow_target(lane: SftpLane, far: Path) -> None:
     number = next(numbers)
     raw = named(*(b"%d" % at for at in range(20)))
-    received = lane.begin("receive", raw, number=number, root=str(far), wanted=announced(raw))
+    received = lane.begin({"verb": "receive", "root": str(far), "wanted": announced(raw)}, raw, number=number)
     for at in range(20):
         room = asyncio.ensure_future(lane.room())
         await asyncio.sleep(0)
@@ -641,12 +651,12 @@ async def test_what_sftp_cannot_do_is_refused(lane: SftpLane, far: Path) -> None
     assert (lane.knows_pieces, lane.squeezers) == (False, ())
     for verb in ("mark", "index", "index_old", "blocks", "partial_blocks"):
         with pytest.raises(FileProblem) as refused:
-            await lane.begin(verb, b"\0x", root=str(far))
+            await lane.begin({"verb": verb, "root": str(far)}, b"\0x")
         assert refused.value.reason == "unsupported"
     with pytest.raises(FileProblem, match="not known here"):
-        await lane.begin("shout")
+        await lane.begin({"verb": "shout"})
     with pytest.raises(FileProblem, match="cannot be understood"):
-        await lane.begin("part", b"", root=str(far))
+        await lane.begin({"verb": "part", "root": str(far)}, b"")
 
 
 # The line
@@ -666,19 +676,19 @@ async def test_a_cut_in_the_middle_is_told_to_everybody(
             return len(list(far.iterdir()))
 
         await eventually(arrived, bool, "the first files", pause_s=0)
-        scanning = lane.begin("scan", path="/usr")
+        scanning = lane.begin({"verb": "scan", "path": "/usr"})
         line.cut()
-        for awaited in (both, scanning, lane.begin("rest")):
+        for awaited in (both, scanning, lane.begin({"verb": "rest"})):
             with pytest.raises(Unreachable, match="was cut"):
                 await awaited
         assert not lane.is_alive
         await lane.room()
         lane.pass_on(FILES, 1, b"too late")
         with pytest.raises(Unreachable):
-            await lane.begin("look", path="~")
+            await lane.begin({"verb": "look", "path": "~"})
         await lane.close()
         again = await sandbox.open_lane()
-        assert (await again.begin("look", path="~")).end["kind"] == "dir"
+        assert (await again.begin({"verb": "look", "path": "~"})).end["kind"] == "dir"
         await again.close()
 
 
@@ -694,8 +704,8 @@ async def test_a_lane_that_is_closed_ends_at_once_and_gives_its_session_back(fle
     async with sandbox_of(sshd.machine(), known_hosts) as sandbox:
         for _ in range(3):
             lane = await sandbox.open_lane()
-            await lane.begin("rest")
-            scanning = lane.begin("scan", path="/usr")
+            await lane.begin({"verb": "rest"})
+            scanning = lane.begin({"verb": "scan", "path": "/usr"})
             await lane.close()
             with pytest.raises(Unreachable):
                 await scanning
@@ -714,7 +724,7 @@ async def test_a_lane_may_be_closed_at_any_moment(
     names = named(*(b"%d" % at for at in range(200)))
     for steps in (0, 3, 20, 100, 400):
         lane = await sandbox.open_lane()
-        lane.begin("begin", b"\0large\0key", root=str(far), size=4 * MIB)
+        lane.begin({"verb": "begin", "root": str(far), "size": 4 * MIB}, b"\0large\0key")
         work = [
             carry(near, lane, (tmp_path, far), "send", names),
             carry(near, lane, (tmp_path, far), "part", b"\0large", b"key", offset=0, length=4 * MIB),

@@ -426,7 +426,7 @@ async def test_a_source_passes_on_no_more_than_was_asked_for() -> None:
     target = SimpleNamespace(pass_on=lambda kind, number, body: passed.append(len(body)), room=room)
     line = Liar(lambda _, number: Endless(wire.frame(wire.PART, number, bytes(PIECE))), LANE_HELLO)
     lane = await lane_to(line)
-    seen = await ends_well(lane.begin("part", to=target, passes=4 * MEGABYTE))  # type: ignore[arg-type]
+    seen = await ends_well(lane.begin({"verb": "part"}, to=target, passes=4 * MEGABYTE))  # type: ignore[arg-type]
     assert "sent more than it was asked for" in str(seen)
     assert sum(passed) <= 4 * MEGABYTE
     await lane.close()

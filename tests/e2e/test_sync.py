@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
 from tests.support.in_process import serve_here
 from tests.support.line import ThreadedLine
 from tests.support.server import Server, Wire, entry, serve, until, wire
@@ -349,6 +350,42 @@ async def test_a_line_that_was_cut_between_two_calls_is_not_noticed(
             assert done["mode"] == "inline"
             check_equal(ours, there)
             line.cut()
+
+
+@pytest.mark.parametrize("direction", ["push", "pull"])
+async def test_a_scan_whose_line_is_cut_is_begun_again(
+    machine: Sshd,
+    line: ThreadedLine,
+    ours: Path,
+    there: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    direction: str,
+) -> None:
+    scanning, begin = asyncio.Event(), OutpostLane.begin
+
+    def begin_and_tell(lane: OutpostLane, order: Any, *args: Any, **more: Any) -> Any:
+        done = begin(lane, order, *args, **more)
+        if line.frozen and order["verb"] == "scan" and lane.name == machine.name:
+            scanning.set()
+        return done
+
+    async with serve_here(tmp_path, entry(machine, port=line.port)) as server:
+        # There is a line, and a lane on it.
+        await server.call("sync_local_to_remote", local_path=str(ours), remote_path=there.name)
+        monkeypatch.setattr(OutpostLane, "begin", begin_and_tell)
+        line.freeze()
+        (ours / "new").write_text("new")
+        ends = {"local_path": str(ours), "remote_path": there.name}
+        if direction == "pull":
+            ends["local_path"] = f"{tmp_path}/back"
+        tool = "sync_local_to_remote" if direction == "push" else "sync_remote_to_local"
+        call = asyncio.ensure_future(server.call(tool, **ends))
+        await scanning.wait()
+        line.cut()
+        line.thaw()
+        assert (await call)["mode"] == "inline"
+        check_equal(Path(ends["local_path"]), there)
 
 
 def written(folder: Path) -> int:

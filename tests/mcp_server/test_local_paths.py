@@ -120,11 +120,11 @@ class Watched(Nearby):
         lane = await here.open_lane()
         begin = lane.begin
 
-        def begin_or_stop(verb: str, *args: Any, **order: Any) -> Any:
-            if verb == self.stop_before:
+        def begin_or_stop(order: Any, *args: Any, **more: Any) -> Any:
+            if order["verb"] == self.stop_before:
                 self.stop_before = ""
                 os.kill(pid_of(lane), signal.SIGSTOP)
-            return begin(verb, *args, **order)
+            return begin(order, *args, **more)
 
         lane.begin = begin_or_stop  # type: ignore[method-assign]
         self.lanes.append(lane)

@@ -265,6 +265,10 @@ class ThreadedLine:
         return self._do(lambda: self._line.connections)
 
     @property
+    def frozen(self) -> bool:
+        return self._line.frozen
+
+    @property
     def total_opened(self) -> int:
         return self._line.total_opened
 

@@ -56,9 +56,9 @@ class Pool:
         lane = await asyncio.shield(self._opened())
         begin, dispatch = lane.begin, lane._dispatch
 
-        def counted(verb: str, *args: Any, **order: Any) -> Any:
-            self.asked[verb] += 1
-            return begin(verb, *args, **order)
+        def counted(order: Any, *args: Any, **more: Any) -> Any:
+            self.asked[order["verb"]] += 1
+            return begin(order, *args, **more)
 
         async def listened(kind: int, number: int, body: bytes) -> None:
             self.heard(lane)

@@ -28,8 +28,8 @@ class StandIn:
         self.asked: list[str] = []
         self.answer: Callable[[asyncio.Future[Reply]], None] = lambda done: done.set_result(Reply())
 
-    def begin(self, verb: str, raw: bytes = b"", **order: Any) -> asyncio.Future[Reply]:
-        self.asked.append(verb)
+    def begin(self, order: Any, raw: bytes = b"", **more: Any) -> asyncio.Future[Reply]:
+        self.asked.append(order["verb"])
         done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.answer(done)
         return done

@@ -14,6 +14,7 @@ from ..core.port import Deployment, DeployOrder, Health
 from ..core.progress import Progress, silent
 from ..core.sandbox import Sandbox
 from ..fleet import unforeseen
+from ..waiting import within
 from .forwards import Forwards, Get
 from .health import ANSWER_S, LOG_LINES, Wait, check_health, check_url, has_failed, how_it_ended, silence
 
@@ -197,7 +198,7 @@ class Deployments:
 
     async def _look(self, deployed: Deployment) -> Deployment:
         try:
-            return await asyncio.wait_for(self._look_now(deployed), LIST_S)
+            return await within(self._look_now(deployed), LIST_S)
         except (SandboxError, asyncio.TimeoutError) as problem:
             why = str(problem) or f"{deployed.sandbox} did not answer in {LIST_S:g} s"
             return replace(deployed, status="unknown", problem=why)

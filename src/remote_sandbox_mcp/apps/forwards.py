@@ -9,12 +9,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from ..backends.deadline import within
 from ..backends.stream import over_asyncio
 from ..core.errors import BadArgument, SandboxError
 from ..core.permission import allow_local_port, is_allowed_port
 from ..core.port import Forward, PortClosed, Stream, check_port
 from ..core.sandbox import Sandbox
+from ..waiting import within
 
 log = logging.getLogger(__name__)
 

@@ -7,13 +7,13 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ..backends.deadline import within
 from ..core.errors import Unreachable
 from ..core.job import JobLook, JobSeen, JobStarted
 from ..core.port import DeployOrder, Health, PortClosed, Stream, is_well, read_status, request_text
 from ..core.progress import Beat, Progress
 from ..core.sandbox import Sandbox
 from ..core.text import last_line
+from ..waiting import within
 
 # One answer's share of the time: an app that never answers is asked again.
 ANSWER_S = 10.0

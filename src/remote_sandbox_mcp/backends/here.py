@@ -12,7 +12,7 @@ import sys
 from ..core.errors import BadArgument, Unsupported
 from ..core.gate import Admitted, Id, Way
 from ..core.transfer import Place
-from .deadline import within
+from ..waiting import within
 from .outpost import pipe, program
 from .outpost.client import NoOutpost
 from .outpost.far.tree import Refusal, Root

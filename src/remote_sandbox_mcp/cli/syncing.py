@@ -140,15 +140,14 @@ async def _sync(app: App, order: Order, as_json: bool) -> int:
     from .summary import show_outcome
 
     # Planned as if all was agreed to: so it can be said what would be deleted.
-    job = app.transfers.syncs.begin(replace(order, confirmed=True))
     with Bar() as bar:
-        plan = await job.prepare(bar.hear)
+        job = await app.transfers.syncs.prepare(replace(order, confirmed=True), bar.hear)
         try:
             order = await _agreed(job, order, bar)
         except BaseException:
             job.release()
             raise
-        bar.hear(Headway("sending", files_total=len(plan.send), bytes_total=plan.bytes))
+        bar.hear(Headway("sending", files_total=len(job.plan.send), bytes_total=job.plan.bytes))
         outcome = await _run(app, order, bar, job)
     show_outcome(outcome, order, as_json)
     return 1 if outcome.problem_count else 0

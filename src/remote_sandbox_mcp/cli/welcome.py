@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..waiting import within
 from .render import COMMAND
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ async def _local(configuration: Configuration) -> list[tuple[str, str, str]]:
     if place is None:
         return []
     try:
-        reason = await asyncio.wait_for(local.why_not(), LOCAL_S)
+        reason = await within(local.why_not(), LOCAL_S)
     except (asyncio.TimeoutError, TimeoutError):
         reason = "bubblewrap does not answer"
     return [

@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import FileProblem
 from .files import Problem
+
+if TYPE_CHECKING:
+    from .orders import LaneOrder
 
 DEFAULT_EXCLUDES = (".git", "__pycache__", "node_modules", ".venv")
 
@@ -201,7 +204,7 @@ class Reply:
 class Lane(Protocol):
     """Takes requests, any number at once, and does them in the order of asking.
 
-    What is asked for and answered is described in docs/architecture.md; the sides that speak it are
+    What is asked for and answered is in core/orders.py; the sides that speak it are
     backends/outpost/far/lane.py and, for machines without Python, backends/ssh/sftp_lane.py.
     """
 
@@ -230,7 +233,7 @@ class Lane(Protocol):
 
     def begin(
         self,
-        verb: str,
+        order: LaneOrder,
         raw: bytes = b"",
         *,
         number: int = 0,
@@ -238,7 +241,6 @@ class Lane(Protocol):
         heard: Callable[[bytes], None] | None = None,
         room: int = SMALL_ANSWER,
         passes: int = MOST_PASSED,
-        **order: Any,
     ) -> Awaitable[Reply]:
         """Send a request; the answer may be awaited, or not. It takes no more than `room` bytes.
 

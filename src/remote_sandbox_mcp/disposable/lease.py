@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ..backends.deadline import within
 from ..core.command import Command, Completed, Missing, Observation, Running
 from ..core.disposable import Disposable, Provider
 from ..core.errors import ConnectError, LostContact, SandboxError, UnknownSandbox, Unreachable, Unsupported
@@ -21,6 +20,7 @@ from ..core.progress import Progress, silent
 from ..core.sandbox import Description, Sandbox
 from ..core.transfer import Lane
 from ..store.disposables import ENDED, EXPIRED, GONE, OVER, PAUSED, DisposableRows, Kept
+from ..waiting import within
 from .policy import farewell, is_about_to_expire, why_ended
 
 # How long a provider may take to say how one is, and to renew it.

@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..backends.deadline import within
 from ..core.disposable import Disposable, Provider, Rules
 from ..core.errors import ConfigError, SandboxError, UnknownSandbox
 from ..fleet import Fleet, Member
 from ..processes import process
 from ..store.disposables import CREATING, ENDING, OVER, PAUSED, RUNNING, Kept, Owner
+from ..waiting import within
 from .lease import LOOK_S, Life, Surroundings, Tended
 from .policy import Fate, farewell, fate, is_visible
 

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from ..backends.deadline import within
 from ..core import check
 from ..core.disposable import Disposable, Provider, Rules, SandboxOrder
 from ..core.errors import UnknownSandbox, Unreachable
 from ..store.disposables import CREATING, ENDING, GONE
+from ..waiting import within
 from .create import Making
 from .policy import DELETED, EMBEDDED, Fate, farewell, is_visible
 from .reaper import DELETE_S, Tending

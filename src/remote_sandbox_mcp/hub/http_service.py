@@ -15,6 +15,7 @@ from .. import __version__
 from ..core.client import ClientVariables
 from ..core.errors import ConfigError
 from ..session import Session, begin
+from ..waiting import within
 from ..web.listener import address_of, listener_among
 from ..web.terms import Terms, terms_told
 from .houses import House, Houses
@@ -187,7 +188,7 @@ async def _passed(writer: asyncio.StreamWriter) -> list[int]:
     with transport.get_extra_info("socket").dup() as line:
         try:
             await _say(writer, {"pid": os.getpid(), "version": __version__, "send": "socket"})
-            await asyncio.wait_for(_readable(line), HAND_OVER_S)
+            await within(_readable(line), HAND_OVER_S)
             _, passed, _, _ = socket.recv_fds(line, 64, MOST_PASSED, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
         except asyncio.TimeoutError:
             raise ConfigError("no socket was handed over in time") from None

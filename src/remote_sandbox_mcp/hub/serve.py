@@ -20,6 +20,7 @@ from .. import __version__
 from ..core.errors import SandboxError
 from ..hub_contact.hello import ASK, HTTP, SERVE, read
 from ..hub_contact.place import NoHub, Place, check_peer
+from ..waiting import within
 
 if TYPE_CHECKING:
     from ..processes.locks import Lock
@@ -197,7 +198,7 @@ class Hub:
         except NoHub as problem:
             log.warning("a caller was refused: %s", problem)
             return
-        said = read(await asyncio.wait_for(reader.readline(), HELLO_S) or b"{}")
+        said = read(await within(reader.readline(), HELLO_S) or b"{}")
         if said.get("hello") == ASK:
             writer.write(json.dumps(await self._answer(said, front)).encode() + b"\n")
             await writer.drain()

@@ -14,6 +14,7 @@ from ..core.sandbox import Sandbox
 from ..core.watch import Decision, Event, NoContact, Resume, Unsent, Watch
 from ..store.jobs import JobRecord, JobRecords
 from ..store.watches import DONE, FAILED, LONGEST_WAIT_S, PENDING, Effect, Watches
+from ..waiting import within
 
 Get = Callable[[str], Awaitable[Sandbox]]
 Announce = Callable[[str, Watch, Event], Awaitable[None]]
@@ -198,7 +199,7 @@ Result = TypeVar("Result")
 async def attempt(work: Awaitable[Result], limit_s: float | None = LIMIT_S) -> Result | Exception:
     """What came of it, or why nothing did."""
     try:
-        return await asyncio.wait_for(work, limit_s)
+        return await within(work, limit_s)
     # Whatever is wrong with one watch, machine, hook or notifier must not keep the watchdog from all the others.
     except Exception as problem:
         if not isinstance(problem, SandboxError | Unsent | asyncio.TimeoutError):

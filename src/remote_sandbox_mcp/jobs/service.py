@@ -20,6 +20,7 @@ from ..core.progress import Beat, Progress, silent
 from ..core.sandbox import Sandbox
 from ..core.text import last_line
 from ..fleet import Fleet, Member, unforeseen
+from ..waiting import within
 from .commands import Commands
 from .records import Known, Target, recorded
 from .start import Starting
@@ -188,7 +189,7 @@ class JobService:
         question = replace(target.look, lines=0, log_file="")
         for member in await self.others(name):
             with contextlib.suppress(SandboxError, asyncio.TimeoutError):
-                (found,) = await asyncio.wait_for((await member.open()).jobs.look([question]), ELSEWHERE_S)
+                (found,) = await within((await member.open()).jobs.look([question]), ELSEWHERE_S)
                 if found.state is not JobState.MISSING:
                     return replace(seen, reason=there(member.name))
         return seen
@@ -244,7 +245,7 @@ class JobService:
     async def _jobs_of(self, member: Member, limit: int) -> Sequence[Sight]:
         """The jobs of a machine, and the commands that outlasted their calls there."""
         try:
-            return await asyncio.wait_for(self._all_of(member, limit), LIST_S)
+            return await within(self._all_of(member, limit), LIST_S)
         except (SandboxError, asyncio.TimeoutError) as problem:
             why = str(problem) or f"{member.name} did not answer in {LIST_S:g} s"
             known = await asyncio.to_thread(self.known.records.list, member.name, limit=limit)

@@ -14,6 +14,7 @@ from ..core.lifecycle import decide, question
 from ..core.watch import NoContact, Watch
 from ..store.jobs import JobRecords
 from ..store.watches import Watches
+from ..waiting import within
 from .effects import Announce, Effects, Get, attempt, no_contact
 
 # When the next round comes, at the soonest, after one in which something went wrong; and while something is being told.
@@ -79,7 +80,7 @@ class Supervisor:
         if looks == plain:
             return await self._ask(sandbox, looks)
         try:
-            return await asyncio.wait_for(self._ask(sandbox, looks), CHECKPOINTS_S)
+            return await within(self._ask(sandbox, looks), CHECKPOINTS_S)
         except asyncio.TimeoutError:
             # A checkpoint may lie on a disk that hangs; whether the jobs live can be known without it.
             found = await self._ask(sandbox, plain)

@@ -12,6 +12,7 @@ from typing import IO
 
 from ..core.text import last_line
 from ..core.watch import Unsent
+from ..waiting import within
 
 # Our own environment may hold passwords, which are nobody else's business.
 _PASSED = frozenset(
@@ -34,7 +35,7 @@ async def run(what: str, words: Sequence[str], environ: Mapping[str, str], limit
     with tempfile.TemporaryFile() as errors:
         process = await _start(what, words, environ, errors)
         try:
-            status = await asyncio.wait_for(process.wait(), limit_s)
+            status = await within(process.wait(), limit_s)
         except asyncio.TimeoutError:
             raise Unsent(f"{what} did not end within {limit_s:g} s and was killed{_said(errors)}") from None
         finally:

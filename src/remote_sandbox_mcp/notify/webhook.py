@@ -18,6 +18,7 @@ import httpx
 
 from ..core.permission import Address, read_address
 from ..core.watch import Event, Unsent, Watch
+from ..waiting import within
 from . import messages
 
 LIMIT_S = 10.0
@@ -60,7 +61,7 @@ async def post(url: str, form: str, secret: str, watch: Watch, event: Event) -> 
     form = _HOSTS.get(address.host, "json") if form == "auto" else form
     parcel = _PACKERS[form](watch, event, secret)
     try:
-        answer = await asyncio.wait_for(_send(address, parcel), LIMIT_S)
+        answer = await within(_send(address, parcel), LIMIT_S)
     except (asyncio.TimeoutError, httpx.TimeoutException):
         raise Unsent(f"{address.origin} did not answer within {LIMIT_S:g} s", passing=True) from None
     except httpx.TransportError as error:

@@ -26,6 +26,7 @@ from ..core.network import Reach
 from ..core.sandbox import Sandbox
 from ..core.shell import join
 from ..core.text import harmless, last_line
+from ..waiting import within
 from .measure import measure
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ async def examine(machine: Machine, own_known_hosts: Path) -> Checkup:
     visit = Visit(machine, own_known_hosts)
     begun = time.monotonic()
     try:
-        await asyncio.wait_for(visit.carry_out(), visit.deadline_s)
+        await within(visit.carry_out(), visit.deadline_s)
     except SandboxError as problem:
         visit.fail(problem)
     except (asyncio.TimeoutError, TimeoutError):
@@ -151,7 +152,7 @@ class Visit:
     async def _in_time(self, work: Awaitable[_T], what: str) -> _T:
         limit = self.machine.connect_timeout_s
         try:
-            return await asyncio.wait_for(work, limit)
+            return await within(work, limit)
         except (asyncio.TimeoutError, TimeoutError):
             raise Unreachable(f"{what} within {limit:g} s") from None
         except (OSError, ValueError) as problem:
@@ -195,7 +196,7 @@ class Visit:
         )
         token = secrets.token_hex(8)
         try:
-            done = await asyncio.wait_for(
+            done = await within(
                 connection.run(f"echo {token}", encoding=None, stdin=asyncssh.DEVNULL), self.gate.deadline_s
             )
         except (asyncio.TimeoutError, TimeoutError):

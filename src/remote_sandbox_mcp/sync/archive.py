@@ -93,8 +93,8 @@ class Archives:
         """What goes there, and nothing else, in a folder of ours."""
         os.mkdir(posixpath.dirname(path))
         gathering = replace(order, target=Place("", path, free=True))
-        job = self._syncs.begin(gathering)
-        if (await job.prepare()).bytes > LARGEST:
+        job = await self._syncs.prepare(gathering)
+        if job.plan.bytes > LARGEST:
             job.release()
             raise _too_large(order)
         return await self._syncs.run(gathering, unheard, job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import posixpath
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadArgument, FileProblem
 from ..core.gate import Admitted, Sieve
@@ -16,6 +16,9 @@ from ..core.tree import MOST_BYTES, Tree, TreeReader, is_name
 from .lanes import Lanes
 from .large import place_stem
 from .streams import names_of
+
+if TYPE_CHECKING:
+    from ..core.orders import LaneOrder, LookAtPathOrder, ScanOrder
 
 # A line this slow is worth a compressed listing, and more than two lanes.
 LONG_S = 0.004
@@ -92,13 +95,13 @@ class End:
         await asyncio.gather(*(lane.close() for lane in taken), return_exceptions=True)
 
     async def look(self) -> dict[str, Any]:
-        return (await self.ask("look", path=self.path, **self._exactly())).end
+        order: LookAtPathOrder = {"verb": "look", "path": self.path}
+        if self.exact is not None:
+            order["exact"] = self.exact
+        return (await self.ask(order)).end
 
-    def _exactly(self) -> dict[str, Any]:
-        return {} if self.exact is None else {"exact": self.exact}
-
-    async def ask(self, verb: str, raw: bytes = b"", **order: Any) -> Reply:
-        return await self.lane.begin(verb, raw, **order)
+    async def ask(self, order: LaneOrder, raw: bytes = b"") -> Reply:
+        return await self.lane.begin(order, raw)
 
     async def scan(self, order: Order, path: str = "", beside: bytes = b"") -> Tree:
         """What is there, without what is left out; with `beside`, also what transfers have left beside a file.
@@ -106,20 +109,19 @@ class End:
         Raises FileProblem, Unreachable.
         """
         reader = TreeReader(str(self.place))
-        more: dict[str, Any] = {"beside": beside.decode()} if beside else {}
-        reply = await self.lane.begin(
-            "scan",
-            heard=reader.feed,
-            room=MOST_BYTES,
-            path=path or self.path,
-            rules=list(order.rules),
-            watched=list(DEFAULT_EXCLUDES) if order.default_excludes else [],
-            gitignore=order.respect_gitignore,
-            squeeze=self.is_far,
-            **more,
-            **self._exactly(),
-        )
-        return reader.finish(reply.end)
+        wanted: ScanOrder = {
+            "verb": "scan",
+            "path": path or self.path,
+            "rules": list(order.rules),
+            "watched": list(DEFAULT_EXCLUDES) if order.default_excludes else [],
+            "gitignore": order.respect_gitignore,
+            "squeeze": self.is_far,
+        }
+        if beside:
+            wanted["beside"] = beside.decode()
+        if self.exact is not None:
+            wanted["exact"] = self.exact
+        return reader.finish((await self.lane.begin(wanted, heard=reader.feed, room=MOST_BYTES)).end)
 
 
 class Ends:

@@ -6,7 +6,7 @@ import asyncio
 import struct
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..backends.outpost.far.target import ATTRIBUTES
 from ..core.errors import FileProblem
@@ -18,6 +18,11 @@ from .large import Chunks
 from .meter import Meter, Tally
 from .sending import BATCH_FILES, Bridging, Sending
 from .streams import batches, names_of, portions
+
+if TYPE_CHECKING:
+    from ..core.orders import ClearOrder, DeleteOrder, FinishOrder, TidyOrder, TouchOrder
+
+    TargetOrder = TidyOrder | ClearOrder | TouchOrder | DeleteOrder | FinishOrder
 
 SLASH = ord("/")
 # What comes of an answer that is not one to what was asked, its machine being broken or hostile.
@@ -44,6 +49,14 @@ class Synchronization:
         self._wire_bytes = 0
 
     # Plan
+
+    async def open(self) -> None:
+        """Reach both ends. Raises ConnectError, Unsupported."""
+        try:
+            await self.ends.open()
+        except BaseException:
+            await self.ends.drop()
+            raise
 
     async def prepare(self, listener: Listener = unheard) -> Plan:
         """Look at both ends and decide. Raises FileProblem, BadArgument, ConnectError."""
@@ -75,8 +88,10 @@ class Synchronization:
         for batch in batches([item for item, _ in plan.doubtful], BATCH_FILES, 1 << 62):
             raw = names_of(batch)
             ours, theirs = await asyncio.gather(
-                self.ends.source.ask("digests", raw, root=self.ends.source.root_name),
-                self.ends.target.ask("digests", self.ends.target_names(batch), root=self.ends.target.root_name),
+                self.ends.source.ask({"verb": "digests", "root": self.ends.source.root_name}, raw),
+                self.ends.target.ask(
+                    {"verb": "digests", "root": self.ends.target.root_name}, self.ends.target_names(batch)
+                ),
             )
             for at, item in enumerate(batch):
                 digest = ours.out[16 * at : 16 * at + 16]
@@ -149,47 +164,53 @@ class Synchronization:
         self._wire_bytes = sum(end.moved for end in (self.ends.source, self.ends.target) if end.place.sandbox)
 
     async def _carry(self, meter: Meter) -> None:
-        plan = self.plan
+        plan, root = self.plan, self.ends.target.root_name
         assert self.target_tree is not None
         leftovers = [path.encode("utf-8", "surrogateescape") for path in self.target_tree.leftovers]
         if plan.clear:
-            await self._tell("tidy", _below(plan.clear, leftovers), b"\0")
-            await self._tell("clear", plan.clear, b"\0", paths=plan.clear)
+            await self._tell({"verb": "tidy", "root": root}, _below(plan.clear, leftovers), b"\0")
+            await self._tell_found({"verb": "clear", "root": root}, plan.clear, plan.clear, b"\0")
         if plan.send:
             self._sending = Sending(self.ends, plan, self.chunks, self.tally, meter, self._bridge)
             await self._sending.send()
         meter.phase = "deleting" if plan.delete_files or plan.delete_folders else meter.phase
         meter.tell(time.monotonic(), always=True)
-        await self._tell("touch", self._packed(plan.touch), paths=[item.path for item in plan.touch])
+        touched = [item.path for item in plan.touch]
+        await self._tell_found({"verb": "touch", "root": root}, self._packed(plan.touch), touched)
         # Before what they lie in is removed or gets its time, after what could be resumed.
-        await self._tell("tidy", leftovers, b"\0")
-        await self._tell("delete", plan.delete_files, b"\0", end=b"\0\0", paths=plan.delete_files)
-        await self._tell("delete", plan.delete_folders, b"\0", begin=b"\0\0")
-        await self._tell("finish", self._packed(plan.finish))
+        await self._tell({"verb": "tidy", "root": root}, leftovers, b"\0")
+        delete: DeleteOrder = {"verb": "delete", "root": root}
+        await self._tell_found({**delete}, plan.delete_files, plan.delete_files, b"\0", end=b"\0\0")
+        await self._tell(delete, plan.delete_folders, b"\0", begin=b"\0\0")
+        await self._tell({"verb": "finish", "root": root}, self._packed(plan.finish))
         if self.target_tree.kind == "missing" and not self.ends.target.name and not plan.finish:
-            self.tally.hear(await self.ends.target.ask("finish", root=self.ends.target.root_name))
+            self.tally.hear(await self.ends.target.ask({"verb": "finish", "root": root}))
 
     async def _tell(
-        self,
-        verb: str,
-        parts: list[bytes],
-        between: bytes = b"",
-        *,
-        begin: bytes = b"",
-        end: bytes = b"",
-        paths: Sequence[bytes] = (),
+        self, order: TidyOrder | DeleteOrder | FinishOrder, parts: list[bytes], between: bytes = b"", begin: bytes = b""
     ) -> None:
-        """Ask the target for all of these, in as many requests as they take.
+        """Ask the target for all of these, in as many requests as they take."""
+        for portion, _ in portions(parts):
+            await self._ask_target(order, begin + between.join(portion))
 
-        Where `paths` are given, one for each part, what was found there goes along: what has changed since is kept.
-        """
+    async def _tell_found(
+        self,
+        order: ClearOrder | DeleteOrder | TouchOrder,
+        parts: list[bytes],
+        paths: Sequence[bytes],
+        between: bytes = b"",
+        end: bytes = b"",
+    ) -> None:
+        """Like _tell, with what the scan found at the path of each part: the target keeps what has changed since."""
         for portion, found in portions(parts, [self.plan.found_at(path) for path in paths]):
-            raw = begin + between.join(portion) + end
-            order: dict[str, Any] = {"found": found} if paths else {}
-            reply = self.tally.hear(await self.ends.target.ask(verb, raw, root=self.ends.target.root_name, **order))
-            if verb == "delete":
-                self.tally.deleted_files += reply.number("files")
-                self.tally.deleted_dirs += reply.number("dirs")
+            order["found"] = found
+            await self._ask_target(order, between.join(portion) + end)
+
+    async def _ask_target(self, order: TargetOrder, raw: bytes) -> None:
+        reply = self.tally.hear(await self.ends.target.ask(order, raw))
+        if order["verb"] == "delete":
+            self.tally.deleted_files += reply.number("files")
+            self.tally.deleted_dirs += reply.number("dirs")
 
     def outcome(self) -> Outcome:
         """What was done, all of it or up to a failure."""

@@ -35,7 +35,7 @@ class Lanes:
         lane = await self._opener()
         begun = time.perf_counter()
         try:
-            await lane.begin("rest")
+            await lane.begin({"verb": "rest"})
         except BaseException:
             await lane.close()
             raise
@@ -63,7 +63,7 @@ class Lanes:
     def give_back(self, lane: Lane) -> None:
         """It has nothing to do any more; what it holds open it closes."""
         if lane.is_alive:
-            lane.begin("rest")
+            lane.begin({"verb": "rest"})
             self._idle.append(lane)
             if self._timer:
                 self._timer.cancel()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..backends.outpost.far import wire
 from ..backends.outpost.far.chunks import CHUNK, LEAST_CHUNK
@@ -16,10 +16,23 @@ from ..backends.outpost.far.large import SAME
 from ..core.errors import FileProblem
 from ..core.foreign import to_text, to_whole
 from ..core.plan import Item, Matcher, Span, joined
-from ..core.transfer import SMALL_ANSWER
+from ..core.transfer import SMALL_ANSWER, Reply
 from ..core.tree import child
 from .meter import Meter
 from .streams import NEXT_DOOR, Stream, Streams, Together, text_of
+
+if TYPE_CHECKING:
+    from ..core.orders import (
+        BeginOrder,
+        BlocksOrder,
+        CommitOrder,
+        IndexOldOrder,
+        IndexOrder,
+        JoinOrder,
+        PartialBlocksOrder,
+        PartOrder,
+        ReceiveOrder,
+    )
 
 BLOCK = 1 << 20
 BLOCKS_AT_ONCE = 64
@@ -82,7 +95,7 @@ class LargeFile:
         told = await self._try()
         if spare != self.partial:
             target, root = self.streams.least_busy().target, self.streams.target_root
-            await target.begin("tidy", child(self.item.folder, spare), root=root)
+            await target.begin({"verb": "tidy", "root": root}, child(self.item.folder, spare))
         return told
 
     async def _try(self) -> str:
@@ -100,14 +113,15 @@ class LargeFile:
             for stream in self.streams.all:
                 if self.key in stream.joined:
                     stream.joined.discard(self.key)
-                    stream.target.begin("leave", self.key, root=self.streams.target_root)
+                    stream.target.begin({"verb": "leave", "root": self.streams.target_root}, self.key)
 
     def _knows_pieces(self, stream: Stream) -> bool:
         return stream.source.knows_pieces and stream.target.knows_pieces
 
     async def _begin(self, stream: Stream) -> None:
         root = self.streams.target_root
-        reply = await stream.target.begin("begin", self.target_raw, root=root, size=self.size, first=True)
+        order: BeginOrder = {"verb": "begin", "root": root, "size": self.size, "first": True}
+        reply = await stream.target.begin(order, self.target_raw)
         stream.joined.add(self.key)
         self.partial = reply.text("partial").encode("utf-8", "surrogateescape")
         self.fresh, old = bool(reply.end.get("fresh")), reply.end.get("old")
@@ -117,13 +131,19 @@ class LargeFile:
     async def _commit(self, stream: Stream) -> str:
         """If it changed while it was read it gets the time that it had before, so that the next sync sees it."""
         meta = self.item.meta
-        now = await stream.source.begin("check", self.raw, root=self.streams.source_root)
+        now = await stream.source.begin({"verb": "check", "root": self.streams.source_root}, self.raw)
         changed = now.number("size") != self.size or now.number("mtime") != meta.mtime
-        size = min(self.size, now.number("size"))
-        order: dict[str, Any] = {"mode": meta.mode, "mtime": meta.mtime, "size": size, "uses_old": bool(self.index)}
-        order["found"] = text_of(self.found)
+        order: CommitOrder = {
+            "verb": "commit",
+            "root": self.streams.target_root,
+            "mode": meta.mode,
+            "mtime": meta.mtime,
+            "size": min(self.size, now.number("size")),
+            "uses_old": bool(self.index),
+            "found": text_of(self.found),
+        }
         try:
-            reply = await stream.target.begin("commit", self.key, root=self.streams.target_root, **order)
+            reply = await stream.target.begin(order, self.key)
         except FileProblem as problem:
             # Another transfer of the same file has put what both have written in place.
             raise FileProblem(str(problem), "stale" if problem.reason == "ENOENT" else problem.reason) from None
@@ -158,14 +178,23 @@ class LargeFile:
             raise
         if not any(self.key in other.joined and other.target is stream.target for other in self.streams.all):
             # What a lane is asked it does in order, so this needs no waiting.
-            raw = self.target_raw + b"\0" + self.partial
-            stream.target.begin("join", raw, root=self.streams.target_root, size=self.size, fresh=self.fresh)
+            root = self.streams.target_root
+            order: JoinOrder = {"verb": "join", "root": root, "size": self.size, "fresh": self.fresh}
+            stream.target.begin(order, self.target_raw + b"\0" + self.partial)
             stream.joined.add(self.key)
         return stream
 
     async def _send_part(self, stream: Stream, offset: int, length: int) -> None:
-        large, part = {"large": True}, {"offset": offset, "length": length}
-        await self.streams.carry(stream, "part", self.raw, self.key, large, length, **part)
+        streams = self.streams
+        order: PartOrder = {
+            "verb": "part",
+            "root": streams.source_root,
+            "squeeze": streams.squeeze.way,
+            "offset": offset,
+            "length": length,
+        }
+        expected: ReceiveOrder = {"verb": "receive", "root": streams.target_root, "large": True}
+        await streams.carry(stream, order, self.raw, expected, self.key, length)
         self._arrived(length)
 
     def _arrived(self, length: int) -> None:
@@ -179,12 +208,9 @@ class LargeFile:
         """What the partial file of an earlier transfer lacks, block by block."""
         count, spans = -(-self.size // BLOCK), []
         for start in range(0, count, BLOCKS_AT_ONCE):
-            order: dict[str, Any] = {"start": start, "count": min(BLOCKS_AT_ONCE, count - start), "block": BLOCK}
-            ours, theirs = await asyncio.gather(
-                stream.source.begin("blocks", self.raw, root=self.streams.source_root, **order),
-                stream.target.begin("partial_blocks", self.key, root=self.streams.target_root, **order),
-            )
-            for at in range(order["count"]):
+            at_once = min(BLOCKS_AT_ONCE, count - start)
+            ours, theirs = await self._blocks(stream, start, at_once)
+            for at in range(at_once):
                 offset, digest = (start + at) * BLOCK, slice(16 * at, 16 * at + 16)
                 length = min(BLOCK, self.size - offset)
                 if ours.out[digest] == theirs.out[digest]:
@@ -192,6 +218,13 @@ class LargeFile:
                 else:
                     spans.append(Span(offset, length))
         return joined(spans)
+
+    async def _blocks(self, stream: Stream, start: int, count: int) -> tuple[Reply, Reply]:
+        """The digests of so many blocks, here and in the partial file."""
+        roots = self.streams.source_root, self.streams.target_root
+        ours: BlocksOrder = {"verb": "blocks", "root": roots[0], "start": start, "count": count, "block": BLOCK}
+        theirs: PartialBlocksOrder = {**ours, "verb": "partial_blocks", "root": roots[1]}
+        return await asyncio.gather(stream.source.begin(ours, self.raw), stream.target.begin(theirs, self.key))
 
     # Changes
 
@@ -201,8 +234,9 @@ class LargeFile:
         self.mark, theirs = known[1 : 1 + known[0]], known[1 + known[0] :]
         self.mark = self.mark or await self._choose_mark(stream)
         told: asyncio.Queue[bytes] = asyncio.Queue()
-        raw, root = self.raw + b"\0" + self.mark, self.streams.source_root
-        asked = stream.source.begin("index", raw, root=root, heard=told.put_nowait, room=self._room_of_index)
+        order: IndexOrder = {"verb": "index", "root": self.streams.source_root}
+        raw, room = self.raw + b"\0" + self.mark, self._room_of_index
+        asked = stream.source.begin(order, raw, heard=told.put_nowait, room=room)
         reading = asyncio.ensure_future(asked)
         reading.add_done_callback(lambda _: told.put_nowait(b""))
         async with Together() as tasks:
@@ -218,12 +252,12 @@ class LargeFile:
             self.index = b"".join(index)
 
     async def _choose_mark(self, stream: Stream) -> bytes:
-        return (await stream.source.begin("mark", self.raw, root=self.streams.source_root)).out
+        return (await stream.source.begin({"verb": "mark", "root": self.streams.source_root}, self.raw)).out
 
     async def _index_old(self, stream: Stream) -> bytes:
-        root = self.streams.target_root
+        order: IndexOldOrder = {"verb": "index_old", "root": self.streams.target_root}
         raw, room = self.key + b"\0" + self.mark, self._room_of_index
-        return (await stream.target.begin("index_old", raw, root=root, room=room)).out
+        return (await stream.target.begin(order, raw, room=room)).out
 
     @property
     def _room_of_index(self) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ..core.errors import FileProblem, SandboxError
 from ..core.files import Problem
@@ -15,6 +16,9 @@ from .ends import Ends
 from .large import Chunks, LargeFile
 from .meter import Flow, Meter, Squeeze, Tally
 from .streams import NEXT_DOOR, Stream, Streams, Together, batches, names_of, text_of, wanted_of
+
+if TYPE_CHECKING:
+    from ..core.orders import ReceiveOrder, SendOrder
 
 BATCH_FILES, BATCH_BYTES = 256, 512 << 10
 MANY_LANES = 8
@@ -85,11 +89,17 @@ class Sending:
         await asyncio.gather(*(lane.close() for lane in bridged))
 
     async def _send_batch(self, streams: Streams, stream: Stream, batch: list[Item]) -> None:
-        expected = {"wanted": wanted_of(batch), "found": list(map(text_of, self.plan.found_of(batch)))}
+        order: SendOrder = {"verb": "send", "root": streams.source_root, "squeeze": streams.squeeze.way}
+        expected: ReceiveOrder = {
+            "verb": "receive",
+            "root": streams.target_root,
+            "wanted": wanted_of(batch),
+            "found": list(map(text_of, self.plan.found_of(batch))),
+        }
         try:
             names, size = names_of(batch), sum(item.size for item in batch)
             target_names = self.ends.target_names(batch)
-            said, arrived = await streams.carry(stream, "send", names, target_names, expected, size)
+            said, arrived = await streams.carry(stream, order, names, expected, target_names, size)
         except FileProblem as problem:
             for item in batch:
                 self.tally.note(Problem(text_of(item.path), str(problem)))

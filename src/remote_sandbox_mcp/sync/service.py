@@ -5,27 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from ..backends import here
 from ..core.errors import SandboxError, Unreachable
 from ..core.gate import Admitted
 from ..core.sandbox import Sandbox
-from ..core.transfer import Headway, Lane, Listener, Order, Outcome, Place
+from ..core.transfer import Headway, Lane, Listener, Order, Outcome, Place, unheard
 from .ends import End
 from .engine import Synchronization
 from .lanes import Lanes
 from .large import Chunks
+from .patience import CutOff, Ear, adding_up, persist
 from .sending import Bridging
 
 HERE_LANES, FAR_LANES = 2, 8
-# How long a cut line is waited for without anything having moved.
-MEND_S = 20.0
 SILENCE_S = 4.0
-# A line that is cut again and again is not mended by trying for ever.
-MOST_PAUSES = 50
 
 
 # How a machine reaches another by itself, where it may.
@@ -69,39 +65,57 @@ class Syncs:
         bridge = self._routes(order.source.sandbox, order.target.sandbox)
         return Synchronization(order, source, target, self._chunks, bridge)
 
+    async def prepare(self, order: Order, listener: Listener = unheard) -> Synchronization:
+        """A sync that is prepared, to be carried out or released. A scan whose line is cut is begun again.
+
+        A machine that cannot be reached in the first place is told at once. Raises SandboxError.
+        """
+        listener(Headway("scanning"))
+        fresh = [self.begin(order)]
+        await fresh[0].open()
+
+        async def attempt(hear: Listener) -> Synchronization:
+            job = fresh.pop() if fresh else self.begin(order)
+            async with self._heeding_silence(order, hear) as heard:
+                await job.prepare(heard)
+            return job
+
+        return await persist(attempt, listener)
+
     async def run(self, order: Order, listener: Listener, prepared: Synchronization | None = None) -> Outcome:
         """Make the target like the source; what was done before a cut is not done again. Raises SandboxError."""
-        watch = _Watch(listener)
-        asking = asyncio.ensure_future(self._ask_in_silence(order, watch))
+        return await persist(adding_up(lambda hear: self.attempt(order, hear, prepared)), listener)
+
+    async def attempt(self, order: Order, listener: Listener, prepared: Synchronization | None = None) -> Outcome:
+        """Like run, without trying again. Raises CutOff, SandboxError."""
+        job = prepared if prepared and prepared.is_prepared else self.begin(order)
         try:
-            return await self._run(order, watch, prepared)
+            async with self._heeding_silence(order, listener) as heard:
+                if not job.is_prepared:
+                    await job.prepare(heard)
+                return await job.carry_out(heard)
+        except Unreachable as problem:
+            raise CutOff(problem, job.outcome() if job.source_tree is not None else None) from problem
+
+    @contextlib.asynccontextmanager
+    async def _heeding_silence(self, order: Order, listener: Listener) -> AsyncIterator[Listener]:
+        """While it lasts, machines that say nothing are asked for a sign of life."""
+        ear = Ear(listener)
+        asking = asyncio.ensure_future(self._ask_in_silence(order, ear))
+        try:
+            yield ear.hear
         finally:
             asking.cancel()
 
-    async def _ask_in_silence(self, order: Order, watch: _Watch) -> None:
+    async def _ask_in_silence(self, order: Order, ear: Ear) -> None:
         """A frozen line says nothing; who asks it for a sign of life finds out, and ends it."""
         while True:
             await asyncio.sleep(SILENCE_S)
-            if watch.silent_s > SILENCE_S:
+            if ear.silent_s > SILENCE_S:
                 names = {place.sandbox for place in (order.source, order.target) if place.sandbox}
                 for name in names:
                     with contextlib.suppress(SandboxError):
                         await (await self._open_sandbox(name)).open()
-
-    async def _run(self, order: Order, watch: _Watch, prepared: Synchronization | None) -> Outcome:
-        earlier: list[Outcome] = []
-        while True:
-            job = prepared if prepared and prepared.is_prepared else self.begin(order)
-            try:
-                if not job.is_prepared:
-                    await job.prepare(watch.hear)
-                done = await job.carry_out(watch.hear)
-                return functools.reduce(Outcome.after, earlier, done)
-            except Unreachable:
-                if not await watch.pause():
-                    raise
-                if job.source_tree is not None:
-                    earlier.append(job.outcome())
 
     async def close(self) -> None:
         await asyncio.gather(*(lanes.close() for lanes in self._lanes.values()))
@@ -122,35 +136,3 @@ class Syncs:
             return await (await opened()).open_lane()
 
         return Lanes(name, open_lane, FAR_LANES)
-
-
-class _Watch:
-    """Listens to a sync, so as to know how long nothing has moved."""
-
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-        self._moved = time.monotonic()
-        self._last = Headway("scanning")
-        self._delay = 0.0
-        self._pauses = 0
-        self._heard = time.monotonic()
-
-    @property
-    def silent_s(self) -> float:
-        return time.monotonic() - self._heard
-
-    def hear(self, headway: Headway) -> None:
-        if headway.bytes != self._last.bytes or headway.files != self._last.files:
-            self._moved, self._delay = time.monotonic(), 0.0
-        self._last, self._heard = headway, time.monotonic()
-        self._listener(headway)
-
-    async def pause(self) -> bool:
-        """Wait a while, longer each time; False when it has been long enough."""
-        self._pauses += 1
-        if time.monotonic() + self._delay > self._moved + MEND_S or self._pauses > MOST_PAUSES:
-            return False
-        self._listener(replace(self._last, phase="reconnecting", rate=0.0, left_s=None))
-        await asyncio.sleep(self._delay)
-        self._delay = min(2 * self._delay or 0.2, 4.0)
-        return True

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..backends.outpost.far import wire
 from ..core.errors import FileProblem
 from ..core.plan import Item
 from ..core.transfer import Lane, Reply, RootName, numbers
 from .meter import Flow, Squeeze
+
+if TYPE_CHECKING:
+    from ..core.orders import PartOrder, ReceiveOrder, SendOrder
 
 PORTION_BYTES = 8 << 20
 # What JSON makes of one byte at most.
@@ -178,25 +181,23 @@ class Streams:
     async def carry(
         self,
         stream: Stream,
-        verb: str,
+        order: SendOrder | PartOrder,
         raw: bytes,
+        expected: ReceiveOrder,
         target_raw: bytes,
-        expected: dict[str, Any],
         size: int,
-        **order: Any,
     ) -> tuple[Reply, Reply]:
         """One item of so many bytes: what the source said of it, and what the target made of it.
 
         `expected` tells the target what comes, so that it need not take the source's word for it. Raises FileProblem,
         Unreachable.
         """
-        number, way = next(numbers), self.squeeze.way
-        received = stream.target.begin("receive", target_raw, number=number, root=self.target_root, **expected)
+        number, way = next(numbers), order["squeeze"]
+        received = stream.target.begin(expected, target_raw, number=number)
         if stream.bridged:
             order["bridged"] = True
         to = None if stream.bridged else stream.target
-        order |= {"root": self.source_root, "squeeze": way}
-        sent = stream.source.begin(verb, raw, number=number, to=to, passes=2 * size + GROWTH, **order)
+        sent = stream.source.begin(order, raw, number=number, to=to, passes=2 * size + GROWTH)
         try:
             said = await sent
         except FileProblem:
@@ -213,7 +214,8 @@ class Streams:
     async def tell_target(self, stream: Stream, kind: int, body: bytes, target_raw: bytes) -> Reply:
         """One frame of our own making."""
         number = next(numbers)
-        received = stream.target.begin("receive", target_raw, number=number, root=self.target_root, large=True)
+        order: ReceiveOrder = {"verb": "receive", "root": self.target_root, "large": True}
+        received = stream.target.begin(order, target_raw, number=number)
         stream.target.pass_on(kind, number, body)
         stream.target.pass_on(wire.DONE, number, b"")
         return await received

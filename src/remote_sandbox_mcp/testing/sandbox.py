@@ -20,6 +20,7 @@ from ..core.progress import Beat, Progress, silent
 from ..core.sandbox import Capabilities, Description
 from ..core.text import last_line
 from ..core.transfer import Lane
+from ..waiting import within
 from .jobs import FakeJobs
 from .ports import Service, converse
 
@@ -253,7 +254,7 @@ class _Run:
 
     async def _play(self, answer: Answer) -> None:
         try:
-            self._exit_code = await asyncio.wait_for(self._print(answer), self._command.timeout_s)
+            self._exit_code = await within(self._print(answer), self._command.timeout_s)
         except asyncio.TimeoutError:
             self._ending, self._exit_code, self._signal = Ending.TIMED_OUT, 124, "SIGTERM"
         finally:

@@ -1,71 +1,22 @@
-"""Runs one transfer to its end: retries after lost contact, updates its row, heeds a wish to cancel."""
+"""Runs one transfer to its end: tries again after lost contact, updates its row, heeds a wish to cancel."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
-import time
 import traceback
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
-from ..core.errors import LostContact, SandboxError, Unreachable
+from ..core.errors import SandboxError
 from ..core.transfer import Headway, Listener, Order, Outcome
 from ..processes.locks import Lock
 from ..store.transfers import CANCELLED, COMPLETED, FAILED, End, Transfer
-from .records import Log, Records, describe_headway, describe_outcome
+from ..sync.patience import TRANSFER, adding_up, persist
+from .records import Records, describe_headway, describe_outcome
 
-# Carries out an order. May be cancelled at any moment and begun again: it goes on with what is already there.
+# Carries out an order, once. May be cancelled at any moment and begun again: it goes on with what is already there.
 Runner = Callable[[Order, Listener], Awaitable[Outcome]]
-# What a new attempt may mend.
-PASSING = (Unreachable, LostContact)
-LONGEST_PAUSE_S = 60.0
-GIVE_UP_AFTER_S = 3600.0
-RECONNECTING = "reconnecting"
-
-
-async def persist(runner: Runner, order: Order, listener: Listener, log: Log) -> Outcome:
-    """Run it until it ends, again and again where contact is lost. Raises Unreachable after an hour without headway."""
-    failures, since = 0, time.monotonic()
-    while True:
-        ear = Ear(listener)
-        try:
-            return await runner(order, ear.hear)
-        except PASSING as problem:
-            if ear.moved_at:
-                failures, since = 0, ear.moved_at
-            if time.monotonic() - since > GIVE_UP_AFTER_S:
-                raise Unreachable(f"{problem}; there was no headway for an hour of trying again") from problem
-            pause = pause_after(failures)
-            log.note(f"contact lost: {problem}; trying again in {pause:g} s")
-        failures += 1
-        listener(replace(ear.latest, phase=RECONNECTING, rate=0.0, left_s=None))
-        await asyncio.sleep(pause)
-
-
-def pause_after(failures: int) -> float:
-    """1, 2, 4, ... seconds, up to a minute."""
-    return min(2.0 ** min(failures, 10), LONGEST_PAUSE_S)
-
-
-class Ear:
-    """Hears one attempt, and knows when it last got ahead; looking at what is there is not getting ahead."""
-
-    def __init__(self, listener: Listener) -> None:
-        self.latest = Headway(RECONNECTING)
-        self.moved_at = 0.0
-        self._listener = listener
-        self._first: Headway | None = None
-
-    def hear(self, headway: Headway) -> None:
-        if headway.phase != "scanning":
-            self._first = self._first or headway
-            if (headway.files, headway.bytes) > (self._first.files, self._first.bytes):
-                self.moved_at = time.monotonic()
-        self.latest = headway
-        self._listener(headway)
-
-
 # How often the row is written and looked at.
 BEAT_S = 0.4
 
@@ -80,7 +31,8 @@ class Drive:
         self._log = records.log(transfer.id)
         self._headway: Headway | None = None
         self._noted: Headway | None = None
-        self._work = asyncio.ensure_future(persist(runner, transfer.order, self._hear, self._log))
+        attempt = adding_up(functools.partial(runner, transfer.order))
+        self._work = asyncio.ensure_future(persist(attempt, self._hear, TRANSFER, self._log.note))
         if transfer.cancel_requested:
             self._work.cancel()
         self.task = asyncio.ensure_future(self._run())

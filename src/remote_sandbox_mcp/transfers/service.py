@@ -178,8 +178,7 @@ class TransferService:
 
     async def preview(self, order: Order) -> Synchronization:
         """What a sync would do; that it would delete much is what is to be seen."""
-        job = self.syncs.begin(replace(order, confirmed=True))
-        await job.prepare()
+        job = await self.syncs.prepare(replace(order, confirmed=True))
         job.release()
         return job
 
@@ -189,15 +188,17 @@ class TransferService:
         """Do it at once if it is little; otherwise as a transfer that outlives this process, waited for a moment."""
 
         async def runner(order: Order, told: Listener) -> Outcome:
-            return await self.syncs.run(order, all_of(told, listener), job)
+            return await self.syncs.attempt(order, all_of(told, listener), job)
 
         job: Synchronization | None = None
         if begun := await self.background.begun_before(runner):
             return await self.background.check(begun.id, wait_s=wait_s)
-        job = self.syncs.begin(order)
         if background:
+            # What the gate refuses is told now.
+            self.syncs.begin(order)
             return await self.background.begin(order, runner, wait_s=0)
-        plan, settings = await job.prepare(listener), self._settings
+        job = await self.syncs.prepare(order, listener)
+        plan, settings = job.plan, self._settings
         if len(plan.send) <= settings.inline_sync_max_files and plan.bytes <= settings.inline_sync_max_bytes:
             return await self.syncs.run(order, listener, job)
         try:
@@ -222,7 +223,7 @@ class TransferService:
         return await self.background.check(task_id, wait_s=wait_s)
 
     async def _run(self, order: Order, listener: Listener) -> Outcome:
-        return await self.syncs.run(order, listener)
+        return await self.syncs.attempt(order, listener)
 
 
 def routes_between(configured: Iterable[Machine]) -> Routes:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..core.errors import SandboxError
 from ..processes.locks import holder
+from ..waiting import within
 from .daemon import LOCK_FILE, LOG_FILE
 from .manager import Facts, Program
 
@@ -105,7 +106,7 @@ async def _start_service(state: Path, config: Path | None, environ: Mapping[str,
     service = service_for(make_program(state, config, environ))
     try:
         if service.is_installed():
-            await asyncio.wait_for(service.start(), SERVICE_S)
+            await within(service.start(), SERVICE_S)
             return True
     except (SandboxError, asyncio.TimeoutError):
         # Somebody must look after the watches; should the service start after all, the lock lets one in.

@@ -15,6 +15,7 @@ from ..config.paths import HOME
 from ..core.errors import ConfigError, SandboxError
 from ..core.text import last_line
 from ..processes.process import module_words
+from ..waiting import within
 
 CALL_S = 20.0
 
@@ -46,7 +47,7 @@ async def call(*words: str, env: Mapping[str, str] = os.environ, limit_s: float 
     except OSError as error:
         return Answer(words, 127, "", error.strerror or str(error))
     try:
-        stdout, stderr = await asyncio.wait_for(process.communicate(), limit_s)
+        stdout, stderr = await within(process.communicate(), limit_s)
     except BaseException as problem:
         with suppress(ProcessLookupError):
             process.kill()

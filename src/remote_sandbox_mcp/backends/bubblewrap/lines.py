@@ -13,7 +13,7 @@ from ...core.errors import ConnectError, Unreachable, Unsupported
 from ...core.machine import LocalPlace
 from ...core.network import NO_NETWORK
 from ...core.port import Stream
-from ..deadline import within
+from ...waiting import within
 from ..outpost import pipe, program
 from ..outpost.client import NoOutpost, OutpostClient
 from ..outpost.doorway import Doorway

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from ...core.disposable import Disposable, Platform, RegistryLogin
 from ...core.errors import ConfigError, ConnectError, SandboxError, UnknownSandbox
-from ..deadline import within
+from ...waiting import within
 from .order import ID, NAME, NETWORK, SNAPSHOT, STATUS, Request, is_ours, label_name
 from .problems import told
 

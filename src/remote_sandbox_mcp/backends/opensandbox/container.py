@@ -15,7 +15,7 @@ from ...core.errors import ConnectError, LostContact, SandboxError, Unreachable
 from ...core.progress import Progress, silent
 from ...core.sandbox import Capabilities, Description
 from ...core.shell import quote
-from ..deadline import within
+from ...waiting import within
 from ..outpost import program
 from ..outpost.client import NoOutpost, OutpostClient
 from ..outpost.lane import OutpostLane

@@ -9,7 +9,7 @@ import sys
 from importlib.resources import files
 
 from ...core.errors import BadArgument
-from ..deadline import within
+from ...waiting import within
 from ..outpost.far.place import to_bytes
 
 SEARCH_S = 20.0

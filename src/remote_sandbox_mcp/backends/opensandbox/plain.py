@@ -25,7 +25,7 @@ from ...core.port import Stream
 from ...core.progress import Beat, Progress, silent
 from ...core.text import last_line
 from ...core.transfer import Lane
-from ..deadline import within
+from ...waiting import within
 from ..outpost.far.place import to_bytes
 from .api import Gone, Link, Paused
 from .container import describe, lost_with

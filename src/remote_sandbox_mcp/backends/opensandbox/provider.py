@@ -16,7 +16,7 @@ from ...core.disposable import Disposable, NeedsHeaders, Platform, Rules, Sandbo
 from ...core.errors import BadArgument, SandboxError, UnknownSandbox, Unreachable, Unsupported
 from ...core.permission import allow_volume
 from ...core.sandbox import Sandbox
-from ..deadline import within
+from ...waiting import within
 from .api import Link, disposable_of, refreshed, seconds
 from .container import ContainerSandbox, NoPython, Way
 from .order import ID, MARK, NETWORK, SHORTEST_LIFE_S, SNAPSHOT, Request, is_ours, mark_label, request_of

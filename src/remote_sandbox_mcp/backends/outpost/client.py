@@ -8,12 +8,15 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...core.errors import BrokenRules, Unreachable
 from ...core.foreign import NONSENSE, Fields, not_understood, read_json, too_much, understood
 from .far import wire
 from .far.files import WORKER_S
+
+if TYPE_CHECKING:
+    from ...core.orders import OutpostOrder
 
 SILENCE_S = 2.0
 PONG_S = 3.0
@@ -200,9 +203,9 @@ class OutpostClient:
         self.is_alive = True
         self._tasks = [asyncio.create_task(self._listen(rest)), asyncio.create_task(self._watch())]
 
-    def begin(self, verb: str, raw: bytes = b"", *, room: int = SMALL, **order: Any) -> Exchange:
+    def begin(self, order: OutpostOrder, raw: bytes = b"", *, room: int = SMALL) -> Exchange:
         """Send a request; the exchange fills as answers come, with up to `room` bytes."""
-        body = json.dumps({"verb": verb, **order}).encode() + (b"\0" + raw if raw else b"")
+        body = json.dumps(order).encode() + (b"\0" + raw if raw else b"")
         return self._begin(wire.REQUEST, body, room)
 
     async def ping(self) -> None:
@@ -223,13 +226,13 @@ class OutpostClient:
         return exchange
 
     async def ask(
-        self, verb: str, raw: bytes = b"", *, room: int = SMALL, takes_s: float = 0.0, **order: Any
+        self, order: OutpostOrder, raw: bytes = b"", *, room: int = SMALL, takes_s: float = 0.0
     ) -> tuple[Exchange, dict[str, Any]]:
         """A request and its whole answer, which may take `takes_s` to be known. Cancelling it cancels the request.
 
         Raises Refusal, LineLost, or Unreachable where the far side lives and does not answer.
         """
-        exchange = self.begin(verb, raw, room=room, **order)
+        exchange = self.begin(order, raw, room=room)
         patience_s = ANSWER_S + takes_s + (len(raw) + room) / SLOWEST
         try:
             done, _ = await asyncio.wait((exchange.done,), timeout=patience_s)

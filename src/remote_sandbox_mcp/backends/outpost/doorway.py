@@ -47,7 +47,7 @@ class Doorway:
         """Raises PortClosed, LineLost, Unreachable."""
         if not self._taught:
             # It goes ahead of the first request, and is not waited for.
-            client.begin("learn", program.packed(HANDOVER))
+            client.begin({"verb": "learn"}, program.packed(HANDOVER))
             self._taught = True
         return await over_socket(await self._fetch(client, port, name), f"port {port} of {name}")
 
@@ -55,7 +55,7 @@ class Doorway:
         token = secrets.token_hex(8)
         self._wanted[token] = None
         try:
-            await client.ask("hand_out_socket", port=port, door=self.far, token=token)
+            await client.ask({"verb": "hand_out_socket", "port": port, "door": self.far, "token": token})
             self._take_all()
         except Refusal as refusal:
             if refusal.reason == "closed":

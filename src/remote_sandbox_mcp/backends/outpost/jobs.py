@@ -7,7 +7,7 @@ import builtins
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...core.command import Environment
 from ...core.errors import BadArgument, BrokenRules, ConnectError, NotStarted, Unreachable, Unsupported
@@ -26,13 +26,24 @@ from ...core.job import (
     lost_start,
 )
 from ...core.sandbox import Description
-from ..deadline import within
+from ...waiting import within
 from . import program
 from .client import SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
 from .far import wire
 from .far.joblook import MOST_LOG
 from .far.jobtools import MOST_SAID
 from .far.jobwork import LONGEST_PARTIAL
+
+if TYPE_CHECKING:
+    from ...core.orders import (
+        JobLookOrder,
+        JobQuestion,
+        JobSendOrder,
+        JobStartOrder,
+        JobStopOrder,
+        JobWaitOrder,
+        OutpostOrder,
+    )
 
 MEND_S = 20.0
 # One request's share of a wait: a line that is cut is mended before the next.
@@ -66,7 +77,7 @@ class OutpostJobs:
         place = client.hello["place"]
         for attempt in range(3):
             try:
-                _, end = await self._ask_on(client, "job_start", keeper, wanted)
+                _, end = await self._ask_on(client, wanted, keeper)
                 with understood(self._name):
                     return self._started(order, Fields(end))
             except LineLost:
@@ -84,9 +95,10 @@ class OutpostJobs:
             wanted["only_in"] = place
         raise lost_start(self._name, order, "the connection was cut again and again")
 
-    def _describe(self, order: JobOrder) -> dict[str, Any]:
+    def _describe(self, order: JobOrder) -> JobStartOrder:
         environment = self._environment
         return {
+            "verb": "job_start",
             "id": order.job_id,
             "session": order.session,
             "script": environment.source(order.script),
@@ -126,8 +138,8 @@ class OutpostJobs:
     async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
         if not looks:
             return []
-        room = sum(map(room_of_look, looks))
-        seen = self._read(*await self._ask("job_look", jobs=[asdict(look) for look in looks], room=room))
+        order: JobLookOrder = {"verb": "job_look", "jobs": list(map(question_of, looks))}
+        seen = self._read(*await self._ask(order, sum(map(room_of_look, looks))))
         if len(seen) != len(looks):
             raise BrokenRules(f"{self._name} was asked for {len(looks)} jobs and answered for {len(seen)}")
         return seen
@@ -136,9 +148,15 @@ class OutpostJobs:
         until, position = time.monotonic() + wait.seconds, look.cursor
         while True:
             seconds = max(0.0, min(WAIT_S, until - time.monotonic()))
-            more: dict[str, Any] = {"pattern": wait.pattern, "silence": wait.silence_s, "from": position}
-            room = room_of_look(look)
-            exchange, end = await self._ask("job_wait", job=asdict(look), seconds=seconds, **more, room=room)
+            order: JobWaitOrder = {
+                "verb": "job_wait",
+                "job": question_of(look),
+                "seconds": seconds,
+                "pattern": wait.pattern,
+                "silence": wait.silence_s,
+                "from": position,
+            }
+            exchange, end = await self._ask(order, room_of_look(look))
             seen = self._read_one(exchange, end)
             with understood(self._name):
                 said = Fields(end)
@@ -148,14 +166,14 @@ class OutpostJobs:
 
     async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
         until = time.monotonic() + grace_s + 12.0
+        order: JobStopOrder = {"verb": "job_stop", "job": question_of(look), "grace": grace_s}
         while True:
-            answer = await self._ask("job_stop", job=asdict(look), grace=grace_s, room=room_of_look(look))
-            seen = self._read_one(*answer)
+            seen = self._read_one(*await self._ask(order, room_of_look(look)))
             if not seen.is_running or time.monotonic() >= until:
                 return seen
 
     async def list(self, limit: int = 100) -> list[JobSeen]:
-        return self._read(*await self._ask("job_list", limit=limit, room=limit * SMALL + SMALL))[:limit]
+        return self._read(*await self._ask({"verb": "job_list", "limit": limit}, limit * SMALL + SMALL))[:limit]
 
     def _read(self, exchange: Exchange, end: dict[str, Any]) -> builtins.list[JobSeen]:
         with understood(self._name):
@@ -167,9 +185,10 @@ class OutpostJobs:
             return seen
 
     async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
+        order: JobSendOrder = {"verb": "job_send", "job": question_of(look), "text": text, "keys": list(keys)}
         # Asked once: what was typed before a cut would be typed again.
         try:
-            await self._told("job_send", await self._reach(), job=asdict(look), text=text, keys=list(keys))
+            await self._told(order, await self._reach())
         except LineLost:
             why = "the connection was cut while it was being typed; look at the log before typing it again"
             raise Unreachable(f"{self._name}: {why}") from None
@@ -178,28 +197,34 @@ class OutpostJobs:
     def _name(self) -> str:
         return self._description.name
 
-    async def _ask(self, verb: str, **order: Any) -> Answer:
+    async def _ask(self, order: OutpostOrder, room: int) -> Answer:
         """A request that may be repeated on a new line after a cut."""
         for _ in range(2):
             try:
-                return await self._told(verb, await self._reach(), **order)
+                return await self._told(order, await self._reach(), room)
             except LineLost:
                 continue
         raise Unreachable(f"{self._name}: the connection was cut twice in a row; try again")
 
-    async def _told(self, verb: str, client: OutpostClient, **order: Any) -> Answer:
+    async def _told(self, order: OutpostOrder, client: OutpostClient, room: int = SMALL) -> Answer:
         try:
-            return await self._ask_on(client, verb, b"", order)
+            return await self._ask_on(client, order, room=room)
         except Refusal as refusal:
             kinds = {"unsupported": Unsupported, "pattern": BadArgument, "key": BadArgument, "state": NotStarted}
             raise kinds.get(refusal.reason, Unreachable)(self._explained(refusal)) from None
 
-    async def _ask_on(self, client: OutpostClient, verb: str, raw: bytes, order: dict[str, Any]) -> Answer:
+    async def _ask_on(
+        self, client: OutpostClient, order: OutpostOrder, raw: bytes = b"", *, room: int = SMALL
+    ) -> Answer:
         """The verbs go ahead of the first request on a line, and are not waited for."""
         if self._taught is not client:
-            client.begin("learn", program.packed(program.JOBS))
+            client.begin({"verb": "learn"}, program.packed(program.JOBS))
             self._taught = client
-        return await client.ask(verb, raw, **order)
+        return await client.ask(order, raw, room=room)
+
+
+def question_of(look: JobLook) -> JobQuestion:
+    return cast("JobQuestion", asdict(look))
 
 
 def room_of_look(look: JobLook) -> int:

@@ -8,15 +8,18 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...core.errors import BrokenRules, FileProblem, SandboxError, Unreachable, Unsupported
 from ...core.foreign import NONSENSE, Fields, not_understood, read_json, to_text, too_much, understood
 from ...core.transfer import MOST_PASSED, SMALL_ANSWER, Lane, Reply, numbers
-from ..deadline import within
+from ...waiting import within
 from . import program
 from .client import Line, NoOutpost, greet
 from .far import wire
+
+if TYPE_CHECKING:
+    from ...core.orders import BridgeOrder, LaneOrder
 
 # The last words of a scan hold the rules of all .gitignore files, which may have 8 MiB.
 LARGEST_END = 16 << 20
@@ -82,7 +85,7 @@ class OutpostLane:
 
     def begin(
         self,
-        verb: str,
+        order: LaneOrder,
         raw: bytes = b"",
         *,
         number: int = 0,
@@ -90,7 +93,6 @@ class OutpostLane:
         heard: Callable[[bytes], None] | None = None,
         room: int = SMALL_ANSWER,
         passes: int = MOST_PASSED,
-        **order: Any,
     ) -> asyncio.Future[Reply]:
         done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         # A failure that nobody waits for is not an error in the log.
@@ -102,7 +104,7 @@ class OutpostLane:
         if not self._open:
             self._heard = time.monotonic()
         self._open[number] = _Request(done, bytearray(), to, heard, room, passes if to else SMALL_ANSWER)
-        body = json.dumps({"verb": verb, **order}).encode() + b"\0" + raw
+        body = json.dumps(order).encode() + b"\0" + raw
         self._write(wire.frame(wire.REQUEST, number, body))
         return done
 
@@ -272,11 +274,12 @@ async def open_bridge(lane: OutpostLane, name: str, destination: str, python: st
     """A lane to `destination` as the machine of `lane` knows it. Raises Unsupported where there is no way."""
     token = secrets.token_hex(16)
     argv = [*SSH, destination, program.start_line(python, token, program.LANE)]
+    order: BridgeOrder = {"verb": "bridge", "argv": argv}
     line = BridgeLine(lane)
     lane.listen_for(line.feed)
     target = OutpostLane(line, name)
     try:
-        await lane.begin("bridge", program.packed(program.LANE), argv=argv)
+        await lane.begin(order, program.packed(program.LANE))
         await within(target.greet(token), OPEN_S)
     except (NoOutpost, FileProblem, Unreachable, asyncio.TimeoutError) as problem:
         raise Unsupported(f"{lane.name} does not reach {name} as {destination}: {problem}") from None

@@ -20,13 +20,14 @@ OF_THE_CORE = ("ignore",)
 
 @functools.cache
 def source(pieces: tuple[str, ...] = OUTPOST) -> str:
-    """The pieces joined: with one namespace, their imports of each other fall away."""
-    kept, is_import = [], False
+    """The pieces joined: with one namespace, their imports of each other fall away, and so does what types need."""
+    kept, is_import, is_typing = [], False, False
     for line in "\n".join(read_piece(piece) for piece in pieces).split("\n"):
+        is_typing = line == "if MYPY:" or (is_typing and (not line or line.startswith(" ")))
         if is_import or line.startswith("from ."):
             # Until the parenthesis that it may open is closed.
             is_import = line.endswith(("(", ","))
-        else:
+        elif not is_typing:
             kept.append(line)
     return "\n".join(kept)
 

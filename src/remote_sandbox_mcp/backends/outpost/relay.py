@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from ...core.errors import BrokenRules, Unreachable
 from ...core.foreign import NONSENSE, not_understood, too_much
 from ...core.port import PortClosed, Stream
-from ..deadline import within
+from ...waiting import within
 from .client import LineLost, OutpostClient, greet
 from .far import port as far
 from .far import wire

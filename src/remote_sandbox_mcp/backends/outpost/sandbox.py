@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...core.client import is_again
 from ...core.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
@@ -19,12 +19,15 @@ from ...core.progress import Beat, OutputListener, Progress, StreamName, listene
 from ...core.sandbox import Description
 from ...core.text import last_line
 from ...core.transfer import Lane
-from ..deadline import within
+from ...waiting import within
 from ..pace import Pace
 from .client import LARGEST, SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
 from .far import wire
 from .far.files import MOST_PROBLEMS
 from .jobs import OutpostJobs
+
+if TYPE_CHECKING:
+    from ...core.orders import ListOrder, LookOrder, OutpostOrder, ReadOrder, RunOrder, SearchOrder, WriteOrder
 
 BEAT_S = 0.5
 MEND_S = 20.0
@@ -147,7 +150,7 @@ class OutpostSandbox:
         order = self._order(command)
         client = first = await self._reach()
         watch = _Watch(command, patience_s, progress)
-        exchange = watch.listen(client.begin("run", **order, room=room_of_run(command.keep)))
+        exchange = watch.listen(client.begin(order, room=room_of_run(command.keep)))
         try:
             while True:
                 try:
@@ -156,8 +159,8 @@ class OutpostSandbox:
                 except LineLost:
                     client = await self._mend(watch, exchange)
                     # The same id never starts twice where the first start can be found again.
-                    again = {**order, "only_in": first.hello["place"]}
-                    exchange = watch.listen(client.begin("run", **again, room=room_of_run(command.keep)))
+                    order["only_in"] = first.hello["place"]
+                    exchange = watch.listen(client.begin(order, room=room_of_run(command.keep)))
         except asyncio.CancelledError:
             # On a new line the exchange only looks on: there the run has to be stopped by its name.
             if not client.cancel(exchange) or client is not first or is_again():
@@ -173,11 +176,12 @@ class OutpostSandbox:
             so_far = watch.snapshot(exchange)
             raise LostContact.while_running(self.description.name, str(problem), so_far) from None
 
-    def _order(self, command: Command) -> dict[str, Any]:
+    def _order(self, command: Command) -> RunOrder:
         script = self._environment.source(command.script)
         if problem := too_long(script):
             raise NotStarted(f"{self.description.name}: {problem}")
         return {
+            "verb": "run",
             "id": command.run_id,
             "script": script,
             "shell": list(self._environment.shell),
@@ -221,12 +225,13 @@ class OutpostSandbox:
         task.add_done_callback(self._chores.discard)
 
     async def observe(self, run_id: str, *, keep: int = 40_000) -> Observation:
-        exchange, end = await self._ask("look", id=run_id, keep=keep, room=room_of_run(keep))
+        order: LookOrder = {"verb": "look", "id": run_id, "keep": keep}
+        exchange, end = await self._ask(order, room=room_of_run(keep))
         return self._read_end(run_id, exchange, end)
 
     async def stop(self, run_id: str, *, keep: int = 40_000) -> Observation:
-        order: dict[str, Any] = {"id": run_id, "keep": keep, "stop": True, "wait": 8}
-        exchange, end = await self._ask("look", **order, room=room_of_run(keep))
+        order: LookOrder = {"verb": "look", "id": run_id, "keep": keep, "stop": True, "wait": 8}
+        exchange, end = await self._ask(order, room=room_of_run(keep))
         return self._read_end(run_id, exchange, end)
 
     def _read_end(self, run_id: str, exchange: Exchange, end: dict[str, Any]) -> Observation:
@@ -242,11 +247,18 @@ class OutpostSandbox:
     def _tell_forgotten(self) -> None:
         ids, self._forgotten = " ".join(self._forgotten), []
         if ids and self._client and self._client.is_alive:
-            self._client.release(self._client.begin("forget", ids=ids))
+            self._client.release(self._client.begin({"verb": "forget", "ids": ids}))
 
     async def read(self, path: str, span: Span) -> FileSlice:
-        order: dict[str, Any] = {"offset": span.offset, "limit": span.limit, "line": span.line, "lines": span.lines}
-        exchange, end = await self._ask("read", path=path, **order, room=span.limit + SMALL)
+        order: ReadOrder = {
+            "verb": "read",
+            "path": path,
+            "offset": span.offset,
+            "limit": span.limit,
+            "line": span.line,
+            "lines": span.lines,
+        }
+        exchange, end = await self._ask(order, room=span.limit + SMALL)
         data = exchange.part(wire.OUT)
         with understood(self.description.name):
             return read_slice(data, Fields(end))
@@ -257,42 +269,53 @@ class OutpostSandbox:
             advice = "use upload_files with local_path, or sync_local_to_remote"
             raise FileProblem(f"{self.description.name}: {path}: {what}; {advice}", "too_large")
         client = await self._reach()
-        order: dict[str, Any] = {"path": path} if expected is None else {"path": path, "expected": expected}
+        order: WriteOrder = {"verb": "write", "path": path}
+        if expected is not None:
+            order["expected"] = expected
         try:
-            _, end = await self._told(client.ask("write", data, **order))
+            _, end = await self._told(client.ask(order, data))
         except LineLost:
             # It may have been written before the cut: then the file says so.
             with contextlib.suppress(FileProblem):
                 found = await self.read(path, Span(limit=len(data) + 1))
                 if found.data == data:
                     return Written(found.size, found.version)
-            _, end = await self._ask("write", data, **order)
+            _, end = await self._ask(order, data)
         with understood(self.description.name):
             said = Fields(end)
             return Written(said.whole("size"), said.text("version"), said.flag("created"))
 
     async def list(self, path: str, *, recursive: bool = False, limit: int = 200) -> Listing:
-        _, end = await self._ask("list", path=path, recursive=recursive, limit=limit, room=room_of_listing(limit))
+        order: ListOrder = {"verb": "list", "path": path, "recursive": recursive, "limit": limit}
+        _, end = await self._ask(order, room=room_of_listing(limit))
         with understood(self.description.name):
             said = Fields(end)
             entries = tuple(map(read_entry, said.list("entries")[:limit]))
             return Listing(entries, said.flag("truncated"), read_problems(said))
 
     async def search(self, search: Search) -> Found:
-        order: dict[str, Any] = {"glob": search.glob, "pattern": search.pattern, "ignore_case": search.ignore_case}
-        room = room_of_listing(search.limit)
-        _, end = await self._ask("search", path=search.path, limit=search.limit, **order, room=room)
+        order: SearchOrder = {
+            "verb": "search",
+            "path": search.path,
+            "glob": search.glob,
+            "pattern": search.pattern,
+            "ignore_case": search.ignore_case,
+            "limit": search.limit,
+        }
+        _, end = await self._ask(order, room=room_of_listing(search.limit))
         with understood(self.description.name):
             said = Fields(end)
             matches = tuple(map(read_match, said.list("matches")[: search.limit]))
             return Found(matches, said.flag("truncated"), read_problems(said))
 
-    async def _ask(self, verb: str, raw: bytes = b"", **order: Any) -> tuple[Exchange, dict[str, Any]]:
+    async def _ask(
+        self, order: OutpostOrder, raw: bytes = b"", *, room: int = SMALL
+    ) -> tuple[Exchange, dict[str, Any]]:
         """A request that may be repeated on a new line after a cut."""
         with contextlib.suppress(LineLost):
-            return await self._told((await self._reach()).ask(verb, raw, **order))
+            return await self._told((await self._reach()).ask(order, raw, room=room))
         try:
-            return await self._told((await self._reach()).ask(verb, raw, **order))
+            return await self._told((await self._reach()).ask(order, raw, room=room))
         except LineLost:
             raise Unreachable(f"{self.description.name}: the connection was cut twice in a row; try again") from None
 

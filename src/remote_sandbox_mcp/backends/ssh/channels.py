@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...core.errors import ConnectError, Unreachable
-from ..deadline import within
+from ...waiting import within
 from ..outpost.client import LineLost
 from ..pace import Pace
 from .connection import KEEPALIVE_S, Gate

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import ConnectError, HostKeyProblem, LoginRefused, Unreachable
 from ...core.machine import Hop, Login, Machine
-from ..deadline import within
+from ...waiting import within
 from .host_keys import USUAL_FILES, HostKeys, entry_name
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from ...core.errors import Unreachable, Unsupported
 from ...core.machine import Machine
 from ...core.sandbox import Capabilities, Description
-from ..deadline import within
+from ...waiting import within
 from ..outpost import program
 from ..outpost.client import NoOutpost, OutpostClient
 from ..outpost.lane import OutpostLane

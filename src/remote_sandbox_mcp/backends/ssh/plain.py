@@ -25,7 +25,7 @@ from ...core.job import NoJobs
 from ...core.port import Stream
 from ...core.progress import Beat, Progress, silent
 from ...core.sandbox import Description
-from ..deadline import within
+from ...waiting import within
 from ..outpost.client import LineLost, Refusal
 from ..pace import Pace
 from .channels import Channels

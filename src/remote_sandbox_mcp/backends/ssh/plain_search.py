@@ -12,7 +12,7 @@ from ...core.errors import FileProblem, Unsupported
 from ...core.files import Found, Match, Problem, Search
 from ...core.foreign import NONSENSE, not_understood, too_much
 from ...core.tree import MOST_BYTES
-from ..deadline import within
+from ...waiting import within
 from ..outpost.client import LineLost
 from ..outpost.far.files import LONGEST_LINE, MOST_PROBLEMS, glob_test
 from ..outpost.sandbox import LARGEST_LISTING

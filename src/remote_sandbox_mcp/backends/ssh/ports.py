@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import Unreachable, Unsupported
 from ...core.port import PortClosed, Stream, check_port
-from ..deadline import within
+from ...waiting import within
 from ..outpost.client import LineLost, OutpostClient
 from ..outpost.relay import CONNECT_S, PortRelay, RelayPorts
 from ..stream import PairStream

@@ -18,7 +18,7 @@ from ...core.errors import BadArgument, Unreachable
 from ...core.foreign import NONSENSE, not_understood, too_much
 from ...core.shell import join, quote
 from ...core.text import last_line
-from ..deadline import within
+from ...waiting import within
 from ..outpost.client import SMALL, LineLost, Refusal
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...core.errors import FileProblem, Unreachable, Unsupported
 from ...core.transfer import Lane, Reply, numbers
@@ -22,6 +22,8 @@ from .sftp_target import Receiving, Target
 
 if TYPE_CHECKING:
     import asyncssh
+
+    from ...core.orders import LaneOrder
 
 
 # What was handed over and is not written yet.
@@ -40,7 +42,7 @@ class _Request:
     number: int
     to: Lane | None
     heard: Callable[[bytes], None] | None
-    order: dict[str, Any]
+    order: LaneOrder
     raw: bytes
     out: bytearray = field(default_factory=bytearray)
 
@@ -80,7 +82,7 @@ class SftpLane:
 
     def begin(
         self,
-        verb: str,
+        order: LaneOrder,
         raw: bytes = b"",
         *,
         number: int = 0,
@@ -88,7 +90,6 @@ class SftpLane:
         heard: Callable[[bytes], None] | None = None,
         room: int = 0,
         passes: int = 0,
-        **order: Any,
     ) -> asyncio.Future[Reply]:
         # What comes over SFTP is an answer to a question of ours, and no larger than was asked for.
         done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -99,11 +100,11 @@ class SftpLane:
             return done
         request = _Request(done, number or next(numbers), to, heard, order, raw)
         self._open.add(request)
-        if verb == "receive":
+        if order["verb"] == "receive":
             self._receiving[request.number] = request, Receiving(lambda: self._target(request.root), order, raw)
         else:
-            place = place_of(verb, request.root, raw)
-            self._turns.start(lambda: self._answer(request, lambda: self._do(verb, request)), place)
+            place = place_of(order["verb"], request.root, raw)
+            self._turns.start(lambda: self._answer(request, lambda: self._do(request)), place)
         return done
 
     def pass_on(self, kind: int, number: int, body: bytes) -> None:
@@ -133,22 +134,24 @@ class SftpLane:
 
     # What is asked
 
-    async def _do(self, verb: str, request: _Request) -> dict[str, Any]:
-        if verb == "look":
-            return await look_at(self._remote, request.order)
-        if verb == "scan":
-            return await scan(self._remote, request.order, request.say)
+    async def _do(self, request: _Request) -> Mapping[str, object]:
+        order = request.order
+        verb = order["verb"]
+        if order["verb"] == "look":
+            return await look_at(self._remote, order)
+        if order["verb"] == "scan":
+            return await scan(self._remote, order, request.say)
         if verb == "rest":
             return await self._rest()
         if verb in FROM_SOURCE:
-            return await self._ask_source(verb, request)
+            return await self._ask_source(request)
         if verb in TO_TARGET or verb in LARGE:
             return await self._ask_target(verb, request)
         if verb in PIECES:
             raise Refusal("unsupported", f"SFTP cannot do what {verb!r} asks for")
         raise Refusal("broken", f"the verb {verb!r} is not known here")
 
-    async def _rest(self) -> dict[str, Any]:
+    async def _rest(self) -> Mapping[str, object]:
         """Close everything: the next transfer shall find what is there then."""
         for source in self._sources.values():
             source.close()
@@ -160,23 +163,24 @@ class SftpLane:
         await self._remote.look(to_bytes(self._remote.home))
         return {}
 
-    async def _ask_source(self, verb: str, request: _Request) -> dict[str, Any]:
+    async def _ask_source(self, request: _Request) -> Mapping[str, object]:
         source, speaker = self._source(request.root), Speaker(request.to, request.number)
-        if verb == "send":
+        order = request.order
+        if order["verb"] == "send":
             return await source.send(request.raw, speaker)
-        if verb == "part":
-            return await source.part(request.order, request.raw, speaker)
-        if verb == "check":
+        if order["verb"] == "part":
+            return await source.part(order, request.raw, speaker)
+        if order["verb"] == "check":
             return await source.check(request.raw)
         request.say(await source.digests(request.raw))
         return {}
 
-    async def _ask_target(self, verb: str, request: _Request) -> dict[str, Any]:
+    async def _ask_target(self, verb: str, request: _Request) -> Mapping[str, object]:
         """The top folder is made where it is missing."""
         target = self._target(request.root)
         await target.root.folder(b"", make=True)
         does = getattr(target.large if verb in LARGE else target, verb)
-        end: dict[str, Any] = await does(request.order, request.raw)
+        end: Mapping[str, object] = await does(request.order, request.raw)
         return end
 
     def _source(self, root: str) -> Source:
@@ -197,7 +201,7 @@ class SftpLane:
         except LineLost:
             self._lose()
 
-    async def _answer(self, request: _Request, work: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+    async def _answer(self, request: _Request, work: Callable[[], Awaitable[Mapping[str, object]]]) -> None:
         try:
             end = await work()
         except LineLost:
@@ -219,7 +223,7 @@ class SftpLane:
         else:
             self._open.discard(request)
             if not request.done.done():
-                request.done.set_result(Reply(bytes(request.out), end))
+                request.done.set_result(Reply(bytes(request.out), dict(end)))
 
     def _fail(self, request: _Request, reason: str, message: str) -> None:
         self._open.discard(request)

@@ -22,6 +22,16 @@ from .sftp_remote import Load, Remote, Root, check_file, each, end, for_all, nan
 if TYPE_CHECKING:
     import asyncssh
 
+    from ...core.orders import (
+        CheckAnswer,
+        LookAtPathAnswer,
+        LookAtPathOrder,
+        Nothing,
+        PartOrder,
+        ProblemsAnswer,
+        ScanAnswer,
+        ScanOrder,
+    )
 
 # Files that were read and wait until they are said.
 HELD = 8 << 20
@@ -86,7 +96,7 @@ class Source:
 
     # Whole files
 
-    async def send(self, raw: bytes, speaker: Speaker) -> dict[str, Any]:
+    async def send(self, raw: bytes, speaker: Speaker) -> ProblemsAnswer:
         """Small files and links, each in one piece."""
         await self.root.folder(b"")
         problems = Problems()
@@ -134,7 +144,7 @@ class Source:
 
     # Parts of large files
 
-    async def part(self, order: dict[str, Any], raw: bytes, speaker: Speaker) -> dict[str, Any]:
+    async def part(self, order: PartOrder, raw: bytes, speaker: Speaker) -> Nothing:
         folder, name = raw.split(b"\0")
         start = int(order["offset"])
 
@@ -173,7 +183,7 @@ class Source:
         if opened.opening.done() and not opened.has_failed:
             self.remote.close_later(opened.opening.result())
 
-    async def check(self, raw: bytes) -> dict[str, Any]:
+    async def check(self, raw: bytes) -> CheckAnswer:
         """What a large file is now that all of it was read; by its name, because it may have been replaced."""
         folder, name = raw.split(b"\0")
         path = await self.root.folder(folder) + b"/" + checked(name)
@@ -218,7 +228,7 @@ class Source:
 LONGEST_GITIGNORE = 1 << 20
 
 
-async def look_at(remote: Remote, order: dict[str, Any]) -> dict[str, Any]:
+async def look_at(remote: Remote, order: LookAtPathOrder | ScanOrder) -> LookAtPathAnswer:
     """What is at a path; a link there is followed, because its user named it."""
     path = to_path(str(order["path"]), remote.home)
     real, home, kind = await asyncio.gather(
@@ -251,15 +261,17 @@ async def _real_path(remote: Remote, path: bytes) -> bytes:
     return posixpath.join(path, *rest)
 
 
-async def scan(remote: Remote, order: dict[str, Any], say: Callable[[bytes], None]) -> dict[str, Any]:
+async def scan(remote: Remote, order: ScanOrder, say: Callable[[bytes], None]) -> ScanAnswer:
     """Say the tree folder by folder; return what else there is to say of it."""
     survey = SftpSurvey(remote, order, await look_at(remote, order))
     if survey.fields["kind"] == "dir":
         await survey.tell(say)
     elif survey.fields["kind"] == "file":
         found: Any = Found.of(await remote.ask(remote.client.stat(survey.root)))
-        survey.fields["meta"] = to_text(meta_of(found))
-    return {**survey.result(), "coarse": True}
+        survey.meta = to_text(meta_of(found))
+    said = survey.result()
+    said["coarse"] = True
+    return said
 
 
 class Found(NamedTuple):
@@ -297,7 +309,7 @@ class _Visit(NamedTuple):
 class SftpSurvey(Survey):
     """One look over a tree."""
 
-    def __init__(self, remote: Remote, order: dict[str, Any], fields: dict[str, Any]) -> None:
+    def __init__(self, remote: Remote, order: ScanOrder, fields: LookAtPathAnswer) -> None:
         super().__init__(order, fields)
         self.remote = remote
         self._visits: dict[bytes, asyncio.Task[_Visit | None]] = {}

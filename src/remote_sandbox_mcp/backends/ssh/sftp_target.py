@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..outpost.far.expected import UNKNOWN, Expected, expected_entries, with_found
 from ..outpost.far.source import ENTRY, LARGEST_WHOLE, PIECE
@@ -24,6 +24,27 @@ from .sftp_remote import SECOND, Remote, Root, attributes, check_file, each, fro
 
 if TYPE_CHECKING:
     import asyncssh
+
+    from ...core.orders import (
+        BeginAnswer,
+        BeginOrder,
+        ClearOrder,
+        CommitAnswer,
+        CommitOrder,
+        DeleteAnswer,
+        DeleteOrder,
+        FinishAnswer,
+        FinishOrder,
+        JoinOrder,
+        LeaveOrder,
+        Nothing,
+        ProblemsAnswer,
+        ReceiveAnswer,
+        ReceiveOrder,
+        TidyAnswer,
+        TidyOrder,
+        TouchOrder,
+    )
 
 
 class Target:
@@ -94,7 +115,7 @@ class Target:
 
     # Deletions
 
-    async def clear(self, order: dict[str, Any], raw: bytes) -> dict[str, Any]:
+    async def clear(self, order: ClearOrder, raw: bytes) -> ProblemsAnswer:
         """Remove what is in the way of something of another kind: files, links and empty folders."""
         problems, found = Problems(), dict(with_found(order, _paths(raw)))
         folders: list[bytes] = []
@@ -134,7 +155,7 @@ class Target:
                 raise OSError(errno.ENOTEMPTY, "Directory not empty") from None
             raise
 
-    async def delete(self, order: dict[str, Any], raw: bytes) -> dict[str, Any]:
+    async def delete(self, order: DeleteOrder, raw: bytes) -> DeleteAnswer:
         """Files first, then folders from the deepest up; a folder that still holds something is left alone."""
         files, _, folders = raw.partition(b"\0\0")
         problems, gone = Problems(), {"files": 0, "dirs": 0}
@@ -158,11 +179,11 @@ class Target:
         for level in from_the_deepest(_paths(folders)):
             await _try_each(level, delete_folder, problems)
         self.root.forget()
-        return {**gone, **problems.fields()}
+        return {**problems.fields(), "files": gone["files"], "dirs": gone["dirs"]}
 
     # Folders, attributes, leftovers
 
-    async def finish(self, order: dict[str, Any], raw: bytes) -> dict[str, Any]:
+    async def finish(self, order: FinishOrder, raw: bytes) -> FinishAnswer:
         """Give folders their modes and times, from the deepest up, now that nothing more is put into them."""
         problems, there, made = Problems(), [], 0
         wanted = {path: (mode, mtime) for mode, mtime, path in _attributes(raw)}
@@ -183,7 +204,7 @@ class Target:
         self.root.forget()
         return {**problems.fields(), "made": made}
 
-    async def touch(self, order: dict[str, Any], raw: bytes) -> dict[str, Any]:
+    async def touch(self, order: TouchOrder, raw: bytes) -> ProblemsAnswer:
         """Give files whose content is right the mode and time that they should have."""
         problems = Problems()
         wanted = {path: (mode, mtime) for mode, mtime, path in _attributes(raw)}
@@ -200,7 +221,7 @@ class Target:
         await _try_each(list(wanted), touch_one, problems)
         return problems.fields()
 
-    async def tidy(self, order: dict[str, Any], raw: bytes) -> dict[str, Any]:
+    async def tidy(self, order: TidyOrder, raw: bytes) -> TidyAnswer:
         """Remove what an earlier transfer could not put in place; only its age says that nobody still writes it."""
         removed = 0
 
@@ -244,7 +265,7 @@ def _attributes(raw: bytes) -> Iterator[tuple[int, int, bytes]]:
 class Receiving:
     """One request's frames on their way in; what fails is told at the end, the rest goes on."""
 
-    def __init__(self, find_target: Callable[[], Target], order: dict[str, Any], raw: bytes) -> None:
+    def __init__(self, find_target: Callable[[], Target], order: ReceiveOrder, raw: bytes) -> None:
         self._find_target = find_target
         self.key = raw if order.get("large") else b""
         # Frames that are being dealt with.
@@ -298,7 +319,7 @@ class Receiving:
         except (OSError, BadName) as problem:
             self._problems.note(child(folder, name), problem)
 
-    async def result(self) -> dict[str, Any]:
+    async def result(self) -> ReceiveAnswer:
         """Once everything that came is dealt with. Raises Refusal."""
         if self.pending:
             await asyncio.wait(self.pending)
@@ -333,7 +354,7 @@ class LargeFiles:
             self.remote.close_later(large.file)
         self.large.clear()
 
-    async def begin(self, order: dict[str, Any], raw: bytes) -> dict[str, Any]:
+    async def begin(self, order: BeginOrder, raw: bytes) -> BeginAnswer:
         """Make the partial file, instead of one that is there."""
         folder, name, key = raw.split(b"\0")
         if key in self.large:
@@ -358,7 +379,7 @@ class LargeFiles:
         except OSError as problem:
             raise await self.remote.explain(problem, path.rpartition(b"/")[0]) from None
 
-    async def join(self, order: dict[str, Any], raw: bytes) -> dict[str, Any]:
+    async def join(self, order: JoinOrder, raw: bytes) -> Nothing:
         """Another lane writes the same partial file."""
         import asyncssh
 
@@ -386,7 +407,7 @@ class LargeFiles:
             raise await self.remote.explain(problem, self.root.full(large.folder), len(data)) from None
         return hole + len(data)
 
-    async def commit(self, order: dict[str, Any], raw: bytes) -> dict[str, Any]:
+    async def commit(self, order: CommitOrder, raw: bytes) -> CommitAnswer:
         """All parts are there: put it in place."""
         large = self.large.pop(raw)
         size, mtime = int(order["size"]), int(order["mtime"])
@@ -402,7 +423,7 @@ class LargeFiles:
         await self.remote.put_in_place(where + b"/" + large.partial, where + b"/" + large.name)
         return {"state": f"{attrs.mtime:x}-{size:x}"}
 
-    async def leave(self, order: dict[str, Any], raw: bytes) -> dict[str, Any]:
+    async def leave(self, order: LeaveOrder, raw: bytes) -> Nothing:
         """This lane is done with a large file; what is written of it stays."""
         if raw in self.large:
             self.remote.close_later(self.large.pop(raw).file)

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ....core.network import Address, HostRule, is_private, ranges, read_rule
-from ...deadline import within
+from ....waiting import within
 from . import kernel
 from .enter import READY
 

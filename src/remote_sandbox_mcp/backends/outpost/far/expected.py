@@ -12,6 +12,8 @@ MYPY = False
 if MYPY:
     from typing import Any
 
+    from ....core.orders import ClearOrder, DeleteOrder, ReceiveOrder, TouchOrder
+
 # Said of the target's entry where that could not be read at the scan.
 UNKNOWN = b"?"
 EDITED = "was changed at the target since the sync began, and is kept as it is; sync again to replace it"
@@ -55,7 +57,7 @@ def link_of(meta: bytes) -> "bytes | None":
     return meta.split(b" ", 3)[3] if meta.startswith(b"l") else None
 
 
-def expected_entries(order: "dict[str, Any]", raw: bytes) -> "list[tuple[bytes, bytes, Expected]]":
+def expected_entries(order: "ReceiveOrder", raw: bytes) -> "list[tuple[bytes, bytes, Expected]]":
     """Folder and name of each entry that is to come, and what it has to be."""
     names, wanted, found = list(names_in_order(raw)), order["wanted"], order.get("found")
     if not len(names) == len(wanted) == len(found or names):
@@ -105,7 +107,7 @@ def is_described_beyond(name: bytes, where: int, meta: bytes) -> bool:
     return stat.S_ISREG(now.st_mode) and meta.endswith(b" %d %d" % (now.st_size, now.st_mtime_ns))
 
 
-def with_found(order: "dict[str, Any]", entries: "list[Any]") -> "list[tuple[Any, bytes]]":
+def with_found(order: "ClearOrder | DeleteOrder | TouchOrder", entries: "list[Any]") -> "list[tuple[Any, bytes]]":
     """Each entry of a request with what the scan found in its place. Raises Refusal."""
     told = order.get("found")
     if told is None:

@@ -18,6 +18,18 @@ MYPY = False
 if MYPY:
     from typing import Any
 
+    from ....core.orders import (
+        Failure,
+        ListAnswer,
+        ListOrder,
+        ReadAnswer,
+        ReadOrder,
+        SearchAnswer,
+        SearchOrder,
+        WriteAnswer,
+        WriteOrder,
+    )
+
 CHUNK = 1 << 16
 LONGEST_LINE = 500
 LARGEST_SEARCHED = 32 << 20
@@ -49,7 +61,7 @@ def open_regular(path: bytes) -> "tuple[int, os.stat_result]":
     return fd, found
 
 
-def read(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+def read(order: "ReadOrder", raw: bytes, request: int, listener: Listener) -> None:
     fd, found = open_regular(to_path(str(order["path"])))
     with open(fd, "rb") as file:
         if order.get("lines"):
@@ -64,7 +76,7 @@ def read(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) 
         listener.send(frame(OUT, request, data[at : at + CHUNK]))
     # A growing file, or one in /proc, may have had more than it said; nothing read from beyond the end adds nothing.
     size = max(found.st_size, start + len(data)) if data else found.st_size
-    end = {"size": size, "version": version_of(found), "offset": start, "more": more}
+    end: "ReadAnswer" = {"size": size, "version": version_of(found), "offset": start, "more": more}
     listener.send(json_frame(END, request, end))
 
 
@@ -81,7 +93,7 @@ def read_lines(file: "Any", first: int, count: int, limit: int) -> "tuple[int, b
     return start, data[:limit], len(data) > limit or bool(file.read(1))
 
 
-def write(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+def write(order: "WriteOrder", raw: bytes, request: int, listener: Listener) -> None:
     path = to_path(str(order["path"]))
     old = check_target(path, order.get("expected"))
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -101,7 +113,7 @@ def write(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener)
         os.unlink(fresh)
         raise
     found = os.lstat(path)
-    end = {"size": found.st_size, "version": version_of(found), "created": old is None}
+    end: "WriteAnswer" = {"size": found.st_size, "version": version_of(found), "created": old is None}
     listener.send(json_frame(END, request, end))
 
 
@@ -156,7 +168,7 @@ def entry_of(path: bytes) -> "list[object]":
     return [to_text(path), kind, found.st_size, found.st_mtime]
 
 
-def list_entries(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+def list_entries(order: "ListOrder", raw: bytes, request: int, listener: Listener) -> None:
     root, limit = to_path(str(order["path"])), int(order["limit"])
     entries: "list[list[object]]" = []
     problems: "list[list[str]]" = []
@@ -181,7 +193,8 @@ def list_entries(order: "dict[str, Any]", raw: bytes, request: int, listener: Li
             if order.get("recursive") and entries[-1][1] == "dir":
                 below.append(path)
         folders.extend(reversed(below))
-    listener.send(json_frame(END, request, {"entries": entries, "truncated": truncated, "problems": problems}))
+    end: "ListAnswer" = {"entries": entries, "truncated": truncated, "problems": problems}
+    listener.send(json_frame(END, request, end))
 
 
 def names_in(folder: bytes, most: int, problems: "list[list[str]]") -> "list[bytes]":
@@ -200,7 +213,7 @@ def note(problems: "list[list[str]]", path: bytes, problem: OSError) -> None:
         problems.append([to_text(path), problem.strerror or "unreadable"])
 
 
-def search(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+def search(order: "SearchOrder", raw: bytes, request: int, listener: Listener) -> None:
     root, limit = to_path(str(order["path"])), int(order["limit"])
     wanted = compile_pattern(str(order["pattern"]), bool(order.get("ignore_case")))
     problems: "list[list[str]]" = []
@@ -213,7 +226,7 @@ def search(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener
             search_file(path, wanted, matches, limit, problems)
         if len(matches) > limit:
             break
-    end = {"matches": matches[:limit], "truncated": len(matches) > limit, "problems": problems}
+    end: "SearchAnswer" = {"matches": matches[:limit], "truncated": len(matches) > limit, "problems": problems}
     listener.send(json_frame(END, request, end))
 
 
@@ -305,7 +318,7 @@ if MYPY:
     from typing import Any
 
 WORKER_S = 60
-WORKERS = {"read": read, "write": write, "list": list_entries, "search": search}
+WORKERS: "dict[str, Any]" = {"read": read, "write": write, "list": list_entries, "search": search}
 
 
 def give_up(*_: object) -> None:
@@ -320,7 +333,7 @@ def answer(work: "Any", order: "dict[str, Any]", raw: bytes, request: int, liste
     try:
         work(order, raw, request, listener)
     except Refused as refusal:
-        problem = {"reason": refusal.reason, "message": str(refusal)}
+        problem: "Failure" = {"reason": refusal.reason, "message": str(refusal)}
         listener.send(json_frame(FAIL, request, problem))
     except (OSError, ValueError) as trouble:
         reason = errno.errorcode.get(getattr(trouble, "errno", 0) or 0, "EINVAL")

@@ -9,13 +9,13 @@ from .wire import END, json_frame
 
 MYPY = False
 if MYPY:
-    from typing import Any
+    from ....core.orders import HandOutSocketOrder
 
 INSIDE = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 CONNECT_S = 10.0
 
 
-def hand_out_socket(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+def hand_out_socket(order: "HandOutSocketOrder", raw: bytes, request: int, listener: Listener) -> None:
     """Before the answer: who reads that finds the socket at the door."""
     inside = connect_inside(int(order["port"]))
     door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, int(order["door"]))

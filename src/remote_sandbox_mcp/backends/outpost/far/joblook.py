@@ -18,6 +18,8 @@ MYPY = False
 if MYPY:
     from typing import Any
 
+    from ....core.orders import JobCheckpoint, JobListOrder, JobLookOrder, JobQuestion, JobSaid, JobsAnswer
+
 # Between the making of a job's folder and its keeper's lock.
 BEING_STARTED_S = 20.0
 PUT_AWAY_S = 0.5
@@ -109,7 +111,7 @@ def without_keeper(
     return {"state": "gone", "reason": "its keeper was killed" if begun else "it was never begun"}
 
 
-def wanted_job(look: "dict[str, Any]") -> "bytes | None":
+def wanted_job(look: "JobQuestion") -> "bytes | None":
     """The job that is asked for: by its id, or the newest of a session, unless another log is meant."""
     if look.get("job_id"):
         return find_job(str(look["job_id"]))
@@ -124,7 +126,7 @@ def wanted_job(look: "dict[str, Any]") -> "bytes | None":
     return folder
 
 
-def foreign_state(look: "dict[str, Any]") -> "dict[str, Any]":
+def foreign_state(look: "JobQuestion") -> "dict[str, Any]":
     """A session that is not ours: its life is tmux's, its end the last line of its log."""
     session, log = str(look.get("session", "")), str(look.get("log_file", ""))
     known: "dict[str, Any]" = {"order": {"session": session, "log": to_text(to_path(log)) if log else ""}}
@@ -155,7 +157,7 @@ def read_last(path: bytes) -> "bytes | None":
         return None
 
 
-def find_state(look: "dict[str, Any]", lookout: Lookout) -> "dict[str, Any]":
+def find_state(look: "JobQuestion", lookout: Lookout) -> "dict[str, Any]":
     folder = wanted_job(look)
     if folder is not None:
         return job_state(folder, lookout)
@@ -174,57 +176,64 @@ BLOCK = 1 << 16
 MOST_LOG = 8 << 20
 
 
-def look_at_jobs(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+def look_at_jobs(order: "JobLookOrder", raw: bytes, request: int, listener: Listener) -> None:
     """All jobs that are asked for, in their order, each with its bytes in a frame before the answer."""
     become_subreaper()
     lookout = Lookout()
     answers = [describe_job(look, find_state(look, lookout), lookout, request, listener) for look in order["jobs"]]
     add_gpus(answers)
-    listener.send(json_frame(END, request, {"jobs": answers}))
+    end: "JobsAnswer" = {"jobs": answers}
+    listener.send(json_frame(END, request, end))
 
 
-def list_jobs(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+def list_jobs(order: "JobListOrder", raw: bytes, request: int, listener: Listener) -> None:
     lookout = Lookout()
     folders = [folder for _, folder in all_jobs()[: int(order["limit"])]]
-    nothing = {"lines": 0, "most_bytes": 0}
+    nothing: "Any" = {"lines": 0, "most_bytes": 0}
     answers = [describe_job(nothing, job_state(each, lookout), lookout, request, listener) for each in folders]
-    listener.send(json_frame(END, request, {"jobs": answers}))
+    end: "JobsAnswer" = {"jobs": answers}
+    listener.send(json_frame(END, request, end))
 
 
 def describe_job(
-    look: "dict[str, Any]", known: "dict[str, Any]", lookout: Lookout, request: int, listener: Listener
-) -> "dict[str, Any]":
+    look: "JobQuestion", known: "dict[str, Any]", lookout: Lookout, request: int, listener: Listener
+) -> "JobSaid":
     log, size, cursor, grown = read_log(look, known)
     text, checkpoint = read_checkpoint(look, known)
     listener.send(frame(OUT, request, log + text))
     order, begun = known["order"], known["begun"]
     started = float(begun.get("started") or order.get("ordered") or 0.0)
     ended = float(known.get("ended") or time.time())
-    answer = {name: known.get(name) for name in ("state", "exit", "signal", "ending", "reason", "rebooted", "foreign")}
-    answer.update(
-        id=order.get("id", ""),
-        session=order.get("session", ""),
-        log_file=order.get("log", ""),
-        cwd=order.get("cwd", ""),
-        command=order.get("command", ""),
-        via=begun.get("via", ""),
-        started=started,
-        seconds=max(0.0, ended - started) if started else 0.0,
-        log=len(log),
-        log_size=size,
-        cursor=cursor,
-        silent=max(0.0, time.time() - max(grown, started)) if grown or started else 0.0,
-        checkpoint=checkpoint,
-        usage=measure(known, lookout) if look.get("usage") and known["state"] == "running" else None,
-        survivors=known.get("survivors", []),
-    )
-    return answer
+    return {
+        "id": order.get("id", ""),
+        "session": order.get("session", ""),
+        "state": known["state"],
+        "exit": known.get("exit"),
+        "signal": known.get("signal"),
+        "ending": known.get("ending"),
+        "reason": known.get("reason"),
+        "rebooted": known.get("rebooted"),
+        "foreign": known.get("foreign"),
+        "log_file": order.get("log", ""),
+        "cwd": order.get("cwd", ""),
+        "command": order.get("command", ""),
+        "via": begun.get("via", ""),
+        "started": started,
+        "seconds": max(0.0, ended - started) if started else 0.0,
+        "log": len(log),
+        "log_size": size,
+        "cursor": cursor,
+        "silent": max(0.0, time.time() - max(grown, started)) if grown or started else 0.0,
+        "checkpoint": checkpoint,
+        "usage": measure(known, lookout) if look.get("usage") and known["state"] == "running" else None,
+        "survivors": known.get("survivors", []),
+    }
 
 
 # The log
 
 
-def read_log(look: "dict[str, Any]", known: "dict[str, Any]") -> "tuple[bytes, int, int, float]":
+def read_log(look: "JobQuestion", known: "dict[str, Any]") -> "tuple[bytes, int, int, float]":
     """The wanted part of the log, its size, where the next look should begin, and when it last grew."""
     path = to_bytes(known["order"].get("log", ""))
     most = max(0, min(int(look["most_bytes"]), MOST_LOG))
@@ -234,10 +243,11 @@ def read_log(look: "dict[str, Any]", known: "dict[str, Any]") -> "tuple[bytes, i
         return b"", 0, 0, 0.0
     with open(fd, "rb") as file:
         size = found.st_size
-        if look.get("cursor") is None:
+        cursor = look.get("cursor")
+        if cursor is None:
             return last_lines(file, size, int(look["lines"]), most), size, size, found.st_mtime
         # A log that is shorter than what was read of it is another one.
-        start = int(look["cursor"]) if 0 <= int(look["cursor"]) <= size else 0
+        start = int(cursor) if 0 <= int(cursor) <= size else 0
         file.seek(start)
         data = file.read(min(most, size - start))
         return data, size, start + len(data), found.st_mtime
@@ -263,7 +273,7 @@ def last_lines(file: "Any", size: int, lines: int, most: int) -> bytes:
 # The checkpoint
 
 
-def read_checkpoint(look: "dict[str, Any]", known: "dict[str, Any]") -> "tuple[bytes, dict[str, Any] | None]":
+def read_checkpoint(look: "JobQuestion", known: "dict[str, Any]") -> "tuple[bytes, JobCheckpoint | None]":
     if not look.get("checkpoint_path") and not look.get("checkpoint_command"):
         return b"", None
     cwd = str(look.get("cwd") or known["order"].get("cwd") or "")
@@ -339,7 +349,7 @@ def measure(known: "dict[str, Any]", lookout: Lookout) -> "dict[str, Any]":
     }
 
 
-def add_gpus(answers: "list[dict[str, Any]]") -> None:
+def add_gpus(answers: "list[JobSaid]") -> None:
     """Asked once, and only where something runs that was asked about."""
     used = [answer["usage"] for answer in answers if answer["usage"] and answer["usage"]["pids"]]
     by_pid = gpu_memory() if used and shutil.which("nvidia-smi") else {}

@@ -106,6 +106,8 @@ MYPY = False
 if MYPY:
     from typing import Any
 
+    from ....core.orders import JobStartAnswer, JobStartOrder
+
 BEGIN_S = 15.0
 ON_ITS_WAY_S = 2.0
 SESSION_ENDS_S = 3.0
@@ -122,13 +124,20 @@ def comes_to_life(folder: bytes) -> bool:
     return True
 
 
-def describe_begun(folder: bytes, order: "dict[str, Any]") -> "dict[str, Any]":
+def describe_begun(folder: bytes, order: "dict[str, Any]", recovered: bool, notes: "list[str]") -> "JobStartAnswer":
     begun = read_json(folder, b"begun")
     via = begun.get("via", "detached")
-    return {"session": order["session"], "log": order["log"], "cwd": order["cwd"], "via": via, "notes": []}
+    return {
+        "session": order["session"],
+        "log": order["log"],
+        "cwd": order["cwd"],
+        "via": via,
+        "recovered": recovered,
+        "notes": notes,
+    }
 
 
-def bring_to_life(folder: bytes, order: "dict[str, Any]", notes: "list[str]") -> "dict[str, Any]":
+def bring_to_life(folder: bytes, order: "dict[str, Any]", notes: "list[str]") -> "JobStartAnswer":
     """Start the keeper, in tmux if there is one, and wait until it has the command running."""
     scope, told = scope_for(str(order["id"]), pwd.getpwuid(os.getuid()).pw_name)
     if scope and not scope_works(scope):
@@ -150,7 +159,7 @@ def bring_to_life(folder: bytes, order: "dict[str, Any]", notes: "list[str]") ->
         if problem is None:
             tmux_session_ends(to_bytes(order["session"]), SESSION_ENDS_S)
         raise
-    return dict(describe_begun(folder, order), recovered=False, notes=notes + told)
+    return describe_begun(folder, order, False, notes + told)
 
 
 def start_in_tmux(words: "list[bytes]", order: "dict[str, Any]", scope: "list[str]") -> "str | None":
@@ -230,7 +239,7 @@ if MYPY:
 NOT_LASTING = "the home folder cannot be written, so what is known of this job is lost when the machine restarts"
 
 
-def start_job(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+def start_job(order: "JobStartOrder", raw: bytes, request: int, listener: Listener) -> None:
     """Answer when the command runs. Whoever asked may be gone by then, and asks again under the same id."""
     # Not ignored: that would be inherited by all that is started here.
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -255,7 +264,7 @@ def start_job(order: "dict[str, Any]", raw: bytes, request: int, listener: Liste
     prune_jobs(time.time())
 
 
-def check_text(order: "dict[str, Any]") -> None:
+def check_text(order: "JobStartOrder") -> None:
     """What no program can be given; it would be cut, or taken for something else."""
     if any("\0" in str(order.get(name, "")) for name in ("script", "cwd", "log_file")):
         raise Refused("text", "a command, folder or log with a NUL cannot be used")
@@ -275,7 +284,7 @@ def one_at_a_time() -> "Iterator[None]":
         os.close(fd)
 
 
-def resume_start(folder: bytes, raw: bytes) -> "dict[str, Any]":
+def resume_start(folder: bytes, raw: bytes) -> "JobStartAnswer":
     """A repeated start: what has begun is told, what has not is begun now."""
     order = read_json(folder, b"order")
     if not comes_to_life(folder):
@@ -287,10 +296,10 @@ def resume_start(folder: bytes, raw: bytes) -> "dict[str, Any]":
             forget_job(folder)
             raise
     await_begun(folder)
-    return dict(describe_begun(folder, order), recovered=True)
+    return describe_begun(folder, order, True, [])
 
 
-def first_start(order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
+def first_start(order: "JobStartOrder", raw: bytes) -> "JobStartAnswer":
     session = str(order["session"])
     check_predecessor(str(order.get("instead_of", "")))
     check_session(session)
@@ -405,7 +414,7 @@ def take_back(made: "list[bytes]") -> None:
             pass
 
 
-def describe_order(order: "dict[str, Any]", shell: "list[str]", cwd: bytes, log: bytes) -> "dict[str, Any]":
+def describe_order(order: "JobStartOrder", shell: "list[str]", cwd: bytes, log: bytes) -> "dict[str, Any]":
     umask = os.umask(0)
     os.umask(umask)
     record = {
@@ -423,7 +432,7 @@ def describe_order(order: "dict[str, Any]", shell: "list[str]", cwd: bytes, log:
     return dict(record, **machine_marks())
 
 
-def job_files(record: "dict[str, Any]", order: "dict[str, Any]", raw: bytes) -> "dict[bytes, bytes]":
+def job_files(record: "dict[str, Any]", order: "JobStartOrder", raw: bytes) -> "dict[bytes, bytes]":
     return {
         b"lock": b"",
         b"end.reserved": b" " * END_BYTES,
@@ -434,15 +443,15 @@ def job_files(record: "dict[str, Any]", order: "dict[str, Any]", raw: bytes) -> 
     }
 
 
-def environment_of(order: "dict[str, Any]", record: "dict[str, Any]") -> "list[bytes]":
+def environment_of(order: "JobStartOrder", record: "dict[str, Any]") -> "list[bytes]":
     """What exec gives a command, and the name of the job."""
     environment = dict(os.environb)
     if environment.get(b"SHLVL", b"0") == b"0":
         environment[b"SHLVL"] = b"1"
-    for name in (b"TMUX", b"TMUX_PANE"):
-        environment.pop(name, None)
-    for name, value in order.get("env", {}).items():
-        environment[to_bytes(name)] = to_bytes(value)
+    for ours in (b"TMUX", b"TMUX_PANE"):
+        environment.pop(ours, None)
+    for name, text in order.get("env", {}).items():
+        environment[to_bytes(name)] = to_bytes(text)
     environment[b"PWD"] = to_bytes(record["cwd"])
     environment[JOB_COOKIE] = to_bytes(record["id"])
-    return [name + b"=" + value for name, value in environment.items()]
+    return [key + b"=" + value for key, value in environment.items()]

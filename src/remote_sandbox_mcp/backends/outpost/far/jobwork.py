@@ -28,6 +28,8 @@ MYPY = False
 if MYPY:
     from typing import Any
 
+    from ....core.orders import JobQuestion, JobsAnswer, JobSendOrder, JobStopOrder, JobWaitAnswer, JobWaitOrder
+
 LONGEST_WAIT_S = 20.0
 POLL_S = 0.05
 FOREIGN_POLL_S = 0.5
@@ -44,7 +46,7 @@ TEXT_BYTES = 4000
 # Waiting
 
 
-def wait_for_job(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+def wait_for_job(order: "JobWaitOrder", raw: bytes, request: int, listener: Listener) -> None:
     """Until the job ends, prints what is waited for, or is silent for too long; no longer than one line's patience."""
     look, pattern = order["job"], compile_wanted(str(order.get("pattern", "")))
     deadline = time.monotonic() + min(float(order["seconds"]), LONGEST_WAIT_S)
@@ -60,7 +62,7 @@ def wait_for_job(order: "dict[str, Any]", raw: bytes, request: int, listener: Li
         pause = POLL_S if folder and not known.get("reason") else FOREIGN_POLL_S
         time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
     answer = describe_job(look, known, Lookout(), request, listener)
-    result = {"jobs": [answer], "why": why, "line": line or "", "from": scan.position}
+    result: "JobWaitAnswer" = {"jobs": [answer], "why": why, "line": line or "", "from": scan.position}
     listener.send(json_frame(END, request, result))
 
 
@@ -141,7 +143,7 @@ def shown(line: bytes) -> str:
 # Stopping
 
 
-def stop_job(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+def stop_job(order: "JobStopOrder", raw: bytes, request: int, listener: Listener) -> None:
     """Tell it to end, and wait for that as long as one request may; whoever asks again waits on."""
     look, grace = order["job"], float(order["grace"])
     deadline = time.monotonic() + min(grace + 8.0, LONGEST_WAIT_S)
@@ -159,7 +161,8 @@ def stop_job(order: "dict[str, Any]", raw: bytes, request: int, listener: Listen
     elif known["state"] == "running":
         known = end_session(look, known, deadline, grace)
     answer = describe_job(look, known, Lookout(), request, listener)
-    listener.send(json_frame(END, request, {"jobs": [answer]}))
+    result: "JobsAnswer" = {"jobs": [answer]}
+    listener.send(json_frame(END, request, result))
 
 
 def tell_keeper(known: "dict[str, Any]", grace: float) -> None:
@@ -213,7 +216,7 @@ def await_session_end(known: "dict[str, Any]") -> None:
         time.sleep(0.02)
 
 
-def end_session(look: "dict[str, Any]", known: "dict[str, Any]", deadline: float, grace: float) -> "dict[str, Any]":
+def end_session(look: "JobQuestion", known: "dict[str, Any]", deadline: float, grace: float) -> "dict[str, Any]":
     """Somebody else's session: its processes are hung up, and those that stay are killed after the grace."""
     pids = with_descendants(known.get("panes", []), Lookout())
     births = {pid: birth_of(pid) for pid in pids}
@@ -241,7 +244,7 @@ def still_alive(births: "dict[int, int]") -> "list[int]":
 # Typing
 
 
-def type_into_job(order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
+def type_into_job(order: "JobSendOrder", raw: bytes, request: int, listener: Listener) -> None:
     known = find_state(order["job"], Lookout())
     text, keys = str(order.get("text", "")), [str(key) for key in order.get("keys", [])]
     if known["state"] != "running":

@@ -18,6 +18,8 @@ MYPY = False
 if MYPY:
     from typing import Any
 
+    from ....core.orders import RunAnswer, RunBeat
+
 
 class Feed:
     """What the outpost tells its keeper: orders, and that one is cancelled."""
@@ -116,7 +118,8 @@ class Keeper:
             return
         if not is_mine:
             self.abandon()
-            look(dict(order, wait=order["timeout"] + 3600), request, self.listener)
+            wait = float(order["timeout"]) + 3600
+            look({"verb": "look", "id": order["id"], "keep": order["keep"], "wait": wait}, request, self.listener)
             return
         try:
             self.start(int(order["keep"]))
@@ -323,7 +326,7 @@ class Keeper:
         if now - self.beaten[0] >= BEAT_S:
             if total != self.beaten[1]:
                 line = (self.out.tail[-400:] or self.err.tail[-400:]).decode("utf-8", "replace")
-                value = {"bytes": total, "line": line}
+                value: "RunBeat" = {"bytes": total, "line": line}
                 self.listener.send(json_frame(BEAT, self.request, value))
             self.beaten = (now, total)
 
@@ -355,7 +358,7 @@ class Keeper:
         frames = frame(OUT_TAIL, self.request, self.out.rest()) + frame(ERR_TAIL, self.request, self.err.rest())
         self.listener.send(frames + json_frame(END, self.request, end))
 
-    def describe_end(self) -> "dict[str, Any]":
+    def describe_end(self) -> "RunAnswer":
         left = self.family()
         ended = self.ending != "exited"
         exit_code, name = read_status(self.status)

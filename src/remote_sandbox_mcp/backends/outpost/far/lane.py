@@ -64,7 +64,9 @@ class Bridge:
 
 MYPY = False
 if MYPY:
-    from typing import Any
+    from typing import Any, Mapping
+
+    from ....core.orders import BridgeOrder, Nothing
 
 # Locks on partial files are not kept for a near side that has gone without a word.
 PATIENCE_MS = 600 * 1000
@@ -108,7 +110,7 @@ class Lane:
             if 0 in ready:
                 return True
 
-    def let_go(self) -> "dict[str, Any]":
+    def let_go(self) -> "Nothing":
         """Close everything: the next transfer shall find what is there then."""
         for source in self.sources.values():
             source.close()
@@ -122,17 +124,16 @@ class Lane:
         return {}
 
     def heed(self, kind: int, request: int, body: memoryview) -> None:
+        end: "Mapping[str, object] | None" = None
         try:
             if kind == REQUEST:
                 end = self.answer(request, body.tobytes())
             elif kind == FORWARD:
-                end = None
                 if self.bridge:
                     self.bridge.send(body.tobytes())
             elif kind == DONE and request in self.receiving:
                 end = self.receiving.pop(request).result()
             else:
-                end = None
                 self.take(kind, request, body)
         except (Refusal, BadName) as refusal:
             self.fail(request, getattr(refusal, "reason", "name"), str(refusal))
@@ -158,29 +159,39 @@ class Lane:
         else:
             receiving.take(kind, body)
 
-    def answer(self, request: int, body: bytes) -> "dict[str, Any] | None":
+    def answer(self, request: int, body: bytes) -> "Mapping[str, object] | None":
+        """The last words on a request; None where they come later. Raises ValueError for what is not one of VERBS."""
         head, _, raw = body.partition(b"\0")
         order = json.loads(head.decode())
         verb = str(order["verb"])
-        if verb == "look":
-            return look_at(order)
-        if verb == "rest":
-            return self.let_go()
-        if verb == "bridge" and self.may_bridge and not self.bridge:
-            self.bridge = Bridge([str(word) for word in order["argv"]], raw)
-            return {}
-        if verb == "scan":
-            return scan(order, lambda data: write_all(1, frame(OUT, request, data)))
-        if verb == "receive":
-            self.receiving[request] = Receiving(self.target(order), order, raw)
-            return None
+        if verb not in VERBS:
+            raise ValueError("the verb %r is not known here" % verb)
         if verb in FROM_SOURCE:
             return self.ask_source(verb, order, raw, request)
         if verb in TO_TARGET:
             return self.ask_target(verb, order, raw, request)
-        raise ValueError("the verb %r is not known here" % verb)
+        return self.do_itself(verb, order, raw, request)
 
-    def ask_source(self, verb: str, order: "dict[str, Any]", raw: bytes, request: int) -> "dict[str, Any]":
+    def do_itself(self, verb: str, order: "Any", raw: bytes, request: int) -> "Mapping[str, object] | None":
+        if verb == "look":
+            return look_at(order)
+        if verb == "rest":
+            return self.let_go()
+        if verb == "bridge":
+            return self.build_bridge(order, raw)
+        if verb == "scan":
+            return scan(order, lambda data: write_all(1, frame(OUT, request, data)))
+        if verb == "receive":
+            self.receiving[request] = Receiving(self.target(order), order, raw)
+        return None
+
+    def build_bridge(self, order: "BridgeOrder", raw: bytes) -> "Nothing":
+        if not self.may_bridge or self.bridge:
+            raise ValueError("there can be no bridge from here")
+        self.bridge = Bridge([str(word) for word in order["argv"]], raw)
+        return {}
+
+    def ask_source(self, verb: str, order: "Any", raw: bytes, request: int) -> "Mapping[str, object]":
         source = self.source(order)
         squeeze = str(order.get("squeeze") or "")
         if order.get("bridged"):
@@ -203,24 +214,23 @@ class Lane:
             send(frame(OUT, request, source.digests(raw) if verb == "digests" else source.mark_of(raw)))
         return {}
 
-    def ask_target(self, verb: str, order: "dict[str, Any]", raw: bytes, request: int) -> "dict[str, Any]":
+    def ask_target(self, verb: str, order: "Any", raw: bytes, request: int) -> "Mapping[str, object]":
         target = self.target(order)
         if verb in ("index_old", "partial_blocks"):
             answer: bytes = getattr(target.large, verb)(order, raw)
             for at in range(0, len(answer), MOST_AT_ONCE):
                 send(frame(OUT, request, answer[at : at + MOST_AT_ONCE]))
             return {}
-        done: "Any" = getattr(target.large if verb in LARGE else target, verb)(order, raw)
-        end: "dict[str, Any]" = done
+        end: "Mapping[str, object]" = getattr(target.large if verb in LARGE else target, verb)(order, raw)
         return end
 
-    def source(self, order: "dict[str, Any]") -> Source:
+    def source(self, order: "Any") -> Source:
         root = str(order["root"])
         if root not in self.sources:
             self.sources[root] = Source(open_root(order["root"]))
         return self.sources[root]
 
-    def target(self, order: "dict[str, Any]") -> Target:
+    def target(self, order: "Any") -> Target:
         """The tree to write to; its top folder is made where it is missing."""
         root = str(order["root"])
         if root not in self.targets:
@@ -246,6 +256,8 @@ def open_root(named: "Any", make: bool = False) -> Root:
 FROM_SOURCE = ("send", "part", "check", "mark", "index", "digests", "blocks")
 LARGE = ("begin", "join", "commit", "leave", "index_old", "partial_blocks")
 TO_TARGET = ("clear", "delete", "finish", "touch", "tidy") + LARGE
+# All that a lane does: the table of orders in docs/architecture.md is compared with it.
+VERBS = ("look", "scan", "rest", "bridge", "receive") + FROM_SOURCE + TO_TARGET
 
 
 def send(data: bytes) -> None:

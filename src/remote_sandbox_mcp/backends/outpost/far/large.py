@@ -14,7 +14,18 @@ from .tree import PARTIAL, BadName, Refusal, Root, checked, open_up
 
 MYPY = False
 if MYPY:
-    from typing import Any
+    from ....core.orders import (
+        BeginAnswer,
+        BeginOrder,
+        CommitAnswer,
+        CommitOrder,
+        IndexOldOrder,
+        JoinOrder,
+        LeaveOrder,
+        Nothing,
+        OldFile,
+        PartialBlocksOrder,
+    )
 
 # Where a piece goes, where it is in the old file, how long it is.
 SAME = struct.Struct(">QQI")
@@ -58,7 +69,7 @@ class LargeFiles:
         for large in self.large.values():
             large.close()
 
-    def begin(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
+    def begin(self, order: "BeginOrder", raw: bytes) -> "BeginAnswer":
         """Find or make the partial file; say whether there is something in it, and what the old file is."""
         folder, name, key = raw.split(b"\0")
         size = int(order["size"])
@@ -76,9 +87,11 @@ class LargeFiles:
         large = Large(folder, name, partial, fd, -1)
         large.size, large.fresh = size, fresh
         self.large[key] = large
-        end = {"fresh": fresh, "partial": partial.decode()}
+        end: "BeginAnswer" = {"fresh": fresh, "partial": partial.decode()}
         old = self.open_old(large, where)
-        return dict(end, old=old) if old else end
+        if old:
+            end["old"] = old
+        return end
 
     def open_partial(self, where: int, partial: bytes, first: bool) -> "tuple[int, bytes, bool]":
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -114,7 +127,7 @@ class LargeFiles:
             return self.open_partial(where, partial, first)
         return fd, partial, False
 
-    def open_old(self, large: Large, where: int) -> "dict[str, Any] | None":
+    def open_old(self, large: Large, where: int) -> "OldFile | None":
         try:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             large.old = os.open(large.name, flags, dir_fd=where)
@@ -126,7 +139,7 @@ class LargeFiles:
         large.old_state = state_of(found)
         return {"size": found.st_size, "state": large.old_state}
 
-    def join(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
+    def join(self, order: "JoinOrder", raw: bytes) -> "Nothing":
         """Another lane writes the same partial file."""
         folder, name, key, partial = raw.split(b"\0")
         if key not in self.large:
@@ -141,11 +154,11 @@ class LargeFiles:
             self.open_old(large, where)
         return {}
 
-    def index_old(self, order: "dict[str, Any]", raw: bytes) -> bytes:
+    def index_old(self, order: "IndexOldOrder", raw: bytes) -> bytes:
         key, _, mark = raw.partition(b"\0")
         return index_of(self.large[key].old, mark)
 
-    def partial_blocks(self, order: "dict[str, Any]", raw: bytes) -> bytes:
+    def partial_blocks(self, order: "PartialBlocksOrder", raw: bytes) -> bytes:
         fd = self.large[raw].fd
         return same_size_blocks(fd, int(order["start"]), int(order["count"]), int(order["block"]))
 
@@ -179,7 +192,7 @@ class LargeFiles:
             total += length
         return total
 
-    def commit(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
+    def commit(self, order: "CommitOrder", raw: bytes) -> "CommitAnswer":
         """All parts are there: put it in place."""
         large = self.large.pop(raw)
         try:
@@ -200,7 +213,7 @@ class LargeFiles:
         finally:
             large.close()
 
-    def leave(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
+    def leave(self, order: "LeaveOrder", raw: bytes) -> "Nothing":
         """This lane is done with a large file; what is written of it stays."""
         if raw in self.large:
             self.large.pop(raw).close()

@@ -13,21 +13,27 @@ MYPY = False
 if MYPY:
     from typing import Any
 
+    from ....core.orders import LookOrder, RunAnswer, RunBeat
+
 LOOK_BEAT_S = 2.0
 START_S = 2.0
 
 
-def look(order: "dict[str, Any]", request: int, listener: Listener) -> None:
-    """Tell what became of a run, waiting for its end up to `wait` seconds; with `stop`, end it first."""
-    folder = await_folder(str(order["id"]), START_S if order.get("begun") else 0.0)
+def look(order: "LookOrder", request: int, listener: Listener, begun: bool = False) -> None:
+    """Tell what became of a run, waiting for its end up to `wait` seconds; with `stop`, end it first.
+
+    A run that has `begun` is waited for until its folder has its name.
+    """
+    folder = await_folder(str(order["id"]), START_S if begun else 0.0)
     if folder is None:
-        listener.send(json_frame(END, request, {"state": "missing", "reason": "it is not known on this machine"}))
+        missing: "RunAnswer" = {"state": "missing", "reason": "it is not known on this machine"}
+        listener.send(json_frame(END, request, missing))
         return
     start, end = read_record(folder)
     if not end and is_elsewhere(start):
         # Neither its lock nor the numbers of its processes mean anything here.
-        reason = ELSEWHERE % start.get("host", "which is not known")
-        listener.send(json_frame(END, request, {"state": "missing", "reason": reason}))
+        missing = {"state": "missing", "reason": ELSEWHERE % start.get("host", "which is not known")}
+        listener.send(json_frame(END, request, missing))
         return
     if order.get("stop"):
         stop_run(folder)
@@ -59,14 +65,14 @@ def stop_run(folder: bytes) -> None:
         strike([int(start["pid"])], signal.SIGTERM)
 
 
-def live_state(folder: bytes) -> "dict[str, Any]":
+def live_state(folder: bytes) -> "RunBeat":
     names = [os.path.join(folder, name) for name in (b"out", b"err")]
     sizes = [os.path.getsize(path) if os.path.exists(path) else 0 for path in names]
     tail = read_part(names[0] if sizes[0] else names[1], max(0, max(sizes) - 400), 400)
     return {"bytes": sum(sizes), "line": tail.decode("utf-8", "replace")}
 
 
-def tell(folder: bytes, order: "dict[str, Any]", request: int, listener: Listener) -> None:
+def tell(folder: bytes, order: "LookOrder", request: int, listener: Listener) -> None:
     running = is_locked(folder)
     start, end = read_record(folder)
     state: "dict[str, Any]" = {} if running else dict(end)

@@ -12,7 +12,7 @@ import zlib
 
 MYPY = False
 if MYPY:
-    from typing import Any
+    from typing import Any, Mapping
 
 # The mode of a run's record says that the run shall end: setting it works on a full disk, and for exactly one run.
 STOP_MARK = 0o100
@@ -218,7 +218,7 @@ class RunFolder:
     def told_to_stop(self) -> bool:
         return bool(os.fstat(self.record).st_mode & STOP_MARK)
 
-    def note(self, line: "dict[str, Any]") -> None:
+    def note(self, line: "Mapping[str, object]") -> None:
         text = json.dumps(line).encode() + b"\n"
         if os.write(self.record, text) != len(text):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -21,6 +21,10 @@ MYPY = False
 if MYPY:
     from typing import Any
 
+    from ....core.orders import Failure
+
+# What an outpost does without a worker of its own; the others are in WORKERS, to which further programs add theirs.
+OWN_VERBS = ("run", "look", "forget", "learn")
 QUEUE_BYTES = 4 << 20
 IDLE_MS = 50
 RETRY_MS = 20
@@ -59,7 +63,7 @@ class Child:
 class Start:
     """A request that a process is needed for."""
 
-    def __init__(self, request: int, order: "dict[str, Any]", head: bytes, raw: bytes) -> None:
+    def __init__(self, request: int, order: "Any", head: bytes, raw: bytes) -> None:
         self.request = request
         self.order = order
         self.head = head
@@ -168,19 +172,19 @@ class Post:
         except (ValueError, KeyError, TypeError, RecursionError):
             self.fail(request, "unknown", "a request that cannot be read")
             return
-        if verb in ("run", "look") and not RUN_NAME.match(run_id):
+        if verb not in OWN_VERBS and verb not in WORKERS:
+            self.fail(request, "unknown", "the verb %r is not known here" % verb)
+        elif verb in ("run", "look") and not RUN_NAME.match(run_id):
             self.fail(request, "id", "%r is not the name of a run" % run_id)
         elif verb == "forget":
             self.forgotten += filter(RUN_NAME.match, str(order.get("ids")).split())
             self.queue += json_frame(END, request, {})
         elif verb == "learn":
             self.learn(request, raw)
-        elif verb in WORKERS or verb in ("run", "look"):
+        else:
             start = Start(request, order, head, raw)
             if not self.begin(start):
                 self.delayed.append(start)
-        else:
-            self.fail(request, "unknown", "the verb %r is not known here" % verb)
 
     def begin(self, start: Start) -> bool:
         """Start its process, or tell why not; False where that is to be tried again."""
@@ -214,9 +218,10 @@ class Post:
             self.queue += json_frame(END, request, {})
 
     def fail(self, request: int, reason: str, message: str) -> None:
-        self.queue += json_frame(FAIL, request, {"reason": reason, "message": message})
+        failure: "Failure" = {"reason": reason, "message": message}
+        self.queue += json_frame(FAIL, request, failure)
 
-    def spawn(self, verb: str, order: "dict[str, Any]", raw: bytes, request: int) -> None:
+    def spawn(self, verb: str, order: "Any", raw: bytes, request: int) -> None:
         """Start the worker that answers one request."""
         ours, theirs = os.pipe()
         pid = fork_or_close(ours, theirs)
@@ -225,7 +230,7 @@ class Post:
                 self.leave_the_line()
                 listener = Listener(theirs, waits=True)
                 if verb == "look":
-                    look(dict(order, begun=self.has_begun(str(order["id"]))), request, listener)
+                    look(order, request, listener, self.has_begun(str(order["id"])))
                 else:
                     answer(WORKERS[verb], order, raw, request, listener)
                 listener.finish()

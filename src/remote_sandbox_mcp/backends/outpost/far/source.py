@@ -16,6 +16,8 @@ MYPY = False
 if MYPY:
     from typing import Any, Callable, Iterator
 
+    from ....core.orders import BlocksOrder, CheckAnswer, Nothing, PartOrder, ProblemsAnswer
+
     Send = Callable[[bytes], None]
 
 # Number in the list, mode (and kind), modification time, length of what follows.
@@ -135,7 +137,7 @@ class Source:
         fd = os.open(checked(name), flags, dir_fd=self.root.folder(folder))
         return fd, os.fstat(fd)
 
-    def send_whole(self, raw: bytes, speaker: Speaker) -> "dict[str, Any]":
+    def send_whole(self, raw: bytes, speaker: Speaker) -> "ProblemsAnswer":
         """Small files and links, each in one piece."""
         problems, pending, size = Problems(), [], 0
         for number, (folder, name) in enumerate(names_in_order(raw)):
@@ -193,7 +195,7 @@ class Source:
             self.large, self.large_fd = path, fd
         return self.large_fd
 
-    def send_part(self, order: "dict[str, Any]", raw: bytes, speaker: Speaker) -> "dict[str, Any]":
+    def send_part(self, order: "PartOrder", raw: bytes, speaker: Speaker) -> "Nothing":
         """A part of a large file; holes are told, not sent."""
         folder, name = raw.split(b"\0")
         fd = self.open_large(folder, name)
@@ -214,7 +216,7 @@ class Source:
                 return
             offset += said
 
-    def check_large(self, raw: bytes) -> "dict[str, Any]":
+    def check_large(self, raw: bytes) -> "CheckAnswer":
         """What a large file is now that all of it was read."""
         folder, name = raw.split(b"\0")
         found = os.fstat(self.open_large(folder, name))
@@ -232,7 +234,7 @@ class Source:
         fd = self.open_large(folder, name)
         return choose_mark(fd, os.fstat(fd).st_size)
 
-    def index(self, raw: bytes, request: int, send: "Send") -> "dict[str, Any]":
+    def index(self, raw: bytes, request: int, send: "Send") -> "Nothing":
         """Length and digest of every piece, told as they are known."""
         folder, name, mark = raw.split(b"\0", 2)
         pending: "list[bytes]" = []
@@ -244,7 +246,7 @@ class Source:
         send(frame(OUT, request, b"".join(pending)))
         return {}
 
-    def blocks(self, order: "dict[str, Any]", raw: bytes) -> bytes:
+    def blocks(self, order: "BlocksOrder", raw: bytes) -> bytes:
         folder, name = raw.split(b"\0")
         fd = self.open_large(folder, name)
         return same_size_blocks(fd, int(order["start"]), int(order["count"]), int(order["block"]))

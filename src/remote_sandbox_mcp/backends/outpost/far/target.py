@@ -16,7 +16,21 @@ from .wire import COPY, FILES, MAX_BODY, PART
 
 MYPY = False
 if MYPY:
-    from typing import Any, Callable
+    from typing import Callable
+
+    from ....core.orders import (
+        ClearOrder,
+        DeleteAnswer,
+        DeleteOrder,
+        FinishAnswer,
+        FinishOrder,
+        ProblemsAnswer,
+        ReceiveAnswer,
+        ReceiveOrder,
+        TidyAnswer,
+        TidyOrder,
+        TouchOrder,
+    )
 
 # Mode, modification time and length of the path that follows.
 ATTRIBUTES = struct.Struct(">IqH")
@@ -150,7 +164,7 @@ class Target:
 
     # Folders, deletions, leftovers
 
-    def clear(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
+    def clear(self, order: "ClearOrder", raw: bytes) -> "ProblemsAnswer":
         """Remove what is in the way of something of another kind: files, links and empty folders."""
         problems, paths = Problems(), raw.split(b"\0") if raw else []
         for path, found in with_found(order, paths):
@@ -176,18 +190,18 @@ class Target:
                 raise problem
             os.rmdir(name, dir_fd=where)
 
-    def delete(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
+    def delete(self, order: "DeleteOrder", raw: bytes) -> "DeleteAnswer":
         """Files first, then folders from the deepest up; a folder that still holds something is left alone."""
         first, _, second = raw.partition(b"\0\0")
         files, folders = (part.split(b"\0") if part else [] for part in (first, second))
-        problems, counts = Problems(), {"files": 0, "dirs": 0}
+        problems, deleted, emptied = Problems(), 0, 0
         for path, found in with_found(order, files):
-            counts["files"] += self.delete_one(path, os.unlink, found, problems)
+            deleted += self.delete_one(path, os.unlink, found, problems)
         self.root.forget()
         for path in folders:
-            counts["dirs"] += self.delete_one(path, os.rmdir, UNKNOWN, problems)
+            emptied += self.delete_one(path, os.rmdir, UNKNOWN, problems)
         self.root.forget()
-        return dict(counts, **problems.fields())
+        return {**problems.fields(), "files": deleted, "dirs": emptied}
 
     def delete_one(self, path: bytes, how: "Callable[..., None]", found: bytes, problems: Problems) -> int:
         """How many were deleted: one or none."""
@@ -206,7 +220,7 @@ class Target:
                 problems.note(path, problem)
             return 0
 
-    def finish(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
+    def finish(self, order: "FinishOrder", raw: bytes) -> "FinishAnswer":
         """Give folders their modes and times, from the deepest up, now that nothing more is put into them."""
         problems, at, made = Problems(), 0, 0
         while at < len(raw):
@@ -221,9 +235,9 @@ class Target:
             except (OSError, BadName) as problem:
                 problems.note(path, problem)
         self.root.forget()
-        return dict(problems.fields(), made=made)
+        return {**problems.fields(), "made": made}
 
-    def touch(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
+    def touch(self, order: "TouchOrder", raw: bytes) -> "ProblemsAnswer":
         """Give files whose content is right the mode and time that they should have."""
         problems, at, wanted = Problems(), 0, []
         while at < len(raw):
@@ -255,7 +269,7 @@ class Target:
         finally:
             os.close(fd)
 
-    def tidy(self, order: "dict[str, Any]", raw: bytes) -> "dict[str, Any]":
+    def tidy(self, order: "TidyOrder", raw: bytes) -> "TidyAnswer":
         """Remove what an earlier transfer could not put in place, unless somebody still writes it."""
         removed = 0
         for path in raw.split(b"\0") if raw else ():
@@ -285,7 +299,7 @@ class Target:
 class Receiving:
     """One request's frames on their way in; what fails is told at the end, the rest goes on."""
 
-    def __init__(self, target: Target, order: "dict[str, Any]", raw: bytes) -> None:
+    def __init__(self, target: Target, order: "ReceiveOrder", raw: bytes) -> None:
         self.target = target
         self.entries = [] if order.get("large") else expected_entries(order, raw)
         self.key = raw if order.get("large") else b""
@@ -329,7 +343,7 @@ class Receiving:
             except (OSError, BadName, OverflowError, ValueError) as problem:
                 self.problems.note(child(folder, name), problem)
 
-    def result(self) -> "dict[str, Any]":
+    def result(self) -> "ReceiveAnswer":
         if self.failure:
             raise self.failure
-        return dict(self.problems.fields(), files=self.files, bytes=self.bytes)
+        return {**self.problems.fields(), "files": self.files, "bytes": self.bytes}

@@ -17,6 +17,8 @@ MYPY = False
 if MYPY:
     from typing import Any, Callable, Iterator
 
+    from ....core.orders import LookAtPathAnswer, LookAtPathOrder, ProblemsAnswer, ScanAnswer, ScanOrder
+
 # Length of its path and of what is in it, and how many of these are files or links.
 FOLDER = struct.Struct(">HII")
 MOST_TREE_PROBLEMS = 200
@@ -68,7 +70,7 @@ class Problems:
             words = getattr(reason, "strerror", None) or str(reason)
             self.told.append([to_text(path), words])
 
-    def fields(self) -> "dict[str, Any]":
+    def fields(self) -> "ProblemsAnswer":
         return {"problems": self.told, "problem_count": self.count, "unread": self.unread}
 
 
@@ -220,11 +222,16 @@ def kind_of(mode: int) -> str:
     return "file" if stat.S_ISREG(mode) else "other"
 
 
-def look_at(order: "dict[str, Any]") -> "dict[str, Any]":
+def look_at(order: "LookAtPathOrder | ScanOrder") -> "LookAtPathAnswer":
     """What is at a path; a link there is followed, because its user named it."""
     path, exact = to_path(str(order["path"])), order.get("exact")
     home = os.path.realpath(os.path.expanduser(b"~"))
-    fields = {"kind": "missing", "path": to_text(path), "real": to_text(path), "home": to_text(home)}
+    fields: "LookAtPathAnswer" = {
+        "kind": "missing",
+        "path": to_text(path),
+        "real": to_text(path),
+        "home": to_text(home),
+    }
     if exact is None:
         fields["real"] = to_text(os.path.realpath(path))
     try:
@@ -237,7 +244,7 @@ def look_at(order: "dict[str, Any]") -> "dict[str, Any]":
     return fields
 
 
-def scan(order: "dict[str, Any]", send: "Callable[[bytes], None]") -> "dict[str, Any]":
+def scan(order: "ScanOrder", send: "Callable[[bytes], None]") -> "ScanAnswer":
     """Send the tree folder by folder; return what else there is to say of it."""
     survey = Survey(order, look_at(order))
     if survey.fields["kind"] == "dir":
@@ -250,7 +257,7 @@ def scan(order: "dict[str, Any]", send: "Callable[[bytes], None]") -> "dict[str,
     elif survey.fields["kind"] == "file":
         exact = order.get("exact")
         found = os.stat(survey.root) if exact is None else stat_exactly(survey.root, exact)
-        survey.fields["meta"] = to_text(meta_of(found))
+        survey.meta = to_text(meta_of(found))
     if order.get("beside") and survey.fields["kind"] in ("file", "missing"):
         survey.look_beside(to_bytes(str(order["beside"])))
     return survey.result()
@@ -286,7 +293,7 @@ def meta_of(found: os.stat_result) -> bytes:
 class Survey:
     """One look over a tree."""
 
-    def __init__(self, order: "dict[str, Any]", fields: "dict[str, Any]") -> None:
+    def __init__(self, order: "ScanOrder", fields: "LookAtPathAnswer") -> None:
         self.fields = fields
         self.root = to_bytes(self.fields["path"])
         self.ignore = Ignore([to_bytes(str(line)) for line in order.get("rules", ())])
@@ -297,6 +304,8 @@ class Survey:
         self.hits: "set[bytes]" = set()
         self.leftovers: "list[str]" = []
         self.problems = Problems()
+        # Of a single file.
+        self.meta = ""
         self.top: "Root | None" = None
         # How the entries of the folder that is looked at are reached.
         self.where = self.root
@@ -405,9 +414,21 @@ class Survey:
             if is_of_no_use(entry.name, entry.stat(follow_symlinks=False).st_mtime, stem):
                 self.note_leftover(entry.name)
 
-    def result(self) -> "dict[str, Any]":
-        more = {"hits": sorted(map(to_text, self.hits)), "leftovers": self.leftovers, "gitignores": self.gitignores}
-        return dict(self.fields, **more, **self.problems.fields())
+    def result(self) -> "ScanAnswer":
+        problems = self.problems.fields()
+        return {
+            "kind": self.fields["kind"],
+            "path": self.fields["path"],
+            "real": self.fields["real"],
+            "home": self.fields["home"],
+            "meta": self.meta,
+            "hits": sorted(map(to_text, self.hits)),
+            "leftovers": self.leftovers,
+            "gitignores": self.gitignores,
+            "problems": problems["problems"],
+            "problem_count": problems["problem_count"],
+            "unread": problems["unread"],
+        }
 
 
 def read_text(path: bytes, how: int = 0) -> bytes:

@@ -6,7 +6,7 @@ import struct
 
 MYPY = False
 if MYPY:
-    from typing import Any, Callable, Iterator
+    from typing import Callable, Iterator, Mapping
 
 HEADER = struct.Struct(">IBI")
 MAX_BODY = 64 << 20
@@ -30,7 +30,7 @@ def frame(kind: int, request: int, body: bytes = b"") -> bytes:
     return HEADER.pack(len(body), kind, request) + body
 
 
-def json_frame(kind: int, request: int, value: "dict[str, Any]") -> bytes:
+def json_frame(kind: int, request: int, value: "Mapping[str, object]") -> bytes:
     return frame(kind, request, json.dumps(value).encode())
 
 

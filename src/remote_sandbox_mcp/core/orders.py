@@ -1,0 +1,590 @@
+"""The orders on the wire: what the near side sends to an outpost or a lane, and what each is answered.
+
+A request's body is one of these orders as JSON, and bytes behind a NUL where the order has some. The answer is the JSON
+of an END frame; a FAIL frame (Failure) takes its place where the order cannot be carried out. docs/architecture.md has
+the table. Only type checkers import this module: it costs nothing at run time, and the far side never has it.
+
+An answer comes from a machine that may lie. These types say what our own far side answers; the near side reads
+each field as something foreign (core/foreign.py).
+"""
+
+from typing import Any, Literal
+
+from typing_extensions import NotRequired, TypedDict
+
+from .transfer import RootName
+
+# Device and inode of /, of the next folder, and so on.
+Ids = list[Any]
+
+
+class Failure(TypedDict):
+    """A FAIL frame: a word for the program, and a sentence for its reader."""
+
+    reason: NotRequired[str]
+    message: str
+
+
+class Nothing(TypedDict):
+    """The answer of an order that has nothing to tell."""
+
+
+# Outpost: runs
+
+
+class RunOrder(TypedDict):
+    verb: Literal["run"]
+    id: str
+    script: str
+    shell: list[str]
+    env: dict[str, str]
+    cwd: str
+    timeout: float
+    keep: int
+    # Start it only in the place of the first attempt (HELLO's `place`); elsewhere that could not be found.
+    only_in: NotRequired[str]
+
+
+class RunAnswer(TypedDict):
+    """How a run ended, or what it is doing: `state` is ended, running, lost or missing."""
+
+    state: str
+    reason: NotRequired[str]
+    exit: NotRequired[int]
+    signal: NotRequired[str]
+    ending: NotRequired[str]
+    seconds: NotRequired[float]
+    out: NotRequired[int]
+    err: NotRequired[int]
+    folder: NotRequired[str]
+    survivors: NotRequired[list[int]]
+    left: NotRequired[list[int]]
+
+
+class RunBeat(TypedDict):
+    """A BEAT frame: how much a run has printed, and the end of it."""
+
+    bytes: int
+    line: str
+
+
+class LookOrder(TypedDict):
+    verb: Literal["look"]
+    id: str
+    keep: int
+    stop: NotRequired[bool]
+    wait: NotRequired[float]
+
+
+class ForgetOrder(TypedDict):
+    verb: Literal["forget"]
+    # Separated by spaces.
+    ids: str
+
+
+class LearnOrder(TypedDict):
+    verb: Literal["learn"]
+
+
+# Outpost: files
+
+
+class ReadOrder(TypedDict):
+    verb: Literal["read"]
+    path: str
+    offset: int
+    limit: int
+    line: int
+    lines: int
+
+
+class ReadAnswer(TypedDict):
+    size: int
+    version: str
+    offset: int
+    more: bool
+
+
+class WriteOrder(TypedDict):
+    verb: Literal["write"]
+    path: str
+    # The version that is replaced; empty where there must be no file yet.
+    expected: NotRequired[str]
+
+
+class WriteAnswer(TypedDict):
+    size: int
+    version: str
+    created: bool
+
+
+class ListOrder(TypedDict):
+    verb: Literal["list"]
+    path: str
+    recursive: bool
+    limit: int
+
+
+class ListAnswer(TypedDict):
+    # Path, kind, size and time of each.
+    entries: list[list[object]]
+    truncated: bool
+    problems: list[list[str]]
+
+
+class SearchOrder(TypedDict):
+    verb: Literal["search"]
+    path: str
+    glob: str
+    pattern: str
+    ignore_case: bool
+    limit: int
+
+
+class SearchAnswer(TypedDict):
+    # Path, line number and text of each.
+    matches: list[list[object]]
+    truncated: bool
+    problems: list[list[str]]
+
+
+# Outpost: jobs
+
+
+class JobQuestion(TypedDict):
+    """core/job.py's JobLook: which job, and what is wanted of it."""
+
+    job_id: str
+    session: str
+    log_file: str
+    lines: int
+    cursor: int | None
+    most_bytes: int
+    checkpoint_path: str
+    checkpoint_command: str
+    cwd: str
+    usage: bool
+
+
+class JobCheckpoint(TypedDict):
+    size: int
+    mtime: float
+    problem: str
+
+
+class JobSaid(TypedDict):
+    """One job. Its log's bytes, then its checkpoint's, come in OUT frames, job after job; None means not known."""
+
+    id: str
+    session: str
+    state: str
+    exit: int | None
+    signal: str | None
+    ending: str | None
+    reason: str | None
+    rebooted: bool | None
+    foreign: bool | None
+    log_file: str
+    cwd: str
+    command: str
+    via: str
+    started: float
+    seconds: float
+    log: int
+    log_size: int
+    cursor: int
+    silent: float
+    checkpoint: JobCheckpoint | None
+    # processes, memory_mb, cpu_s, and megabytes by the number of a GPU.
+    usage: dict[str, Any] | None
+    survivors: list[int]
+
+
+class JobStartOrder(TypedDict):
+    verb: Literal["job_start"]
+    id: str
+    session: str
+    script: str
+    shown: str
+    shell: list[str]
+    env: dict[str, str]
+    cwd: str
+    log_file: str
+    instead_of: str
+    only_in: NotRequired[str]
+
+
+class JobStartAnswer(TypedDict):
+    session: str
+    log: str
+    cwd: str
+    via: str
+    recovered: bool
+    notes: list[str]
+
+
+class JobLookOrder(TypedDict):
+    verb: Literal["job_look"]
+    jobs: list[JobQuestion]
+
+
+class JobListOrder(TypedDict):
+    verb: Literal["job_list"]
+    limit: int
+
+
+class JobsAnswer(TypedDict):
+    jobs: list[JobSaid]
+
+
+# The functional form, because a field is called `from`: where the search for the pattern goes on.
+JobWaitOrder = TypedDict(
+    "JobWaitOrder",
+    {
+        "verb": Literal["job_wait"],
+        "job": JobQuestion,
+        "seconds": float,
+        "pattern": str,
+        "silence": float,
+        "from": int | None,
+    },
+)
+JobWaitAnswer = TypedDict("JobWaitAnswer", {"jobs": list[JobSaid], "why": str, "line": str, "from": int})
+
+
+class JobStopOrder(TypedDict):
+    verb: Literal["job_stop"]
+    job: JobQuestion
+    grace: float
+
+
+class JobSendOrder(TypedDict):
+    verb: Literal["job_send"]
+    job: JobQuestion
+    text: str
+    keys: list[str]
+
+
+class HandOutSocketOrder(TypedDict):
+    verb: Literal["hand_out_socket"]
+    port: int
+    # The descriptor that the outpost's process has of the way out.
+    door: int
+    token: str
+
+
+OutpostOrder = (
+    RunOrder
+    | LookOrder
+    | ForgetOrder
+    | LearnOrder
+    | ReadOrder
+    | WriteOrder
+    | ListOrder
+    | SearchOrder
+    | JobStartOrder
+    | JobLookOrder
+    | JobListOrder
+    | JobWaitOrder
+    | JobStopOrder
+    | JobSendOrder
+    | HandOutSocketOrder
+)
+
+
+# Lane: looking
+
+
+class LookAtPathOrder(TypedDict):
+    verb: Literal["look"]
+    path: str
+    exact: NotRequired[Ids]
+
+
+class LookAtPathAnswer(TypedDict):
+    # dir, file, other or missing.
+    kind: str
+    path: str
+    real: str
+    home: str
+
+
+class ScanOrder(TypedDict):
+    verb: Literal["scan"]
+    path: str
+    rules: list[str]
+    # Names of which it is told whether a rule left one out.
+    watched: list[str]
+    gitignore: bool
+    squeeze: bool
+    # How the names of partial files begin that are looked for beside a single file.
+    beside: NotRequired[str]
+    exact: NotRequired[Ids]
+
+
+class ProblemsAnswer(TypedDict):
+    """What could not be done: paths and reasons of the first ones, and how many there are."""
+
+    problems: list[list[str]]
+    problem_count: int
+    unread: int
+
+
+class ScanAnswer(LookAtPathAnswer, ProblemsAnswer):
+    # Of a single file; empty otherwise.
+    meta: str
+    hits: list[str]
+    leftovers: list[str]
+    gitignores: list[list[str]]
+    # Times are known to the second only (SFTP).
+    coarse: NotRequired[bool]
+
+
+class RestOrder(TypedDict):
+    verb: Literal["rest"]
+
+
+class BridgeOrder(TypedDict):
+    verb: Literal["bridge"]
+    argv: list[str]
+
+
+# Lane: a source
+
+
+class SendOrder(TypedDict):
+    verb: Literal["send"]
+    root: RootName
+    squeeze: str
+    # What it says goes over its bridge, not back to the near side.
+    bridged: NotRequired[bool]
+
+
+class PartOrder(TypedDict):
+    verb: Literal["part"]
+    root: RootName
+    squeeze: str
+    bridged: NotRequired[bool]
+    offset: int
+    length: int
+
+
+class CheckOrder(TypedDict):
+    verb: Literal["check"]
+    root: RootName
+
+
+class CheckAnswer(TypedDict):
+    size: int
+    mtime: int
+    mode: int
+
+
+class MarkOrder(TypedDict):
+    verb: Literal["mark"]
+    root: RootName
+
+
+class IndexOrder(TypedDict):
+    verb: Literal["index"]
+    root: RootName
+
+
+class DigestsOrder(TypedDict):
+    verb: Literal["digests"]
+    root: RootName
+
+
+class BlocksOrder(TypedDict):
+    verb: Literal["blocks"]
+    root: RootName
+    start: int
+    count: int
+    block: int
+
+
+# Lane: a target
+
+
+class ReceiveOrder(TypedDict):
+    """Small entries, with what each has to be and what the scan found in its place; or parts of a large file."""
+
+    verb: Literal["receive"]
+    root: RootName
+    wanted: NotRequired[list[str]]
+    found: NotRequired[list[str]]
+    large: NotRequired[bool]
+
+
+class ReceiveAnswer(ProblemsAnswer):
+    files: int
+    bytes: int
+
+
+class ClearOrder(TypedDict):
+    verb: Literal["clear"]
+    root: RootName
+    found: NotRequired[list[str]]
+
+
+class DeleteOrder(TypedDict):
+    verb: Literal["delete"]
+    root: RootName
+    found: NotRequired[list[str]]
+
+
+class DeleteAnswer(ProblemsAnswer):
+    files: int
+    dirs: int
+
+
+class FinishOrder(TypedDict):
+    verb: Literal["finish"]
+    root: RootName
+
+
+class FinishAnswer(ProblemsAnswer):
+    made: int
+
+
+class TouchOrder(TypedDict):
+    verb: Literal["touch"]
+    root: RootName
+    found: NotRequired[list[str]]
+
+
+class TidyOrder(TypedDict):
+    verb: Literal["tidy"]
+    root: RootName
+
+
+class TidyAnswer(TypedDict):
+    removed: int
+
+
+class BeginOrder(TypedDict):
+    verb: Literal["begin"]
+    root: RootName
+    size: int
+    first: NotRequired[bool]
+
+
+class OldFile(TypedDict):
+    size: int
+    state: str
+
+
+class BeginAnswer(TypedDict):
+    fresh: bool
+    partial: str
+    old: NotRequired[OldFile]
+
+
+class JoinOrder(TypedDict):
+    verb: Literal["join"]
+    root: RootName
+    size: int
+    fresh: bool
+
+
+class CommitOrder(TypedDict):
+    verb: Literal["commit"]
+    root: RootName
+    size: int
+    mtime: int
+    mode: int
+    uses_old: NotRequired[bool]
+    found: NotRequired[str]
+
+
+class CommitAnswer(TypedDict):
+    state: str
+
+
+class LeaveOrder(TypedDict):
+    verb: Literal["leave"]
+    root: RootName
+
+
+class IndexOldOrder(TypedDict):
+    verb: Literal["index_old"]
+    root: RootName
+
+
+class PartialBlocksOrder(TypedDict):
+    verb: Literal["partial_blocks"]
+    root: RootName
+    start: int
+    count: int
+    block: int
+
+
+LaneOrder = (
+    LookAtPathOrder
+    | ScanOrder
+    | RestOrder
+    | BridgeOrder
+    | SendOrder
+    | PartOrder
+    | CheckOrder
+    | MarkOrder
+    | IndexOrder
+    | DigestsOrder
+    | BlocksOrder
+    | ReceiveOrder
+    | ClearOrder
+    | DeleteOrder
+    | FinishOrder
+    | TouchOrder
+    | TidyOrder
+    | BeginOrder
+    | JoinOrder
+    | CommitOrder
+    | LeaveOrder
+    | IndexOldOrder
+    | PartialBlocksOrder
+)
+
+# What each order is answered, by its verb.
+OUTPOST_ANSWERS = {
+    "run": RunAnswer,
+    "look": RunAnswer,
+    "forget": Nothing,
+    "learn": Nothing,
+    "read": ReadAnswer,
+    "write": WriteAnswer,
+    "list": ListAnswer,
+    "search": SearchAnswer,
+    "job_start": JobStartAnswer,
+    "job_look": JobsAnswer,
+    "job_list": JobsAnswer,
+    "job_wait": JobWaitAnswer,
+    "job_stop": JobsAnswer,
+    "job_send": Nothing,
+    "hand_out_socket": Nothing,
+}
+LANE_ANSWERS = {
+    "look": LookAtPathAnswer,
+    "scan": ScanAnswer,
+    "rest": Nothing,
+    "bridge": Nothing,
+    "send": ProblemsAnswer,
+    "part": Nothing,
+    "check": CheckAnswer,
+    "mark": Nothing,
+    "index": Nothing,
+    "digests": Nothing,
+    "blocks": Nothing,
+    "receive": ReceiveAnswer,
+    "clear": ProblemsAnswer,
+    "delete": DeleteAnswer,
+    "finish": FinishAnswer,
+    "touch": ProblemsAnswer,
+    "tidy": TidyAnswer,
+    "begin": BeginAnswer,
+    "join": Nothing,
+    "commit": CommitAnswer,
+    "leave": Nothing,
+    "index_old": Nothing,
+    "partial_blocks": Nothing,
+}

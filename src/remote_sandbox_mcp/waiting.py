@@ -1,0 +1,92 @@
+"""Waiting with a limit, and work that nobody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterator
+from typing import Any, TypeVar
+
+from .core.errors import SandboxError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+async def within(work: Awaitable[T], seconds: float | None) -> T:
+    """The result in time, else TimeoutError; the work is cancelled with its caller. None is no limit.
+
+    Before Python 3.12, asyncio.wait_for loses a cancel that arrives together with the result: the caller goes on.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait((task,), timeout=seconds)
+        if not done:
+            await _end(task)
+    except asyncio.CancelledError:
+        await _end(task)
+        raise
+    if task.cancelled() or (not done and task.exception() is not None):
+        raise asyncio.TimeoutError
+    return task.result()
+
+
+async def _end(task: asyncio.Future[T]) -> None:
+    """Cancelled, and over: what it had opened is closed before its caller goes on."""
+    task.cancel()
+    await asyncio.wait((task,))
+
+
+class Chores:
+    """Work that nobody waits for. The loop keeps no task alive, so these are kept here until they end.
+
+    What fails is logged, as work on `what`: one of our errors in its sentence, anything else with its stack.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __iter__(self) -> Iterator[asyncio.Future[Any]]:
+        return iter(tuple(self._tasks))
+
+    def start(self, work: Awaitable[T]) -> asyncio.Future[T]:
+        """Begin it. It may be awaited, too: behind asyncio.shield, a caller who goes away does not end it."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            told = None if isinstance(problem, SandboxError) else problem
+            log.warning("%s failed: %s", self._what, problem or repr(problem), exc_info=told)
+
+    def cancel(self) -> None:
+        """Tell all of them to end."""
+        for task in self:
+            task.cancel()
+
+    async def settle(self, seconds: float) -> None:
+        """Wait for those that run; what has not ended by then is cancelled."""
+        if running := self._others():
+            _, late = await asyncio.wait(running, timeout=seconds)
+            await _end_all(late)
+
+    async def close(self) -> None:
+        """End all of them, now."""
+        await _end_all(self._others())
+
+    def _others(self) -> set[asyncio.Future[Any]]:
+        """Without the one that asks: it cannot wait for itself."""
+        return {task for task in self._tasks if task is not asyncio.current_task()}
+
+
+async def _end_all(tasks: set[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

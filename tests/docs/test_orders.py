@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, get_args
+
+import pytest
+from typing_extensions import get_type_hints
+
+from remote_sandbox_mcp.backends.outpost.far import handover, jobwork, lane, post
+from remote_sandbox_mcp.backends.outpost.far.files import WORKERS
+from remote_sandbox_mcp.backends.ssh import sftp_lane
+from remote_sandbox_mcp.core import orders
+from tests.docs.pages import ROOT
+
+PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("## The orders on the wire\n")[2].partition("\n## ")[0]
+ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", re.M)
+ROWS = [{found[0]: found for found in ROW.findall(table)} for table in re.findall(r"(?:^\|.*\|\n)+", SECTION, re.M)]
+# Added to WORKERS by programs that are sent later.
+LATER = {*jobwork.JOB_VERBS, handover.hand_out_socket.__name__}
+SIDES = [
+    pytest.param(
+        orders.OutpostOrder, orders.OUTPOST_ANSWERS, {*post.OWN_VERBS, *WORKERS, *LATER}, ROWS[0], id="outpost"
+    ),
+    pytest.param(orders.LaneOrder, orders.LANE_ANSWERS, set(lane.VERBS), ROWS[1], id="lane"),
+]
+
+
+def verb_of(order: Any) -> str:
+    (verb,) = get_args(get_type_hints(order)["verb"])
+    return str(verb)
+
+
+def fields_of(shape: Any) -> str:
+    """As the table has them: the optional ones with a question mark."""
+    names: Iterable[str] = (name for name in get_type_hints(shape) if name != "verb")
+    return ", ".join(f"`{name}{'?' * (name in shape.__optional_keys__)}`" for name in names) or "-"
+
+
+@pytest.mark.parametrize(("union", "answers", "dispatched", "rows"), SIDES)
+def test_types_table_and_far_side_have_the_same_verbs(
+    union: Any, answers: dict[str, Any], dispatched: set[str], rows: dict[str, Any]
+) -> None:
+    typed = list(map(verb_of, get_args(union)))
+    assert len(typed) == len(set(typed))
+    assert set(typed) == set(answers) == dispatched == set(rows)
+
+
+@pytest.mark.parametrize(("union", "answers", "dispatched", "rows"), SIDES)
+def test_the_table_has_the_fields_of_every_order_and_answer(
+    union: Any, answers: dict[str, Any], dispatched: set[str], rows: dict[str, Any]
+) -> None:
+    for order in get_args(union):
+        verb = verb_of(order)
+        assert rows[verb][2:4] == (fields_of(order), fields_of(answers[verb])), verb
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=["outpost", "lane"])
+def test_the_table_names_files_that_send_the_order(rows: dict[str, Any]) -> None:
+    package = ROOT / "src/remote_sandbox_mcp"
+    for verb, _, *_ in rows.values():
+        for file in re.findall(r"`(.+?)`", rows[verb][1]):
+            places = [package / file, package / "backends" / file, package / "backends/outpost" / file]
+            (found,) = [place for place in places if place.exists()]
+            assert f'"verb": "{verb}"' in found.read_text(encoding="utf-8"), (verb, file)
+
+
+def test_a_lane_over_sftp_knows_no_verb_that_other_lanes_do_not_have() -> None:
+    known = sftp_lane.FROM_SOURCE | sftp_lane.TO_TARGET | sftp_lane.LARGE | sftp_lane.PIECES
+    assert known | {"look", "scan", "rest", "receive", "bridge"} == set(lane.VERBS)
