@@ -358,8 +358,8 @@ class App:
         """Run a script and report within the caller's patience, in `limit` characters a stream and `room` in all."""
         check.text_argument("command", script)
         check.text_argument("cwd", cwd, required=False)
-        check.within("timeout_s", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)
-        check.within("max_output_chars", limit, 1, check.MOST_OUTPUT_CHARS)
+        check.in_range("timeout_s", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)
+        check.in_range("max_output_chars", limit, 1, check.MOST_OUTPUT_CHARS)
         member = self.fleet.member(name)
         command = Command(script, cwd, timeout_s, keep=2 * limit + 8, run_id=name_for_call("run") or new_run_id())
         commands = self.jobs.commands
@@ -520,9 +520,9 @@ class App:
     ) -> Listing:
         """One page of what is in a folder; `cursor` says where the page before it ended."""
         check.text_argument("remote_path", path, required=False)
-        check.within("max_entries", limit, 1, 10_000)
+        check.in_range("max_entries", limit, 1, 10_000)
         page = read_cursor(cursor)
-        check.within("the place of cursor", page.skip, 0, MOST_LISTED)
+        check.in_range("the place of cursor", page.skip, 0, MOST_LISTED)
         sandbox = await self.fleet.get(name)
         found = await sandbox.list(path, recursive=recursive, limit=page.skip + limit)
         start = page.begin([entry.path for entry in found.entries])
@@ -535,9 +535,9 @@ class App:
             check.text_argument(argument, getattr(search, argument), required=False)
         if not search.glob and not search.pattern:
             raise BadArgument("give a glob (which files), a pattern (which lines), or both")
-        check.within("max_results", search.limit, 1, 2000)
+        check.in_range("max_results", search.limit, 1, 2000)
         page = read_cursor(cursor)
-        check.within("the place of cursor", page.skip, 0, MOST_FOUND)
+        check.in_range("the place of cursor", page.skip, 0, MOST_FOUND)
         found = await (await self.fleet.get(name)).search(replace(search, limit=page.skip + search.limit))
         start = page.begin([match.key for match in found.matches])
         return replace(found, matches=found.matches[start:], start=start)

@@ -96,8 +96,8 @@ class JobService:
         self, which: Which, wait: JobWait, *, lines: int = 50, cursor: int | None = None, progress: Progress = silent
     ) -> JobWaited:
         """Wait for a job's end, for a line of its log, or for silence."""
-        check.within("timeout_s", wait.seconds, 0, LONGEST_WAIT_S)
-        check.within("silence_s", wait.silence_s, 0, check.LONGEST_TIMEOUT_S)
+        check.in_range("timeout_s", wait.seconds, 0, LONGEST_WAIT_S)
+        check.in_range("silence_s", wait.silence_s, 0, check.LONGEST_TIMEOUT_S)
         check.text_argument("until_pattern", wait.pattern, required=False)
         target = await self._target(which)
         waited = JobWaited("ended", JobSeen(state=JobState.MISSING))
@@ -116,7 +116,7 @@ class JobService:
 
     async def stop(self, which: Which, *, grace_s: float = 10.0) -> JobSeen:
         """End a job's whole tree, and see to it that nobody starts it again."""
-        check.within("grace_s", grace_s, 0, 30)
+        check.in_range("grace_s", grace_s, 0, 30)
         target = await self._target(which)
         seen = await self._seen(target, lambda sandbox: sandbox.jobs.stop(target.look, grace_s))
         watch_id = which.watch_id or (target.record.watch_id if target.record else 0)
@@ -223,7 +223,7 @@ class JobService:
 
     async def list(self, *, sandbox: str = "", state: str = "", limit: int = 100) -> Sequence[Sight]:
         """Every job that we or the machines know, newest first; a machine that does not answer delays nobody."""
-        check.within("limit", limit, 1, 1000)
+        check.in_range("limit", limit, 1, 1000)
         members = [self._fleet.member(sandbox)] if sandbox else await self._fleet.offered()
         asked = [self._jobs_of(member, limit) for member in members]
         found = await asyncio.gather(*asked, return_exceptions=True)

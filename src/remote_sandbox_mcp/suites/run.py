@@ -50,7 +50,7 @@ async def run_tests(
     """
     check.text_argument("command", command, required=False)
     check.text_argument("path", path, required=False)
-    check.within("timeout", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)
+    check.in_range("timeout", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)
     begun, run_id = time.monotonic(), new_run_id()
     given = Suite(GIVEN, command=command) if command.strip() else None
     found, place = await _look(sandbox, run_id, path, given)

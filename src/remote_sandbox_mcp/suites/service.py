@@ -33,7 +33,7 @@ class SuiteService:
         """Run a suite, found in the folder where no command is given."""
         for name, text in (("command", command), ("path", path)):
             check.text_argument(name, text, required=False)
-        check.within("timeout", timeout_s, 1, check.LONGEST_TIMEOUT_S)
+        check.in_range("timeout", timeout_s, 1, check.LONGEST_TIMEOUT_S)
         member = self._fleet.member(sandbox)
         report = await run_tests(
             await member.open(),
