@@ -1,4 +1,4 @@
-"""Names to open sandboxes: each is opened on first use, shared by all callers, and closed at the end."""
+"""Maps names to open sandboxes: each is opened on first use, shared by all callers, and closed at the end."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .core.sandbox import Description, Sandbox
 
 log = logging.getLogger(__name__)
 
-# For so long a failure of what was opened ahead is kept for its call.
+# How long a failed early opening is kept as the answer for the call that it was made for.
 AHEAD_S = 5.0
 
 
 def unforeseen(problem: BaseException, doing: str) -> str:
-    """Our sentence for a defect, which the log tells in full; what is no failure goes on its way."""
+    """The sentence for an unexpected exception, which is logged in full; a cancellation is raised again."""
     if not isinstance(problem, Exception):
         raise problem
     log.error("%s failed", doing, exc_info=problem)
@@ -33,7 +33,7 @@ async def _offered() -> str:
 
 @dataclass(eq=False)
 class Member:
-    """One sandbox that may be opened. `why_not` says why it is not offered here, or nothing."""
+    """One sandbox that can be opened. `why_not` returns why it is not offered here, or nothing."""
 
     name: str
     describe: Callable[[], Description]

@@ -20,12 +20,12 @@ from .sending import BATCH_FILES, Bridging, Sending
 from .streams import batches, names_of, portions
 
 SLASH = ord("/")
-# What comes of an answer that is not one to what was asked, its machine being broken or hostile.
+# What may be raised by an answer that makes no sense, from a broken or hostile machine.
 NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error)
 
 
 class Synchronization:
-    """One order, from the first look to the last word. It may be planned and not carried out."""
+    """One order from the first scan to the outcome. It may be planned and not carried out."""
 
     def __init__(self, order: Order, source: End, target: End, chunks: Chunks, bridge: Bridging | None = None) -> None:
         self.order = order
@@ -33,7 +33,7 @@ class Synchronization:
         self.ends = Ends(order, source, target)
         self.chunks = chunks
         self.plan = Plan()
-        # A plan is good for one carrying out.
+        # A plan can be carried out once.
         self.is_prepared = False
         self.source_tree: Tree | None = None
         self.target_tree: Tree | None = None
@@ -53,7 +53,7 @@ class Synchronization:
             await self.ends.open()
             self.source_tree, self.target_tree = await self.ends.scan()
             check_deletion(self.order, self.source_tree, self.target_tree)
-            # The one name of a single file has been judged by then.
+            # For a single file, its name has already been checked.
             sieve = None if self.ends.source.name else self.ends.target.sieve
             self.plan = make_plan(self.source_tree, self.target_tree, self.order, sieve)
             await self._settle_doubts(self.plan)
@@ -92,7 +92,7 @@ class Synchronization:
         plan.doubtful = []
 
     def _finish_again(self, plan: Plan) -> None:
-        """What is put into a folder changes its time, also where that was decided late; it gets it back in the end."""
+        """Restore folder times also for files that were added to the plan late."""
         assert self.source_tree is not None
         assert self.target_tree is not None
         finished = {item.path for item in plan.finish}
@@ -106,13 +106,13 @@ class Synchronization:
         plan.finish.sort(key=lambda item: (-item.path.count(b"/"), item.path))
 
     def release(self) -> None:
-        """It is not going to be carried out."""
+        """Give the lanes back: it will not be carried out."""
         self.ends.give_back()
 
     # Carry out
 
     async def carry_out(self, listener: Listener = unheard) -> Outcome:
-        """Do what was planned. Raises FileProblem, Unreachable; what has arrived by then stays."""
+        """Carry out the plan. Raises FileProblem, Unreachable; what has arrived by then stays."""
         assert self.source_tree is not None
         plan, self.is_prepared = self.plan, False
         meter, begun = Meter(listener, len(plan.send), plan.bytes), time.monotonic()
@@ -161,7 +161,7 @@ class Synchronization:
         meter.phase = "deleting" if plan.delete_files or plan.delete_folders else meter.phase
         meter.tell(time.monotonic(), always=True)
         await self._tell("touch", self._packed(plan.touch), paths=[item.path for item in plan.touch])
-        # Before what they lie in is removed or gets its time, after what could be resumed.
+        # After sending, which may resume from them, and before their folders are removed or get their times.
         await self._tell("tidy", leftovers, b"\0")
         await self._tell("delete", plan.delete_files, b"\0", end=b"\0\0", paths=plan.delete_files)
         await self._tell("delete", plan.delete_folders, b"\0", begin=b"\0\0")
@@ -181,7 +181,7 @@ class Synchronization:
     ) -> None:
         """Ask the target for all of these, in as many requests as they take.
 
-        Where `paths` are given, one for each part, what was found there goes along: what has changed since is kept.
+        With `paths`, one per part, what the scan found there is sent along: entries that changed since are left alone.
         """
         for portion, found in portions(parts, [self.plan.found_at(path) for path in paths]):
             raw = begin + between.join(portion) + end
@@ -192,7 +192,7 @@ class Synchronization:
                 self.tally.deleted_dirs += reply.number("dirs")
 
     def outcome(self) -> Outcome:
-        """What was done, all of it or up to a failure."""
+        """What was done, completely or up to a failure."""
         assert self.source_tree is not None
         return Outcome(
             synced_type="file" if self.ends.source.name else "directory",
