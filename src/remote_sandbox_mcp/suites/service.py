@@ -46,7 +46,7 @@ class SuiteService:
         return self._noted(member, report)
 
     async def results_of(self, sandbox: str, handle: str) -> TestReport | Running:
-        """What came of a suite that outlasted its caller."""
+        """Result of a suite that outlasted its call."""
         member = self._fleet.member(sandbox)
         return self._noted(member, await results_of(await member.open(), check.run_handle(handle)))
 

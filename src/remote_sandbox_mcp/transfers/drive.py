@@ -1,4 +1,4 @@
-"""Runs one transfer to its end: retries after lost contact, updates its row, heeds a wish to cancel."""
+"""Runs one transfer to its end: retries after lost contact, updates its row, checks for cancellation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..processes.locks import Lock
 from ..store.transfers import CANCELLED, COMPLETED, FAILED, End, Transfer
 from .records import Log, Records, describe_headway, describe_outcome
 
-# Carries out an order. May be cancelled at any moment and begun again: it goes on with what is already there.
+# Carries out an order. It can be cancelled at any moment and run again, and continues with what is there.
 Runner = Callable[[Order, Listener], Awaitable[Outcome]]
-# What a new attempt may mend.
+# Failures for which another attempt may help.
 PASSING = (Unreachable, LostContact)
 LONGEST_PAUSE_S = 60.0
 GIVE_UP_AFTER_S = 3600.0
@@ -25,7 +25,7 @@ RECONNECTING = "reconnecting"
 
 
 async def persist(runner: Runner, order: Order, listener: Listener, log: Log) -> Outcome:
-    """Run it until it ends, again and again where contact is lost. Raises Unreachable after an hour without headway."""
+    """Run it to its end, retrying after lost contact. Raises Unreachable after an hour without progress."""
     failures, since = 0, time.monotonic()
     while True:
         ear = Ear(listener)
@@ -49,7 +49,7 @@ def pause_after(failures: int) -> float:
 
 
 class Ear:
-    """Hears one attempt, and knows when it last got ahead; looking at what is there is not getting ahead."""
+    """Listens to one attempt and knows when it last made progress; scanning is no progress."""
 
     def __init__(self, listener: Listener) -> None:
         self.latest = Headway(RECONNECTING)
@@ -66,12 +66,12 @@ class Ear:
         self._listener(headway)
 
 
-# How often the row is written and looked at.
+# How often the row is written and checked.
 BEAT_S = 0.4
 
 
 class Drive:
-    """Runs a transfer, whose lock it holds, until it ends, is cancelled or is stopped; `task` ends then."""
+    """Runs a transfer, whose lock it holds, until it ends or is cancelled or stopped; then `task` ends."""
 
     def __init__(self, records: Records, transfer: Transfer, lock: Lock, runner: Runner) -> None:
         self.id = transfer.id
@@ -86,7 +86,7 @@ class Drive:
         self.task = asyncio.ensure_future(self._run())
 
     def stop(self) -> None:
-        """Stop here; the row stays as it is, and the next process that takes the transfer up goes on with it."""
+        """Stop here; the row stays, and the next process that takes the transfer up continues it."""
         self._work.cancel()
 
     async def _run(self) -> None:
@@ -115,7 +115,7 @@ class Drive:
                     self._work.cancel()
                     return
             except SandboxError as problem:
-                # The row cannot be read just now; the work itself may well go on.
+                # The row cannot be read at the moment; the work itself may go on.
                 self._log.note(str(problem))
 
     async def _note_headway(self) -> None:
@@ -128,12 +128,12 @@ class Drive:
         return await asyncio.to_thread(self._records.ledger.is_unwanted, self.id)
 
     async def _write_end(self) -> bool:
-        """Whether it is over, and the row says so."""
+        """Write the end; returns whether the row has it."""
         try:
             end = self._end_of(self._work, await self._is_unwanted())
             await self._write(end)
         except SandboxError as problem:
-            # The row cannot be reached: whoever takes the transfer up finds that nothing is left to do.
+            # The row cannot be written: the process that takes the transfer up will find that nothing is left to do.
             self._log.note(str(problem))
             return False
         return end is not None
