@@ -1,4 +1,4 @@
-"""The verbs that every front end calls, and the one place where the parts of the program are put together."""
+"""The verbs that every front end calls, and the composition root, where the parts are put together."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 
 
 class Stock:
-    """The configured sandboxes of all who use this process: who has configured the very same one gets the same member.
+    """Configured sandboxes, shared between the apps of this process: equal configurations get the same member.
 
-    Machines are the same if all that they are made of is the same, secrets and what decides about them included.
+    Machines are equal if all their settings are, including secrets and the variables that select them.
     """
 
     def __init__(self) -> None:
         self._shelf: list[_Shared] = []
 
     def take(self, configuration: Configuration) -> tuple[Member, ...]:
-        """Those of a configuration, in its order; to be given back."""
+        """The members of a configuration, in its order; return them with give_back."""
         return tuple(self._take(what) for what in (*configuration.machines, configuration.local) if what is not None)
 
     def _take(self, what: Machine | LocalPlace) -> Member:
@@ -66,7 +66,7 @@ class Stock:
         return found.member
 
     async def give_back(self, members: Iterable[Member]) -> None:
-        """Those that nobody has any more are closed."""
+        """Close the members that no app uses any more."""
         given = set(map(id, members))
         for shared in self._shelf:
             shared.users -= id(shared.member) in given
@@ -81,7 +81,7 @@ class Stock:
 
 @dataclass(eq=False)
 class _Shared:
-    """A sandbox that is open, or may be, and how many have it."""
+    """A member and the number of apps that use it."""
 
     what: Machine | LocalPlace
     member: Member
@@ -137,7 +137,7 @@ def disposable_mark() -> Path:
 
 
 def providers_of(settings: Settings) -> Mapping[str, Callable[[], Provider]]:
-    """Who can make disposable sandboxes here."""
+    """The providers of disposable sandboxes that can be used here, by kind."""
 
     def embedded() -> Provider:
         from .backends.bubblewrap.provider import EmbeddedProvider
@@ -152,13 +152,13 @@ def providers_of(settings: Settings) -> Mapping[str, Callable[[], Provider]]:
     return {"embedded": embedded} | ({"opensandbox": opensandbox} if settings.platform.server_url else {})
 
 
-# How long a sandbox on this machine may take to say which jobs run in it.
+# How long a local sandbox may take to list its running jobs.
 JOBS_S = 2.0
-# The kind of disposable sandboxes that a configured platform makes.
+# The kind of provider that a configured platform adds.
 PLATFORM = "opensandbox"
-# How far pages go: what comes before a page is looked at again for it.
+# Bound for paging: for each page, all earlier entries are listed again.
 MOST_LISTED, MOST_FOUND = 50_000, 10_000
-# By then an answer is with its client, or another process of ours has asked for it.
+# By then the client has the answer, or another process of ours has asked for it again.
 ANSWERED_S = 30.0
 
 
@@ -185,7 +185,7 @@ class View:
 
 @dataclass(frozen=True)
 class Report:
-    """What became of a command, with its output cut to what the caller can take."""
+    """Result of a command, with its output clipped for the caller."""
 
     seen: Completed | Running | Missing
     stdout: Clipped
@@ -207,7 +207,7 @@ class App:
         identity: str = "",
         private: Sequence[str] = (),
     ) -> None:
-        """`identity` tells the configuration from others; without one, all disposable sandboxes are seen."""
+        """`identity` identifies the configuration; without one, all disposable sandboxes are visible."""
         self.fleet = fleet
         self.identity = identity
         self.problems = problems
@@ -215,7 +215,7 @@ class App:
         self.settings = settings or Settings()
         self.transfers = TransferService(fleet, self.settings, routes, private, identity)
         self.jobs = JobService(fleet, self.settings, config_file)
-        # Has this process look after what is watched; None: the hub does.
+        # Makes this process the watchdog; None: the hub is asked to be it.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
         self._ending: set[asyncio.Future[None]] = set()
         fleet.find = self._find_disposable
@@ -248,17 +248,17 @@ class App:
         return SuiteService(self.fleet, self.jobs.commands)
 
     def _find_disposable(self, name: str) -> Member | None:
-        """A name that nobody has may be that of a disposable sandbox, of which the fleet learns with the first one."""
-        # Made now, they take this place.
+        """An unknown name may be a disposable sandbox's, which the fleet learns only when the service is created."""
+        # Creating the service replaces fleet.find, so this function is not called again.
         return self.fleet.find(name) if self.disposables else None
 
     @property
     def has_disposables(self) -> bool:
-        """Whether any were asked for: only then does it take a moment to leave."""
+        """Whether the service was created: only then does closing take a moment."""
         return "disposables" in self.__dict__
 
     async def needs(self) -> list[str]:
-        """What needs this process though no client may be there: each of them as a sentence."""
+        """Why this process is needed even without clients, as sentences."""
         needed = [*self.transfers.needs()]
         if "apps" in self.__dict__:
             needed += self.apps.needs()
@@ -270,20 +270,20 @@ class App:
         return bool(await self.needs())
 
     async def _jobs_that_end_with_us(self) -> list[str]:
-        """Background jobs in configured sandboxes whose processes end with their line, as those of the local one do."""
+        """Background jobs in configured sandboxes whose processes end with the connection, such as `local`."""
         members = {name: self.fleet.member(name) for name in self.fleet.names if not DISPOSABLE_ID.match(name)}
         told: list[str] = []
         for name, member in members.items():
-            # A disposable one speaks for itself, and lives longer for each question; so it does under another name.
+            # Not disposable ones: their own service reports them, and a question would renew them.
             if member.name == name and member.sandbox:
                 told += await _jobs_that_end_with(name, member.sandbox)
         return told
 
     async def reconfigure(self, configuration: Configuration, members: Sequence[Member]) -> Sequence[Member]:
-        """Go on under another configuration, whose sandboxes are `members`. Returns those that are not in use any more.
+        """Switch to another configuration, whose sandboxes are `members`. Returns those that are no longer used.
 
-        Calls in progress, disposable sandboxes and forwards into sandboxes that stay are not touched. What tells this
-        configuration from others (`identity`) stays as it was at the start.
+        Calls in progress, disposable sandboxes and forwards into sandboxes that stay are not touched. The
+        `identity` stays as it was at the start.
         """
         settings, before = configuration.settings, self.settings
         dropped = self.fleet.configure(members, configuration.default, configuration.refusal)
@@ -301,7 +301,7 @@ class App:
         return dropped
 
     async def restart(self, name: str) -> bool:
-        """End all that runs in a configured sandbox whose processes end with its line; False for any other one."""
+        """End everything in a configured sandbox whose processes end with its connection; False for any other."""
         if name not in self.fleet.names or await self.disposables.find(name):
             return False
         sandbox = self.fleet.member(name).sandbox
@@ -311,7 +311,7 @@ class App:
         return True
 
     async def close(self) -> None:
-        """Transfers that run are left for another process to take up, and jobs to their machines; all else ends."""
+        """Close everything. Running transfers are left for another process to continue, and jobs to their machines."""
         if "apps" in self.__dict__:
             await self.apps.close()
         if self.has_disposables:
@@ -323,14 +323,14 @@ class App:
     # Sandboxes
 
     async def survey(self, *, resources: bool = False, active: str | None = None) -> list[View]:
-        """Every sandbox at once; one that does not answer delays nobody. `active` is by default the configured one."""
+        """The state of every sandbox, asked at once. `active` is by default the configured one."""
         members = await self.fleet.offered()
         views = [self.view(member, resources=resources, active=active) for member in members]
         seen = await asyncio.gather(*views, return_exceptions=True)
         return [self._told(member, view, active) for member, view in zip(members, seen, strict=True)]
 
     def _told(self, member: Member, view: View | BaseException, active: str | None) -> View:
-        """A failure that nobody foresaw is told of its own machine; all others are listed."""
+        """Turn an unexpected exception into a problem of that one sandbox, so that all others are still listed."""
         if isinstance(view, View):
             return view
         problem = unforeseen(view, f"looking at {member.name}")
@@ -346,7 +346,7 @@ class App:
             if not resources:
                 await sandbox.open()
                 return View(member.name, sandbox.description, is_active, True)
-            # That it can be measured shows that it answers: one round trip instead of two.
+            # A successful measurement also shows that it answers: one round trip instead of two.
             return View(member.name, sandbox.description, is_active, True, usage=await measure(sandbox))
         except (ConnectError, Unsupported) as problem:
             return View(member.name, member.describe(), is_active, False, str(problem), cause=problem.cause)
@@ -359,11 +359,11 @@ class App:
         self, script: str, *, cwd: str = "", timeout_s: float = 120, limit: int = 20_000, name: str = "",
         patience_s: float | None = None, room: int | None = None, progress: Progress = silent,
     ) -> Report:  # fmt: skip
-        """Run a script and report within the caller's patience, in `limit` characters a stream and `room` in all."""
+        """Run a script within the caller's patience; returns up to `limit` characters per stream, `room` in all."""
         check.text_argument("command", script)
         check.text_argument("cwd", cwd, required=False)
-        check.within("timeout_s", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)
-        check.within("max_output_chars", limit, 1, check.MOST_OUTPUT_CHARS)
+        check.in_range("timeout_s", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)
+        check.in_range("max_output_chars", limit, 1, check.MOST_OUTPUT_CHARS)
         member = self.fleet.member(name)
         command = Command(script, cwd, timeout_s, keep=2 * limit + 8, run_id=name_for_call("run") or new_run_id())
         commands = self.jobs.commands
@@ -379,20 +379,20 @@ class App:
         try:
             seen = await sandbox.run(command, patience_s=patience_s, progress=progress)
         except LostContact:
-            # It may run: then it stays known.
+            # It may be running, so its record stays.
             raise
         except SandboxError:
             commands.never_began(command)
             raise
         report = make_report(seen, limit, room)
         is_whole = isinstance(seen, Completed) and not (report.stdout.omitted or report.stderr.omitted)
-        # Where the machine drops a result, ours is written down before that.
+        # The result is stored before the machine is told to drop its own copy.
         then = functools.partial(forget_later, sandbox, command.run_id) if is_whole else None
         commands.note(seen, printed(report), in_time=True, then=then)
         return report
 
     def _end_later(self, member: Member, run_id: str) -> None:
-        """End a command that a process of ours before this one may have begun: nobody else would."""
+        """Stop a command that an earlier process of ours may have begun; no other process would."""
 
         async def end() -> None:
             with contextlib.suppress(SandboxError):
@@ -403,9 +403,9 @@ class App:
         task.add_done_callback(self._ending.discard)
 
     async def give_up(self, call: str, name: str = "") -> None:
-        """End the command of a call that was cancelled while a process of ours died, if it has begun one.
+        """Stop the command of a call that was cancelled while the hub died, if the call had begun one.
 
-        `name` is the sandbox that was meant, for a command that had begun too shortly before to be written down.
+        `name` is the call's sandbox, for a command that began too shortly before to be recorded.
         """
         row = await self.jobs.commands.find(run_id := Call(call).name_of("run"))
         where = row.sandbox if row else name
@@ -414,7 +414,7 @@ class App:
                 await (await self.fleet.get(where)).stop(run_id)
 
     async def _known_end(self, sandbox: Sandbox, command: Command) -> Completed | Missing | None:
-        """What became of a command that a process of ours before this one may have started; None: it can be run."""
+        """The end of a command that an earlier process of ours may have started; None if it may be run now."""
         seen = await sandbox.observe(command.run_id, keep=1)
         if not isinstance(seen, Missing):
             return None
@@ -425,19 +425,19 @@ class App:
         return replace(seen, reason="the process that ran it was killed, and the command with it, if it had begun")
 
     async def check(self, handle: str, *, limit: int = 20_000, name: str = "", room: int | None = None) -> Report:
-        """What became of a run that outlasted its caller."""
+        """State of a run that outlasted its call."""
         run_id, keep = check.run_handle(handle), 2 * limit + 8
         return await self._told_of_run(run_id, limit, room, name, lambda sandbox: sandbox.observe(run_id, keep=keep))
 
     async def stop(self, handle: str, *, limit: int = 20_000, name: str = "", room: int | None = None) -> Report:
-        """End a run's whole tree."""
+        """End a run's whole process tree."""
         run_id, keep = check.run_handle(handle), 2 * limit + 8
         return await self._told_of_run(run_id, limit, room, name, lambda sandbox: sandbox.stop(run_id, keep=keep))
 
     async def _told_of_run(
         self, run_id: str, limit: int, room: int | None, name: str, ask: Callable[[Sandbox], Awaitable[Observation]]
     ) -> Report:
-        """What its machine says of a run or, where it does not say how that ended, what was written down of it."""
+        """A run's state from its machine or, where the machine does not know its end, from our records."""
         commands = self.jobs.commands
         try:
             seen = await ask(await self.fleet.get(name))
@@ -454,7 +454,7 @@ class App:
         return report
 
     async def _missed(self, seen: Missing, name: str) -> Missing:
-        """A run that is not where it was looked for, with the sandbox that has it, if that can be found out."""
+        """A run that is not on this sandbox: add the name of the sandbox that has it, if we can find out."""
         row = await self.jobs.commands.find(seen.run_id)
         if row is not None and row.sandbox != name:
             usable = row.sandbox in self.fleet.names
@@ -468,7 +468,7 @@ class App:
         return seen
 
     async def whereabouts(self, session: str, watch_id: int = 0) -> str:
-        """The sandbox of a job, or of a run that outlasted its caller; nothing where that is not known here."""
+        """The sandbox of a job, or of a run that outlasted its call; empty where it is unknown here."""
         if not RUN_ID.match(session):
             return await self.jobs.whereabouts(session, watch_id)
         row = await self.jobs.commands.find(session)
@@ -484,7 +484,7 @@ class App:
         return found
 
     async def write(self, path: str, data: bytes, *, create_only: bool = False, name: str = "") -> Written:
-        """Put a file in place; one that was read here and has changed since is refused."""
+        """Write a file; refused if this client has read it and it has changed since."""
         check.text_argument("remote_path", path)
         if len(data) > check.LARGEST_WRITE:
             raise BadArgument(
@@ -501,7 +501,7 @@ class App:
             raise
 
     async def edit(self, path: str, old: str, new: str, *, every: bool = False, name: str = "") -> tuple[Written, int]:
-        """Replace an exact text that occurs once (or every one); the file must be as it was last read here."""
+        """Replace an exact text that occurs once (or all); the file must be as this client last read it."""
         check.text_argument("remote_path", path)
         if not old:
             raise BadArgument("old_text is empty; give the exact text to replace (write_remote_file makes a new file)")
@@ -521,15 +521,15 @@ class App:
     async def list(
         self, path: str, *, recursive: bool = False, limit: int = 200, name: str = "", cursor: str = ""
     ) -> Listing:
-        """One page of what is in a folder; `cursor` says where the page before it ended."""
+        """One page of a folder's entries; `cursor` is where the page before it ended."""
         check.text_argument("remote_path", path, required=False)
-        check.within("max_entries", limit, 1, 10_000)
+        check.in_range("max_entries", limit, 1, 10_000)
         page = read_cursor(cursor)
-        check.within("the place of cursor", page.skip, 0, MOST_LISTED)
+        check.in_range("the place of cursor", page.skip, 0, MOST_LISTED)
         sandbox = await self.fleet.get(name)
         found = await sandbox.list(path, recursive=recursive, limit=page.skip + limit)
         start = page.begin([entry.path for entry in found.entries])
-        # The first entry of all is in the folder itself.
+        # The very first entry is directly in the folder.
         folder = posixpath.dirname(found.entries[0].path) if found.entries else ""
         return replace(found, entries=found.entries[start:], folder=folder, start=start)
 
@@ -538,9 +538,9 @@ class App:
             check.text_argument(argument, getattr(search, argument), required=False)
         if not search.glob and not search.pattern:
             raise BadArgument("give a glob (which files), a pattern (which lines), or both")
-        check.within("max_results", search.limit, 1, 2000)
+        check.in_range("max_results", search.limit, 1, 2000)
         page = read_cursor(cursor)
-        check.within("the place of cursor", page.skip, 0, MOST_FOUND)
+        check.in_range("the place of cursor", page.skip, 0, MOST_FOUND)
         found = await (await self.fleet.get(name)).search(replace(search, limit=page.skip + search.limit))
         start = page.begin([match.key for match in found.matches])
         return replace(found, matches=found.matches[start:], start=start)
@@ -565,7 +565,7 @@ class App:
 
 
 async def _jobs_that_end_with(name: str, sandbox: Sandbox) -> list[str]:
-    """The jobs in a sandbox that end when its line does. To ask one whose line has ended would open it."""
+    """Jobs in a sandbox that end with its connection. Not asked without a connection, because that would open one."""
     if not sandbox.is_open or sandbox.description.capabilities.survives_disconnect:
         return []
     try:
@@ -578,7 +578,7 @@ async def _jobs_that_end_with(name: str, sandbox: Sandbox) -> list[str]:
 
 
 def forget_later(sandbox: Sandbox, run_id: str) -> None:
-    """Have the machine drop a result; where this process may be replaced, only when its client has it for sure."""
+    """Let the machine drop a result; if this process may be replaced, only once the client surely has it."""
     if name_for_call("run") == run_id:
         asyncio.get_running_loop().call_later(ANSWERED_S, sandbox.forget, run_id)
     else:
@@ -590,14 +590,14 @@ def make_report(seen: Completed | Running | Missing, limit: int, room: int | Non
 
 
 def printed(report: Report) -> str:
-    """The end of what a command printed, for the log of its sandbox."""
+    """The end of a command's output, for the log of its sandbox."""
     return "\n".join(filter(None, (report.stdout.text, report.stderr.text)))
 
 
 def replaced(data: bytes, old: str, new: str) -> tuple[bytes, int]:
-    """With every `old` made `new`, and how many there were; `old` may be as read_remote_file shows it, with escapes."""
+    """`data` with `old` replaced, and how often; `old` may contain escapes as read_remote_file shows them."""
     raw = old.encode("utf-8", "surrogateescape")
-    # What holds such a character itself was not read from us, and is meant as it is.
+    # If it contains such a character itself, it was not copied from our output, and is taken literally.
     if "\\u" in old.lower() and visible(old) == old:
         with contextlib.suppress(UnicodeDecodeError):
             text, count = replace_shown(data.decode("utf-8"), old, new)
@@ -618,10 +618,10 @@ def compose(
     members: Sequence[Member] | None = None,
     are_lent: bool = False,
 ) -> App:
-    """Put the parts together: nothing is opened, and no library is loaded that the first call does not need.
+    """Make an App of a configuration. Opens nothing, and imports nothing that the first call does not need.
 
-    `for_all`: for work that was begun under any configuration of the user, as that of the watchdog. `members`: the
-    configured sandboxes; where they are lent, others use them, too, and they are not closed with the app.
+    `for_all`: the app works on what was begun under any configuration, as the watchdog does. `members`: the
+    configured sandboxes; with `are_lent` other apps share them, and they are not closed with this one.
     """
     return App(
         Fleet(

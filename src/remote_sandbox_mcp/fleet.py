@@ -1,4 +1,4 @@
-"""Names to open sandboxes: each is opened on first use, shared by all callers, and closed at the end."""
+"""Maps names to open sandboxes: each is opened on first use, shared by all callers, and closed at the end."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .core.sandbox import Description, Sandbox
 
 log = logging.getLogger(__name__)
 
-# For so long a failure of what was opened ahead is kept for its call.
+# How long a failed early opening is kept as the answer for the call that it was made for.
 AHEAD_S = 5.0
 
 
 def unforeseen(problem: BaseException, doing: str) -> str:
-    """Our sentence for a defect, which the log tells in full; what is no failure goes on its way."""
+    """The sentence for an unexpected exception, which is logged in full; a cancellation is raised again."""
     if not isinstance(problem, Exception):
         raise problem
     log.error("%s failed", doing, exc_info=problem)
@@ -33,7 +33,7 @@ async def _offered() -> str:
 
 @dataclass(eq=False)
 class Member:
-    """One sandbox that may be opened. `why_not` says why it is not offered here, or nothing."""
+    """One sandbox that can be opened. `why_not` returns why it is not offered here, or nothing."""
 
     name: str
     describe: Callable[[], Description]
@@ -41,23 +41,23 @@ class Member:
     why_not: Callable[[], Awaitable[str]] = _offered
     sandbox: Sandbox | None = None
     opening: asyncio.Task[Sandbox] | None = None
-    # Until then, by the monotonic clock, an attempt that failed is the answer to the next caller.
+    # Until this monotonic time, a failed early opening is the answer to the next caller.
     ahead_until: float = 0.0
 
     def open_ahead(self) -> None:
-        """Begin to open it for a call that is on its way. If that fails, the call is told so without a new attempt."""
+        """Start to open it for a call that is still being read. If that fails, the call gets this failure, too."""
         if self.sandbox is None and self.opening is None:
             self.opening = asyncio.ensure_future(self._open())
             self.opening.add_done_callback(self._opened_ahead)
             self.ahead_until = math.inf
 
     def _opened_ahead(self, opening: asyncio.Task[Sandbox]) -> None:
-        # The call may have been cancelled: then nobody asks for what became of it.
+        # The call may have been cancelled; then the failure is never asked for, and must be forgotten in time.
         if not opening.cancelled() and opening.exception() and self.ahead_until:
             self.ahead_until = time.monotonic() + AHEAD_S
 
     async def open(self) -> Sandbox:
-        """The open sandbox; callers who come while it is being opened share the attempt. Raises ConnectError."""
+        """The open sandbox; callers that come while it is being opened share the attempt. Raises ConnectError."""
         if self.sandbox is not None:
             return self.sandbox
         is_ahead, self.ahead_until = time.monotonic() < self.ahead_until, 0.0
@@ -77,27 +77,28 @@ class Member:
 
 
 class Fleet:
-    """All sandboxes of a configuration, and those that come and go."""
+    """All configured sandboxes, and disposable ones while they live."""
 
     def __init__(
         self, members: Iterable[Member], default: str = "", refusal: str = "", *, are_lent: bool = False
     ) -> None:
-        """`are_lent`: others use these members, too, so that they are not closed with this fleet."""
+        """`are_lent`: the members are shared with other fleets, so this one does not close them."""
         self._are_lent = are_lent
         self._members: dict[str, Member] = {}
         self._configured: dict[str, Member] = {}
         # Further names of members.
         self._aliases: dict[str, str] = {}
-        # Why none is meant when none is named, where one was configured that cannot be used.
+        # Why a call that names no sandbox fails: one was configured, but cannot be used.
         self.refusal = ""
-        # Meant where none is named and the client has selected none; empty where nothing is configured.
+        # The sandbox for calls that name none, unless the client has selected another; empty where nothing is
+        # configured.
         self.default = ""
         self.configure(members, default, refusal)
-        # Asked for a name that nobody has: it may add a member, or say in UnknownSandbox what became of one.
+        # Called for an unknown name: may add a member, or raise UnknownSandbox with what became of it.
         self.find: Callable[[str], Member | None] = lambda name: None
 
     def configure(self, members: Iterable[Member], default: str = "", refusal: str = "") -> list[Member]:
-        """These are the configured sandboxes from now on. Returns those that are not any more; none is closed."""
+        """Replace the configured sandboxes. Returns those that were dropped; they are not closed."""
         fresh = {member.name: member for member in members}
         dropped = [member for name, member in self._configured.items() if fresh.get(name) is not member]
         others = {name: member for name, member in self._members.items() if name not in self._configured}
@@ -112,20 +113,20 @@ class Fleet:
         return {**self._members, **self._aliases}.keys()
 
     def add(self, member: Member, alias: str = "") -> None:
-        """From now on it is known by its name and, if given, by another."""
+        """Add a member under its name and, if given, an alias."""
         self._members[member.name] = member
         if alias and alias not in self._members:
             self._aliases[alias] = member.name
 
     def remove(self, name: str) -> Member | None:
-        """It is known no more. It is not closed."""
+        """Remove a member without closing it."""
         member = self._members.pop(self._aliases.get(name, name), None)
         if member is not None:
             self._aliases = {alias: known for alias, known in self._aliases.items() if known != member.name}
         return member
 
     def knows(self, name: str) -> bool:
-        """Whether that is the name of a sandbox. Raises UnknownSandbox for one that is over."""
+        """Whether a sandbox has that name. Raises UnknownSandbox for a disposable one that has ended."""
         return bool(name) and self._known(name) is not None
 
     def _known(self, name: str) -> Member | None:

@@ -1,4 +1,4 @@
-"""The gate: every argument of a tool that names a file of this machine is judged here, and nowhere else."""
+"""Decides which files of this computer a tool's argument may name; the only place that does."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .core.gate import HIDDEN, OWN, PROGRAMS, SYSTEM, Admitted, Closed, Ground, 
 from .core.secret import Secret
 from .core.transfer import Place
 
-# Not written for an agent, not even as root; those that hold a home folder, such as /root, are left to its own rules.
+# Never written for an agent, not even as root. Those that contain a home folder, such as /root, follow its rules.
 SYSTEM_FOLDERS = (
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/root", "/run/systemd"),
     *("/sbin", "/sys", "/usr", "/var/spool"),
 )
 MAC_SYSTEM_FOLDERS = ("/Applications", "/Library", "/System", "/opt/homebrew", "/private/etc", "/private/var/at")
-# Nor read: only root could, and what is in them are keys.
+# Never read either: they hold keys and passwords.
 SYSTEM_KEYS = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssh", "/etc/ssl/private", "/proc")
-# Hidden entries of the home folder that are closed also by what they lead to, where they are links: keys altogether,
-# start-up files, which people keep in projects, to writing. Any other link may lead to a disk full of projects.
+# Hidden entries of the home folder that stay closed through links, too: keys for reading and writing, start-up files
+# (which people keep in projects) for writing. Any other link may lead to a disk full of projects.
 KEYS = frozenset(
     {".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".netrc", ".pgpass", ".git-credentials", ".password-store"}
 )
@@ -38,12 +38,12 @@ START_UP = frozenset(
 )
 PROGRAMS_OF_HOME = ("bin",)
 MAC_FOLDERS_OF_HOME = ("Library",)
-# Many small syncs in a row would look at the same folders again and again.
+# Many small syncs in a row would examine the same folders again and again.
 KEPT_S = 1.0
 
 
 class Gate:
-    """Decides on each local path when it is used, on what is there then."""
+    """Decides on each local path at the moment of its use, by what is there then."""
 
     def __init__(self, settings: Settings, private: Iterable[str] = ()) -> None:
         self._settings = settings
@@ -55,7 +55,7 @@ class Gate:
         self._settings, self._private, self._known = settings, tuple(private), None
 
     def admit(self, place: Place, writing: bool) -> Admitted:
-        """Where a place of this machine really is, and what of it may be used. Raises BadArgument."""
+        """Resolve a place of this computer and decide what of it may be used. Raises BadArgument."""
         from .backends import here
 
         real = here.locate(place.path)
@@ -79,7 +79,7 @@ class Gate:
             raise BadArgument(f"{path} was not read: {problem}") from None
 
     def ground(self) -> Ground:
-        """What the decision is made on. The path itself is looked at each time; what is around it, once a second."""
+        """What decisions are based on. The path itself is examined each time, its surroundings once a second."""
         now = time.monotonic()
         if self._known is None or now > self._known_at + KEPT_S:
             self._known, self._known_at = self._look_around(), now
@@ -91,7 +91,7 @@ class Gate:
         homes = _unique(locate(path) for path in _homes())
         roots = _unique(map(locate, map(os.path.expanduser, self._settings.allowed_roots)))
         allowed = [os.path.abspath(os.path.expanduser(path)) for path in self._settings.allow_hidden]
-        # As they are written, too: a link in the home folder is closed itself.
+        # Both as written and resolved: a link in the home folder is closed itself.
         named = _unique((*roots, *map(Way, allowed), *map(locate, allowed)))
         system = [closed for closed in _system() if all(home.depth_of(closed.place) is None for home in homes)]
         return Ground(homes, (*self._own(), *_hidden(homes), *_programs(homes), *system), named, roots)
@@ -105,10 +105,10 @@ class Gate:
 
 
 def private_files(configuration: Configuration) -> tuple[str, ...]:
-    """What this configuration is read from, and the keys, secrets and programs that it names."""
+    """The files that this configuration is read from, and the keys, secrets and programs that it names."""
     settings = configuration.settings
     sources = [where for where in configuration.sources.values() if os.path.isabs(where)]
-    # A program of the operator's may be a script that another program is given.
+    # A hook's argument may be a script that its program runs.
     hooks = [word for hook in settings.notify.hooks.values() for word in hook.command]
     secrets: list[Secret | None] = [settings.platform.api_key, settings.http.api_key]
     keys: list[str] = []
@@ -122,7 +122,7 @@ def private_files(configuration: Configuration) -> tuple[str, ...]:
 
 
 def _homes() -> Iterator[str]:
-    """HOME, and what the system has for the user, where that differs."""
+    """$HOME, and the user's home by the system, where that differs."""
     import pwd
 
     yield os.path.abspath(os.path.expanduser("~"))
@@ -135,7 +135,7 @@ def _homes() -> Iterator[str]:
 
 
 def _hidden(homes: Sequence[Way]) -> Iterator[Closed]:
-    """What the hidden entries of a home folder really are: they may be reached by other names, too."""
+    """Where hidden entries of a home folder really are: they may be reached by other paths, too."""
     from .backends.here import locate
 
     for home in homes:
@@ -146,7 +146,7 @@ def _hidden(homes: Sequence[Way]) -> Iterator[Closed]:
                 yield Closed(Way(entry.path, ids), HIDDEN, reading=True)
             elif entry.name in KEYS or entry.name in START_UP:
                 place = locate(entry.path)
-                # A link to what the home folder lies in closes nothing.
+                # A link to a folder that contains the home folder closes nothing.
                 if home.depth_of(place) is None:
                     yield Closed(place, HIDDEN, reading=entry.name in KEYS)
 
@@ -170,11 +170,11 @@ def _programs(homes: Sequence[Way]) -> Iterator[Closed]:
 
 @functools.cache
 def _system() -> tuple[Closed, ...]:
-    """Looked at once: these places do not come and go."""
+    """Computed once: these folders do not change."""
     from .backends.here import locate
 
     folders = (*SYSTEM_FOLDERS, *(MAC_SYSTEM_FOLDERS if sys.platform == "darwin" else ()))
-    # As they are named, and where they lead: /lib may be a link to /usr/lib.
+    # As named and as resolved: /lib may be a link to /usr/lib.
     closed = [Closed(place, SYSTEM) for path in folders for place in _unique((Way(path), locate(path)))]
     return (*closed, *(Closed(locate(path), SYSTEM, reading=True) for path in SYSTEM_KEYS))
 

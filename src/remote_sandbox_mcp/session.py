@@ -1,4 +1,4 @@
-"""One client's session: its folder, its variables, the versions it has read, and the sandbox it has selected."""
+"""One client's session: its folder and variables, the file versions it has read, and the sandbox it has selected."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from .store.sessions import Choice, SelectionRows
 
 
-# Stand between a client and the server that it starts. Each start has a new one, so they do not identify the client.
+# Programs between a client and the server that it starts. Each start has a new one, so they do not identify the client.
 LAUNCHERS = frozenset({"uv", "uvx", "npx", "npm", "pipx", "env"})
-# These run a launcher as a script, or a command line as -c.
+# Interpreters: they run a launcher as a script, or a command line as -c.
 INTERPRETERS = frozenset({"node", "python", "python3"})
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh", "fish"})
 MOST_LAUNCHERS = 8
-# Takes over processes whose parent has gone, so it is nobody's client.
+# Adopt orphaned processes, so they are never the client.
 REAPERS = frozenset({"init", "systemd", "launchd", "tini", "dumb-init", "docker-init", "catatonit"})
 
 
 class Selection:
-    """One client's choice, for as long as this process lives."""
+    """One client's selected sandbox, kept as long as this process lives."""
 
     def __init__(self) -> None:
         self._name = ""
 
     async def name(self) -> str:
-        """The selected sandbox; nothing where none was selected, and so the configured default is meant."""
+        """The selected sandbox; empty where none was selected, which means the configured default."""
         return self._name
 
     async def choose(self, name: str) -> None:
@@ -47,18 +47,18 @@ class Selection:
 
 
 class KeptSelection(Selection):
-    """The choice of the process that has started this server: it gets it back when it starts the server again.
+    """The selection of the client that started this server; it survives a restart of the server.
 
     A server takes over what servers of the same client and configuration had selected that have ended. Where these
-    do not agree, nobody can tell which of them this one replaces, so none is meant until the client selects again.
+    disagree, we cannot tell which of them this one replaces, so none counts until the client selects again.
     """
 
     def __init__(self, configuration: str, server: int = 0) -> None:
-        """`server` is the process that the client has started, by default this one."""
+        """`server` is the process that the client started; by default this one."""
         super().__init__()
         self._configuration = configuration
         self._server = server or os.getpid()
-        # Before these end: then another process would be the parent.
+        # Read before the parent can end: then another process would be the parent.
         self._birth = process.started(self._server)
         self._parent = look_at(server)[1] if server else os.getppid()
         self._turn = asyncio.Lock()
@@ -66,7 +66,7 @@ class KeptSelection(Selection):
         self._is_recalled = False
 
     async def name(self) -> str:
-        """Raises UnknownSandbox where it is in doubt, ConfigError where it cannot be read."""
+        """Raises UnknownSandbox where predecessors disagree, ConfigError where it cannot be read."""
         async with self._turn:
             if not self._is_recalled:
                 await asyncio.to_thread(self._recall)
@@ -77,7 +77,7 @@ class KeptSelection(Selection):
 
     async def choose(self, name: str) -> None:
         async with self._turn:
-            # Agents select again and again what is selected: that is written down already.
+            # Agents often select what is selected already; that is stored already.
             if self._is_recalled and name and name == self._name:
                 return
             if choice := self._choice(name):
@@ -85,7 +85,7 @@ class KeptSelection(Selection):
             self._name, self._doubt, self._is_recalled = name, "", True
 
     def release(self) -> None:
-        """This server ends: the next one of the same client need not wait until its process is gone."""
+        """This server ends: the next one of the same client need not wait until this process is gone."""
         if self._is_recalled and self._rows.exists() and (mine := self._choice("")):
             with contextlib.suppress(ConfigError):
                 self._rows.release(mine)
@@ -122,7 +122,7 @@ class KeptSelection(Selection):
 
 
 def client_of(parent: int) -> Owner | None:
-    """The process for which a server works whose parent is that one; None where it cannot be told."""
+    """The client of a server whose parent is `parent`; None where that cannot be determined."""
     from .store.disposables import Owner
 
     pid = parent
@@ -137,10 +137,10 @@ def client_of(parent: int) -> Owner | None:
 
 
 def is_launcher(words: list[str]) -> bool:
-    """Whether a command line only starts another program, and ends with it."""
+    """Whether a command line only starts another program and ends with it."""
     program, first = _program(words), words[1] if len(words) > 1 else ""
     if program in SHELLS:
-        # Not one at which somebody sits, nor one with a script: that may be the client itself.
+        # Not an interactive shell or a shell script: that may be the client itself.
         return first.startswith("-") and first.endswith("c")
     if program.rstrip("0123456789.") in INTERPRETERS:
         return os.path.basename(first).partition("-cli")[0].removesuffix(".js") in LAUNCHERS
@@ -148,7 +148,7 @@ def is_launcher(words: list[str]) -> bool:
 
 
 def look_at(pid: int) -> tuple[list[str], int]:
-    """The command line of a process, and its parent."""
+    """Command line and parent of a process."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -172,13 +172,13 @@ def _program(words: list[str]) -> str:
 
 
 REMEMBERED_VERSIONS = 1000
-# Further calls of the same client wait, so that one that floods us takes nothing from the others; and those of many
-# clients that cannot be told apart.
+# Further calls of the same client wait, so that a flood from one does not starve the others. The second limit is for
+# many clients that cannot be told apart.
 MOST_AT_WORK, MOST_OF_MANY = 32, 128
 
 
 class Versions:
-    """Which version of a file this client has seen last; what it would overwrite unseen is refused."""
+    """The last version of each file that this client has read; overwriting a newer one is refused."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -206,14 +206,14 @@ class Versions:
 
 
 class InProgress:
-    """The calls that are being answered."""
+    """Calls that are being answered."""
 
     def __init__(self) -> None:
         self._ends: set[asyncio.Event] = set()
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """For as long as a call is answered."""
+        """Use around the answering of one call."""
         end = asyncio.Event()
         self._ends.add(end)
         try:
@@ -223,7 +223,7 @@ class InProgress:
             end.set()
 
     async def settled(self) -> None:
-        """Wait until those have been answered that are being answered now."""
+        """Wait for the calls that are being answered now."""
         for end in tuple(self._ends):
             await end.wait()
 
@@ -231,8 +231,8 @@ class InProgress:
 class Session:
     """One conversation. `folder` is the client's current one, `environ` its variables, by default this process's own.
 
-    `name` tells it from all others, and stays the same where it goes on with another process of ours. One that
-    `is_of_many` is no client's own: it is what all clients have in common that come over HTTP, through one front.
+    `name` identifies it, also when it moves to another process of ours. A session that
+    `is_of_many` holds what all HTTP clients of one front have in common; it is no client's own.
     """
 
     def __init__(
@@ -252,19 +252,19 @@ class Session:
         self.versions = Versions()
         self.turns = asyncio.Semaphore(MOST_OF_MANY if is_of_many else MOST_AT_WORK)
         self.calls = InProgress()
-        # Where what is said in its name is written down; None: where all that is said is.
+        # Where its log lines go; None: to the process's log.
         self.log: object | None = None
-        # Set when this conversation has to be opened anew before anything else is done for it.
+        # Set when the client has to open the conversation again before anything else is done for it.
         self.moved = asyncio.Event()
 
     def for_one(self) -> Session:
-        """That of one of the many: with the same folder, variables and log, and a selection of its own."""
+        """A session for one of many HTTP clients: same folder, variables and log, its own selection."""
         own = Session(folder=self.folder, environ=self.environ)
         own.log = self.log
         return own
 
 
-# The conversation to which the work at hand belongs. Where there is none, as on the command line, all is one.
+# The session that the current task works for. On the command line there is none, and one default serves all.
 _current: ContextVar[Session] = ContextVar("session")
 _only = Session()
 
@@ -274,10 +274,10 @@ def current() -> Session:
 
 
 def begin(session: Session) -> None:
-    """From now on, in this task and in those that it starts, work is that session's."""
+    """Make this the current session, in this task and in those that it starts."""
     _current.set(session)
 
 
 def absolute(path: str) -> str:
-    """A local path as the client means it: a relative one starts in its current folder."""
+    """A local path as the client means it: a relative one starts in the client's current folder."""
     return os.path.normpath(os.path.join(current().folder or os.getcwd(), os.path.expanduser(path)))

@@ -27,7 +27,7 @@ def test_a_text_that_is_not_needed_may_be_empty() -> None:
 @pytest.mark.parametrize("value", [0, -1, 1e9, float("nan"), float("inf")])
 def test_numbers_outside_their_range(value: float) -> None:
     with pytest.raises(BadArgument, match=r"timeout_s is .* but must be between 0.1 and 604800"):
-        check.within("timeout_s", value, 0.1, check.LONGEST_TIMEOUT_S)
+        check.in_range("timeout_s", value, 0.1, check.LONGEST_TIMEOUT_S)
 
 
 @pytest.mark.parametrize("value", ["", "run-", "run-../../etc", "main", "run-0123456789abcdef/..", "run-0123456789\n"])

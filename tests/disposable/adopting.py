@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HEAVY = (
     "sqlite3",
-    "remote_sandbox_mcp.backends.embedded",
+    "remote_sandbox_mcp.backends.bubblewrap",
     "remote_sandbox_mcp.backends.opensandbox",
     "remote_sandbox_mcp.disposable.service",
     "remote_sandbox_mcp.store.disposables",

@@ -1,3 +1,4 @@
-"""Apps in a sandbox, and its ports: deployed, forwarded to this computer, and asked how they are.
+"""Apps in a sandbox and its ports: deploy an app, forward a port to this computer, check whether it answers.
 
-An app is a background job; jobs has what starts and stops it."""
+Starting and stopping the process of an app is not here: an app is a background job (jobs).
+"""

@@ -1,4 +1,4 @@
-"""Deployed apps: each is a background job whose port was seen to answer, and has an address on this machine."""
+"""Deployed apps: each is a background job whose port answers, with an address on this computer."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .health import ANSWER_S, LOG_LINES, Wait, check_health, check_url, has_fail
 LIST_S = 10.0
 SAME = "it runs already, so nothing was started"
 
-# Starts the command of an order as a background job; the URL of a port where a platform has one of its own, or None.
+# Start: starts an order's command as a background job. Endpoint: a platform's own URL of a port, or None.
 Start = Callable[[DeployOrder], Awaitable[JobStarted]]
 Endpoint = Callable[[str, int], Awaitable["str | None"]]
 
 
 async def no_endpoint(sandbox_name: str, port: int) -> str | None:
-    """For sandboxes whose ports are forwarded."""
+    """For sandboxes whose ports can be forwarded."""
     return None
 
 
@@ -41,16 +41,16 @@ async def not_noted(job_id: str, seen: JobSeen) -> None:
 
 @dataclass(frozen=True)
 class Book:
-    """What is written down of apps, so that they are known after a restart, and to other servers."""
+    """Records of apps, so that other processes know them, also after a restart."""
 
-    # Those that nobody has seen end, newest first.
+    # Apps that were not seen to end, newest first.
     recall: Callable[[], Awaitable[Sequence[Deployment]]] = nothing_written
-    # The end of one.
+    # Records the end of one.
     note: Callable[[str, JobSeen], Awaitable[None]] = not_noted
 
 
 class Deployments:
-    """Every app that was deployed, by this server or another. The job belongs to its sandbox, and ends with it."""
+    """All deployed apps, of this process or another. The job belongs to its sandbox and ends with it."""
 
     def __init__(
         self, get: Get, start: Start, forwards: Forwards, endpoint: Endpoint = no_endpoint, book: Book | None = None
@@ -63,7 +63,7 @@ class Deployments:
         # By sandbox and port: a port has one app at a time.
         self._known: dict[tuple[str, int], Deployment] = {}
         self._turns: dict[tuple[str, int], asyncio.Lock] = {}
-        # Sandboxes whose ports cannot be connected to, but by a platform's own address.
+        # Sandboxes whose ports can only be reached by a platform's own address.
         self._without_way: set[str] = set()
         self._chores: set[asyncio.Task[None]] = set()
 
@@ -81,7 +81,7 @@ class Deployments:
             if not running:
                 check_free(order, await ask("", ANSWER_S))
             started = as_started(running) if running else await self._start(order)
-            # Known from now on: whoever orders it again while it gets ready starts no second one.
+            # Recorded now, so that a second order for it while it starts does not start another.
             self._known[key] = running or deployment_of(order, started)
         wait = Wait(sandbox, order, started, ask, progress)
         try:
@@ -92,13 +92,13 @@ class Deployments:
                 self._stop_later(sandbox, started)
             raise
         except ConnectError as problem:
-            # It was started: to say that it could not be reached alone would have it started again.
+            # Say that it was started: "unreachable" alone would make the caller start it again.
             raise LostContact.while_starting(order.sandbox, started.session, str(problem)) from None
         deployed = self._known[key] = await self._describe(wait, seen)
         return deployed
 
     async def _same(self, order: DeployOrder) -> Deployment | None:
-        """The app that was ordered, if it runs already. Raises BadArgument where the port has another."""
+        """The ordered app, if it runs already. Raises BadArgument where another app has the port."""
         await self._remember()
         known = self._known.get((order.sandbox, order.port))
         now = await self._look_now(known) if known else None
@@ -113,7 +113,7 @@ class Deployments:
         return now
 
     async def _ask(self, sandbox: Sandbox, name: str, port: int, path: str, seconds: float) -> Health | None:
-        """Through the sandbox itself, or the platform's address where that has no way to its ports."""
+        """Ask the port through the sandbox, or by the platform's address where that is the only way."""
         try:
             return await check_health(sandbox, port, path, seconds=seconds)
         except Unsupported:
@@ -127,7 +127,7 @@ class Deployments:
         chore = asyncio.ensure_future(self._stop(sandbox, started.job_id))
         self._chores.add(chore)
         chore.add_done_callback(self._chores.discard)
-        # Best effort: a sandbox that cannot be reached now keeps the job, which its list shows.
+        # Best effort: if the sandbox cannot be reached now, the job goes on and is listed.
         chore.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _stop(self, sandbox: Sandbox, job_id: str) -> None:
@@ -136,7 +136,7 @@ class Deployments:
             await self._book.note(job_id, seen)
 
     async def close(self) -> None:
-        """Apps go on as the jobs that they are; what was to be stopped is given its time."""
+        """Apps go on as jobs; wait for those that are being stopped."""
         if self._chores:
             await asyncio.wait(self._chores, timeout=LIST_S)
 
@@ -154,7 +154,7 @@ class Deployments:
             await self._book.note(deployed.job_id, seen)
             return replace(deployed, status="failed", problem=how_it_ended(seen))
         status = "running" if wait.health.ok else "unhealthy"
-        # An app that is still starting gets its address, too: it may only need longer.
+        # An app that is still starting gets an address, too: it may only need longer.
         try:
             url = await self._address(order.sandbox, order.port)
         except SandboxError as problem:
@@ -162,10 +162,10 @@ class Deployments:
         return replace(deployed, status=status, url=url, problem=wait.health.problem)
 
     async def _address(self, sandbox_name: str, port: int) -> str:
-        """A forwarded port; a platform's own address only where a sandbox has no way to its ports.
+        """A forwarded port; a platform's own address only where ports cannot be forwarded.
 
-        The agent behind a platform's address keeps a connection for every request, long after its answer: some
-        thousands of them, and the sandbox is of no use any more.
+        The platform's agent keeps a connection open for every request, long after its answer: after some
+        thousands, the sandbox becomes unusable.
         """
         try:
             return (await self._forwards.open(sandbox_name, port)).url
@@ -176,20 +176,20 @@ class Deployments:
             return url
 
     async def _address_now(self, sandbox_name: str, port: int) -> str:
-        """Where it opens already; nothing is opened for who only looks."""
+        """Its current address; a list opens no new forward."""
         if opened := self._forwards.find(sandbox_name, port):
             return opened.url
         return await self._endpoint(sandbox_name, port) or "" if sandbox_name in self._without_way else ""
 
     async def list(self, sandbox_name: str = "") -> Sequence[Deployment]:
-        """What was deployed, as it is now; what does not answer soon is told as unknown."""
+        """All deployed apps in their current state; one that does not answer soon has status unknown."""
         await self._remember()
         known = [deployed for (name, _), deployed in self._known.items() if sandbox_name in ("", name)]
         seen = await asyncio.gather(*map(self._look, known), return_exceptions=True)
         return [_told(deployed, now) for deployed, now in zip(known, seen, strict=True)]
 
     async def _remember(self) -> None:
-        """What is written down comes to what is known, or after what was seen to end."""
+        """Add recorded apps that this process does not know, or that replaced one that it saw end."""
         for written in await self._book.recall():
             key = (written.sandbox, written.port)
             known = self._known.get(key)
@@ -218,20 +218,20 @@ class Deployments:
         else:
             url = await self._address_now(deployed.sandbox, deployed.port)
             now = replace(now, status="running" if health.ok else "unhealthy", url=url, problem=health.problem)
-        # Unless it was deployed anew, or forgotten, meanwhile.
+        # Unless it was deployed again, or forgotten, meanwhile.
         if self._known.get((now.sandbox, now.port)) is deployed:
             self._known[now.sandbox, now.port] = now
         return now
 
     async def forget(self, sandbox_name: str) -> None:
-        """The sandbox is gone, and all that was deployed there with it."""
+        """Forget all apps of a sandbox that is gone, and close its forwards."""
         for key in [key for key in self._known if key[0] == sandbox_name]:
             del self._known[key]
         await self._forwards.close(sandbox_name)
 
 
 def _told(deployed: Deployment, now: Deployment | BaseException) -> Deployment:
-    """A failure that nobody foresaw is told of its own app; all others are listed."""
+    """Turn an unexpected exception into a problem of that one app, so that all others are listed."""
     if isinstance(now, Deployment):
         return now
     problem = unforeseen(now, f"looking at port {deployed.port} of {deployed.sandbox}")
@@ -239,7 +239,7 @@ def _told(deployed: Deployment, now: Deployment | BaseException) -> Deployment:
 
 
 def check_free(order: DeployOrder, answer: Health | None) -> None:
-    """Raises BadArgument where something has answered at the port."""
+    """Raises BadArgument where something already answers on the port."""
     if answer is not None:
         raise BadArgument(
             f"{order.sandbox}: something listens on port {order.port} already, so nothing was started; "
@@ -248,7 +248,7 @@ def check_free(order: DeployOrder, answer: Health | None) -> None:
 
 
 def deployment_of(order: DeployOrder, started: JobStarted) -> Deployment:
-    """As an app is before anything was heard of it."""
+    """An app right after its start."""
     return Deployment(
         sandbox=order.sandbox,
         port=order.port,

@@ -1,4 +1,4 @@
-"""Forwarded ports: what connects to one on this machine's loopback is carried to a port of a sandbox."""
+"""Forwarded ports: connections to a port on this computer's loopback are carried to a port of a sandbox."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ..waiting import within
 log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
-# Nobody but root, and a few systems, may listen below.
+# Ports below need root on most systems.
 FIRST_PORT = 1024
 MOST_CONNECTIONS = 512
-# How long a connection to ourselves takes to be seen, when a machine turns out to be this one.
+# How long a connection to ourselves takes to show up, for a sandbox that is this very computer.
 LOOP_S = 0.1
 
 Get = Callable[[str], Awaitable[Sandbox]]
@@ -30,11 +30,11 @@ Note = Callable[[str, int, int], None]
 
 
 def _forgotten(sandbox: str, port: int, local_port: int) -> None:
-    """A process that serves one client takes its forwards along."""
+    """A process that serves one client does not record its forwards."""
 
 
 class Forwards:
-    """Every forwarded port of this server: one for each port of a sandbox, shared by all who ask for it.
+    """All forwarded ports of this process: one per port of a sandbox, shared by all callers.
 
     `allowed` are the ports of this machine that a caller may choose; all others are chosen by the system, so that no
     caller can take the place of a service that people expect at its port.
@@ -44,12 +44,12 @@ class Forwards:
     """
 
     def __init__(self, get: Get, allowed: Sequence[str] = (), note: Note = _forgotten) -> None:
-        """`note` is told of each that is opened, and, with 0 for the port of this machine, of each that is closed."""
+        """`note` is called for each that is opened and, with local port 0, for each that is closed."""
         self._get = get
         self._note = note
         self.allowed = allowed
         self._doors: dict[tuple[str, int], _Door] = {}
-        # One for each port: a machine that does not answer keeps nobody from the others.
+        # One lock per port: a machine that does not answer must not block the others.
         self._turns: dict[tuple[str, int], asyncio.Lock] = {}
 
     async def open(self, sandbox_name: str, port: int, *, local_port: int = 0) -> Forward:
@@ -73,7 +73,7 @@ class Forwards:
             return door.forward()
 
     async def reopen(self, sandbox_name: str, port: int, local_port: int) -> None:
-        """One that a process of ours before this one had open; its sandbox is asked with the first connection."""
+        """Reopen one that an earlier process had open; the sandbox is contacted with the first connection."""
         async with self._turns.setdefault((sandbox_name, port), asyncio.Lock()):
             door = _Door(self._get, sandbox_name, port, answers=True)
             if (sandbox_name, port) not in self._doors and await door.listen(local_port):
@@ -81,9 +81,9 @@ class Forwards:
 
     async def _open(self, sandbox_name: str, port: int, local_port: int) -> _Door:
         door = _Door(self._get, sandbox_name, port)
-        # Asked first: what cannot be reached at all is told to whoever asks, not to each connection later.
+        # Tried first, so that the caller learns of a failure, instead of each connection later.
         door.answers = await answers(await self._get(sandbox_name), port)
-        # A port that nobody has opened yet may be wanted on this very machine by what is started next.
+        # If nothing listens there yet, do not take the same number here: a program on this computer may want it.
         same = door.answers and port >= FIRST_PORT and is_allowed_port(port, self.allowed)
         choices = (local_port,) if local_port else (port, 0) if same else (0,)
         for choice in choices:
@@ -95,7 +95,7 @@ class Forwards:
         )
 
     def find(self, sandbox_name: str, port: int) -> Forward | None:
-        """The one that is open for a port, if any."""
+        """The open forward of a port, if any."""
         door = self._doors.get((sandbox_name, port))
         return door.forward() if door else None
 
@@ -105,7 +105,7 @@ class Forwards:
         return [door.forward() for door in doors]
 
     async def close(self, sandbox_name: str = "", port: int = 0) -> Sequence[Forward]:
-        """Close one, all of a sandbox, or, when this process ends, all; and say which they were."""
+        """Close one, all of a sandbox, or all; returns those that were closed."""
         keys = [key for key in self._doors if sandbox_name in ("", key[0]) and port in (0, key[1])]
         doors = [self._doors.pop(key) for key in keys]
         closed = [door.forward() for door in doors]
@@ -138,7 +138,7 @@ class _Door:
     trouble: str = ""
     opened: float = field(default_factory=time.time)
     server: asyncio.Server | None = None
-    # Not while it is tried out, and not for what was on its way when it was closed.
+    # False while it is tried out, and for connections that were pending when it was closed.
     serves: bool = False
     carriers: set[asyncio.Task[None]] = field(default_factory=set)
     knocked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -156,7 +156,7 @@ class _Door:
         )
 
     async def listen(self, local_port: int) -> bool:
-        """On this machine alone. False where the port is taken, or leads back to itself."""
+        """Listen on loopback. False where the port is taken, or leads back to itself."""
         try:
             self.server = await asyncio.start_server(self._accept, HOST, local_port)
         except (OSError, OverflowError):
@@ -170,7 +170,7 @@ class _Door:
         return self.serves
 
     async def _is_own_port(self) -> bool:
-        """A sandbox with the network of this machine would have us carry every connection to ourselves, for ever."""
+        """Whether the port leads to us: with this computer's own network we would connect to ourselves."""
         self.knocked.clear()
         with contextlib.suppress(SandboxError):
             if await answers(await self.get(self.sandbox), self.port):
@@ -195,7 +195,7 @@ class _Door:
         carrier = asyncio.ensure_future(self._carry(here))
         self.carriers.add(carrier)
         carrier.add_done_callback(self.carriers.discard)
-        # Whatever happened, and even if it never began: who connected is not left waiting for what cannot come.
+        # In any case, even if it never ran: close the client's connection, so that it does not wait for ever.
         carrier.add_done_callback(lambda _: here.close())
 
     async def _carry(self, here: Stream) -> None:
@@ -204,7 +204,7 @@ class _Door:
                 self.served += 1
                 await carry_both_ways(here, there)
         except SandboxError as problem:
-            # People close windows, and apps cut connections: it is nothing to warn of.
+            # Normal: people close windows, and apps cut connections.
             log.info("a connection to port %d of %s: %s", self.port, self.sandbox, problem)
 
     async def _reach(self) -> Stream | None:
@@ -220,7 +220,7 @@ class _Door:
 
 
 async def carry_both_ways(here: Stream, there: Stream) -> None:
-    """Until both have sent their last, or one is cut. Raises Unreachable."""
+    """Copy in both directions until both sides have ended, or one is cut. Raises Unreachable."""
     ways = [asyncio.ensure_future(carry(here, there)), asyncio.ensure_future(carry(there, here))]
     try:
         await asyncio.gather(*ways)
@@ -233,7 +233,7 @@ async def carry_both_ways(here: Stream, there: Stream) -> None:
 
 
 async def carry(source: Stream, target: Stream) -> None:
-    """All that one says to the other, no faster than that one takes it."""
+    """Copy one direction, no faster than the target takes it."""
     while data := await source.read():
         target.write(data)
         await target.drain()

@@ -1,4 +1,4 @@
-"""Whether a deployed app answers: on its port, over HTTP, and what its job says while it starts."""
+"""Checks whether a deployed app answers on its port, and watches its job while it starts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..core.sandbox import Sandbox
 from ..core.text import last_line
 from ..waiting import within
 
-# One answer's share of the time: an app that never answers is asked again.
+# Time for one answer; an app that does not answer is asked again.
 ANSWER_S = 10.0
-# What a proxy says for an app that does not listen.
+# A proxy's answers for an app that does not listen.
 BEHIND_NOTHING = (502, 503, 504)
 
 
 async def check_health(sandbox: Sandbox, port: int, path: str = "", *, seconds: float = ANSWER_S) -> Health | None:
-    """None where nothing accepts connections at the port. Raises ConnectError or Unsupported, as connecting does."""
+    """The port's health; None where nothing accepts connections. Raises ConnectError or Unsupported."""
     begun = time.monotonic()
     try:
         stream = await sandbox.connect(port)
@@ -47,7 +47,7 @@ def judge(status: int, path: str, seconds: float) -> Health:
 
 
 async def check_url(url: str, path: str = "", *, seconds: float = ANSWER_S) -> Health | None:
-    """The same through a platform's own address, which may answer itself that nothing is behind it."""
+    """The same by a platform's own address, whose proxy may answer in the app's place."""
     import httpx
 
     begun = time.monotonic()
@@ -64,7 +64,7 @@ async def check_url(url: str, path: str = "", *, seconds: float = ANSWER_S) -> H
 
 
 async def ask(stream: Stream, port: int, path: str) -> int:
-    """The status of the answer; 0 where it is no HTTP. Raises Unreachable where it is cut off."""
+    """HTTP status of the answer; 0 where it is not HTTP. Raises Unreachable where it is cut off."""
     stream.write(request_text(path, port))
     await stream.drain()
     heard = b""
@@ -79,13 +79,13 @@ async def ask(stream: Stream, port: int, path: str) -> int:
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
 LOG_LINES = 30
 
-# Asks for a path, for so many seconds; None where nothing listens.
+# Asks for a path within so many seconds; None where nothing listens.
 Ask = Callable[[str, float], Awaitable["Health | None"]]
 
 
 @dataclass(eq=False)
 class Wait:
-    """Waits for an app that was started."""
+    """Waits for an app after its start."""
 
     sandbox: Sandbox
     order: DeployOrder
@@ -99,7 +99,7 @@ class Wait:
         self.until = self.begun + self.order.timeout_s
 
     async def until_it_answers(self) -> JobSeen:
-        """What is seen of the job when it answers well, when it has ended, or when the time is over."""
+        """The job's state when the app is healthy, when it has ended, or when the time is over."""
         pause = FIRST_PAUSE_S
         while True:
             self.health = await self._ask()
@@ -115,7 +115,7 @@ class Wait:
         try:
             health = await self.ask(self.order.health_path, left)
         except Unreachable as problem:
-            # A line that was cut is opened again by the next attempt; the app knows nothing of it.
+            # A cut connection is reopened by the next attempt; the app is not affected.
             return Health(problem=str(problem))
         return health or silence(self.order.port)
 
@@ -133,7 +133,7 @@ def silence(port: int) -> Health:
 
 
 def has_failed(seen: JobSeen, health: Health) -> bool:
-    """A command that ends well may have left a daemon behind, which answers."""
+    """Whether it has failed: a command that exited with success may have left a daemon that answers."""
     return not seen.is_running and not (health.ok and seen.exit_code == 0)
 
 

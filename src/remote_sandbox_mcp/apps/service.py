@@ -30,7 +30,7 @@ TAIL = 4000
 
 
 class AppService:
-    """What is needed is loaded with the first call."""
+    """The verbs on apps and ports; what they need is imported with the first call."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class AppService:
         self._noting: asyncio.Future[None] | None = None
 
     def needs(self) -> Sequence[str]:
-        """The ports that this process brings here, those of deployed apps among them."""
+        """The ports that this process forwards, as sentences."""
         forwards = self._forwards.list() if "_forwards" in self.__dict__ else ()
-        # What was brought here from a sandbox that is over leads nowhere.
+        # Not those of sandboxes that are gone: they lead nowhere.
         return [
             f"port {it.port} of {it.sandbox} is at 127.0.0.1:{it.local_port}"
             for it in forwards
@@ -64,9 +64,9 @@ class AppService:
             await self._forwards.close()
 
     async def reconfigure(self, local_ports: Sequence[str], gone: Collection[str]) -> None:
-        """From now on these ports may be chosen; forwards into sandboxes that are `gone` end.
+        """Use these allowed ports from now on; forwards into sandboxes that are `gone` are closed.
 
-        A port that people know must not lead to another machine because that has the same name now.
+        Otherwise a known port could lead to another machine that has the same name now.
         """
         self._local_ports = local_ports
         if "_forwards" in self.__dict__:
@@ -81,13 +81,13 @@ class AppService:
         return Forwards(self._fleet.get, self._local_ports, self._note_forward)
 
     def _note_forward(self, sandbox: str, port: int, local_port: int) -> None:
-        """Where another process of ours may go on for this client, that one has to know."""
+        """Record it, if another process may have to continue for this client."""
         from ..store.sessions import KeptForward
 
         if current().name:
             kept = KeptForward(sandbox, port, local_port)
             rows = self._jobs.known.forwards(self._configuration)
-            # Beside the work, one after another: an end is never written before its beginning.
+            # In the background, but in order: an end is never written before its beginning.
             self._noting = asyncio.ensure_future(_after(self._noting, functools.partial(rows.note, kept)))
 
     async def reopen(self) -> None:
@@ -116,20 +116,20 @@ class AppService:
         return deployed
 
     async def list(self) -> Sequence[Deployment]:
-        """What was deployed, by this server or another, as it is now."""
+        """All deployed apps, of this process or another, in their current state."""
         if "_deployments" not in self.__dict__ and not await self._recall():
             return ()
         return await self._deployments.list()
 
     async def forward(self, sandbox: str, port: int, *, local_port: int = 0) -> Forward:
-        """Bring a port of a sandbox to this machine."""
+        """Forward a port of a sandbox to this computer."""
         return await self._forwards.open(self._fleet.member(sandbox).name, port, local_port=local_port)
 
     async def close_port(self, sandbox: str, port: int) -> None:
         await self._forwards.close(self._fleet.member(sandbox).name, port)
 
     async def forget(self, sandbox: str) -> None:
-        """It is gone, and all that was deployed there with it."""
+        """Forget all apps and forwards of a sandbox that is gone."""
         self._jobs.commands.forget(sandbox)
         if "_deployments" in self.__dict__:
             await self._deployments.forget(sandbox)
@@ -141,20 +141,20 @@ class AppService:
         return (await self._jobs.start(wanted)).started
 
     async def _recall(self) -> Sequence[Deployment]:
-        """What is written down as running in sandboxes that can be used here."""
+        """Recorded apps that may run in sandboxes that can be used here."""
         try:
             written = await asyncio.to_thread(self._jobs.known.apps)
             for record in written:
                 if record.sandbox not in self._fleet.names:
                     await self._let_go(record)
         except ConfigError as problem:
-            # Who only looks is not kept from all else by a file that cannot be read.
+            # A list must not fail because of a database that cannot be read.
             log.warning("apps of earlier servers are not known: %s", problem)
             return ()
         return [as_written(record) for record in written if record.app and record.sandbox in self._fleet.names]
 
     async def _let_go(self, record: JobRecord) -> None:
-        """What was deployed in a sandbox that is over is over; others may only be out of use here."""
+        """Record the end of an app whose sandbox is over; other sandboxes may only be unavailable here."""
         if DISPOSABLE_ID.match(record.sandbox) and await self._disposables.is_over(record.sandbox):
             await self._note_end(record.job_id, JobSeen(state=JobState.GONE))
 
@@ -172,7 +172,7 @@ class AppService:
 
 
 async def _after(earlier: asyncio.Future[None] | None, write: Callable[[], None]) -> None:
-    """Write something down once what came earlier is written."""
+    """Write after the earlier write has ended."""
     if earlier is not None:
         await asyncio.wait((earlier,))
     try:
@@ -182,7 +182,7 @@ async def _after(earlier: asyncio.Future[None] | None, write: Callable[[], None]
 
 
 def as_written(record: JobRecord) -> Deployment:
-    """An app of an earlier server, before anybody has looked after it."""
+    """An app from its record, before it was looked at."""
     assert record.app
     return Deployment(
         sandbox=record.sandbox,

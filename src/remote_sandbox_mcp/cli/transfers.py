@@ -48,11 +48,11 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def _checked(options: argparse.Namespace) -> argparse.Namespace:
-    from ..core.check import within
+    from ..core.check import in_range
     from ..core.errors import BadArgument
 
     if options.limit is not None:
-        within("--limit", options.limit, 1, 100_000)
+        in_range("--limit", options.limit, 1, 100_000)
     if options.action != "list" and not options.id:
         raise BadArgument(f"whose? remote-sandbox-mcp transfers {options.action} ID; without words it lists them")
     if options.action == "list" and options.id:

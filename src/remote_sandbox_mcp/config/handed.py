@@ -1,4 +1,4 @@
-"""Machines and a platform that only a client's environment knows, for the watchdog: in the keyring, else in a file."""
+"""Machines and a platform that only a client's environment names, kept for the watchdog in the keyring or a file."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from .secrets import LITERAL, resolve_secret
 
 FILE = "handed-over.json"
 AGENT = "SSH_AUTH_SOCK"
-# No machine has this name. Its entry has the variables by which the platform of disposable sandboxes is known.
+# No machine has this name. Its entry has the variables that configure the platform of disposable sandboxes.
 PLATFORM = ""
 
 _PATHS = ("key_file", "certificate_file")
-# What names a place and tells nothing; the words of a command may be secret themselves.
+# References that may be stored as they are; the words of a `command:` may be secret themselves.
 _PLACES = ("file:", "keyring:", "env:")
 
 _PLATFORM_KEYS = SERVICE_VARIABLES["opensandbox"]["api_key"]
 _PLATFORM_VARIABLES = (*SERVICE_VARIABLES["opensandbox"]["server_url"], *_PLATFORM_KEYS)
 
-# By the machine's name: when it was handed over, and its entry as REMOTE_SANDBOX_LIST takes it.
+# By machine name: when it was handed over, and its entry in the form of REMOTE_SANDBOX_LIST.
 Handed = dict[str, dict[str, Any]]
-# By the same: what an environment says of a machine, as it stands there and as it was read.
+# By machine name: its entry in the environment, raw and parsed.
 _Found = dict[str, tuple[Mapping[str, Any], Entry]]
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """What the file says: machines without secrets, and whether others are in the keyring."""
+    """Content of the file: machines without secrets, and whether others are in the keyring."""
 
     machines: Handed
     in_keyring: bool = False
@@ -47,9 +47,9 @@ class _Kept:
 
 
 def hand_over(names: Iterable[str], environ: Mapping[str, str], state_folder: Path) -> str:
-    """Keep the machines of these names, or PLATFORM, with those that lead there, for the watchdog; the newest one wins.
+    """Keep these machines (or PLATFORM), with their jump hosts, for the watchdog; the newest entry wins.
 
-    Gives the sentence that says so where secrets had to be written to a file, else "". One that the environment does
+    Returns a warning where secrets had to be written to a file, else "". A machine that the environment does
     not have (any more) is dropped: the watchdog finds it in config.toml. May block for seconds: call it in a thread.
     """
     wanted = set(names)
@@ -63,10 +63,10 @@ def hand_over(names: Iterable[str], environ: Mapping[str, str], state_folder: Pa
             return ""
         secret, plain = _sorted_out(before, wanted, fresh)
         stored = held is not None and _keep_secrets(secret, held, kept, state_folder)
-        # One that is locked just now still holds what it was given.
+        # A keyring that is locked at the moment still has what it was given.
         in_keyring = held is None or (stored and bool(secret))
         after = _Kept(plain if stored else plain | secret, in_keyring, _agent(here, environ) or kept.agent)
-        # The watchdog begins anew when the file changes, so it changes when there is something new, and only then.
+        # The watchdog reloads when the file changes, so it is written only when there is something new.
         if after != kept or (stored and secret != held):
             _write(state_folder, after)
     exposed = () if stored else sorted(secret.keys() & fresh.keys())
@@ -74,20 +74,20 @@ def hand_over(names: Iterable[str], environ: Mapping[str, str], state_folder: Pa
 
 
 def handed_entries(state_folder: Path) -> str:
-    """The machines that were handed over, as REMOTE_SANDBOX_LIST takes them. May block for seconds."""
+    """The machines that were handed over, in the form of REMOTE_SANDBOX_LIST. May block for seconds."""
     kept = _read(state_folder)
     merged = _merged(kept, _held(kept, state_folder))
     return json.dumps([item["entry"] for name, item in merged.items() if name != PLATFORM])
 
 
 def watchdog_environ(environ: Mapping[str, str], state_folder: Path) -> dict[str, str]:
-    """An environment in which the watchdog finds what was handed over; what it has itself comes first."""
+    """The watchdog's environment plus what was handed over; its own variables come first."""
     kept = _read(state_folder)
     handed = _merged(kept, _held(kept, state_folder))
     platform = handed.pop(PLATFORM, {"entry": {}})["entry"]
     own = _entries(environ)
     entries = listed(environ, _silent) + [item["entry"] for name, item in handed.items() if name not in own]
-    # A server and a key belong together: of two platforms, one's key is not sent to the other.
+    # Server and key belong together: never send one platform's key to another.
     merged = {**environ} if any(map(environ.get, _PLATFORM_VARIABLES)) else {**platform, **environ}
     if handed:
         merged[LIST] = json.dumps(entries)
@@ -105,7 +105,7 @@ def withdraw(state_folder: Path) -> None:
 
 
 def _entries(environ: Mapping[str, str]) -> _Found:
-    """The machines of an environment by their names; of two with one name the first, as everywhere."""
+    """Machines of an environment by name; of two with the same name the first counts."""
     found: _Found = {}
     for raw in [*listed(environ, _silent), single(environ)]:
         if raw and (entry := read_entry(raw, "", environ, _silent)):
@@ -125,7 +125,7 @@ def _with_jumps(names: Iterable[str], known: _Found) -> _Found:
 
 
 def _fresh(before: Handed, wanted: Collection[str], here: _Found, environ: Mapping[str, str]) -> Handed:
-    """What the environment has of what is wanted."""
+    """Entries of the environment for the names that are wanted."""
     entries = {name: _portable(*found, environ) for name, found in here.items()}
     if PLATFORM in wanted and (variables := _platform(environ)):
         entries[PLATFORM] = variables
@@ -133,12 +133,12 @@ def _fresh(before: Handed, wanted: Collection[str], here: _Found, environ: Mappi
 
 
 def _agent(here: _Found, environ: Mapping[str, str]) -> str:
-    """Where the agent listens that one of them asks."""
+    """Socket of the SSH agent that one of these machines uses."""
     return environ.get(AGENT, "") if any(_asks_agent(entry) for _, entry in here.values()) else ""
 
 
 def _stamped(before: Mapping[str, Any] | None, entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry with its time: what was handed over as it is keeps the time that it has."""
+    """An entry with the time of its hand-over, which stays if the entry is unchanged."""
     return dict(before) if before and before["entry"] == entry else {"saved": time.time(), "entry": entry}
 
 
@@ -147,7 +147,7 @@ def _asks_agent(entry: Entry) -> bool:
 
 
 def _portable(raw: Mapping[str, Any], entry: Entry, environ: Mapping[str, str]) -> dict[str, Any]:
-    """An entry that means the same in another folder and another environment."""
+    """An entry that means the same in another folder and with other variables."""
     moved = {key: value for key, value in raw.items() if value not in (None, "")} | {"name": entry.name}
     for key in _PATHS:
         if paths := getattr(entry, key):
@@ -168,7 +168,7 @@ def _portable_secret(text: str, environ: Mapping[str, str]) -> str:
     try:
         return f"{LITERAL}{resolve_secret(text, environ).reveal()}"
     except ConfigError:
-        # Not set here either: the watchdog will say so as everybody else does.
+        # Not set here either: the watchdog will report that.
         return text
 
 
@@ -182,20 +182,20 @@ def _absolute(path: str, environ: Mapping[str, str]) -> str:
 
 
 def _is_secret(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry holds what others must not read; variables and start-up lines are where people keep tokens."""
+    """Whether an entry must be kept secret: variables and init lines often hold tokens."""
     secrets = (str(entry.get(key, "")) for key in (*SECRET_KEYS, *_PLATFORM_KEYS))
     return any(text and not text.startswith(_PLACES) for text in secrets) or bool(entry.get("env") or entry.get("init"))
 
 
 def _sorted_out(before: Handed, wanted: Iterable[str], fresh: Handed) -> tuple[Handed, Handed]:
-    """All that is to be kept: what holds secrets, and what does not."""
+    """Everything to keep: entries with secrets, and entries without."""
     after = {name: item for name, item in before.items() if name not in wanted} | fresh
     secret = {name: item for name, item in after.items() if _is_secret(item["entry"])}
     return secret, {name: item for name, item in after.items() if name not in secret}
 
 
 def _keep_secrets(secret: Handed, held: Handed, kept: _Kept, state_folder: Path) -> bool:
-    """Put them into the keyring, in place of what it has; whether they are there now."""
+    """Replace what the keyring holds; returns whether it holds them now."""
     account = _account(state_folder)
     stored = secret == held or not secret or ring.store(account, json.dumps(secret))
     if kept.in_keyring and not (stored and secret):
@@ -204,13 +204,13 @@ def _keep_secrets(secret: Handed, held: Handed, kept: _Kept, state_folder: Path)
 
 
 def _held(kept: _Kept, state_folder: Path) -> Handed | None:
-    """What the keyring holds of ours, None where it cannot be asked. It is asked only if it was given something."""
+    """Our entries in the keyring; None where it cannot be read. It is read only if something was stored."""
     found = ring.fetch(_account(state_folder)) if kept.in_keyring else ""
     return None if found is None else _machines(_parse(found))
 
 
 def _merged(kept: _Kept, held: Handed | None) -> Handed:
-    """All that was handed over; the newer of two entries with one name."""
+    """All entries; of two with the same name the newer one."""
     merged = dict(kept.machines)
     for name, item in (held or {}).items():
         if name not in merged or item["saved"] > merged[name]["saved"]:
@@ -226,7 +226,7 @@ def _account(state_folder: Path) -> str:
 
 @contextlib.contextmanager
 def _alone(state_folder: Path) -> Iterator[None]:
-    """Two clients that hand over at once must not lose each other's machines."""
+    """One process at a time, so that two clients do not lose each other's machines."""
     import fcntl
 
     try:
@@ -294,4 +294,4 @@ def _sentence(secret: Iterable[str], state_folder: Path) -> str:
 
 
 def _silent(_: str) -> None:
-    """What is wrong with an environment is told where it is loaded."""
+    """Ignore problems here: they are reported where the environment is loaded."""

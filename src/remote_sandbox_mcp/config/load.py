@@ -1,4 +1,4 @@
-"""Loads the configuration: the environment beats config.toml; one bad entry does not spoil the others."""
+"""Loads the configuration: the environment overrides config.toml; one bad entry does not spoil the others."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from .secrets import doubt, readable_by_others
 from .services import NAME, Written, is_json, own_json, read_json, read_registries, read_services
 
 LIST = "REMOTE_SANDBOX_LIST"
-# How much of what is wrong is told at once to whoever asks for a sandbox.
+# How many faults, and how many characters of each, an error names at once.
 MOST_FAULTS, MOST_SHOWN = 3, 250
 SINGLE_KEYS = ("host", "port", "user", "password", "key_file", "key_passphrase")
 
 
 def load(config_path: Path | None = None, environ: Mapping[str, str] = os.environ, folder: str = "") -> Configuration:
-    """Read everything that is configured. Never fails: what cannot be used is told in `problems`.
+    """Read everything that is configured. Never raises: what cannot be used is described in `problems`.
 
     `folder` is where the client works, by default the current one.
     """
     problems: list[str] = []
-    # Those of them for which machines, or a whole file, are missing.
+    # Problems because of which machines, or a whole file, are missing.
     faults: list[str] = []
     tell = problems.append
 
@@ -87,7 +87,7 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
         problems=tuple(problems),
         faults=tuple(faults),
         sources=sources | {f"machines.{machine.name}": entries[machine.name].where for machine in machines},
-        # What another process has to be told in order to read the same.
+        # File that another process has to be given in order to read the same configuration.
         file=str(given_json) if given_json and in_json else "" if found is None else file,
         unread=unread,
         read_from=(*_files(path, given_json, project, environ), *builder.read_from),
@@ -103,12 +103,12 @@ def _files(path: Path, given_json: Path | None, project: str, environ: Mapping[s
     if os.path.lexists(project):
         from .project_file import ACCEPTED
 
-        # One that comes later counts from the next start on: others who work elsewhere have this configuration, too.
+        # A project file that appears later counts from the next start on: other clients share this configuration.
         yield from (os.path.abspath(project), str(state / ACCEPTED))
 
 
 def _refusal(faults: Sequence[str], local: LocalPlace | None) -> str:
-    """Why no sandbox is meant where none is named, although one was configured to be; "" where none was."""
+    """Why a call that names no sandbox is refused, although one was configured; "" where it is not."""
     if not faults:
         return ""
     told = " ".join(plain(fault, MOST_SHOWN) for fault in faults[:MOST_FAULTS])
@@ -136,7 +136,7 @@ def _read_file(path: Path, wanted: bool, tell: Tell) -> dict[str, Any] | None:
     except OSError as error:
         tell(f"{path} is passed over: it cannot be read ({error.strerror}); check its permissions.")
     except (ValueError, RecursionError) as error:
-        # The parser's own words may quote the file, and with it a password; its place in the file is enough.
+        # The parser's message may quote the file, and with it a password; the position is enough.
         place = re.search(r"line \d+, column \d+", str(error))
         tell(f"{path} is passed over: it is not valid TOML{f' ({place[0]})' if place else ''}; correct it there.")
     return None
@@ -158,7 +158,7 @@ def _environ_entries(environ: Mapping[str, str], tell: Tell) -> Iterator[Entry |
 
 
 def single(environ: Mapping[str, str]) -> dict[str, str]:
-    """The machine that REMOTE_HOST and its companions describe, as it would stand in the list; empty for none."""
+    """The machine of REMOTE_HOST and its companions in the form of the list; empty for none."""
     given = {key: value for key in SINGLE_KEYS if (value := environ.get(_variable(key)))}
     return given if given.get("host", "").strip() else {}
 
@@ -168,7 +168,7 @@ def _variable(key: str) -> str:
 
 
 def listed(environ: Mapping[str, str], tell: Tell) -> list[Any]:
-    """The machines of REMOTE_SANDBOX_LIST as they stand there; none, which is told, where it cannot be read."""
+    """The entries of REMOTE_SANDBOX_LIST, unparsed; none, with a problem reported, where it cannot be read."""
     text = environ.get(LIST, "")
     if not text.strip():
         return []
@@ -219,7 +219,7 @@ def _unique(entries: Iterable[Entry | None], tell: Tell) -> dict[str, Entry]:
 
 
 def _tell_exposed(path: Path, entries: Iterable[Entry], settings: Settings, tell: Tell) -> None:
-    """Passwords in a file that others can read are worth a sentence."""
+    """Warn about passwords in a file that others can read."""
     logins = [login.password for login in settings.platform.registries.values()]
     machines = [getattr(entry, key) for entry in entries for key in SECRET_KEYS]
     secrets = [settings.notify.webhook_secret, *logins, *machines]
@@ -270,7 +270,7 @@ def _notify(
 
 
 def _addresses(urls: Iterable[str], where: str, tell: Tell) -> Iterator[str]:
-    """Those below which events may be sent; the others are told by their number, since keys are in addresses."""
+    """Allowed prefixes for webhooks; bad ones are reported by number, because addresses may hold keys."""
     for number, url in enumerate(urls, 1):
         try:
             read_address(url)
@@ -280,7 +280,7 @@ def _addresses(urls: Iterable[str], where: str, tell: Tell) -> Iterator[str]:
 
 
 def _hook(name: str, raw: object, where: str, tell: Tell) -> Hook | None:
-    """A hook from its table. One with a mistake is left out: it would run something else than what was meant."""
+    """A hook from its table. One with a mistake is dropped: it would run something other than what was meant."""
     if not isinstance(raw, Mapping):
         tell(f"{where} is left out: it must be a table of keys and values, with command at least.")
         return None
@@ -333,14 +333,14 @@ def _default(document: Mapping[str, Any], file: str, names: list[str], tell: Tel
     return fallback
 
 
-# Settings that decide where code runs and which files it gets, where a variable sets them.
+# Settings that decide where code runs and which files it gets, if set by a variable.
 _DECISIVE = {"opensandbox.server_url": ("platform", "server_url"), "server.allowed_roots": ("allowed_roots",)}
 
 
 def identity_of(configuration: Configuration) -> str:
-    """The same for every server that reads the same file and is told the same by its variables. Holds no secret.
+    """Identity of a configuration: equal for servers with the same file and the same decisive variables. No secrets.
 
-    What is written in the file does not count: who adds a machine there still has the same sandboxes.
+    The file's content does not count: after a machine is added to it, the same disposable sandboxes are visible.
     """
     import hashlib
     import json
@@ -351,7 +351,7 @@ def identity_of(configuration: Configuration) -> str:
 
 
 def _machines(configuration: Configuration) -> list[list[str]]:
-    """Those that the environment names."""
+    """The machines that the environment names."""
     named = [it for it in configuration.machines if _is_variable(configuration.sources.get(f"machines.{it.name}", ""))]
     return [["machine", it.name, it.host, str(it.port), it.login.user] for it in named]
 

@@ -27,14 +27,14 @@ _JUMP = re.compile(r"(?:ssh://)?(?:([^@]+)@)?(\[[^\]]+\]|[^:@\[\]/]+)(?::(\d+))?
 
 @dataclass(frozen=True)
 class Route:
-    """How a machine is reached: what runs in place of the first connection, and the hosts on the way."""
+    """How a machine is reached: a program in place of the first connection, and the jump hosts."""
 
     hops: tuple[Hop, ...] = ()
     proxy_command: tuple[str, ...] = ()
 
 
 class Builder:
-    """Makes machines of entries, which may name each other as jump hosts. ~/.ssh/config is read only if needed."""
+    """Makes machines from entries, which may name each other as jump hosts. Reads ~/.ssh/config only if needed."""
 
     def __init__(self, entries: Iterable[Entry], settings: Settings, environ: Mapping[str, str], tell: Tell) -> None:
         self._entries = {entry.name: entry for entry in entries}
@@ -44,13 +44,13 @@ class Builder:
         self._aliases: dict[tuple[str, str, int | None], Alias] = {}
 
     def machines(self) -> tuple[Machine, ...]:
-        """All machines that can be made; why the others cannot is told."""
+        """All machines that can be made; problems with the others are reported."""
         return tuple(machine for entry in self._entries.values() if (machine := self._attempt(entry)))
 
     @property
     def read_from(self) -> tuple[str, ...]:
-        """The files that had a say, once the machines are made."""
-        # Keys that OpenSSH tries by itself may come and go.
+        """Files that influenced the result, once the machines are made."""
+        # Keys that OpenSSH tries by default may appear and disappear.
         return (os.path.expanduser("~/.ssh"), *(self._ssh.files if "_ssh" in self.__dict__ else ()))
 
     def _attempt(self, entry: Entry) -> Machine | None:
@@ -86,7 +86,7 @@ class Builder:
         )
 
     def _target(self, entry: Entry) -> Hop:
-        """Where an entry is and how to log in there: as a machine, or as a jump host of another."""
+        """Address and login of an entry, as a machine or as a jump host of another."""
         alias = self._alias(entry)
         host, port = entry.host or alias.host, entry.port or alias.port
         return Hop(host, port, self._login(entry, alias), alias.host_key_name)
@@ -110,7 +110,8 @@ class Builder:
 
     def _plain_login(self, entry: Entry) -> Login:
         user = entry.user or self._ssh.look_up(entry.host, current_user(self._environ)).user
-        # Who names a key or a password wants that one: each other key would cost one of the server's few tries.
+        # If a key or password is named, offer only that: each further key would use up one of the server's few
+        # attempts.
         if entry.key_file or entry.password:
             return Login(user)
         keys = default_keys()
@@ -129,7 +130,7 @@ class Builder:
         return Route((*start.hops, *others), start.proxy_command)
 
     def _first_leg(self, jump: str, seen: tuple[str, ...]) -> Route:
-        """The way to a jump host, and that host itself."""
+        """The route to a jump host, including that host."""
         if jump not in self._entries:
             return self._alias_leg(jump, seen)
         _refuse_circle(jump, seen)
@@ -143,7 +144,7 @@ class Builder:
         return Route((*way.hops, self._hop(jump)), way.proxy_command)
 
     def _follow_aliases(self, alias: Alias, seen: tuple[str, ...]) -> Route:
-        """As OpenSSH does it: only the first of several jump hosts is reached by its own jump hosts."""
+        """As in OpenSSH: only the first of several jump hosts is reached through its own jump hosts."""
         if not alias.jump:
             return Route(proxy_command=alias.proxy_command)
         first, *rest = alias.jump
@@ -178,7 +179,7 @@ class Builder:
         return SshConfig.read(self._tell)
 
     def _doubts(self, entry: Entry, machine: Machine) -> Iterable[str]:
-        """What looks wrong but may be right by the time someone logs in."""
+        """What looks wrong now but may be right by the time of the login."""
         for path in (*entry.key_file, *entry.certificate_file):
             if not os.path.isfile(self._whole(path)):
                 yield f"the file {quoted(path)} is not there, so logging in with it will fail; correct its path"
@@ -197,14 +198,14 @@ def _refuse_circle(jump: str, seen: tuple[str, ...]) -> None:
 
 DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
-# As OpenSSH's users know it from their shells; the first that is set counts.
+# Variables that hold the user's name; the first that is set counts.
 USER_VARIABLES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 _YES = {"yes", "true"}
 
 
 @dataclass(frozen=True)
 class Alias:
-    """A host as OpenSSH would see it. `known` is False where no block of the files was meant for it."""
+    """A host as OpenSSH sees it. `known` is False where no block of the files was meant for it."""
 
     host: str
     port: int = 22
@@ -221,7 +222,7 @@ class Alias:
 def resolve_alias(
     alias: str, config: SshConfig, environ: Mapping[str, str], tell: Tell, *, user: str = "", port: int | None = None
 ) -> Alias:
-    """Look an alias up; `user` and `port` are what the caller has decided already."""
+    """Look up an alias; `user` and `port` are already decided by the caller."""
     found = config.look_up(alias, current_user(environ), user)
     meaning = _Meaning(found, environ, tell, port)
     return Alias(
@@ -251,7 +252,7 @@ class _Meaning:
         self._tokens = {**names, **here, "L": here["l"].partition(".")[0]}
 
     def checked(self, keyword: str, reader: Reader) -> Any:
-        """A number, or None where there is none or it is wrong, which is told."""
+        """A number; None where there is none, or an invalid one, which is reported."""
         try:
             return reader(word) if (word := self._found.first(keyword)) not in {"", "none"} else None
         except Fault as fault:
@@ -276,7 +277,7 @@ class _Meaning:
         )
 
     def jump(self) -> tuple[str, ...]:
-        """The jump hosts; an alias that names itself (`Host *` often does so) has none."""
+        """The jump hosts; an alias that names itself (`Host *` often does) has none."""
         jump = readers.jump(self._text(self._found.first("proxyjump")))
         return () if jump[:1] == (self._found.alias,) else jump
 
@@ -290,7 +291,7 @@ class _Meaning:
         return (*files, *SYSTEM_KNOWN_HOSTS) if setting else ()
 
     def _path(self, text: str) -> str:
-        """A relative path starts in the home folder: in the current one a project could bring the file along."""
+        """A relative path starts in the home folder: in the current folder a project could supply the file."""
         return os.path.join(os.path.expanduser("~"), os.path.expanduser(self._text(text)))
 
     def _text(self, text: str) -> str:
@@ -300,18 +301,18 @@ class _Meaning:
 
 
 def default_keys() -> tuple[str, ...]:
-    """The keys that OpenSSH tries by itself, as far as they are there."""
+    """The keys that OpenSSH tries by default, if they exist."""
     return tuple(path for path in map(os.path.expanduser, DEFAULT_KEYS) if os.path.isfile(path))
 
 
 def public_keys(keys: Iterable[str]) -> Iterable[str]:
-    """The public halves that lie beside keys."""
+    """Public key files beside private ones."""
     paths = (path if path.endswith(".pub") else f"{path}.pub" for path in keys)
     return filter(os.path.isfile, paths)
 
 
 def certificates_beside(keys: Iterable[str]) -> Iterable[str]:
-    """OpenSSH offers the certificate that lies beside a key without being told."""
+    """Certificates beside keys, which OpenSSH offers without being told."""
     return filter(os.path.isfile, (f"{path}-cert.pub" for path in keys))
 
 
@@ -325,7 +326,7 @@ def agent_socket(text: str, environ: Mapping[str, str]) -> str:
 
 
 def current_user(environ: Mapping[str, str]) -> str:
-    """Who runs this, as its variables or else the system says; nothing where nobody can say."""
+    """The user's name by variables, else by the system; empty where neither has one."""
     import pwd
 
     if told := next(filter(None, map(environ.get, USER_VARIABLES)), ""):

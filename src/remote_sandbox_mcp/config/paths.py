@@ -6,14 +6,14 @@ import os
 import sys
 from collections.abc import Mapping
 
-# Every front passes through here, and stays for as long as its client: it must stay small.
+# Every front loads this and stays as long as its client, so it must stay small.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
 APP = "remote-sandbox-mcp"
 HOME = "REMOTE_SANDBOX_MCP_HOME"
-# Set to anything, every client has a process of its own that does everything.
+# If set to anything, each client gets its own process instead of the hub.
 NO_HUB = "REMOTE_SANDBOX_NO_HUB"
 
 
@@ -27,7 +27,7 @@ def config_file() -> Path:
 
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder for what we remember, made for the owner alone if it is not there yet. Raises ConfigError."""
+    """The folder for our state, created private to the owner. Raises ConfigError."""
     folder = state_path(environ)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -42,10 +42,10 @@ def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def installation(environ: Mapping[str, str] = os.environ) -> str:
-    """What tells this user's installation from all others; made once. Raises ConfigError."""
+    """A random id of this user's installation; made once. Raises ConfigError."""
     file = state_folder(environ) / "installation"
     try:
-        # Whoever is first writes it: all others read that.
+        # The first process writes it; all others read that.
         fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(fd, "w") as opened:
             opened.write(os.urandom(8).hex())
@@ -71,11 +71,11 @@ def state_path(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def state_text(environ: Mapping[str, str] = os.environ) -> str:
-    """The same as a text."""
+    """The same as a string."""
     if given := environ.get(HOME):
         return _from_home(given)
     if sys.platform == "linux":
-        # As platformdirs has it, which is not loaded for this alone.
+        # Same result as platformdirs, which would be slow to import.
         usual = os.environ.get("XDG_STATE_HOME", "").strip() or "~/.local/state"
         return _from_home(os.path.join(usual, APP))
     import platformdirs
@@ -84,11 +84,11 @@ def state_text(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def from_folder(path: str, environ: Mapping[str, str]) -> str:
-    """A path that the operator wrote for these variables: a relative one starts in the folder of their process."""
+    """A path from the operator's variables; a relative one starts in the folder of the process that has them."""
     path = os.path.expanduser(path)
     return path if os.path.isabs(path) else os.path.join(getattr(environ, "folder", ""), path)
 
 
 def _from_home(path: str) -> str:
-    """A folder that a variable names. A relative one is not in the current folder: a project could bring it along."""
+    """A folder named by a variable. A relative one does not start in the current folder: a project could supply it."""
     return os.path.abspath(os.path.join(os.path.expanduser("~"), os.path.expanduser(path)))

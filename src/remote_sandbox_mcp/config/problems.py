@@ -1,4 +1,4 @@
-"""How the operator's mistakes are told: one sentence each, harmless to print, and never the value itself."""
+"""How mistakes of the operator are reported: one sentence each, safe to print, never with the value itself."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class Fault(Exception):
-    """Why a value cannot be taken, as the end of a sentence that began with its key."""
+    """Why a value is invalid, as the end of a sentence that begins with its key."""
 
 
 def plain(text: str, limit: int = 60) -> str:
-    """A text of unknown origin inside a sentence: one line, harmless, not too long."""
+    """A foreign text inside a sentence: one line, safe to print, bounded."""
     shown = reveal(CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text[: limit * 10]))
     return f"{shown[:limit]}..." if len(shown) > limit else shown
 

@@ -1,4 +1,4 @@
-"""The config.json of the current folder: it came with a project, so it sets little, and only once it is accepted."""
+"""The config.json of the current folder: it comes with a project, so it may set little, and only once accepted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _bounded(value: object) -> int:
     return number
 
 
-# All that a project may set: nothing here runs, reads a file, names a server or holds a secret.
+# All that a project may set: nothing that runs a program, reads a file, names a server or holds a secret.
 PROJECT_READERS: dict[str, Reader] = {
     "default_image": readers.image_name,
     "default_timeout": readers.seconds,
@@ -41,7 +41,7 @@ PROJECT_READERS: dict[str, Reader] = {
 
 @dataclass(frozen=True)
 class ProjectFile:
-    """A config.json for us, by its whole path, with its content as it was read."""
+    """A config.json meant for us, with its absolute path and its content."""
 
     path: str
     content: bytes = field(repr=False)
@@ -52,7 +52,7 @@ class ProjectFile:
         return hashlib.sha256(self.content).hexdigest()
 
     def settings(self, tell: Tell) -> dict[str, Any]:
-        """What it may set, and does; what else stands in it is told and counts for nothing."""
+        """What it may set, and does; other keys are reported and ignored."""
         where = f"{plain(self.path, 200)} [opensandbox]"
         raw = self.document["opensandbox"]
         if refused := self._refused():
@@ -70,14 +70,14 @@ class ProjectFile:
         return values
 
     def _refused(self) -> list[str]:
-        """The keys that it must not set; those under `server` change nothing anywhere."""
+        """Keys that it must not set; keys under `server` have no effect anywhere."""
         parts = [key for key in self.document if key not in ("server", "opensandbox")]
         keys = [key for key in self.document["opensandbox"] if key not in PROJECT_READERS]
         return [plain(key, 40) for key in [*keys, *parts][:12]]
 
 
 def find_project(path: str = NAME) -> ProjectFile | None:
-    """The file, if it is there and looks like one for us: any project may have a config.json of its own."""
+    """The file, if it exists and looks like ours: any project may have an unrelated config.json."""
     content = _content(path)
     if content is None or len(content) > LARGEST:
         return None
@@ -91,7 +91,7 @@ def find_project(path: str = NAME) -> ProjectFile | None:
 
 
 def read_project(path: str, environ: Mapping[str, str], tell: Tell) -> Written | None:
-    """What the file of the current folder sets; nothing, which is told, until the user has accepted its content."""
+    """What the file sets; None, with a problem reported, until the user has accepted its content."""
     project = find_project(path)
     if project is None:
         return None
@@ -107,12 +107,12 @@ def read_project(path: str, environ: Mapping[str, str], tell: Tell) -> Written |
 
 
 def accept(project: ProjectFile, state_folder: Path) -> None:
-    """From now on this content counts at this path. Raises ConfigError."""
+    """Accept this content at this path from now on. Raises ConfigError."""
     _write(state_folder, {**_accepted(state_folder), project.path: project.digest})
 
 
 def withdraw(path: str, state_folder: Path) -> bool:
-    """The file at this path counts no more; whether it did. Raises ConfigError."""
+    """Stop accepting the file at this path; returns whether it was accepted. Raises ConfigError."""
     known = _accepted(state_folder)
     was_accepted = known.pop(_whole(path), None) is not None
     if was_accepted:
@@ -126,7 +126,7 @@ def _whole(path: str) -> str:
 
 
 def _content(path: str) -> bytes | None:
-    """The first bytes of a file; a pipe that somebody has put there must not keep us waiting."""
+    """The first bytes of a file; does not block on a pipe."""
     try:
         fd = os.open(os.path.expanduser(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as opened:
@@ -136,7 +136,7 @@ def _content(path: str) -> bytes | None:
 
 
 def _accepted(state_folder: Path) -> dict[str, str]:
-    """Paths, and the digests of what was accepted there. What others could have written counts for nothing."""
+    """Accepted paths and digests of their content. A record that others could have written is ignored."""
     try:
         with open(state_folder / ACCEPTED, "rb") as opened:
             facts = os.fstat(opened.fileno())

@@ -1,4 +1,4 @@
-"""Readers of configuration values: each returns the value in its type, or a sentence that does not show it."""
+"""Readers of configuration values: each returns the typed value, or raises Fault without showing the value."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def texts(value: object) -> tuple[str, ...]:
 
 
 def name(value: object) -> str:
-    """What a sandbox may be called; `gpu1:/path` must stay readable."""
+    """A sandbox's name; without a colon, because `gpu1:/path` must stay unambiguous."""
     given = text(value)
     if "/" in given or ":" in given:
         raise Fault('must not hold "/" or ":"')
@@ -64,7 +64,7 @@ def host(value: object) -> str:
 
 
 def alias(value: object) -> str:
-    """A host of ~/.ssh/config; it may become part of a command line there, so nothing that a shell would act on."""
+    """A host of ~/.ssh/config; it may become part of a command line there, so no shell characters."""
     given = text(value)
     if given and not _ALIAS.fullmatch(given):
         raise Fault("must be the name of one host in ~/.ssh/config")
@@ -93,7 +93,7 @@ def _port_range(value: object) -> str:
 
 
 def volumes(value: object) -> tuple[str, ...]:
-    """Names of volumes, and folders by their whole path; not "/", which is everything."""
+    """Names of volumes, and absolute paths of folders; not "/", which is everything."""
     found = tuple(item if item == "/" else item.rstrip("/") for item in texts(value))
     if "/" in found or any(".." in item.split("/") for item in found):
         raise Fault('must be names of volumes or whole paths of folders, without ".." and not "/" itself')
@@ -108,7 +108,7 @@ def count(value: object) -> int:
 
 
 def some(value: object) -> int:
-    """A whole number of things, one at least."""
+    """A whole number, at least one."""
     number = _digits(value)
     if not number:
         raise Fault("must be a whole number above 0")
@@ -191,7 +191,7 @@ def variables(value: object) -> dict[str, str]:
 
 
 def destinations(value: object) -> dict[str, str]:
-    """Names of machines and what ssh calls them; nothing that ssh would take for an option."""
+    """Names of machines and what ssh calls them; nothing that ssh would read as an option."""
     if not isinstance(value, Mapping):
         raise Fault('must be a table of machines and what ssh calls them, as in { gpu2 = "ubuntu@gpu2.example.org" }')
     for item in value.values():
@@ -205,7 +205,7 @@ def webhook_format(value: object) -> str:
 
 
 def server_url(value: object) -> str:
-    """The address of a server, with or without http:// before it; the key has a key of its own."""
+    """Address of a server, with or without http://; its API key is a separate setting."""
     given = text(value)
     address = given if "://" in given else f"http://{given}"
     if not _SERVER.fullmatch(address):
@@ -214,7 +214,7 @@ def server_url(value: object) -> str:
 
 
 def registry(value: object) -> str:
-    """The host of a registry, with its port, as the names of its images begin."""
+    """Host and port of a registry, as in the names of its images."""
     given = text(value)
     if not _AUTHORITY.fullmatch(given):
         raise Fault('must be a host as images name it, with or without a port, as in "registry.example.org:5000"')
@@ -222,7 +222,7 @@ def registry(value: object) -> str:
 
 
 def image_name(value: object) -> str:
-    """An image by its name alone: what begins with /, ~ or . is a folder of this computer."""
+    """Name of an image; what begins with /, ~ or . would be a folder of this computer."""
     given = text(value)
     if given and not _IMAGE.fullmatch(given):
         raise Fault('must be the name of an image, as in "python:3.12", and no folder')
@@ -237,7 +237,7 @@ def pool(value: object) -> dict[str, int]:
 
 
 def network(value: object) -> Network:
-    """Of the embedded sandbox: on, off, this computer's own, or the only hosts that it may reach."""
+    """Network of the embedded sandbox: on, off, this computer's own, or a list of allowed hosts."""
     if isinstance(value, (list, tuple)):
         return Network(Reach.HOSTS, _hosts(value)) if value else Network()
     if isinstance(value, str) and value.strip().lower() == "host":
@@ -256,7 +256,7 @@ def _hosts(value: object) -> tuple[str, ...]:
 
 
 def host_network(value: object) -> bool:
-    """Whether embedded sandboxes with a network share that of this computer."""
+    """Whether embedded sandboxes with a network share this computer's own."""
     return _one_of(text(value).lower(), ("own", "host")) == "host"
 
 
@@ -284,7 +284,7 @@ def _one_of(given: str, right: tuple[str, ...]) -> str:
 
 
 def host_names(value: object) -> tuple[str, ...]:
-    """Names by which this server may be called, with a port or for every port."""
+    """Host names under which this server may be called, with a port or for every port."""
     names = tuple(map(str.lower, texts(value)))
     if not all(_AUTHORITY.fullmatch(item) for item in names):
         raise Fault('must be host names, with or without a port, as in ["mcp.example.com"]')
@@ -292,7 +292,7 @@ def host_names(value: object) -> tuple[str, ...]:
 
 
 def origins(value: object) -> tuple[str, ...]:
-    """Web pages that may call this server, as browsers name them."""
+    """Origins of web pages that may call this server."""
     pages = tuple(item.lower().rstrip("/") for item in texts(value))
     if not all(_ORIGIN.fullmatch(item) for item in pages):
         raise Fault('must be origins as browsers send them, as in ["https://app.example.com"]')
@@ -300,7 +300,7 @@ def origins(value: object) -> tuple[str, ...]:
 
 
 def folders(value: object) -> tuple[str, ...]:
-    """Folders by their whole path: a list, or one text with ":" between."""
+    """Absolute paths of folders: a list, or one text with ":" between."""
     items = value.split(os.pathsep) if isinstance(value, str) else value
     found = tuple(map(os.path.expanduser, texts(items)))
     if not all(map(os.path.isabs, found)):
@@ -309,7 +309,7 @@ def folders(value: object) -> tuple[str, ...]:
 
 
 def program(value: object) -> tuple[str, ...]:
-    """A program and its arguments as they are; a list, since nothing here is a shell that would take a line apart."""
+    """A program and its arguments as a list; a single line is refused, because no shell would split it."""
     if not isinstance(value, list) or not value or not value[0]:
         raise Fault('must be a list of words, the program first, as in ["/path/to/program", "argument"]')
     first, *rest = map(_sendable, value)
@@ -334,7 +334,7 @@ def _sendable(value: object) -> str:
 
 
 def secret(environ: Mapping[str, str]) -> Reader:
-    """A reader of secrets, which fetches none of them."""
+    """A reader of secrets that does not fetch them."""
 
     def read(value: object) -> Secret:
         return resolve_secret(_sendable(value), environ)
@@ -348,7 +348,7 @@ Labels = Callable[[str], str]
 def read_table(
     raw: Mapping[str, Any], known: Mapping[str, Reader], where: str, tell: Tell, labels: Labels = str
 ) -> tuple[dict[str, Any], list[str]]:
-    """The values that are right, and what is wrong with the others; unknown keys are told and passed over."""
+    """The valid values, and faults of the others; unknown keys are reported and ignored."""
     values: dict[str, Any] = {}
     faults: list[str] = []
     for key, value in raw.items():
@@ -373,7 +373,7 @@ def tell_unknown(key: str, known: Iterable[str], where: str, tell: Tell) -> None
 def checked(
     document: Mapping[str, Any], key: str, known: Mapping[str, Reader], file: str, tell: Tell
 ) -> dict[str, Any]:
-    """A table of settings: a bad one is told and passed over, the others hold."""
+    """A table of settings; invalid ones are reported and ignored."""
     where = f"{file} [{key}]"
     values, faults = read_table(table(document, key, file, tell), known, where, tell)
     for fault in faults:
@@ -394,7 +394,7 @@ def table(document: Mapping[str, Any], key: str, file: str, tell: Tell) -> Mappi
 def take_variables(
     variables: Mapping[str, Iterable[str]], known: Mapping[str, Reader], environ: Mapping[str, str], tell: Tell
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """What environment variables say, under the keys that they stand for, and which variable said it.
+    """Values from environment variables, by key, and the variable that each came from.
 
     Of several for one key the first that is set counts.
     """

@@ -1,4 +1,4 @@
-"""The system's keyring as a place for one text: it takes it whole, or it is not used."""
+"""The system's keyring as a store for one text: it must keep it whole, or it is not used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .paths import APP
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
 
-# A keyring that asks its owner for a password may wait for ever where nobody sits.
+# A keyring that asks for a password may wait for ever where nobody is present.
 LIMIT_S = 20.0
 
 Result = TypeVar("Result")
@@ -33,11 +33,11 @@ def delete(account: str) -> None:
 
 def _store(account: str, text: str) -> bool:
     ring = _keyring()
-    # Below 1 is what the library itself advises against: nothing at all, or a file in plain text.
+    # The library advises against backends below 1: none at all, or a plain-text file.
     if ring.priority < 1:
         return False
     ring.set_password(APP, account, text)
-    # Some cut off what is too long for them, and say nothing.
+    # Some silently truncate a text that is too long.
     if ring.get_password(APP, account) == text:
         return True
     ring.delete_password(APP, account)
@@ -51,7 +51,7 @@ def _keyring() -> KeyringBackend:
 
 
 def _within_limit(ask: Callable[[], Result]) -> Result | None:
-    """What a keyring answers; None where it fails, in whatever way its platform has, or does not answer in time."""
+    """A keyring's answer; None where it fails, in whatever way, or does not answer in time."""
     import threading
 
     answers: list[Result] = []

@@ -1,4 +1,4 @@
-"""What may be configured: every key, what it takes, and the values that come of it."""
+"""What may be configured: every key, its reader, and the resulting values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SERVER_READERS: dict[str, Reader] = {
     "allowed_roots": readers.folders,
     "forward_ports": readers.port_ranges,
 }
-# The variables that stand for a key, the one that counts first.
+# Variables for a key; the first one that is set counts.
 SERVER_VARIABLES = {
     "patience_s": ("REMOTE_SANDBOX_PATIENCE_S",),
     "result_chars": ("REMOTE_SANDBOX_RESULT_CHARS",),
@@ -93,7 +93,7 @@ LOGGING_READERS: dict[str, Reader] = {
     "file": readers.text,
     "max_size_mb": readers.amount,
 }
-# What a client shows of a server; ours says itself what it is.
+# Clients show name and version of a server; ours announces its own.
 JSON_SERVER_READERS: dict[str, Reader] = {"name": readers.text, "version": readers.text, "description": readers.text}
 SERVICE_VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "opensandbox": {
@@ -128,7 +128,7 @@ _MACHINE_READERS: dict[str, Reader] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What holds for the server, and for every machine that does not say otherwise."""
+    """Settings of the server, and defaults for every machine."""
 
     patience_s: float | None = None
     strict_host_keys: bool = False
@@ -137,7 +137,7 @@ class Settings:
     inline_sync_max_files: int = 200
     inline_sync_max_bytes: int = 64 << 20
     allow_hidden: tuple[str, ...] = ()
-    # Folders of this machine that file tools may read and write by path; none: wherever a sync may.
+    # Folders of this computer that file tools may use by path; empty: wherever a sync may.
     allowed_roots: tuple[str, ...] = ()
     # Ports of this machine that a caller may choose to listen on, as "3000" or "3000-3010".
     forward_ports: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ class Settings:
     rules: Rules = field(default_factory=Rules)
     http: Http = field(default_factory=Http)
     logging: Logging = field(default_factory=Logging)
-    # The longest result; none: what the client is known to take.
+    # The longest result; None: what the client is known to accept.
     result_chars: int | None = None
 
 
@@ -177,7 +177,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Entry:
-    """One machine as it was written down at `where`; None or empty where nothing was said."""
+    """One machine as written at `where`; None or empty for what is not given."""
 
     name: str
     where: str
@@ -201,7 +201,7 @@ class Entry:
 
 
 def read_entry(raw: object, where: str, environ: Mapping[str, str], tell: Tell, labels: Labels = str) -> Entry | None:
-    """A machine from its table; None, with the reason told, where it cannot be used."""
+    """A machine from its table; None, with the reason reported, where it cannot be used."""
     if not isinstance(raw, Mapping):
         tell(f"{where} is left out: it must be a table of keys and values, with host and user at least.")
         return None
@@ -212,7 +212,7 @@ def read_entry(raw: object, where: str, environ: Mapping[str, str], tell: Tell, 
     if faults:
         tell(f"{where} is left out: {', and '.join(faults)}.")
         return None
-    # A name must not hold ":", which an IPv6 address does.
+    # A name must not contain ":", as an IPv6 address does.
     name = values.pop("name", "") or (values.get("ssh_alias") or values["host"]).replace(":", "-")
     _tell_doubts(raw, where, environ, tell, labels)
     return Entry(name=name, where=where, **values)

@@ -17,16 +17,16 @@ from .problems import plain
 
 LITERAL = "literal:"
 COMMAND_LIMIT_S = 20.0
-# How a keyring is found; where a client has others than this process, it is asked from a process of its own.
+# Variables that select a keyring; if a client's differ from ours, a separate process asks the keyring.
 KEYRING_VARIABLES = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "DISPLAY", "PYTHON_KEYRING_BACKEND")
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Where a secret is kept. Calling it fetches the secret; it fails with ConfigError, which names the place alone.
+    """Where a secret is kept. Calling it fetches the secret; a ConfigError names only the place.
 
-    `decisive` is what of the variables decides which secret is found there: two clients whose variables differ in it
-    do not have the same secret, although its place has the same name.
+    `decisive` holds the variables that decide which secret is found there: two clients whose values differ do not have
+    the same secret, although its place has the same name.
     """
 
     kind: str
@@ -39,20 +39,20 @@ class Reference:
 
     @property
     def place(self) -> str:
-        """The reference as it may be shown: of a command only the program, since its arguments may be secret."""
+        """The reference in a form that may be shown: of a command only the program, because arguments may be secret."""
         shown = "".join(_words(self.rest)[:1]) if self.kind == "command" else self.rest
         return f"{self.kind}:{plain(shown, 200)}"
 
 
 def resolve_secret(text: str, environ: Mapping[str, str] = os.environ) -> Secret:
-    """A secret from what the operator wrote: a reference, `literal:...`, or the secret itself. Fetches nothing."""
+    """A Secret from what the operator wrote: a reference, `literal:...`, or the secret itself. Fetches nothing."""
     if reference := _reference(text, environ):
         return Secret.later(reference, reference.place)
     return Secret(text.removeprefix(LITERAL))
 
 
 def doubt(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """What can be seen to be wrong with a reference without fetching anything, as the end of a sentence; else ''."""
+    """What is visibly wrong with a reference, without fetching it, as the end of a sentence; else ''."""
     reference = _reference(text, environ)
     return _DOUBTS[reference.kind](reference) if reference else ""
 
@@ -101,7 +101,7 @@ def _doubt_file(reference: Reference) -> str:
 
 
 def readable_by_others(path: str) -> bool:
-    """Whether a file may be read by anyone but its owner; one that is not there may not."""
+    """Whether users other than the owner may read a file; False if it does not exist."""
     try:
         return bool(os.stat(os.path.expanduser(path)).st_mode & 0o044)
     except (OSError, ValueError):
@@ -124,7 +124,7 @@ def _doubt_command(reference: Reference) -> str:
     words = _words(reference.rest)
     if not words:
         return "its words cannot be told apart: check its quotes"
-    # A relative path would be looked for in whatever project the server is started in.
+    # A relative path would be looked up in whatever project the server is started in.
     is_relative = "/" in words[0] and not os.path.isabs(words[0])
     return "its program must be named by its whole path, or by a name that is in PATH" if is_relative else ""
 
@@ -145,8 +145,8 @@ def _output(words: list[str], place: str, environ: Mapping[str, str]) -> str:
     failed = f"unable to get a secret from {place}:"
     nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
-        # Our own standard input and output may carry the MCP protocol: the command must touch neither. And many
-        # programs take settings from the current folder, which is a project's.
+        # Our standard streams may carry MCP, so the command gets neither. It runs in the home folder, because many
+        # programs read settings from the current folder, which belongs to a project.
         home = os.path.expanduser("~")
         process = subprocess.Popen(
             words, stdin=nothing, stdout=pipe, stderr=nothing, start_new_session=True,
@@ -170,7 +170,7 @@ def _output(words: list[str], place: str, environ: Mapping[str, str]) -> str:
 def _from_keyring(reference: Reference) -> str:
     service, _, user = reference.rest.rpartition("/")
     if any(found not in (None, os.environ.get(name)) for name, found in _keyring_variables(reference.environ)):
-        # The library looks for its keyring once in a process, where that process's own variables say.
+        # The library selects its keyring once per process, by that process's variables.
         words = [sys.executable, "-m", "keyring", "get", service, user]
         return _output(words, reference.place, reference.environ).partition("\n")[0]
     import keyring
@@ -215,7 +215,7 @@ KEY_BYTES = 32
 
 
 def key_in(file: Path) -> str:
-    """The key that a file keeps; it is made where there is none. Of several who make it at once, one does.
+    """The key in a file, created if missing; if several processes create it at once, one wins.
 
     Raises ConfigError.
     """
@@ -241,7 +241,7 @@ def _make(file: Path) -> None:
     try:
         with open(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="ascii") as opened:
             opened.write(f"{secrets.token_urlsafe(KEY_BYTES)}\n")
-        # Nobody sees half of a key, and the first who has one puts it there.
+        # Written elsewhere first and then linked: no process sees half a key, and the first one wins.
         with suppress(FileExistsError):
             os.link(fresh, file)
     finally:

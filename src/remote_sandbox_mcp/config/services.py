@@ -27,7 +27,7 @@ from .schema import (
 )
 from .secrets import doubt, resolve_secret
 
-# What a key of [opensandbox] is called among the rules; the others are of the platform.
+# Keys of [opensandbox] that are rules, with their names there; all others belong to the platform.
 _RULES = {
     "default_image": "default_image",
     "default_timeout": "default_timeout_s",
@@ -40,7 +40,7 @@ _RULES = {
 
 @dataclass(frozen=True)
 class Services:
-    """What the operator said of them, and where. `exposed` are the files that hold a key as it is."""
+    """The settings and where each came from. `exposed` are files that contain a key in plain text."""
 
     platform: Platform = field(default_factory=Platform)
     rules: Rules = field(default_factory=Rules)
@@ -51,7 +51,7 @@ class Services:
 
 
 def read_services(files: Sequence[Written], environ: Mapping[str, str], tell: Tell) -> Services:
-    """All of it, from files of which later ones count more. A bad value is told and passed over."""
+    """All settings; later files override earlier ones. Bad values are reported and ignored."""
     secret = readers.secret(environ)
     known: dict[str, Mapping[str, Reader]] = {
         "opensandbox": {**OPENSANDBOX_READERS, "api_key": secret},
@@ -89,7 +89,7 @@ def read_services(files: Sequence[Written], environ: Mapping[str, str], tell: Te
 
 
 def _platform(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Platform, dict[str, str]]:
-    """The server that was named; where none was, the one of ours that runs."""
+    """The configured server; else our own, if it runs."""
     named = Platform(**{key: value for key, value in values.items() if key not in _RULES})
     if named.server_url:
         return named, {}
@@ -101,7 +101,7 @@ def _platform(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Pl
 
 
 def _unusable_server(files: Sequence[Written], environ: Mapping[str, str]) -> str:
-    """What to do about an address that is written somewhere, where none can be used; "" where none is written."""
+    """What to do about a server address that is written somewhere but cannot be used; "" where none is written."""
     places = [name for name in SERVICE_VARIABLES["opensandbox"]["server_url"] if environ.get(name, "").strip()]
     for written in files:
         section = written.document.get("opensandbox")
@@ -117,7 +117,7 @@ def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
 def _section(
     name: str, known: Mapping[str, Reader], files: Sequence[Written], environ: Mapping[str, str], tell: Tell
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """What holds, and who said it."""
+    """The values in force, and where each came from."""
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for written in files:
@@ -133,7 +133,7 @@ def _section(
 
 
 def _exposed(values: Mapping[str, Mapping[str, Any]], sources: Mapping[str, str]) -> Iterator[str]:
-    """The files in which a key stands as it is."""
+    """Files that contain a key in plain text."""
     for name in ("opensandbox", "http"):
         key, where = values[name].get("api_key"), sources.get(f"{name}.api_key", "")
         if isinstance(key, Secret) and not key.source and where not in SERVICE_VARIABLES[name]["api_key"]:
@@ -146,7 +146,7 @@ KEY = "registries"
 def read_registries(
     document: Mapping[str, Any], file: str, environ: Mapping[str, str], tell: Tell
 ) -> dict[str, RegistryLogin]:
-    """The logins by host. One with a mistake is told and left out: half a login is none."""
+    """Logins by host. One with a mistake is reported and dropped: half a login is useless."""
     found: dict[str, RegistryLogin] = {}
     for number, (name, raw) in enumerate(table(document, KEY, file, tell).items(), 1):
         where = f"{file} [{KEY}.{_shown(name, number)}]"
@@ -162,7 +162,7 @@ def read_registries(
 
 
 def _shown(name: str, number: int) -> str:
-    """A login may stand where only the host belongs."""
+    """Name for messages: somebody may have put a password where only the host belongs."""
     return f'"{plain(name)}"' if "@" not in name else f"number {number}"
 
 
@@ -197,7 +197,7 @@ class Written:
     document: Mapping[str, Any] = field(repr=False)
 
     def resolve(self, path: str) -> str:
-        """A path of the file, whole: relative ones start in its folder."""
+        """Absolute form of a path in the file; relative ones start in its folder."""
         return os.path.join(os.path.dirname(os.path.abspath(self.file)), os.path.expanduser(path))
 
 
@@ -206,13 +206,13 @@ def is_json(path: Path | None) -> bool:
 
 
 def own_json(given: Path | None, config_file: Path) -> Path | None:
-    """The file that was given, else the one beside config.toml, if it is there."""
+    """The given file, else the one beside config.toml, if it exists."""
     beside = config_file.with_name(NAME)
     return given or (beside if os.path.lexists(os.path.expanduser(beside)) else None)
 
 
 def read_json(path: Path, tell: Tell, blame: Tell) -> Written | None:
-    """The operator's own file; None, for which the file is blamed, where it cannot be used at all."""
+    """The operator's own file; None, with the fault reported, where it cannot be used at all."""
     document = _read(path, blame)
     return None if document is None else _reviewed(Written(str(path), document), tell)
 
@@ -235,7 +235,7 @@ def _read(path: Path, tell: Tell) -> dict[str, Any] | None:
     except OSError as error:
         tell(f"{path} is passed over: it cannot be read ({error.strerror}); check its permissions.")
     except (ValueError, RecursionError) as error:
-        # The parser's own words may quote the file, and with it a key; its place in the file is enough.
+        # The parser's message may quote the file, and with it a key; the position is enough.
         place = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
         tell(f"{path} is passed over: it is not valid JSON{place}; correct it there.")
     else:
@@ -251,7 +251,7 @@ LOCK_FILE, KEY_FILE, URL_FILE = "lock", "key", "url"
 
 
 def running_platform(environ: Mapping[str, str] = os.environ) -> Platform | None:
-    """The server that runs, or nothing. Looks at two files and asks nobody."""
+    """Our own server, if it runs. Reads two files and sends nothing."""
     folder = paths.state_path(environ) / FOLDER
     try:
         if not _is_held(folder / LOCK_FILE):
@@ -263,7 +263,7 @@ def running_platform(environ: Mapping[str, str] = os.environ) -> Platform | None
 
 
 def _is_held(lock: Path) -> bool:
-    """The server was born with the lock, and the kernel lets go of it when it dies. Raises OSError."""
+    """Whether the server lives: it inherited the lock, which the kernel releases when it dies. Raises OSError."""
     fd = os.open(lock, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -13,7 +13,7 @@ from .schema import SERVER_READERS, Configuration, Settings
 
 
 def show(configuration: Configuration) -> dict[str, Any]:
-    """Everything that is configured, and where it came from; env, init and proxy commands may hold tokens: hidden."""
+    """Everything that is configured, and its source. Secrets, and env, init and proxy commands, are hidden."""
     sources = configuration.sources
     return {
         "file": configuration.file or "none",
@@ -77,14 +77,14 @@ def _local(local: LocalPlace) -> dict[str, Any]:
 
 
 def _network(network: Network) -> bool | str | list[str]:
-    """As it is written."""
+    """The network setting as it is written in config.toml."""
     if network.reach is Reach.HOSTS:
         return list(network.hosts)
     return "host" if network.reach is Reach.HOST else bool(network)
 
 
 def _notify(notify: Notify) -> dict[str, Any]:
-    """Of an address only its host, of a command only the program: keys are in the rest."""
+    """Of an address only its host, of a command only the program: the rest may hold keys."""
     return {
         "notify.desktop": notify.desktop,
         "notify.webhooks": [f"{read_address(url).origin}/..." for url in notify.webhooks],

@@ -1,4 +1,4 @@
-"""Where one client's configuration comes from, and whether that has changed since it was read."""
+"""Where one client's configuration comes from, and whether it has changed since it was read."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .load import load
 from .schema import Configuration
 from .services import NAME
 
-# So much may a file system's clock be behind.
+# A file system's clock may lag by this much.
 COARSE_NS = 20_000_000
 CHANGING = (0, 0, 0)
 KEPT = "Until that is corrected, what was configured before is in force."
 
-# What shows of a file that it is another, or that it is not there.
+# Identifies a state of each file; None for one that does not exist.
 Stamp = dict[str, "tuple[int, int, int] | None"]
 
 
@@ -30,14 +30,14 @@ class Source:
         self._folder = folder
         self._stamp: Stamp = {}
         self._is_missed = False
-        # The last that could be read, with what is wrong now among its problems.
+        # The last usable configuration, with current problems added.
         self.current = Configuration()
         # The same without that.
         self._readable = Configuration()
 
     @property
     def project(self) -> str:
-        """The config.json that came with the client's folder; nothing where there was none when this was read."""
+        """The config.json in the client's folder; empty where there was none when it was read."""
         path = os.path.join(self._folder, NAME)
         return path if os.path.abspath(path) in self._stamp else ""
 
@@ -47,7 +47,7 @@ class Source:
         return self.current
 
     def look(self) -> Configuration | None:
-        """What is configured from now on, where that is something else than before.
+        """The new configuration, if it differs from the one before; else None.
 
         A file that cannot be used at the moment, perhaps because it is half written, changes nothing but `problems`.
         """
@@ -69,12 +69,12 @@ class Source:
         begun = time.time_ns() - COARSE_NS
         found = load(self._path, self._environ, self._folder)
         stamps = stamp_of(found.read_from)
-        # What was written while it was read is looked at once more.
+        # A file that was written while it was read is checked once more.
         self._stamp = {path: CHANGING if stamp and stamp[0] >= begun else stamp for path, stamp in stamps.items()}
         return found
 
     def _is_just_missed(self, now: Stamp) -> bool:
-        """Whether a file has gone since the last look: many programs remove one and then put another in its place."""
+        """Whether a file vanished since the last look: many programs delete a file and then write the new one."""
         is_missing = any(found is None and self._stamp[path] is not None for path, found in now.items())
         self._is_missed, was_missed = is_missing, self._is_missed
         return is_missing and not was_missed

@@ -17,7 +17,7 @@ _QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
 _SEVERAL = {"identityfile", "certificatefile"}
 _BEGINNINGS = {"host", "match"}
 _WHOLE_LINE = {"proxycommand"}
-# ProxyJump and ProxyCommand exclude each other: whichever comes first wins.
+# ProxyJump and ProxyCommand exclude each other: the first one wins.
 _ALIKE = {"proxyjump": "proxy", "proxycommand": "proxy"}
 _SINGLE = {
     *("hostname", "port", "user", "identitiesonly", "identityagent", "proxyjump", "proxycommand", "userknownhostsfile"),
@@ -27,7 +27,7 @@ _SINGLE = {
 
 @dataclass(frozen=True)
 class Line:
-    """One line: a setting, or the Host or Match that says when a block applies; `keyword` is in small letters."""
+    """One line: a setting, or a Host or Match that begins a block; `keyword` is lower case."""
 
     keyword: str
     words: tuple[str, ...]
@@ -44,7 +44,7 @@ class Block:
 
 @dataclass
 class Lookup:
-    """What was found for one host. `known` is False where nothing but blocks for all hosts applied."""
+    """Settings found for one host. `known` is False where only blocks for all hosts applied."""
 
     alias: str
     local_user: str
@@ -61,7 +61,7 @@ class Lookup:
         return self.first("user") or self.local_user
 
     def first(self, keyword: str) -> str:
-        """The first word of a setting, or nothing."""
+        """The first word of a setting; empty for none."""
         setting = self.single.get(_ALIKE.get(keyword, keyword))
         return setting.words[0] if setting and setting.keyword == keyword else ""
 
@@ -77,7 +77,7 @@ class SshConfig:
     """The blocks of one or more files, in the order in which OpenSSH would read them."""
 
     def __init__(self, blocks: Iterable[Block], tell: Tell, files: Iterable[str] = ()) -> None:
-        """`files` are those that were read, and folders in which more of them may appear."""
+        """`files` are those that were read, and folders in which more may appear."""
         self.files = tuple(dict.fromkeys(files))
         self._blocks = tuple(blocks)
         self._tell = tell
@@ -85,7 +85,7 @@ class SshConfig:
 
     @classmethod
     def read(cls, tell: Tell, files: Iterable[str] = (USER_FILE, SYSTEM_FILE)) -> SshConfig:
-        """Read files; one that is not there is as good as an empty one."""
+        """Read files; a missing one counts as empty."""
         parser = _Parser(tell)
         for file in files:
             path = os.path.expanduser(file)
@@ -93,7 +93,7 @@ class SshConfig:
         return cls(parser.blocks, tell, parser.files)
 
     def look_up(self, alias: str, local_user: str, user: str = "") -> Lookup:
-        """What the files say of a host; `user` is what the caller has decided already."""
+        """The settings for a host; `user` is already decided by the caller."""
         lookup = Lookup(alias, local_user)
         if user:
             lookup.take(Line("user", (user,), ""))
@@ -138,7 +138,7 @@ class _Parser:
         self._tell = tell
 
     def file(self, path: str, conditions: tuple[Line, ...], folder: str, chain: tuple[str, ...] = ()) -> None:
-        """Read one file, included by those of `chain`; relative names in its Include lines belong to `folder`."""
+        """Read one file, included by those of `chain`; relative Include paths start in `folder`."""
         block = self._begin(conditions)
         for number, line in enumerate(self._lines(path), 1):
             if not (setting := _read(line, f"{path} line {number}")):
@@ -185,12 +185,12 @@ def _read(line: str, where: str) -> Line | None:
         return None
     keyword, rest = found[1].lower(), found[2] or ""
     words = (rest,) if keyword in _WHOLE_LINE else split(rest)
-    # A block that names no host still begins, so that its settings are not taken for those of the block before.
+    # A block without a host still begins, so that its settings are not added to the block before it.
     return Line(keyword, words, where) if keyword in _BEGINNINGS or (words and words[0]) else None
 
 
 def split(line: str) -> tuple[str, ...]:
-    """The words of a line, without their quotes, up to a comment."""
+    """The words of a line, unquoted, up to a comment."""
     words = []
     for word in _WORD.findall(line):
         if word.startswith("#"):
@@ -200,7 +200,7 @@ def split(line: str) -> tuple[str, ...]:
 
 
 def matches(patterns: Iterable[str], value: str) -> bool:
-    """Whether one pattern fits and none of those that begin with "!" does; `*` and `?` are wild."""
+    """Whether one pattern matches and none with "!" does; `*` and `?` are wildcards."""
     fitting = [pattern for pattern in patterns if _fits(pattern.lstrip("!"), value)]
     return bool(fitting) and not any(pattern.startswith("!") for pattern in fitting)
 
@@ -211,7 +211,7 @@ def _fits(pattern: str, value: str) -> bool:
 
 
 def _criteria(words: tuple[str, ...]) -> Iterable[tuple[str, str, bool]]:
-    """The criteria of a Match line: name, pattern, and whether it is to be true."""
+    """Criteria of a Match line: name, pattern, and whether it must be true."""
     rest = list(words)
     while rest:
         name, equals, pattern = rest.pop(0).partition("=")
@@ -222,13 +222,13 @@ def _criteria(words: tuple[str, ...]) -> Iterable[tuple[str, str, bool]]:
 
 
 def _is_particular(condition: Line) -> bool:
-    """Whether a condition was meant for some hosts, not for all of them."""
+    """Whether a condition names particular hosts instead of all."""
     if condition.keyword == "match":
         return any(name in {"host", "originalhost"} for name, _, _ in _criteria(condition.words))
     return any(word.strip("*?") for word in condition.words if not word.startswith("!"))
 
 
 def expand(text: str, tokens: Mapping[str, str], environ: Mapping[str, str] | None = None) -> str:
-    """Replace %h and the like, and ${NAME}; what has no value stays as it is."""
+    """Replace %h and the like, and ${NAME}; what has no value stays unchanged."""
     text = re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
     return re.sub(r"\$\{(\w+)\}", lambda found: (environ or {}).get(found[1], found[0]), text)

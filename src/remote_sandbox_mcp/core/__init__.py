@@ -1,1 +1,4 @@
-"""Values and decisions: pure, standard library only, no input or output."""
+"""Values and decisions: pure Python with the standard library only, tested without any machine.
+
+No file, process or network is touched here: backends, store and notify do that.
+"""

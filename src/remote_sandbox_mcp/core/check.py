@@ -1,4 +1,4 @@
-"""What a caller may ask: each argument is refused here, in one sentence, before anything is done."""
+"""Checks of a caller's arguments: a bad one is refused in one sentence before anything is done."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LARGEST_WRITE = 16 << 20
 
 
 def text_argument(name: str, value: str, *, required: bool = True) -> str:
-    """A text that a shell and a file system can take."""
+    """Refuse a text that no shell or file system can take, such as one with a NUL byte. Raises BadArgument."""
     if "\0" in value:
         raise BadArgument(f"{name} holds a NUL character, which no command or path can; remove it")
     try:
@@ -23,13 +23,13 @@ def text_argument(name: str, value: str, *, required: bool = True) -> str:
     return value
 
 
-def within(name: str, value: float, least: float, most: float) -> None:
+def in_range(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
         raise BadArgument(f"{name} is {value:g}, but must be between {least:g} and {most:g}")
 
 
 def run_handle(value: str) -> str:
-    """A handle of ours; nothing else is ever looked up on a machine."""
+    """Refuse what is not a run handle of ours: nothing else is ever looked up on a machine. Raises BadArgument."""
     if not RUN_ID.match(value):
         raise BadArgument(f"{value[:60]!r} is not a handle; pass the tmux_session that exec_bash returned (run-...)")
     return value

@@ -1,4 +1,4 @@
-"""A machine's check-up: its steps, what each was found to be, and what to do about it."""
+"""A machine's check-up: its steps, the result of each, and what to do about a bad one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST = 4000
 
 
 class Mark(str, Enum):
-    """How a step went; only `failed` makes the machine unfit for use."""
+    """Result of a step; only `failed` makes the machine unfit for use."""
 
     OK = "ok"
     WARNING = "warning"
@@ -32,7 +32,7 @@ class Mark(str, Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that was looked at, what was found, and what to do if that is not as it should be."""
+    """One thing that was checked, what was found, and what to do if it is not as it should be."""
 
     name: str
     mark: Mark
@@ -57,9 +57,9 @@ class Checkup:
 
 @dataclass(frozen=True)
 class Findings:
-    """What doctor.sh told: versions are the tools' own first lines, empty where a tool is missing.
+    """What doctor.sh printed: versions are the tools' own first lines, empty where a tool is missing.
 
-    `noise` is what was printed before it could say a word, and so before the output of every command.
+    `noise` is what start-up files printed before the script's first word; it precedes the output of every command.
     """
 
     shell: str = ""
@@ -93,7 +93,7 @@ def failed(name: str, problem: SandboxError, *, otherwise: str = "", also: str =
 
 
 def complete(steps: Iterable[Step], names: Sequence[str]) -> tuple[Step, ...]:
-    """All steps in their order; those that were not come to are skipped."""
+    """All steps in order; those that were not reached are marked as skipped."""
     found = {step.name: step for step in steps}
     return tuple(found.get(name) or Step(name, Mark.SKIPPED) for name in names)
 
@@ -102,7 +102,7 @@ def complete(steps: Iterable[Step], names: Sequence[str]) -> tuple[Step, ...]:
 
 
 def by_hand(machine: Machine) -> str:
-    """The OpenSSH command that does what we tried to."""
+    """The OpenSSH command with which a person can try the same by hand."""
     login, port = machine.login, ["-p", str(machine.port)] if machine.port != 22 else []
     keys = [word for file in login.key_files[:1] for word in ("-i", file)]
     jump = ["-J", ",".join(_jump(hop) for hop in machine.hops)] if machine.hops else []
@@ -114,7 +114,7 @@ def _jump(hop: Hop) -> str:
 
 
 def address(user: str, host: str, port: int) -> str:
-    """Where a machine is, without what is usual.
+    """Address of a machine as people write it, without the default port.
 
     >>> address("me", "gpu1", 22), address("", "::1", 2222)
     ('me@gpu1', '[::1]:2222')
@@ -135,13 +135,13 @@ def name_step(host: str, addresses: Sequence[str], is_hop: bool) -> Step:
 
 
 def port_step(port: int, banner: bytes) -> Step:
-    """`banner` is the server's first line, which names its software: SSH-2.0-OpenSSH_9.6."""
+    """`banner` is the first line that the SSH server sends; it names its software: SSH-2.0-OpenSSH_9.6."""
     software = _tidy(harmless(banner)).split("-", 2)[-1]
     return ok("port", f"{port}, {software}")
 
 
 def host_key_step(known_before: bool, known_now: bool, files: Sequence[str], fingerprint: str) -> Step:
-    """`files` are those other than our own that know the machine."""
+    """`files` are the known_hosts files, other than our own, that have a key of this machine."""
     if known_before:
         return ok("host key", f"known{f', from {files[0]}' if files else ''}")
     if known_now:
@@ -180,7 +180,7 @@ def _findings(sections: Mapping[str, str], noise: str) -> Findings:
 
 
 def shell_step(findings: Findings, configured: Sequence[str], login_noise: str) -> Step:
-    """Start-up files that print spoil scp, rsync and git, and at worst the output of every command."""
+    """Warn about start-up files that print: they break scp, rsync and git, and may spoil the output of commands."""
     shell = " ".join(configured) or _version(findings.shell or "sh")
     said = f"commands run in {shell}"
     if findings.login_shell.rpartition("/")[2] not in ("", shell.split(" ")[0].rpartition("/")[2]):
@@ -195,7 +195,7 @@ def shell_step(findings: Findings, configured: Sequence[str], login_noise: str) 
 
 
 def python_step(version: str, program: str, found: str) -> Step:
-    """`version` is of the Python that runs our outpost there; without one the plain way is used."""
+    """`version` is that of the Python that runs our outpost there; without one, the slower shell path is used."""
     if version:
         return ok("python3", version)
     return warning(
@@ -221,7 +221,7 @@ def gpu_step(usage: Usage) -> Step:
 
 
 def clock_step(there: float | None, before: float, after: float) -> Step:
-    """The far clock was read between our `before` and `after`, and tells whole seconds only."""
+    """Compare clocks: the machine's clock was read between our `before` and `after`, in whole seconds."""
     if there is None:
         return warning("clock", "the machine did not tell the time")
     ahead = there - after if there > after else min(0.0, there + 1 - before)

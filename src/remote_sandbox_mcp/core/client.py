@@ -11,11 +11,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Client:
-    """A client program, found by a part of the name that it gives itself.
+    """A client program, recognized by a part of the name with which it introduces itself.
 
     `patience_s`: seconds within which a call should be answered. `result_chars`: the longest result, counted as JSON
     and as text, that reaches its model whole. `drops_text`: its model sees the structured part of a good result and
-    never the text; of the others it is not known which of the two they show.
+    never the text; of other clients we do not know which of the two they show.
     """
 
     name: str
@@ -35,7 +35,7 @@ STRANGER = Client("", patience_s=50.0, result_chars=100_000)
 
 @functools.lru_cache(maxsize=64)
 def client_named(name: str) -> Client:
-    """What is known of the client that calls itself so.
+    """Limits of the client with that name; those of a stranger where we do not know it.
 
     >>> client_named("Claude Code").patience_s, client_named("codex-mcp-client").result_chars, client_named("").name
     (110.0, 10000, '')
@@ -46,7 +46,7 @@ def client_named(name: str) -> Client:
 
 @dataclass(frozen=True)
 class Call:
-    """A client's call. `again`: a process of ours before this one may have begun it, `waited_s` ago."""
+    """A client's call. `again`: an earlier process of ours may have begun it, `waited_s` seconds ago."""
 
     name: str
     again: bool = False
@@ -60,14 +60,14 @@ class Call:
 
 
 class Calls:
-    """Names the lines of one conversation by their place in it; the ids that clients give may come twice.
+    """Gives each line of a conversation a name by its position, because clients may use a request id twice.
 
-    A conversation that goes on with another process of ours begins there with the lines that are sent again. `again`
-    says of each of them what it was called before; nothing for one that cannot have begun anything.
+    A conversation that moves to another process of ours begins there with the lines that are sent again. `again` holds
+    their earlier names, or nothing for a line that cannot have begun anything.
     """
 
     def __init__(self, session: str, prefix: str = "", again: Sequence[Any] = ()) -> None:
-        """`prefix` tells this process from those that have served the session before."""
+        """`prefix` distinguishes this process from those that served the session before."""
         self._session = session
         self._prefix = prefix
         self._again = again
@@ -85,28 +85,28 @@ _call: ContextVar[Call | None] = ContextVar("call", default=None)
 
 
 def begin_call(call: Call | None) -> None:
-    """From now on, in this task and in those that it starts, work belongs to that call."""
+    """Make this the current call, in this task and in those that it starts."""
     _call.set(call)
 
 
 def current_call() -> Call | None:
-    """The call that the work at hand belongs to; nothing where calls cannot be told apart."""
+    """The current call; None where calls cannot be told apart."""
     return _call.get()
 
 
 def is_again() -> bool:
-    """Whether the call at hand may have begun something already."""
+    """Whether an earlier process may already have begun the work of the current call."""
     call = _call.get()
     return call is not None and call.again
 
 
 def name_for_call(kind: str) -> str:
-    """The name of what the call at hand begins: always the same. Nothing, where calls cannot be told apart."""
+    """Name of what the current call begins, the same at each repetition; empty where calls cannot be told apart."""
     call = _call.get()
     return call.name_of(kind) if call else ""
 
 
-# They tell one terminal, window or agent from another, but nothing that decides how a program logs in.
+# Variables that differ from terminal to terminal, and that never decide how a program logs in.
 _OF_A_TERMINAL = frozenset(
     {
         *("_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLORTERM", "COLUMNS", "LINES", "WINDOWID", "WINDOW", "STY"),
@@ -118,7 +118,7 @@ _OF_A_TERMINAL = frozenset(
 
 
 class ClientVariables(dict[str, str]):
-    """Those of a client that is another process, and the folder in which that was started."""
+    """Environment variables of a client in another process, and the folder in which it was started."""
 
     def __init__(self, environ: Mapping[str, str], folder: str) -> None:
         super().__init__(environ)
@@ -126,9 +126,9 @@ class ClientVariables(dict[str, str]):
 
 
 class Variables(Mapping[str, str]):
-    """All of them, never shown. Two are equal if they differ in nothing but what belongs to a terminal.
+    """All environment variables of a client, never shown. Equal if they differ only in those of a terminal.
 
-    What else a program heeds cannot be known: so two that may mean the same are told apart, at the cost of a login.
+    Which others matter to ssh or its helpers cannot be known, so any other difference counts; at worst we log in twice.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:

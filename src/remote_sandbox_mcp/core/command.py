@@ -11,7 +11,7 @@ RUN_ID = re.compile(r"run-[a-z0-9]{8,32}\Z")
 
 
 def new_run_id() -> str:
-    """A name for a run that nobody has used before; it is also the handle that agents see."""
+    """A new, random run id; it is also the handle that agents see."""
     import uuid
 
     return f"run-{uuid.uuid4().hex[:16]}"
@@ -19,7 +19,7 @@ def new_run_id() -> str:
 
 @dataclass(frozen=True)
 class Environment:
-    """How commands are started on one machine: the shell, what it reads first, what it is given."""
+    """How commands are started on one machine: the shell, its init lines, its variables."""
 
     shell: tuple[str, ...] = ()
     init: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Command:
-    """One script for one shell. `keep` bytes of each stream come back from each end."""
+    """One script for one shell. Of each stream, `keep` bytes are returned from its head and as many from its tail."""
 
     script: str
     cwd: str = ""
@@ -54,7 +54,7 @@ class Ending(str, Enum):
 
 @dataclass(frozen=True)
 class Excerpt:
-    """What is known of one output stream: its beginning, its end, how much there was, and where all of it is."""
+    """One output stream: its head, its tail, its total length, and the file that holds all of it."""
 
     head: bytes = b""
     tail: bytes = b""
@@ -93,7 +93,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Missing:
-    """A run that is not there: never started, lost with its machine, or long forgotten."""
+    """A run that is not there: it never started, was lost with its machine, or was dropped long ago."""
 
     run_id: str
     reason: str

@@ -15,7 +15,7 @@ DISPOSABLE_ID = re.compile(r"sb-[a-z0-9]{8,40}\Z")
 
 
 def new_disposable_id() -> str:
-    """A name for a sandbox that nobody has used before."""
+    """A new, random id for a sandbox."""
     import uuid
 
     return f"sb-{uuid.uuid4().hex[:12]}"
@@ -23,7 +23,7 @@ def new_disposable_id() -> str:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a sandbox may use; 0 is the provider's usual. `told` says by what means each is held, or why it is not."""
+    """Limits of a sandbox; 0 is the provider's default. `told` says how each is enforced, or why it is not."""
 
     cpu: float = 0.0
     memory_mb: int = 0
@@ -44,9 +44,9 @@ class Volume:
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxOrder:
-    """A sandbox as a caller wants it. Nothing here was checked by a provider yet."""
+    """A sandbox as a caller wants it, before any provider has checked it."""
 
-    # What people call it; empty: its id.
+    # Its name for people; empty: its id.
     name: str = ""
     # Empty: the configured default of the provider; embedded: a folder with a root file system, empty for the host's.
     image: str = ""
@@ -55,9 +55,9 @@ class SandboxOrder:
     # Not shown: variables are where people keep tokens.
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     limits: Limits = Limits()
-    # True: all of it. False: none, or nothing is made. None: none where the provider can keep it away.
+    # True: full network. False: none, or the creation fails. None: none if the provider can enforce that.
     network: bool | None = None
-    # Where any are named: those alone, or nothing is made.
+    # If not empty: only these hosts can be reached, or the creation fails.
     hosts: tuple[str, ...] = ()
     volumes: tuple[Volume, ...] = ()
     entrypoint: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class Disposable:
     created: float = 0.0
     expires: float = 0.0
     limits: Limits = Limits()
-    # Whether anything beyond it can be reached from inside.
+    # Whether a process inside can reach anything outside.
     network: bool = False
     notes: tuple[str, ...] = ()
 
@@ -91,7 +91,7 @@ class Disposable:
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """An OpenSandbox server, as the operator configured it; without an address there is none."""
+    """An OpenSandbox server as the operator configured it; `server_url` is empty where there is none."""
 
     server_url: str = ""
     api_key: Secret | None = None
@@ -101,13 +101,13 @@ class Platform:
     ready_timeout_s: float = 60.0
     # By the host of the registry.
     registries: Mapping[str, RegistryLogin] = field(default_factory=dict)
-    # Named volumes, and folders of the platform's machine, that callers may mount besides volumes made for sandboxes.
+    # Named volumes and folders of the platform's machine that callers may mount, besides volumes made for sandboxes.
     volumes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """How disposable sandboxes are kept."""
+    """The operator's rules for disposable sandboxes."""
 
     # Empty: opensandbox where a platform is configured, else embedded.
     provider: str = ""
@@ -115,20 +115,20 @@ class Rules:
     default_timeout_s: float = 600.0
     max_concurrent: int = 5
     auto_cleanup: bool = True
-    # Of idleness: a sandbox in which something runs is not idle.
+    # Minutes without use; a sandbox in which something runs is in use.
     cleanup_after_minutes: float = 30.0
-    # How many of which image are kept ready.
+    # How many sandboxes are kept ready, by image.
     pool: Mapping[str, int] = field(default_factory=dict)
-    # Why none is made unless its provider is named: a platform was configured, or may have been, that is not known.
+    # Why a call that names no provider is refused: a platform seems to be configured, but its settings cannot be read.
     refusal: str = ""
-    # Of an embedded sandbox with network=true: whether it is this machine's own.
+    # Whether an embedded sandbox with network=true uses this computer's own network.
     shares_host_network: bool = False
     # Addresses of the user's own networks that an embedded sandbox with a network may reach.
     private_ranges: tuple[str, ...] = ()
 
 
 class NeedsHeaders(Unsupported):
-    """A port's address that no browser opens: its requests must carry these headers, of which only names are told."""
+    """A port's address that no browser can open, because requests need headers; only the headers' names are shown."""
 
     def __init__(self, message: str, url: str, headers: tuple[str, ...]) -> None:
         super().__init__(message)
@@ -139,7 +139,7 @@ class NeedsHeaders(Unsupported):
 class Provider(Protocol):
     """Makes disposable sandboxes. Knows only those that carry its own mark, and never touches others.
 
-    Methods raise SandboxError with one sentence for whoever asked: no such image, no room, quota, not ready, paused,
+    Methods raise SandboxError with one sentence for the caller: no such image, no room, quota, not ready, paused,
     Unsupported for what it cannot do, Unreachable where the platform does not answer. `rules` are the operator's, and
     are set anew when these change.
     """
@@ -157,7 +157,7 @@ class Provider(Protocol):
         ...
 
     async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:
-        """Make one that is ready to run commands, or nothing at all."""
+        """Create one that is ready to run commands. If that fails, nothing is left of it."""
         ...
 
     async def open(self, disposable: Disposable) -> Sandbox:
@@ -165,19 +165,19 @@ class Provider(Protocol):
         ...
 
     async def look(self, disposable: Disposable) -> Disposable:
-        """The same as it is now; status "gone" where it is not there any more."""
+        """The current state; status "gone" where it no longer exists."""
         ...
 
     async def list(self) -> Sequence[Disposable]:
-        """All of ours that the provider knows, whoever made them."""
+        """All of ours that the provider has, whichever process made them."""
         ...
 
     async def delete(self, disposable: Disposable) -> None:
-        """End it and remove all that is left of it; one that is gone is no error."""
+        """Delete it and all that is left of it; no error if it is already gone."""
         ...
 
     async def renew(self, disposable: Disposable, timeout_s: float) -> Disposable:
-        """Let it live for so long from now on."""
+        """Set its expiry to `timeout_s` seconds from now."""
         ...
 
     async def pause(self, disposable: Disposable) -> Disposable: ...
@@ -196,32 +196,32 @@ class Provider(Protocol):
 
 
 HUB = "docker.io"
-# What Docker Hub is called as well.
+# Other names of Docker Hub.
 _ALSO_HUB = ("index.docker.io", "registry-1.docker.io")
 
 
 @dataclass(frozen=True)
 class RegistryLogin:
-    """With what images are fetched from one registry."""
+    """User and password for one image registry."""
 
     user: str
     password: Secret
 
 
 def login_for(image: str, logins: Mapping[str, RegistryLogin]) -> RegistryLogin | None:
-    """The login, of those by host, that is meant for an image."""
+    """The login for the registry of an image, from those given by host."""
     return logins.get(host_of(image))
 
 
 def host_of(image: str) -> str:
-    """The host, with its port, of the registry that has an image; Docker Hub's where the name has none."""
+    """Host (and port) of an image's registry; Docker Hub's where the name has none."""
     first, slash, _ = image.partition("/")
-    # `team/app` is a name on the hub: a host has a dot, a port, a capital letter, or is this machine.
+    # `team/app` is a name on Docker Hub: a host has a dot, a port or a capital letter, or is localhost.
     is_host = bool(slash) and ("." in first or ":" in first or first == "localhost" or first != first.lower())
     return canonical_host(first) if is_host else HUB
 
 
 def canonical_host(host: str) -> str:
-    """The one name of a registry, however it is written."""
+    """One name for a registry that is known by several."""
     lower = host.lower()
     return HUB if lower in _ALSO_HUB else lower

@@ -37,7 +37,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Entry:
-    """One name in a folder. `kind` is file, dir, link or other; a link is told, not followed."""
+    """One name in a folder. `kind` is file, dir, link or other; links are reported, not followed."""
 
     path: str
     kind: str
@@ -51,7 +51,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Problem:
-    """A place that could not be looked at, and why."""
+    """A path that could not be read, and why."""
 
     path: str
     reason: str

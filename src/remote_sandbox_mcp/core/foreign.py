@@ -1,4 +1,4 @@
-"""What another machine said, read field by field: each value is what it should be, or the answer is refused."""
+"""Reads answers of other machines field by field: a value of the wrong type or size makes the answer invalid."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from typing import Any
 
 from .errors import BrokenRules
 
-# What reading an answer raises that is not one to what was asked.
+# What may be raised while an answer that makes no sense is read.
 NONSENSE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error)
 MOST = (1 << 63) - 1
 # A sentence of another machine's may hold two long paths.
 LONGEST_SENTENCE = 10_000
-# An empty list takes three bytes on the line and seventy in memory: answers of ours are never as dense as that.
+# Guard against small answers that grow in memory: an empty list is three bytes here and seventy as an object. Our own
+# answers are never that dense.
 FREE_BRACKETS, BYTES_FOR_EACH = 1000, 8
-# Halves of surrogate pairs that stand for no byte of a file's name: nothing could be done with such a text.
+# Halves of surrogate pairs that stand for no byte of a file name; a text with one can be neither shown nor encoded.
 _HALVES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 
 @contextlib.contextmanager
 def understood(name: str) -> Iterator[None]:
-    """Around the reading of an answer of `name`. Raises BrokenRules where it cannot be understood."""
+    """Use around the reading of an answer from `name`. Raises BrokenRules where it makes no sense."""
     try:
         yield
     except NONSENSE as problem:
@@ -40,12 +41,12 @@ def too_much(name: str) -> BrokenRules:
 
 
 def _short(problem: Exception) -> str:
-    """Of a foreign text only a few letters, none of which does anything."""
+    """A few harmless characters of a text from another machine."""
     return ascii(str(problem))[:100] if str(problem) else type(problem).__name__
 
 
 def read_json(body: bytes) -> Any:
-    """Raises ValueError, also for what is nested beyond use, or would be far larger in memory than it is here."""
+    """Raises ValueError; also for deep nesting, and for what would be far larger in memory than it is as text."""
     brackets = body.count(b"[") + body.count(b"{")
     if brackets > FREE_BRACKETS + len(body) // BYTES_FOR_EACH:
         raise ValueError("it is made of brackets")
@@ -68,7 +69,7 @@ class Fields:
         return cls(read_json(body))
 
     def has(self, name: str) -> bool:
-        """Whether there is something in that field."""
+        """Whether the field is there and not null."""
         return self._value.get(name) is not None
 
     def any(self, name: str) -> Any:
@@ -80,7 +81,7 @@ class Fields:
         return to_text(self.any(name), name)
 
     def sentence(self, name: str) -> str:
-        """A text for a reader, no longer than one can be."""
+        """A text for a reader, of bounded length."""
         return self.text(name)[:LONGEST_SENTENCE]
 
     def whole(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""Which files of the user's own machine an agent may read and write: a decision on where a path really leads."""
+"""Which files of this computer an agent may read and write, decided by where a path really leads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .errors import BadArgument
 from .files import Problem
 
-# Device and inode: what a place is, however its name is spelled.
+# Device and inode: they identify a file or folder, however its name is spelled.
 Id = tuple[int, int]
 
 HIDDEN = "a hidden part of your home folder, where keys and start-up files are"
@@ -22,9 +22,9 @@ STARTS = "what makes git, an editor or a client run something"
 SYSTEM = "a folder of the system"
 PROGRAMS = "a folder of programs that run under your name"
 
-# Files and folders of a project that start something by their name alone, at any depth. All names are folded.
+# Files and folders of a project that make a program start just by being there, at any depth. All names are folded.
 RUNS_ALONE = frozenset({".mcp.json", ".envrc", ".codex", ".exrc", ".nvimrc", ".nvim.lua"})
-# Folders of a project, and which of their entries start something.
+# Folders of a project, and which of their entries make a program start.
 RUNS_INSIDE: dict[str, tuple[str, ...]] = {
     ".git": ("hooks", "config", "config.worktree", "commondir", "rebase-merge"),
     ".claude": ("settings*.json", "hooks"),
@@ -35,16 +35,16 @@ RUNS_INSIDE: dict[str, tuple[str, ...]] = {
     ".vscode": ("tasks.json", "settings.json", "launch.json", "mcp.json"),
     ".zed": ("tasks.json", "settings.json"),
 }
-# Repositories within a repository: submodules and further working trees, at any depth.
+# Where git keeps repositories inside a repository: submodules and further working trees, at any depth.
 INNER_REPOSITORIES = ("modules", "worktrees")
 ALERTING = frozenset({*RUNS_ALONE, *RUNS_INSIDE})
 ALERTING_BYTES = frozenset(name.encode() for name in ALERTING)
-# Code points that HFS+ does not see in a name.
+# Characters that HFS+ ignores in a name.
 UNSEEN = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 
 
 def folded(name: str) -> str:
-    """What a name is to a file system that does not tell letters' cases or spellings apart."""
+    """A name as a file system sees it that ignores case and Unicode spelling."""
     if name.isascii():
         return name.lower()
     return UNSEEN.sub("", unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold()))
@@ -56,7 +56,7 @@ def names_of(path: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Way:
-    """A whole path, and what lies along it: the ids of /, of each folder on the way and of its end, as far as it goes.
+    """A path and the ids along it: of /, of each folder on the way, and of its end, as far as it exists.
 
     Without ids it is only a text.
     """
@@ -74,22 +74,22 @@ class Way:
 
     @functools.cached_property
     def id(self) -> Id | None:
-        """What is at its end, if anything is."""
+        """Id of what is at the end of the path, if it exists."""
         return self.ids[-1] if len(self.ids) == len(self.names) + 1 else None
 
     def below(self, path: str) -> Way:
-        """Further down; what is there is not known."""
+        """A path further down, whose ids are unknown."""
         return Way(f"{self.path.rstrip('/')}/{path}", self.ids)
 
     def depth_of(self, place: Way) -> int | None:
-        """How many of the names lead to a place that this lies in. None: it does not, not even in another spelling."""
+        """How many names of this path lead to `place`, if it lies inside; None if not, in any spelling."""
         if place.id is not None and place.id in self.ids:
             return self.ids.index(place.id)
         outer = place._folded
         return len(outer) if self._folded[: len(outer)] == outer else None
 
     def exact_depth_of(self, place: Way) -> int | None:
-        """The same for what is allowed: another spelling counts only where it is known to be the same thing."""
+        """Like depth_of, but for allowed places: another spelling counts only if the ids prove it is the same."""
         if place.id is not None and place.id in self.ids:
             return self.ids.index(place.id)
         return len(place.names) if self.names[: len(place.names)] == place.names else None
@@ -97,7 +97,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Closed:
-    """A place that stays shut. `reading`: to reading as well as to writing; `ever`: whatever the operator allows."""
+    """A closed place. `reading`: closed to reading, too, not only to writing; `ever`: the operator cannot open it."""
 
     place: Way
     what: str
@@ -107,9 +107,10 @@ class Closed:
 
 @dataclass(frozen=True)
 class Ground:
-    """What the decision is made on: the user's home folders, closed places, and what the operator says.
+    """What the decision is based on: the user's home folders, closed places, and the operator's settings.
 
-    `named` opens what lies in it where it lies itself in the closed place; outside of `roots`, if any, all is closed.
+    A place in `named` is open, with all in it, although it lies inside a closed place. Where `roots` are given, all
+    else is closed.
     """
 
     homes: tuple[Way, ...] = ()
@@ -120,7 +121,7 @@ class Ground:
 
 @dataclass(frozen=True)
 class Shut:
-    """Why a path is closed: the first names of it, up to `depth`, are the closed place."""
+    """Why a path is closed: its first `depth` names lead to the closed place."""
 
     what: str
     depth: int
@@ -131,7 +132,7 @@ class Shut:
 
 @dataclass(frozen=True)
 class Admitted:
-    """A local place that may be used. `rules` are .gitignore lines for what in it may not be."""
+    """A local path that may be used. `rules` are .gitignore lines that exclude what is closed inside it."""
 
     way: Way
     rules: tuple[str, ...] = ()
@@ -139,9 +140,9 @@ class Admitted:
 
 
 def admit(said: str, given: Way, real: Way, ground: Ground, *, writing: bool) -> Admitted:
-    """What may be done with a place that was named as `said`. Raises BadArgument where it is closed as a whole.
+    """Decide on a path that the caller wrote as `said`. Raises BadArgument where all of it is closed.
 
-    `given` is its path as a text, `real` the one without links: what is a link may be closed itself.
+    `given` is the path as text, `real` the path with all links resolved. Both are checked: a link itself may be closed.
     """
     if ground.roots and all(real.exact_depth_of(root) is None for root in ground.roots):
         roots = ", ".join(root.path for root in ground.roots)
@@ -156,7 +157,7 @@ def admit(said: str, given: Way, real: Way, ground: Ground, *, writing: bool) ->
 
 
 def why_shut(way: Way, ground: Ground, *, writing: bool) -> Shut | None:
-    """Why a path may not be used, if it may not."""
+    """Why a path may not be used; None if it may."""
     for shut in _closed_places(way, ground, writing):
         if shut.ever or not _is_named(way, shut.depth, ground):
             return shut
@@ -176,7 +177,7 @@ def _closed_places(way: Way, ground: Ground, writing: bool) -> Iterator[Shut]:
 
 
 def _hidden_depth(way: Way, home: Way) -> int:
-    """How many names lead to the hidden entry of a home folder that a path lies in; 0 where it does not."""
+    """How many names lead to the hidden entry of a home folder that contains the path; 0 if none does."""
     depth = way.depth_of(home)
     return depth + 1 if depth is not None and "".join(way.names[depth : depth + 1]).startswith(".") else 0
 
@@ -186,7 +187,7 @@ def _is_named(way: Way, depth: int, ground: Ground) -> bool:
 
 
 def starter_depth(names: tuple[str, ...]) -> int:
-    """How many names lead to something that starts a program by being where it is; 0 where nothing does."""
+    """How many names lead to an entry that makes a program start (see RUNS_ALONE); 0 if there is none."""
     plain = tuple(map(folded, names))
     for at, name in enumerate(plain):
         if name in RUNS_ALONE:
@@ -218,7 +219,7 @@ def refusal(said: str, way: Way, shut: Shut, ground: Ground, *, writing: bool) -
 
 
 def shown(path: str, ground: Ground) -> str:
-    """A path from the home folder on, where it is in it."""
+    """The path for a message, with ~ for the home folder."""
     for home in ground.homes:
         if path.startswith(f"{home.path.rstrip('/')}/"):
             return "~/" + path[len(home.path.rstrip("/")) + 1 :]
@@ -226,7 +227,7 @@ def shown(path: str, ground: Ground) -> str:
 
 
 def rules_below(root: Way, ground: Ground, *, writing: bool) -> tuple[str, ...]:
-    """Lines for what is closed in a tree: the hidden entries of home folders, and closed places."""
+    """.gitignore lines for what is closed inside a tree: hidden entries of home folders, and closed places."""
     homes = [f"{below}/.*" for home in ground.homes if (below := _rule_for(home, root)) is not None]
     closed = [closed.place for closed in ground.closed if writing or closed.reading]
     inside = [(place, rule) for place in closed if (rule := _rule_for(place, root))]
@@ -235,28 +236,28 @@ def rules_below(root: Way, ground: Ground, *, writing: bool) -> tuple[str, ...]:
 
 
 def _rule_for(place: Way, root: Way) -> str | None:
-    """A line that fits a place in a tree, empty for the tree itself; None where the place is not in it."""
+    """The .gitignore line for one place in a tree, empty for the tree itself; None if the place is not in it."""
     depth = place.exact_depth_of(root)
     if depth is None:
         return None
-    # A folder's name may have signs that mean something in a rule.
+    # Escape characters of the name that have a meaning in .gitignore.
     below = "".join("/" + re.sub(r"[*?\[\\]", r"\\\g<0>", name) for name in place.names[depth:])
     kept = below.rstrip(" ")
     return kept + "\\ " * (len(below) - len(kept))
 
 
 class Sieve:
-    """Leaves out of a pull what is closed in its target; each thing once, at its top, and told."""
+    """Filters what a pull would write: drops entries that are closed in the target, and reports each once."""
 
     def __init__(self, root: Way, ground: Ground) -> None:
         self._root = root
         self._ground = ground
         self._above = _alerts(root.names)
-        # Folders in which closed places lie, as names from the root on.
+        # Folders that contain closed places, as names from the root on.
         self._parents = set(_parents(root, ground))
 
     def check_file(self, path: str) -> None:
-        """For a file that is to be written at a path in the tree, or as the tree. Raises BadArgument."""
+        """Check one file that is to be written into the tree, or as the tree itself. Raises BadArgument."""
         below = names_of(path)[len(self._root.names) :]
         way = self._root.below("/".join(below)) if below else self._root
         shut = self._why_shut(way, is_folder=False)
@@ -264,7 +265,7 @@ class Sieve:
             raise BadArgument(refusal(path, way, shut, self._ground, writing=True))
 
     def closes(self, folder: bytes) -> bool:
-        """Whether a folder of the tree lies in something closed, also where it was not told with what is above it."""
+        """Whether a folder lies in something closed, even if the source did not list the folders above it."""
         return self._is_suspect(folder) and why_shut(self._way(folder), self._ground, writing=True) is not None
 
     def keep(self, folder: bytes, entries: dict[bytes, bytes], problems: list[Problem]) -> dict[bytes, bytes]:
@@ -292,7 +293,7 @@ class Sieve:
         return None
 
     def _is_suspect(self, folder: bytes) -> bool:
-        """Whether each entry of this folder has to be looked at, and not only those whose names give an alarm."""
+        """Whether every entry of this folder must be checked, not only those with suspicious names."""
         if self._above:
             return True
         names = tuple(map(folded, names_of(folder.decode("utf-8", "surrogateescape")))) if self._parents else ()

@@ -27,7 +27,7 @@ _SCAN = 0xDA
 
 @dataclass(frozen=True)
 class Image:
-    """What a file says that it shows; no pixels where that cannot be read, `is_whole` where its end is there."""
+    """What a file claims to show: no size where that cannot be read; `is_whole` where its end is there."""
 
     mime_type: str
     width: int
@@ -36,7 +36,7 @@ class Image:
 
     @property
     def problem(self) -> str:
-        """Why it cannot be shown, however small its file is; empty where it can."""
+        """Why a model cannot be shown this image; empty if it can."""
         if not self.width or not self.height or not self.is_whole:
             return "it is damaged, or still being written"
         if max(self.width, self.height) > LONGEST_SIDE:
@@ -45,7 +45,7 @@ class Image:
 
 
 def recognise(data: bytes) -> Image | None:
-    """The image that these bytes begin; None for anything else, whatever its name is."""
+    """The image that these bytes begin; None for anything else. The file's name plays no role."""
     for kind in _KINDS:
         # A text may begin like an image; no image is without a zero byte.
         if kind.is_begun_by(data) and b"\0" in data:
@@ -82,7 +82,7 @@ def _webp(data: bytes) -> Size:
 
 
 def _jpeg(data: bytes) -> Size:
-    """Goes from marker to marker, each of which tells its length, to the one that tells the size."""
+    """Walk from marker to marker by their lengths, up to the one that has the size."""
     at = 2
     for _ in range(MOST_MARKERS):
         marker = data[at + 1] if at + 9 <= len(data) and data[at] == 0xFF else _SCAN

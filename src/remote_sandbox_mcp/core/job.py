@@ -1,4 +1,4 @@
-"""A background job: what it is started with, what is asked about it, and what is seen of it."""
+"""A background job as values: its order, questions about it, and what was observed."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from .command import RUN_ID, Running
 from .errors import BadArgument, LostContact, NotStarted, Unsupported
 
 JOB_ID = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
-# tmux itself takes no "." and no ":" in a session's name; other marks would have to be quoted by whoever attaches.
+# tmux allows no "." and no ":" in a session's name; other special characters would need quotes in `tmux attach`.
 _ODD_IN_SESSION = re.compile(r"[^\w@%+=,-]")
 LONGEST_SESSION = 60
 
 
 def new_job_id() -> str:
-    """A name for a job that nobody has used before: a start that is repeated under it starts nothing."""
+    """A new, random job id. A start that is repeated with the same id starts nothing."""
     import uuid
 
     return f"job-{uuid.uuid4().hex[:16]}"
 
 
 def next_attempt(job_id: str, attempt: int) -> str:
-    """The name of a resumed job: the same attempt always has the same, so that it starts once.
+    """Id of a resumed job. An attempt always has the same id, so it starts once however often it is tried.
 
     >>> next_attempt("job-0123456789abcdef", 1), next_attempt("job-0123456789abcdef-r1", 2)
     ('job-0123456789abcdef-r1', 'job-0123456789abcdef-r2')
@@ -34,7 +34,7 @@ def next_attempt(job_id: str, attempt: int) -> str:
 
 
 def session_name(wanted: str) -> str:
-    """A session's name as tmux takes it. Raises BadArgument.
+    """A valid tmux session name made from what the caller wants. Raises BadArgument.
 
     >>> session_name("train.v2"), session_name("a b")
     ('train_v2', 'a_b')
@@ -75,7 +75,7 @@ class JobOrder:
 
 
 def lost_start(name: str, order: JobOrder, why: str) -> LostContact:
-    """What is said where nobody knows whether a job was started."""
+    """Error for a start whose outcome we could not learn."""
     return LostContact(
         f"contact with {name} was lost while {order.session} was being started ({why}); it may run or not. "
         f"Ask with check_background_task(tmux_session={order.session!r}) before starting it again",
@@ -87,7 +87,7 @@ def lost_start(name: str, order: JobOrder, why: str) -> LostContact:
 
 @dataclass(frozen=True, kw_only=True)
 class JobStarted:
-    """A job that has begun. `recovered`: it had been started before, by the same id. `via`: tmux, or detached."""
+    """A job that has begun. `recovered`: an earlier start with the same id had begun it. `via`: tmux, or detached."""
 
     job_id: str
     session: str
@@ -100,10 +100,10 @@ class JobStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class JobLook:
-    """Which job is asked for (by its id, or else the newest of a session), and what is wanted of it.
+    """A question about a job: which one (by id, or the newest of a session), and what to return.
 
     The log comes from `cursor` on, or else its last `lines`; never more than `most_bytes`.
-    A session that is not ours is found by tmux itself, and its end in the last line of `log_file`.
+    A tmux session that we did not start is found by its name; its end is the last line of `log_file`.
     """
 
     job_id: str = ""
@@ -120,7 +120,7 @@ class JobLook:
 
 
 class JobState(str, Enum):
-    """What a job is doing. GONE: it neither runs nor has an exit status. MISSING: nothing is known of it there."""
+    """State of a job. GONE: it neither runs nor has an exit status. MISSING: its machine has no record of it."""
 
     RUNNING = "running"
     ENDED = "ended"
@@ -130,7 +130,7 @@ class JobState(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """The end of a checkpoint's text, when it was written, or why it cannot be read."""
+    """End of a checkpoint's text and when it was written, or why it cannot be read."""
 
     text: bytes = b""
     mtime: float = 0.0
@@ -139,7 +139,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class JobUsage:
-    """What the processes of a job use now; `gpus` by their index: MB of their memory."""
+    """Resources that a job's processes use now; `gpus` maps a GPU's index to MB of its memory."""
 
     processes: int = 0
     memory_mb: float = 0.0
@@ -149,7 +149,7 @@ class JobUsage:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSeen:
-    """What is seen of a job. `cursor` is where the next look at its log should begin."""
+    """A job as observed. `cursor` is where the next look at its log should begin."""
 
     state: JobState
     job_id: str = ""
@@ -161,7 +161,7 @@ class JobSeen:
     via: str = ""
     exit_code: int | None = None
     signal: str = ""
-    # "exited", or "stopped" by our own hand.
+    # "exited", or "stopped" by stop_background_task.
     ending: str = ""
     # Why it is gone or missing, and whether the machine was restarted since it began.
     reason: str = ""
@@ -175,11 +175,11 @@ class JobSeen:
     silent_s: float = 0.0
     checkpoint: Checkpoint | None = None
     usage: JobUsage | None = None
-    # What would not die.
+    # Pids that even KILL did not end.
     survivors: tuple[int, ...] = ()
-    # Not started by us: a session of tmux that somebody made.
+    # A tmux session that a person started, not we.
     foreign: bool = False
-    # Why this is what was written down at some time, and not what its machine says now.
+    # Why this is an old record instead of the machine's answer; empty for a live answer.
     recalled: str = ""
     recalled_at: float = 0.0
 
@@ -190,7 +190,7 @@ class JobSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class JobWait:
-    """What ends a wait: the job's end always, a pattern in the log from the look's cursor on, or silence."""
+    """What ends a wait besides the job's end: a pattern in the log after the look's cursor, or silence."""
 
     seconds: float = 45.0
     pattern: str = ""
@@ -209,16 +209,19 @@ class JobWaited:
 class Jobs(Protocol):
     """The jobs of a sandbox. Every method raises ConnectError where it cannot be opened, Unsupported where it has none.
 
-    A job belongs to its machine: it outlives the line and whoever started it, and is known there by its id.
+    A job belongs to its machine: it outlives the connection and the process that started it.
     """
 
     async def start(self, order: JobOrder) -> JobStarted:
-        """Start it, once for its id, in one round trip. Raises NotStarted, with nothing begun: a bad folder, a log
-        that cannot be written, a session name in use, a syntax error. Raises LostContact where that is not known."""
+        """Start it, in one round trip; the same id starts once.
+
+        Raises NotStarted, with nothing begun, for a bad folder, a log that cannot be written, a session name in use or
+        a syntax error; LostContact where we cannot learn whether it began.
+        """
         ...
 
     async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
-        """What each of them is doing, in their order, in one round trip."""
+        """The state of each job, in order, in one round trip."""
         ...
 
     async def wait(self, look: JobLook, wait: JobWait) -> JobWaited:
@@ -226,7 +229,7 @@ class Jobs(Protocol):
         ...
 
     async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
-        """End its whole tree: TERM, `grace_s` seconds, KILL; and see what became of it."""
+        """End its whole process tree: TERM, `grace_s` seconds, KILL; then report its state."""
         ...
 
     async def list(self, limit: int = 100) -> list[JobSeen]:
@@ -234,12 +237,12 @@ class Jobs(Protocol):
         ...
 
     async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
-        """Type a text, then keys by tmux's names, into a running job's pane. Raises NotStarted, Unsupported."""
+        """Type a text, then keys by their tmux names, into a running job's pane. Raises NotStarted, Unsupported."""
         ...
 
 
 class NoJobs:
-    """The jobs of a sandbox that can have none, with the reason in one sentence."""
+    """Jobs of a sandbox that supports none: every method raises Unsupported with the reason."""
 
     def __init__(self, why: str) -> None:
         self._why = why

@@ -1,4 +1,4 @@
-"""What a watch becomes by what is seen of its job: every rule of the watchdog, decided without doing anything."""
+"""Every rule of the watchdog, pure: from a watch and what was seen of its job to the new watch and its effects."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ LONGEST_REASON = 500
 
 
 def is_due(watch: Watch, now: float) -> bool:
-    """Whether it is time to look. Never is a look further away than the interval, unless the clock was put back."""
+    """Whether it is time to look. A due time further away than the interval was set before the clock was put back."""
     return watch.status is Status.ACTIVE and not now < watch.due <= now + watch.policy.interval_s
 
 
 def question(watch: Watch) -> JobLook:
-    """What is asked about its job. One that was interrupted may have been started again, by a person, as another."""
+    """What to ask about the job. After an interruption a person may have started the session again as a new job."""
     policy = watch.policy
     anew = bool(watch.interrupted_at and watch.job_id)
     return JobLook(
         job_id="" if anew else watch.job_id,
         session=watch.session,
-        # With another log it would still be that session; one that is not ours is known by its log alone.
+        # When looking for a restarted session, its log does not matter. A session that is not ours is known only by its
+        # log.
         log_file="" if anew else watch.log_file,
         lines=policy.log_lines,
         most_bytes=LONGEST_TAIL,
@@ -40,7 +41,7 @@ def question(watch: Watch) -> JobLook:
 
 
 def announcements(watch: Watch, event: Event) -> tuple[str, ...]:
-    """The channels by which an event is told."""
+    """The channels on which an event is announced."""
     policy = watch.policy
     return (
         "file",
@@ -51,7 +52,7 @@ def announcements(watch: Watch, event: Event) -> tuple[str, ...]:
 
 
 def decide(watch: Watch, seen: JobSeen | NoContact, now: float) -> Decision:
-    """What a look at its job, or the failure to look, makes of a watch."""
+    """The decision that follows from a look at the job, or from a failure to look."""
     if watch.status is not Status.ACTIVE:
         return Decision(watch)
     if isinstance(seen, NoContact):
@@ -66,7 +67,7 @@ def decide(watch: Watch, seen: JobSeen | NoContact, now: float) -> Decision:
 
 
 def resumed(watch: Watch, outcome: JobStarted | str, now: float) -> Decision:
-    """What an attempt to resume makes of a watch: the job that began, or in a few words why none did."""
+    """The decision that follows from an attempt to resume: `outcome` is the job that began, or why none did."""
     if watch.status is not Status.ACTIVE:
         return Decision(watch)
     attempt = f"attempt {watch.resume_attempts} of {watch.policy.max_resume_attempts}"
@@ -80,7 +81,7 @@ def resumed(watch: Watch, outcome: JobStarted | str, now: float) -> Decision:
         return Decision(after, (_event(EventType.RESUME_STARTED, after, payload),))
     reason = _short(outcome)
     summary = f"{_who(watch)} could not be started again ({attempt}): {reason}"
-    # The wait for the next attempt begins here.
+    # The pause before the next attempt begins now.
     after = replace(watch, last_state="interrupted", last_summary=summary, last_error=reason, interrupted_at=now)
     failed = _event(EventType.RESUME_FAILED, after, {"attempt": watch.resume_attempts, "reason": reason})
     rest = _await_resume(after, {"reason": reason}, now)
@@ -88,7 +89,7 @@ def resumed(watch: Watch, outcome: JobStarted | str, now: float) -> Decision:
 
 
 def take_back(watch: Watch, now: float) -> Decision:
-    """What a refused attempt makes of a watch: its job runs or has ended after all, so it never was one."""
+    """Undo an attempt that the machine refused because the job still runs, or has ended: it does not count."""
     if watch.status is not Status.ACTIVE:
         return Decision(watch)
     attempts = max(0, watch.resume_attempts - 1)
@@ -96,7 +97,7 @@ def take_back(watch: Watch, now: float) -> Decision:
 
 
 def _met(watch: Watch, seen: JobSeen, now: float) -> Watch:
-    """The watch after contact with its machine: what is told there of log, checkpoint and job is kept."""
+    """The watch after contact with its machine, with the log, checkpoint and job that it reported."""
     checkpoint, problem = _checkpoint(watch, seen)
     tail = harmless(seen.log)[-LONGEST_TAIL:]
     return replace(
@@ -160,20 +161,20 @@ def _gone(met: Watch, seen: JobSeen, now: float) -> Decision:
     payload = {"reason": reason, "rebooted": seen.rebooted, "checkpoint": met.last_checkpoint}
     first = not met.interrupted_at
     summary = f"{_who(met)} was interrupted: {reason}"
-    # With a clock that was put back since, the wait would have no end.
+    # If the clock was put back since the interruption, counting from that time would wait for ever.
     since = now if first else min(met.interrupted_at, now)
     after = replace(
         met, alerted=False, last_state="interrupted", last_summary=summary, last_error=reason, interrupted_at=since
     )
     rest = _await_resume(after, payload, now)
-    # Where nothing is left to be tried, the one event says both.
+    # If no attempt is left, one event says both that it was interrupted and that it is over.
     if first and rest.watch.status is Status.ACTIVE:
         return replace(rest, events=(_event(EventType.INTERRUPTED, after, payload),))
     return rest
 
 
 def _await_resume(watch: Watch, payload: Mapping[str, Any], now: float) -> Decision:
-    """What follows for an interrupted one: nothing, a wait, an attempt, or the end of all attempts."""
+    """What to do about an interrupted job: nothing, wait, try again, or give up for good."""
     policy = watch.policy
     later = now + policy.interval_s
     if not (policy.auto_resume and policy.resume_command and policy.max_resume_attempts > 0):
@@ -197,13 +198,13 @@ def _exhausted(watch: Watch, payload: Mapping[str, Any]) -> Decision:
 
 
 def _pause(watch: Watch) -> float:
-    """How long an interrupted job is left alone: twice as long after each attempt, up to an hour or what was asked."""
+    """Pause before the next attempt: doubles each time up to LONGEST_PAUSE_S, and is never below resume_delay_s."""
     delay = watch.policy.resume_delay_s
     return max(delay, min(delay * 2.0 ** min(watch.resume_attempts, 32), LONGEST_PAUSE_S))
 
 
 def _own_id(watch: Watch) -> str:
-    """What a session that is not ours is called when it is ours; watches of two databases have the same numbers."""
+    """Job id for resuming a session that was not ours; with a time, because watches of two databases share numbers."""
     return f"job-watch-{watch.id:08d}-{int(watch.created * 1000):x}"
 
 
@@ -219,7 +220,7 @@ def _checkpoint(watch: Watch, seen: JobSeen) -> tuple[str, str]:
     if watch.policy.checkpoint_format != "json":
         return harmless(found.text)[-LONGEST_CHECKPOINT:], ""
     try:
-        # Losses that are not a number are common, and JSON has no word for them.
+        # Training losses are often NaN, which is not valid JSON.
         value = json.loads(found.text.decode("utf-8", "replace"), parse_constant=str)
         text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError) as error:

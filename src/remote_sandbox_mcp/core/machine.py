@@ -14,7 +14,7 @@ from .secret import Secret
 
 @dataclass(frozen=True)
 class Login:
-    """The ways into a machine. Keys are tried first, then the agent, then the password.
+    """How to log in to a machine: keys are tried first, then the agent, then the password.
 
     `agent` is the agent's socket; `agent_identities` are public key files that limit which of its keys are offered.
     """
@@ -30,7 +30,7 @@ class Login:
 
 @dataclass(frozen=True)
 class Hop:
-    """One jump host on the way."""
+    """One jump host."""
 
     host: str
     port: int = 22
@@ -65,10 +65,10 @@ class Machine:
 
 @dataclass(frozen=True)
 class LocalPlace:
-    """The embedded sandbox on this machine: bubblewrap around a private home.
+    """The `local` sandbox on this computer: bubblewrap around a private home folder.
 
     `image` is a folder with a root file system, or empty for the host's own; both are read-only. `shm_mb` is the size
-    of /dev/shm, and 0 the usual one.
+    of /dev/shm, 0 for the default.
     """
 
     name: str = "local"

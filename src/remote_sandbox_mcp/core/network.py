@@ -1,4 +1,4 @@
-"""What a sandbox's network reaches: nothing, all but the user's own networks, named hosts alone, or the host's own."""
+"""Network rules of a sandbox: none, all but private networks, named hosts only, or the host's own network."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Range = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MOST_HOSTS = 100
-# Of an entry that names no port.
+# Ports of an entry that names none.
 USUAL_PORTS = (80, 443)
 _LABEL = r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)"
 _NAME = re.compile(rf"(?=.{{1,255}}\Z)(?:\*\.)?{_LABEL}(?:\.{_LABEL})*")
 _WITH_PORT = re.compile(r"(?P<name>[^:\[\]/]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[1-9][0-9]{0,4})")
 
-# What is the user's own, or of the machine's provider. 198.18.0.0/15 is not here: proxies that tunnel all traffic give
-# every name an address in it, so that without it nothing could be reached behind them.
+# Private networks, and addresses of the machine's hosting provider. 198.18.0.0/15 is missing on purpose: proxies that
+# tunnel all traffic resolve every name to an address in it.
 PRIVATE_4 = tuple(
     ipaddress.IPv4Network(text)
     for text in (
@@ -27,7 +27,7 @@ PRIVATE_4 = tuple(
         "10.0.0.0/8",
         "100.64.0.0/10",
         "127.0.0.0/8",
-        # Azure's service for the machine's own keys and settings.
+        # Azure's service for a machine's own keys and settings.
         "168.63.129.16/32",
         "169.254.0.0/16",
         "172.16.0.0/12",
@@ -44,12 +44,12 @@ NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 class Reach(str, Enum):
-    """How far a network goes."""
+    """What a sandbox can reach."""
 
     NOTHING = "nothing"
     OUTSIDE = "outside"
     HOSTS = "hosts"
-    # The host's own network, with its loopback and its abstract sockets: only the operator can say so.
+    # The host's own network, with its loopback and abstract sockets: only the operator can choose it.
     HOST = "host"
 
 
@@ -70,7 +70,7 @@ NO_NETWORK = Network()
 
 @dataclass(frozen=True)
 class HostRule:
-    """One entry of a list of hosts: a name, `*.name` for all below it, or a range of addresses; port 0: the usual."""
+    """One entry of a list of hosts: a name, `*.name` for names below it, or an address range; port 0: USUAL_PORTS."""
 
     name: str = ""
     range: Range | None = None
@@ -83,7 +83,7 @@ class HostRule:
         return is_below or name == self.name
 
     def allows_address(self, address: Address, port: int) -> bool:
-        # Of two versions one is never in the other's range.
+        # An IPv4 address is never in an IPv6 range, nor the other way round.
         return self.range is not None and address in self.range and self._allows_port(port)
 
     def _allows_port(self, port: int) -> bool:
@@ -93,7 +93,7 @@ class HostRule:
 def read_rule(text: str) -> HostRule | None:
     """pypi.org, *.pypi.org, 192.0.2.0/24, 2001:db8::1, each also with a port: pypi.org:443, [2001:db8::1]:443."""
     found = _WITH_PORT.fullmatch(text)
-    # Digits alone before a colon may be the beginning of an address of version 6.
+    # A whole IPv6 address may also end in a colon and digits; those are no port.
     port = int(found["port"]) if found and not _as_range(text) else 0
     name = found["name"].strip("[]") if found and port else text
     if port > 65535:
@@ -105,12 +105,12 @@ def read_rule(text: str) -> HostRule | None:
 
 
 def is_target(text: str) -> bool:
-    """Whether a list of hosts can have it."""
+    """Whether a text is a valid entry of a list of hosts."""
     return read_rule(text) is not None
 
 
 def _as_range(text: str) -> Range | None:
-    # A zone is this machine's own.
+    # A zone index (%eth0) means something only on one machine.
     if "%" in text:
         return None
     try:
@@ -129,7 +129,7 @@ def ranges(texts: Iterable[str]) -> tuple[Range, ...]:
 
 
 def is_private(address: Address, excepted: Iterable[Range] = ()) -> bool:
-    """Whether it is of the user's own networks, this machine, or its provider; `excepted` are allowed nevertheless."""
+    """Whether an address is of a private network, this computer or its hosting provider, and not in `excepted`."""
     if any(address in allowed for allowed in excepted):
         return False
     inner = _carried(address)
@@ -139,7 +139,7 @@ def is_private(address: Address, excepted: Iterable[Range] = ()) -> bool:
 
 
 def _carried(address: Address) -> Address:
-    """The address of version 4 to which one of version 6 leads, if it does."""
+    """The IPv4 address that an IPv6 address stands for (mapped, 6to4, NAT64), or the address itself."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address in NAT64:

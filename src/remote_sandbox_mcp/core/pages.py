@@ -1,4 +1,4 @@
-"""Cursors for listings that come in pages: where the last page ended, as a text that a caller only hands back."""
+"""Cursors for listings in pages: where the last page ended, as a text that the caller hands back unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FORM = re.compile(r"([0-9]{1,6})-([0-9a-f]{12})\Z")
 
 @dataclass(frozen=True)
 class Page:
-    """How many items came before it, and the mark of the last of them."""
+    """Position of a page: how many items came before, and a mark of the last of them."""
 
     skip: int = 0
     mark: str = ""
@@ -23,7 +23,7 @@ class Page:
         """Where the page begins among the items as they are now. Raises BadArgument where the last one is gone."""
         if not self.mark or (len(keys) >= self.skip and mark_of(keys[self.skip - 1]) == self.mark):
             return self.skip
-        # Something came or went before that place since the last page.
+        # Items were added or removed before that position since the last page.
         found = next((number for number, key in enumerate(keys, 1) if mark_of(key) == self.mark), None)
         if found is None:
             raise BadArgument("cursor does not fit what is there now; leave it out to begin anew")

@@ -1,4 +1,4 @@
-"""What may reach out of a sandbox: the operator names hooks, addresses, volumes and ports, a caller chooses one."""
+"""What a caller may use beyond a sandbox: hooks, webhooks, volumes and local ports that the operator allows."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .secret import Secret
 FORMATS = ("auto", "json", "slack", "feishu", "dingtalk")
 HOOK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 LONGEST_URL = 2048
-# Volumes that callers may name without being allowed to: their names say that they were made for sandboxes.
+# Volumes with this prefix need no permission: the prefix says that they were made for sandboxes.
 OWN_VOLUMES = "remote-sandbox-"
 
 _URL = re.compile(r"(https?)://([^/?#]*)(/[^?#]*)?(\?[^#]*)?", re.IGNORECASE)
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _AUTHORITY = re.compile(rf"({_LABEL}(?:\.{_LABEL})*|\[[0-9a-f:.]+\])(?::([0-9]{{1,5}}))?", re.IGNORECASE)
-# What one server takes for "/", "." or the end of a name and another does not.
+# Escapes that one server reads as "/", "." or the end of a name, and another does not.
 _DISGUISED = re.compile(r"%(?:25|2e|2f|5c|[01][0-9a-f]|7f|(?![0-9a-f]{2}))", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Hook:
-    """A program of the operator's that may be told of events: an argument vector, which no shell reads."""
+    """A program of the operator's that is started for events: an argument vector, never a shell line."""
 
     # Not shown: arguments are where people keep tokens.
     command: tuple[str, ...] = field(repr=False)
@@ -33,10 +33,10 @@ class Hook:
 
 @dataclass(frozen=True)
 class Notify:
-    """How people are told of events, and what a caller may choose beyond that."""
+    """How people are notified, and what a caller may choose beyond that."""
 
     desktop: bool = True
-    # Not shown: the path of such an address often is the key to it.
+    # Not shown: the path of a webhook is often its secret.
     webhooks: tuple[str, ...] = field(default=(), repr=False)
     webhook_format: str = "auto"
     webhook_secret: Secret | None = None
@@ -45,7 +45,7 @@ class Notify:
 
 @dataclass(frozen=True)
 class Address:
-    """A web address taken apart; two ways to write the same one come to the same."""
+    """A web address in parts, normalized, so that two spellings of the same address are equal."""
 
     scheme: str
     host: str
@@ -55,7 +55,7 @@ class Address:
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port: all of it that may be shown, since keys are in the rest."""
+        """Scheme, host and port; the rest is not shown, because it may hold keys."""
         usual = self.port == (443 if self.scheme == "https" else 80)
         return f"{self.scheme}://{self.host}{'' if usual else f':{self.port}'}"
 
@@ -67,7 +67,7 @@ class Address:
         return f"{self.origin}{self.path}{self.query}"
 
     def covers(self, other: Address) -> bool:
-        """Whether another address is this one or lies below it. One with a query is that very address."""
+        """Whether `other` is this address or below it. An address with a query covers only itself."""
         if self.origin != other.origin:
             return False
         if self.query:
@@ -76,7 +76,7 @@ class Address:
 
 
 def allow_webhook(url: str, prefixes: Iterable[str]) -> str:
-    """The address as it will be called. Raises BadArgument for one that the operator has not allowed."""
+    """The normalized address. Raises BadArgument for one that the operator has not allowed."""
     try:
         address = read_address(url)
     except ValueError as problem:
@@ -90,7 +90,7 @@ def allow_webhook(url: str, prefixes: Iterable[str]) -> str:
 
 
 def allow_hook(wanted: str, hooks: Mapping[str, Hook]) -> str:
-    """The name of the hook that is meant: by its name, or by its command line. Raises BadArgument."""
+    """Name of the hook that the caller means, given by its name or by its command line. Raises BadArgument."""
     import json
 
     if wanted in hooks:
@@ -132,7 +132,7 @@ def allow_volume(source: str, allowed: Iterable[str]) -> str:
 
 
 def _lies_below(path: str, folder: str) -> bool:
-    """By their steps alone. The platform resolves symbolic links, and has a list of folders of its own."""
+    """Compares path segments only. The platform resolves symbolic links and has its own list of folders."""
     steps, start = ([step for step in name.split("/") if step not in ("", ".")] for name in (path, folder))
     return ".." not in steps and steps[: len(start)] == start
 
@@ -159,7 +159,7 @@ def is_allowed_port(port: int, allowed: Iterable[str]) -> bool:
 
 
 def read_address(url: str) -> Address:
-    """An address that every program takes apart in the same way. Raises ValueError with the end of a sentence."""
+    """An address that all programs parse in the same way. Raises ValueError with the end of a sentence."""
     if len(url) > LONGEST_URL:
         raise ValueError(f"is longer than {LONGEST_URL} characters")
     if not re.fullmatch(r"[!-~]+", url) or "\\" in url:
@@ -178,7 +178,7 @@ def read_address(url: str) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine itself, by a name or address that cannot be anything else."""
+    """Whether a host can only mean this computer."""
     import ipaddress
 
     try:

@@ -27,9 +27,9 @@ from .tree import (
 
 # Larger files are sent in parts, and by what has changed in them.
 LARGE = 1 << 20
-# Said of the target's entry where its folder could not be read as a whole: it is replaced without a comparison.
+# Stands for a target's entry whose folder could not be read completely: it is replaced without a comparison.
 UNKNOWN = b"?"
-# Where extras are deleted only for those who have said that they mean it; see precious_place.
+# Extras below these are deleted only with confirm_delete; see precious_place.
 HOMES = ("/home", "/Users", "/var/home", "/export/home")
 ABOVE_OTHERS = (*HOMES, "/root", "/var", "/var/lib", "/opt", "/srv", "/mnt", "/media", "/tmp", "/var/tmp", "/private")
 OF_THE_SYSTEM = (
@@ -40,7 +40,7 @@ IN_HIDING = "a hidden folder of a home folder, where keys and settings are"
 
 
 class Item(NamedTuple):
-    """A file or link that is to be sent, and why. `text` is its meta as told; a tree has very many of these."""
+    """A file or link to send, and why. `text` is its meta as the scan reported it; a tree has very many items."""
 
     folder: bytes
     name: bytes
@@ -59,7 +59,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Attributes:
-    """A mode and a time that something shall have in the end."""
+    """The mode and time that a path gets at the end."""
 
     path: bytes
     mode: int
@@ -68,30 +68,31 @@ class Attributes:
 
 @dataclass
 class Plan:
-    """Everything to do, in the order of doing: clear, send, touch, delete, finish."""
+    """Everything to do, in the order of doing it: clear, send, touch, delete, finish."""
 
     clear: list[bytes] = field(default_factory=list)
     send: list[Item] = field(default_factory=list)
     touch: list[Attributes] = field(default_factory=list)
-    # Same size on both sides: whether they are sent depends on their content (the item, whether its meta differs).
+    # Same size on both sides: whether they are sent depends on their content. (The item; whether its meta differs.)
     doubtful: list[tuple[Item, bool]] = field(default_factory=list)
     delete_files: list[bytes] = field(default_factory=list)
     delete_folders: list[bytes] = field(default_factory=list)
     finish: list[Attributes] = field(default_factory=list)
-    # Metas of what the target has where something is replaced, changed or deleted: it goes only if it is still that.
+    # What the scan found in the target where something is replaced, changed or deleted; if it has changed since, it
+    # stays.
     found: dict[bytes, bytes] = field(default_factory=dict)
-    # What stands for all others: nothing, where all of the target could be read.
+    # What the scan found in all other places: nothing, if all of the target could be read.
     otherwise_found: bytes = b""
     new_folders: int = 0
     skipped: int = 0
     problems: list[Problem] = field(default_factory=list)
 
     def found_at(self, path: bytes) -> bytes:
-        """The meta of the target's entry when it was scanned; empty for none."""
+        """What the scan found at this path in the target; empty for nothing."""
         return self.found.get(path, self.otherwise_found)
 
     def found_of(self, items: list[Item]) -> list[bytes]:
-        """The same for many; often nothing was there at all."""
+        """The same for many items; often there was nothing at all."""
         if not self.found:
             return [self.otherwise_found] * len(items)
         return [self.found_at(item.path) for item in items]
@@ -106,7 +107,7 @@ class Plan:
 
 
 def check_deletion(order: Order, source: Tree, target: Tree) -> None:
-    """Refuse to delete where a slip would cost most. Raises BadArgument."""
+    """Refuse delete_extras where a mistake would be most expensive. Raises BadArgument."""
     if not order.delete_extras or order.confirmed:
         return
     terms, found = order.terms, ""
@@ -120,7 +121,7 @@ def check_deletion(order: Order, source: Tree, target: Tree) -> None:
 
 
 def precious_place(real: str, home: str) -> str:
-    """What a folder is, in words, if much more than a project depends on what is in it; empty for all others.
+    """Describes a folder on which more than one project depends, such as ~/.ssh; empty for all others.
 
     >>> precious_place("/home/ann/.ssh", "/home/ann"), precious_place("/home/ann/work", "/home/ann")
     ('a hidden folder of a home folder, where keys and settings are', '')
@@ -139,7 +140,7 @@ def precious_place(real: str, home: str) -> str:
 
 
 def _home_entry(real: str, home: str) -> list[str]:
-    """The name right below a home folder, of whoever's, on the way to a folder."""
+    """The name right below a home folder (anyone's) on the path to a folder."""
     homes = [home, "/root", *(f"{folder}/{_first(real, folder)}" for folder in HOMES if _is_within(real, folder))]
     return [_first(real, folder) for folder in homes if _is_within(real, folder)]
 
@@ -153,7 +154,7 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def make_plan(source: Tree, target: Tree, order: Order, sieve: Sieve | None = None) -> Plan:
-    """Compare two trees, without what a sieve leaves out. Raises FileProblem where one of them cannot be true."""
+    """Compare two trees, without what the sieve excludes. Raises FileProblem for a tree that cannot be real."""
     try:
         return _Planner(source, target, order, sieve).plan_all()
     except (ValueError, IndexError):
@@ -161,7 +162,7 @@ def make_plan(source: Tree, target: Tree, order: Order, sieve: Sieve | None = No
 
 
 def source_entries(source: Tree, target: Tree, folder: bytes, order: Order) -> dict[bytes, bytes]:
-    """What the source has in a folder. Another machine does not decide who a program of ours runs as."""
+    """Entries of the source's folder. Setuid bits from another machine are dropped, because it is not trusted."""
     ours = source.entries(folder)
     special = [name for name, text in ours.items() if has_special_bits(text)] if order.crosses_machines else []
     theirs = target.entries(folder) if special else {}
@@ -177,7 +178,7 @@ class _Planner:
         self.checksum = order.checksum
         self.deletes = order.delete_extras
         self.coarse = source.coarse or target.coarse
-        # Another machine may name what it was told to leave out, such as this user's keys; it is not taken from there.
+        # On a pull, the other machine may list what it was told to exclude, such as this user's keys: check here again.
         self.distrusts = order.is_pull and source.kind == "dir"
         self.plan = Plan(otherwise_found=UNKNOWN if target.unread else b"")
         self.finished: set[bytes] = set()
@@ -197,7 +198,7 @@ class _Planner:
                 plan.skipped += source.counts[folder]
             elif not folder or not self.leaves_out_folder(folder):
                 self.compare(folder)
-        # Deeper folders first: what is put into a folder, or out of it, changes its time.
+        # Deepest folders first: adding to a folder or removing from it changes its time.
         plan.finish.sort(key=lambda item: (-item.path.count(b"/"), item.path))
         plan.delete_folders.sort(key=lambda path: -path.count(b"/"))
         return plan
@@ -215,7 +216,7 @@ class _Planner:
             else:
                 self.compare_entry(folder, name, text, found)
         if self.deletes:
-            # What the source has but is not taken from there is no extra.
+            # What the source has but we do not accept from it is not an extra either.
             told = self.source.entries(folder) if self.distrusts else ours
             for name in theirs.keys() - told.keys():
                 self.delete(folder, name, theirs[name])
@@ -223,7 +224,7 @@ class _Planner:
             self.finish_again(folder)
 
     def leaves_out_folder(self, folder: bytes) -> bool:
-        """Also where another machine lists a folder, but not what it lies in."""
+        """Whether a folder is excluded, also where the other machine lists it without the folders above it."""
         if self.distrusts and self.ignore.leaves_out_below(folder, True):
             return True
         return self.sieve is not None and self.sieve.closes(folder)
@@ -235,7 +236,7 @@ class _Planner:
         return self.sieve.keep(folder, found, self.plan.problems) if self.sieve else found
 
     def believed(self, folder: bytes, ours: dict[bytes, bytes], theirs: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """What another machine lists, without what is left out and without new links that lead out of the tree."""
+        """What the other machine lists, without excluded entries and without new links that lead out of the tree."""
         out = self.ignore.leaves_out
         taken = {name: text for name, text in ours.items() if not out(child(folder, name), text[:1] == b"d")}
         for name in [name for name, text in taken.items() if text[:1] == b"l" and text != theirs.get(name)]:
@@ -302,7 +303,7 @@ class _Planner:
         return meta.mtime == found.mtime
 
     def make_way(self, path: bytes, found: Meta) -> bool:
-        """Something of another kind is there: a file goes, a folder only if it is empty or extras may be deleted."""
+        """Something of another kind is in the way: a file goes, a folder only if empty or extras may be deleted."""
         if found.kind != "d":
             self.plan.clear.append(path)
             return True
@@ -342,7 +343,7 @@ class _Planner:
         self.plan.delete_folders.append(path)
 
     def finish_again(self, folder: bytes) -> None:
-        """A folder whose content changes gets its time back in the end."""
+        """Restore the time of a folder whose content changes."""
         above, _, name = folder.rpartition(b"/")
         if above not in self.parents:
             self.parents[above] = source_entries(self.source, self.target, above, self.order)
@@ -369,14 +370,14 @@ class Span:
 
 
 def read_index(index: bytes) -> Iterator[tuple[int, bytes]]:
-    """Raises FileProblem where the other side told what is no index."""
+    """Raises FileProblem for what is not an index."""
     if len(index) % PIECE.size:
         raise FileProblem("an index of a file cannot be read; its machine is broken or hostile", "hostile")
     return PIECE.iter_unpack(index)
 
 
 class Matcher:
-    """Takes the new file's index bit by bit; says what of it is old and what is new, joined where it can be."""
+    """Compares the new file's index with the old one piece by piece; yields spans that are old or new, merged."""
 
     def __init__(self, old_index: bytes, most: int) -> None:
         self._places: dict[bytes, int] = {}
@@ -403,7 +404,7 @@ class Matcher:
             self._pending = span
 
     def _place(self, digest: bytes, last: Span | None) -> int:
-        """Of several equal pieces the one that follows what was found last: then one span covers both."""
+        """Where the old file has this piece; of several places the one right after the last, to form one span."""
         if last and last.place >= 0 and self._at.get(last.place + last.length) == digest:
             return last.place + last.length
         return self._places.get(digest, -1)
@@ -415,7 +416,7 @@ class Matcher:
 
 
 def joined(spans: list[Span]) -> Iterator[Span]:
-    """Neighbours as one."""
+    """Merge adjacent spans."""
     pending: Span | None = None
     for span in spans:
         if pending and pending.is_followed_by(span):

@@ -1,4 +1,4 @@
-"""A port of a sandbox: the bytes to it, its address on this machine, and an app that is deployed behind it."""
+"""A port of a sandbox: a byte stream to it, its address on this computer, and an app behind it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .check import text_argument, within
+from .check import in_range, text_argument
 from .errors import BadArgument, SandboxError
 
 LONGEST_WAIT_S = 3600.0
@@ -20,14 +20,14 @@ class PortClosed(SandboxError):
 
 
 class Stream(Protocol):
-    """Bytes both ways, to a port and from it. `read` and `drain` raise Unreachable where it was cut."""
+    """A byte stream in both directions. `read` and `drain` raise Unreachable where it was cut."""
 
     async def read(self, most: int = 65536) -> bytes:
-        """The next bytes, or b"" when the other side has sent its last."""
+        """The next bytes; b"" after the other side's last."""
         ...
 
     def write(self, data: bytes) -> None:
-        """Send; who sends much waits with `drain` after each piece."""
+        """Send without waiting; call `drain` after each large piece."""
         ...
 
     async def drain(self) -> None:
@@ -45,7 +45,7 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Forward:
-    """A port of a sandbox that can be reached on this machine, and by nobody beyond it."""
+    """A port of a sandbox that can be reached on this computer, and only from here."""
 
     sandbox: str
     port: int
@@ -80,7 +80,7 @@ class Health:
 
 @dataclass(frozen=True, kw_only=True)
 class DeployOrder:
-    """An app as a caller wants it. Raises BadArgument where it cannot be meant so."""
+    """An app as a caller wants it. Raises BadArgument for values that make no sense."""
 
     sandbox: str
     command: str
@@ -88,13 +88,13 @@ class DeployOrder:
     health_path: str = ""
     timeout_s: float = 60.0
     cwd: str = ""
-    # Empty: a name of its own.
+    # Empty: a name is made up.
     session: str = ""
 
     def __post_init__(self) -> None:
         text_argument("command", self.command)
         check_port("port", self.port)
-        within("timeout", self.timeout_s, 1, LONGEST_WAIT_S)
+        in_range("timeout", self.timeout_s, 1, LONGEST_WAIT_S)
         if self.health_path:
             check_path(self.health_path)
 
@@ -103,13 +103,13 @@ class DeployOrder:
 class Deployment:
     """An app that was started.
 
-    `status`: running, unhealthy (it runs, but does not answer well), failed (it ended), unknown (nobody was asked).
+    `status`: running, unhealthy (it runs, but does not answer well), failed (it ended), unknown (it was not asked).
     """
 
     sandbox: str
     port: int
     status: str
-    # Where a person on this machine opens it; empty where it failed, and where nobody has asked for it yet.
+    # Where a person on this computer opens it; empty where it failed, or before a port was forwarded.
     url: str = ""
     health: Health = Health()
     # The session of the job, by which it can be looked at, waited for and stopped.
@@ -149,7 +149,7 @@ def check_path(path: str) -> str:
 
 
 def request_text(path: str, port: int) -> bytes:
-    """A request whose answer ends with its connection."""
+    """An HTTP request after whose answer the server closes the connection."""
     lines = (f"GET {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Accept: */*", "Connection: close", "", "")
     return "\r\n".join(lines).encode("ascii")
 
@@ -167,5 +167,5 @@ def read_status(answer: bytes) -> int | None:
 
 
 def is_well(status: int) -> bool:
-    """Whether an app that answers so is healthy: it did what was asked, or says where to go."""
+    """Whether this HTTP status means healthy: success or a redirect."""
     return 200 <= status < 400

@@ -1,4 +1,4 @@
-"""How long work tells that it lives; a terminal, a JSON line or an MCP notification listens."""
+"""Progress of long work: a terminal, a JSON line or an MCP notification listens to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Beat:
 
 
 class Progress(Protocol):
-    """Takes beats; never fails and never blocks."""
+    """Takes signs of life; never raises and never blocks."""
 
     def __call__(self, beat: Beat, /) -> None: ...
 
@@ -26,17 +26,17 @@ class Progress(Protocol):
 class OutputListener(Progress, Protocol):
     """A Progress that also takes output as it comes.
 
-    It is given the beginning of each stream (as many bytes as the command keeps), each byte once. A backend that
-    learns of output only at the end gives nothing, so the result counts, not what was heard.
+    It gets the beginning of each stream (as many bytes as the command keeps), each byte once. A backend that learns of
+    output only at the end passes nothing, so only the final result is complete.
     """
 
     def heard(self, stream: StreamName, data: bytes) -> None: ...
 
 
 def listener_in(progress: Progress) -> OutputListener | None:
-    """The same where it takes output, too. Python's own check of a protocol costs as much as sending one."""
+    """The listener, if this Progress takes output. (isinstance on a Protocol would cost as much as sending a beat.)"""
     return cast(OutputListener, progress) if hasattr(progress, "heard") else None
 
 
 def silent(beat: Beat, /) -> None:
-    """A Progress that nobody listens to."""
+    """A Progress that drops all beats."""

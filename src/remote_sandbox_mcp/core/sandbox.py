@@ -25,7 +25,7 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Description:
-    """What a sandbox is, known without asking it."""
+    """What a sandbox is, as far as we know without asking it."""
 
     name: str
     kind: str
@@ -47,7 +47,7 @@ class Sandbox(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether a live line to the sandbox exists now; asks nobody."""
+        """Whether a live connection exists now; sends nothing."""
         ...
 
     @property
@@ -56,11 +56,11 @@ class Sandbox(Protocol):
         ...
 
     async def open(self) -> None:
-        """Open it, or see that it is open: on return the far side has answered. Raises ConnectError."""
+        """Open it, or check that it is open: on return the far side has answered. Raises ConnectError."""
         ...
 
     async def close(self) -> None:
-        """Let go of the line. Runs go on where `survives_disconnect`."""
+        """Close the connection. Runs go on where `survives_disconnect`."""
         ...
 
     async def run(
@@ -69,13 +69,13 @@ class Sandbox(Protocol):
         """Run to the end, or until `patience_s` is over (the run goes on and can be observed).
 
         The command's own timeout ends its whole tree: TERM, two seconds, KILL. Cancelling this call stops the run.
-        A cut line is mended and the true result returned; the command never starts twice.
+        After a cut we reconnect and return the true result; the command never starts twice.
         Raises NotStarted, or LostContact where the outcome cannot be learned in time.
         """
         ...
 
     async def observe(self, run_id: str, *, keep: int = 40_000) -> Observation:
-        """What became of a run, whoever started it."""
+        """What became of a run, whichever process started it."""
         ...
 
     async def stop(self, run_id: str, *, keep: int = 40_000) -> Observation:
@@ -83,7 +83,7 @@ class Sandbox(Protocol):
         ...
 
     def forget(self, run_id: str) -> None:
-        """The result is known: nothing of an ended run needs to be kept. Best effort, waits for nothing."""
+        """Drop an ended run's folder on the machine, because its result is known. Best effort, does not wait."""
         ...
 
     async def read(self, path: str, span: Span) -> FileSlice:
@@ -98,23 +98,23 @@ class Sandbox(Protocol):
         ...
 
     async def list(self, path: str, *, recursive: bool = False, limit: int = 200) -> Listing:
-        """Name what is in a folder; at most `limit` entries leave the far side."""
+        """List a folder; the far side sends at most `limit` entries."""
         ...
 
     async def search(self, search: Search) -> Found:
-        """Find files by name and lines by pattern; at most `search.limit` matches leave the far side."""
+        """Find files by name and lines by pattern; the far side sends at most `search.limit` matches."""
         ...
 
     async def open_lane(self) -> Lane:
-        """A further line for moving files; several make a long line fast. Raises ConnectError.
+        """A further connection for moving files; several are faster over a long distance. Raises ConnectError.
 
-        Raises Unsupported where no further line is to be had; who has one already then goes on with fewer.
+        Raises Unsupported where no further one can be had; a caller that has some already goes on with those.
         """
         ...
 
     async def connect(self, port: int) -> Stream:
-        """A byte stream to a TCP port on the sandbox's own loopback, where its commands see it. Any number at once.
+        """A byte stream to a TCP port on the sandbox's own loopback, as its commands see it. Any number at once.
 
-        Raises PortClosed where nothing accepts connections there, ConnectError, Unsupported where there is no way.
+        Raises PortClosed where nothing listens there, ConnectError, and Unsupported where ports cannot be reached.
         """
         ...

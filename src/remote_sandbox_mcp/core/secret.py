@@ -1,4 +1,4 @@
-"""A text that never shows itself: not in a repr, a log, a traceback or a comparison by accident."""
+"""A text that never shows itself: not in a repr, a log, a traceback or by a comparison."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 
 class Secret:
-    """Wraps a secret; only `reveal` gives it back, so that every use can be found by name.
+    """Wraps a secret; only `reveal` returns it, so every use can be found by that name.
 
-    `source` tells where a secret is kept ("env:NAME"), and is empty for one that was written down as it is.
+    `source` says where it is kept ("env:NAME"); empty for one that was given as plain text.
     """
 
     __slots__ = ("_resolve", "_text", "source")
@@ -20,13 +20,13 @@ class Secret:
 
     @classmethod
     def later(cls, resolve: Callable[[], str], source: str) -> Secret:
-        """A secret that is kept elsewhere: `resolve` is called when it is first needed, not before."""
+        """A secret kept elsewhere: `resolve` is called when it is first needed."""
         secret = cls("")
         secret._text, secret._resolve, secret.source = None, resolve, source
         return secret
 
     def reveal(self) -> str:
-        """The text itself. The first call for one kept elsewhere may block, and raises what fetching it raises."""
+        """The text. The first call for one kept elsewhere may block, and raises what `resolve` raises."""
         if self._text is None and self._resolve is not None:
             self._text = self._resolve()
         return self._text or ""
@@ -55,5 +55,5 @@ class Secret:
 
     @property
     def _identity(self) -> object:
-        # Two secrets kept elsewhere are the same if their place is the same: comparing must not fetch them.
+        # Secrets kept elsewhere are equal if their source is the same: a comparison must not fetch them.
         return self._text if self._resolve is None else self._resolve

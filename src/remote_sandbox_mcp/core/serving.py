@@ -1,4 +1,4 @@
-"""How the server is reached, and what it writes down."""
+"""Settings of the HTTP server and of logging."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .secret import Secret
 
 @dataclass(frozen=True, kw_only=True)
 class Http:
-    """Serving over HTTP. Beyond loopback it takes a key and the names by which it is called."""
+    """Serving over HTTP. Beyond loopback it needs a key, and the host names under which it is called."""
 
     api_key: Secret | None = None
     host: str = "127.0.0.1"
@@ -20,7 +20,7 @@ class Http:
 
 @dataclass(frozen=True, kw_only=True)
 class Logging:
-    """What the server writes down of itself; without a file, to standard error."""
+    """What the server logs; without a file, to standard error."""
 
     level: str = "WARNING"
     file: str = ""

@@ -20,7 +20,7 @@ DEFAULT_EXCLUDES = (".git", "__pycache__", "node_modules", ".venv")
 class Place:
     """A path on a sandbox, or on this machine where no sandbox is named.
 
-    One that is `free` was chosen by the person at this machine, or by us: the gate for agents does not judge it.
+    A `free` one was chosen by the person at this computer, or by us, so the gate for agents does not apply.
     """
 
     sandbox: str
@@ -47,7 +47,7 @@ FLAG_TERMS = Terms("--delete", "--delete", "add --yes", "--dry-run")
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What is to be made equal to what. `excludes` are .gitignore lines; the last that fits decides."""
+    """An ordered sync: source, target and rules. `excludes` are .gitignore lines; the last match decides."""
 
     source: Place
     target: Place
@@ -56,7 +56,7 @@ class Order:
     respect_gitignore: bool = False
     checksum: bool = False
     delete_extras: bool = False
-    # The caller has seen what delete_extras can do to the home folder, or with an empty source, and wants it.
+    # The caller confirmed delete_extras for a home folder or with an empty source.
     confirmed: bool = False
     # A person gave it with flags; an agent gives it with arguments of tools.
     by_command_line: bool = False
@@ -67,12 +67,12 @@ class Order:
 
     @property
     def is_pull(self) -> bool:
-        """From a sandbox to this computer."""
+        """Whether it copies from a sandbox to this computer."""
         return bool(self.source.sandbox) and not self.target.sandbox
 
     @property
     def crosses_machines(self) -> bool:
-        """From a sandbox to this computer or to another sandbox."""
+        """Whether it copies from a sandbox to this computer or to another sandbox."""
         return bool(self.source.sandbox) and self.source.sandbox != self.target.sandbox
 
     @property
@@ -102,12 +102,12 @@ class Headway:
     path: str = ""
 
 
-# Takes news of a transfer; never fails and never blocks.
+# Called with a transfer's progress; never raises and never blocks.
 Listener = Callable[[Headway], None]
 
 
 def unheard(headway: Headway) -> None:
-    """A Listener that does not listen."""
+    """A Listener that ignores everything."""
 
 
 def all_of(*listeners: Listener) -> Listener:
@@ -122,7 +122,7 @@ def all_of(*listeners: Listener) -> Listener:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a transfer did; entries that failed are problems. `bytes` are of files, `wire_bytes` went over lines."""
+    """Result of a transfer; entries that failed are in `problems`. `bytes` counts files, `wire_bytes` the network."""
 
     synced_type: str
     made_dirs: int = 0
@@ -137,11 +137,11 @@ class Outcome:
     problem_count: int = 0
     # The default excludes that left something out.
     excluded: tuple[str, ...] = ()
-    # From machine to machine, not through this one.
+    # From machine to machine, without passing through this computer.
     direct: bool = False
 
     def after(self, earlier: Outcome) -> Outcome:
-        """This and what an earlier attempt at the same did before it was cut off."""
+        """The sum of this and of an earlier attempt that was cut off."""
         return replace(
             self,
             made_dirs=self.made_dirs + earlier.made_dirs,
@@ -161,26 +161,26 @@ class Outcome:
         return cls(**{**fields, "problems": problems, "excluded": tuple(fields["excluded"])})
 
 
-# What an answer without data may take: the problems of two hundred files, each with a long path.
+# Bound for an answer without data: problems of two hundred files, each with a long path.
 SMALL_ANSWER = 4 << 20
-# What a source may say for one request where nobody knows better: as much as a frame may hold.
+# Bound for what a source sends for one request, where no better one is known: one frame.
 MOST_PASSED = 64 << 20
 # Requests are numbered across all lanes, because a source's frames are handed to a target as they are.
 numbers = itertools.count(1)
-# How a lane is told which folder a request is about: its path; or its path without links, and the device and inode of
-# all that was found along it, which it must still be.
+# How a request names its folder: by a path; or by a path without links plus device and inode of everything along it,
+# which must be unchanged.
 RootName = str | list[Any]
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to a request: its bytes, if it has any, and its last words."""
+    """The answer to a request: its bytes, if any, and its final fields."""
 
     out: bytes = b""
     end: dict[str, Any] = field(default_factory=dict)
 
     def number(self, name: str) -> int:
-        """Raises FileProblem: what another machine answers may be anything."""
+        """Raises FileProblem, because another machine may answer anything."""
         value = self.end.get(name)
         if not isinstance(value, int) or isinstance(value, bool):
             raise FileProblem(f"a machine's answer cannot be understood: {name} is not a number", "hostile")
@@ -202,7 +202,7 @@ class Reply:
 
 
 class Lane(Protocol):
-    """Takes requests, any number at once, and does them in the order of asking.
+    """Takes any number of requests at once and carries them out in order.
 
     What is asked for and answered is in core/orders.py; the sides that speak it are
     backends/outpost/far/lane.py and, for machines without Python, backends/ssh/sftp_lane.py.
@@ -210,7 +210,7 @@ class Lane(Protocol):
 
     @property
     def name(self) -> str:
-        """Whose lane it is, for sentences."""
+        """Name of the machine, for messages."""
         ...
 
     @property
@@ -218,12 +218,12 @@ class Lane(Protocol):
 
     @property
     def squeezers(self) -> tuple[str, ...]:
-        """How it can compress and expand, best first."""
+        """Compression methods that it supports, best first."""
         ...
 
     @property
     def moved(self) -> int:
-        """Bytes that went over the line so far, both ways."""
+        """Bytes sent and received so far."""
         ...
 
     @property
@@ -245,17 +245,17 @@ class Lane(Protocol):
         """Send a request; the answer may be awaited, or not. It takes no more than `room` bytes.
 
         Raises FileProblem (with the far side's reason) or Unreachable when it is awaited, never before.
-        Frames for `number` that a source says are handed to the lane `to`, no more than `passes` bytes of them; bytes
-        it answers, to `heard` if given, which raises FileProblem where it wants no more.
+        Frames that a source sends for `number` are handed to the lane `to`, at most `passes` bytes of them; bytes
+        of the answer go to `heard` if given, which may raise FileProblem to stop.
         """
         ...
 
     def pass_on(self, kind: int, number: int, body: bytes) -> None:
-        """A frame for a request that receives."""
+        """Hand over a frame for a request that receives data."""
         ...
 
     async def room(self) -> None:
-        """Wait until most of what was handed over has left."""
+        """Wait until most of what was handed over has been sent."""
         ...
 
     async def close(self) -> None:

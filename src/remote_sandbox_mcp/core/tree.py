@@ -1,4 +1,4 @@
-"""A tree of files as a value: what a scan said, kept as it came and read only where two sides differ."""
+"""A tree of files as a value: the scan's bytes are kept as they are, and parsed only where two sides differ."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .errors import FileProblem
 from .files import Problem
 
 FOLDER = struct.Struct(">HII")
-# A far side that says more than this is broken or hostile. Three million entries take some 200 MB.
+# More than this is broken or hostile: three million entries take some 200 MB.
 MOST_BYTES, MOST_FOLDERS, MOST_ENTRIES = 256 << 20, 1_000_000, 3_000_000
-# As much of it as comes in one part, as far/tree.py says it.
+# Size of one part of a scan, as far/tree.py sends it.
 LARGEST_PART = 8 << 20
 SECOND = 10**9
 MOST = (1 << 63) - 1
@@ -26,7 +26,7 @@ LEADS_OUT = "skipped: it is a link that leads out of the folder"
 
 
 class Meta(NamedTuple):
-    """What an entry is: f, d or l, and what has to be equal for it to be unchanged."""
+    """Kind (f, d or l), mode, size and time of an entry: all that must be equal for it to be unchanged."""
 
     kind: str
     mode: int
@@ -50,7 +50,7 @@ def read_meta(text: bytes) -> Meta:
 
 
 def size_of(text: bytes) -> int:
-    """The size alone, for the many entries of which nothing else is asked. Raises ValueError, IndexError."""
+    """The size alone, because most entries need nothing else. Raises ValueError, IndexError."""
     size = int(text.split(b" ", 2)[1])
     if size < 0:
         raise ValueError(size)
@@ -58,12 +58,12 @@ def size_of(text: bytes) -> int:
 
 
 def has_special_bits(text: bytes) -> bool:
-    """Whether a mode has more than three digits, which is quick to see."""
+    """Whether a mode has more than three digits (setuid, setgid, sticky), which is quick to see."""
     return text[PLAIN_HEAD : PLAIN_HEAD + 1] != b" "
 
 
 def without_special_bits(text: bytes, found: bytes) -> bytes:
-    """A meta without setuid, setgid and sticky bits. A folder keeps those that the target's own (`found`) has, too.
+    """A meta without setuid, setgid and sticky bits. A folder keeps those that the target's own (`found`) also has.
 
     >>> without_special_bits(b"f4755 3 5", b""), without_special_bits(b"d2755 0 5", b"d2700 0 9")
     (b'f755 3 5', b'd2755 0 5')
@@ -76,7 +76,7 @@ def without_special_bits(text: bytes, found: bytes) -> bytes:
 
 
 def leads_out(folder: bytes, target: bytes) -> bool:
-    """Whether a link in a folder may end outside of the tree, whatever the other links of the tree are.
+    """Whether a link in a folder may lead out of the tree, whatever the tree's other links are.
 
     >>> leads_out(b"a", b"../b"), leads_out(b"a", b"../../b"), leads_out(b"a", b"b/..")
     (False, True, True)
@@ -97,7 +97,7 @@ def is_name(name: bytes) -> bool:
 
 @dataclass
 class Tree:
-    """One end of a transfer as it was found. `folders` maps a folder to its entries as told, `counts` to its files."""
+    """One end of a transfer as scanned. `folders` maps a folder to its raw entries, `counts` to its number of files."""
 
     kind: str
     path: str
@@ -112,7 +112,7 @@ class Tree:
     hits: tuple[str, ...] = ()
     leftovers: tuple[str, ...] = ()
     gitignores: tuple[tuple[bytes, bytes], ...] = ()
-    # Times are known to the second only.
+    # The file system stores times in whole seconds.
     coarse: bool = False
 
     @property
@@ -120,7 +120,7 @@ class Tree:
         return self.kind == "dir" and not self.folders.get(b"", b"")
 
     def entries(self, folder: bytes) -> dict[bytes, bytes]:
-        """Names and metas of a folder. Raises FileProblem where the other side named what cannot be a name."""
+        """Names and metas of a folder. Raises FileProblem for something that cannot be a file name."""
         block = self.folders.get(folder, b"")
         if not block:
             return {}
@@ -132,13 +132,13 @@ class Tree:
 
 
 class TreeReader:
-    """Takes a scan's parts as they come, and counts: a listing that is none is given up before it has all come."""
+    """Takes a scan's parts as they come and counts them, so that an endless listing is refused early."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._folders: dict[bytes, bytes] = {}
         self._counts: dict[bytes, int] = {}
-        # What has come of a folder that goes on in the next part, and how much that needs to be read.
+        # Bytes of a folder that continues in the next part, and how many are needed to go on.
         self._rest, self._needed = bytearray(), FOLDER.size
         self._bytes = self._entries = 0
 

@@ -45,7 +45,7 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One card. None is what the driver does not tell: utilisation under MIG, memory where it is the machine's own."""
+    """One GPU. None stands for what the driver does not report: utilization under MIG, memory shared with the host."""
 
     index: int
     name: str
@@ -188,7 +188,7 @@ def _duration(seconds: int | None) -> str:
     return " ".join(f"{amount}{unit}" for unit, amount in parts[first : first + 2] if amount) or "0s"
 
 
-# What an unknown part counts for: neither a reason to come nor a reason to stay away.
+# Value of an unknown part: neither for nor against the machine.
 _UNKNOWN = 0.5
 
 

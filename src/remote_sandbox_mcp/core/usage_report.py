@@ -1,4 +1,4 @@
-"""What probe.sh prints, read into a Usage; nothing that it prints makes the reading fail."""
+"""Reads the output of probe.sh into a Usage; no output makes the reading fail."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Section:
 
 @dataclass(frozen=True)
 class _Cards:
-    """What one vendor's tool told."""
+    """What one vendor's tool reported."""
 
     gpus: tuple[Gpu, ...] = ()
     error: str = ""
@@ -41,7 +41,7 @@ _Report = Mapping[str, Sequence[_Section]]
 
 
 def parse_usage(text: str) -> Usage:
-    """Read what probe.sh printed, whole or cut off. What cannot be read is absent, and told in `problems`.
+    """Read what probe.sh printed, whole or cut off. What cannot be read is missing, and listed in `problems`.
 
     Raises ValueError where nothing can be read.
     """
@@ -53,7 +53,7 @@ def parse_usage(text: str) -> Usage:
         for name, value in (("load", cpu), ("memory", memory), ("disk space", disks))
         if not value
     ]
-    # A leftover rocm-smi on a machine that has NVIDIA cards is no news.
+    # A rocm-smi left over on a machine with NVIDIA cards is not worth a message.
     error = nvidia.error or ("" if nvidia.gpus else amd.error)
     usage = Usage(
         cpu=cpu,
@@ -74,7 +74,7 @@ def parse_usage(text: str) -> Usage:
 
 
 def _sections(text: str) -> _Report:
-    # Only "\n" ends a line: others' process names may hold what splitlines takes for one.
+    # Split at "\n" only: a process name of another user may hold characters at which splitlines would split.
     report: dict[str, list[_Section]] = {}
     for block in ("\n" + text).split("\n@@ ")[1:]:
         marker, *lines = block.split("\n")
@@ -115,7 +115,7 @@ def _tidy(text: str, limit: int) -> str:
 
 
 def _known(text: str) -> str:
-    """The text, or nothing where it is one of the tools' words for nothing: [N/A], [Not Found], 0x..., Unsupported."""
+    """The text; empty for the tools' words for nothing: [N/A], [Not Found], 0x..., Unsupported."""
     text = text.strip()
     return "" if re.match(r"\[|N/A|0x|unsupported|unknown", text, re.IGNORECASE) else _tidy(text, 80)
 
@@ -143,7 +143,7 @@ def _memory(told: Mapping[str, int]) -> Memory | None:
     limit = told.get("memory.max", told.get("memory.limit_in_bytes", total))
     used = told.get("memory.current", told.get("memory.usage_in_bytes"))
     if limit < total:
-        # In a container the machine's memory is not ours; files that the kernel can drop are not counted as used.
+        # In a container the host's memory is not ours; files that the kernel can drop do not count as used.
         kept = max(0, (used or 0) - told.get("inactive_file", told.get("total_inactive_file", 0)))
         total, available = limit, min(available, limit - kept)
     return Memory(total / _MIB, min(total, max(0, available)) / _MIB)
@@ -152,7 +152,7 @@ def _memory(told: Mapping[str, int]) -> Memory | None:
 def _linux_memory(told: Mapping[str, int]) -> tuple[int, int | None]:
     available = told.get("MemAvailable")
     if available is None and "MemFree" in told:
-        # Kernels before 3.14 leave the sum to us; Shmem is in Cached but cannot be dropped.
+        # Kernels before 3.14 do not report the sum. Shmem is part of Cached but cannot be dropped.
         parts = ("MemFree", "Buffers", "Cached", "SReclaimable")
         available = sum(told.get(part, 0) for part in parts) - told.get("Shmem", 0)
     return told["MemTotal"] * 1024, None if available is None else available * 1024
@@ -235,7 +235,7 @@ def _nvidia(report: _Report) -> _Cards:
 
 
 def _gpu_row(line: str, columns: Sequence[str]) -> dict[str, str]:
-    """The cells by their columns; nothing where the line is a complaint and not a row."""
+    """The cells by column; empty if the line is a message instead of a row."""
     cells = [cell.strip() for cell in line.split(",")]
     row = dict(zip(columns, cells, strict=True)) if len(cells) == len(columns) else {}
     return row if _whole(row.get("index", "")) is not None else {}
@@ -275,14 +275,14 @@ def _nvidia_processes(report: _Report, gpus: Sequence[Gpu]) -> tuple[list[_Held]
 
 def _nvidia_process(row: Sequence[str], owners: Mapping[int, GpuProcess]) -> GpuProcess:
     pid, name = _whole(row[1]) or 0, _known(row[3])
-    # nvidia-smi that finds no name for the pid sees another container's: here the same pid would be somebody else.
+    # If nvidia-smi finds no name, the pid belongs to another container; here the same pid is a different process.
     owner = owners.get(pid, GpuProcess(pid)) if name else GpuProcess(pid)
     name = name.rsplit("/", 1)[-1] if name.startswith("/") else name
     return replace(owner, name=name or owner.name, mem_mb=_number(row[2]))
 
 
 def _home(uuid: str, gpus: Sequence[Gpu]) -> str:
-    """The uuid of the card: older drivers write MIG-<card's uuid>/1/0 for a slice, newer ones a uuid of its own."""
+    """The card's uuid: older drivers write MIG-<card's uuid>/1/0 for a slice, newer ones give it its own uuid."""
     slices = [gpu for gpu in gpus if gpu.mig] if uuid.startswith("MIG-") else []
     for gpu in gpus:
         if gpu.uuid and gpu.uuid in uuid:
@@ -333,8 +333,8 @@ def _amd(report: _Report) -> _Cards:
 
 
 def _json_object(text: str) -> dict[str, dict[str, str]]:
-    """The first object of objects in the text: warnings may stand before and behind it."""
-    # Each beginning is read to where it breaks off, so that only a few are tried.
+    """The first JSON object in the text; warnings may surround it."""
+    # Each attempt reads up to where the JSON breaks off, so only a few are made.
     for start in islice(re.finditer(r"^\{", text, re.MULTILINE), 20):
         try:
             found, _ = json.JSONDecoder().raw_decode(text, start.start())
@@ -349,7 +349,7 @@ def _json_object(text: str) -> dict[str, dict[str, str]]:
 
 
 def _amd_gpu(name: str, card: Mapping[str, str]) -> Gpu:
-    """Releases differ in capitals, in the sensors that they know and in what they call the power."""
+    """Releases of rocm-smi differ in capitals, sensors, and what they call the power."""
 
     def some(*patterns: str) -> str:
         found = (

@@ -1,4 +1,4 @@
-"""A watch over a job: its policy, its state, its events; and the checks of what a caller asks of it."""
+"""A watch over a job: its policy, state and events; and the checks of a caller's wishes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .errors import BadArgument
 
 
 class Status(str, Enum):
-    """What has become of a watch. Only an active one is looked after."""
+    """State of a watch. Only an active one is looked after."""
 
     ACTIVE = "active"
     COMPLETED = "completed"
@@ -36,7 +36,7 @@ class EventType(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How a watch is kept. Never changes after it was made."""
+    """How a watch is kept; fixed when it is made."""
 
     interval_s: float = 300.0
     alert_after_failures: int = 2
@@ -83,7 +83,7 @@ class Watch:
     last_log_tail: str = ""
     last_checkpoint: str = ""
     failures: int = 0
-    # Whether the trouble that lasts has been told.
+    # Whether the current trouble has been announced.
     alerted: bool = False
     interrupted_at: float = 0.0
     resume_attempts: int = 0
@@ -95,7 +95,7 @@ class Watch:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened, told once."""
+    """Something that happened to a watched job; it is announced once."""
 
     type: EventType
     summary: str
@@ -115,7 +115,7 @@ class Resume:
 
 @dataclass(frozen=True)
 class NoContact:
-    """Nobody could be asked; `config` where the sandbox is not configured (any more)."""
+    """The machine could not be asked; `config`: because the sandbox is not configured (any more)."""
 
     reason: str
     config: bool = False
@@ -123,7 +123,7 @@ class NoContact:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a watch becomes, what is to be told, and what is to be done. Every event is announced as the policy says."""
+    """The new watch, its events, and perhaps a resume. Every event is announced as the policy says."""
 
     watch: Watch
     events: tuple[Event, ...] = ()
@@ -131,7 +131,7 @@ class Decision:
 
 
 class Unsent(Exception):
-    """An announcement did not reach anybody; `passing` where another attempt may."""
+    """A notification that failed; `passing`: a later attempt may succeed."""
 
     def __init__(self, reason: str, *, passing: bool = False) -> None:
         super().__init__(reason)
@@ -147,7 +147,7 @@ LONGEST_METADATA = 64 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOrder:
-    """How a job is to be watched, in the caller's words."""
+    """How a job is to be watched, as the caller asked."""
 
     run_id: str = ""
     name: str = ""
@@ -172,7 +172,7 @@ class WatchOrder:
 
 @dataclass(frozen=True)
 class Allowed:
-    """What the operator's configuration lets a watch reach; each raises BadArgument for what it does not."""
+    """What the operator's configuration allows a watch to use; each function raises BadArgument for anything else."""
 
     webhook: Callable[[str], str]
     hook: Callable[[str], str]
@@ -190,7 +190,7 @@ class Plan:
 
 
 def make_policy(order: WatchOrder, cwd: str, allowed: Allowed) -> Policy:
-    """The policy of a watch. Raises BadArgument for whatever could not be kept later, when nobody is there to read."""
+    """The policy of a watch. Raises BadArgument now for what would fail later, when no caller is there to read it."""
     plan = read_plan(order.resume_plan_json)
     resume_command = order.resume_command or plan.resume_command
     check_figures(order)
@@ -218,11 +218,11 @@ def make_policy(order: WatchOrder, cwd: str, allowed: Allowed) -> Policy:
 
 
 def check_figures(order: WatchOrder) -> None:
-    check.within("interval_s", order.interval_s, LEAST_INTERVAL_S, LONGEST_S)
-    check.within("resume_delay_s", order.resume_delay_s, 0, LONGEST_S)
-    check.within("alert_after_failures", order.alert_after_failures, 1, 1000)
-    check.within("max_resume_attempts", order.max_resume_attempts, 1 if order.auto_resume else 0, MOST_ATTEMPTS)
-    check.within("max_log_lines", order.log_lines, 1, 1000)
+    check.in_range("interval_s", order.interval_s, LEAST_INTERVAL_S, LONGEST_S)
+    check.in_range("resume_delay_s", order.resume_delay_s, 0, LONGEST_S)
+    check.in_range("alert_after_failures", order.alert_after_failures, 1, 1000)
+    check.in_range("max_resume_attempts", order.max_resume_attempts, 1 if order.auto_resume else 0, MOST_ATTEMPTS)
+    check.in_range("max_log_lines", order.log_lines, 1, 1000)
 
 
 def checkpoint_format(order: WatchOrder, plan: Plan) -> str:
@@ -234,7 +234,7 @@ def checkpoint_format(order: WatchOrder, plan: Plan) -> str:
 
 
 def wanted_hooks(order: WatchOrder, allowed: Allowed) -> tuple[str, ...]:
-    """event_command and codex_command run on the user's own machine, so they only name what the operator allows."""
+    """event_command and codex_command run on the user's computer, so they may only name what the operator allows."""
     wanted = [order.event_command, order.codex_command or ("codex" if order.codex_wakeup else "")]
     return tuple(dict.fromkeys(allowed.hook(name) for name in wanted if name))
 

@@ -1,3 +1,4 @@
-"""Disposable sandboxes as a caller's verbs: created, listed, kept alive while in use, and deleted.
+"""Disposable sandboxes: create, list, renew while in use, delete, and clean up what is left over.
 
-How a sandbox is built is not decided here: backends have the providers that make them."""
+How a sandbox is built is not here: backends/bubblewrap and backends/opensandbox have the providers.
+"""

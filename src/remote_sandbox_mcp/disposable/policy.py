@@ -177,12 +177,12 @@ def _check_name(name: str, names: Collection[str]) -> None:
 
 def _check_timeout(timeout_s: float) -> None:
     if timeout_s != 0:
-        check.within("timeout", timeout_s, 1, check.LONGEST_TIMEOUT_S)
+        check.in_range("timeout", timeout_s, 1, check.LONGEST_TIMEOUT_S)
 
 
 def _check_limits(limits: Limits) -> None:
     for name, most in _MOST.items():
-        check.within(name, getattr(limits, name), 0, most)
+        check.in_range(name, getattr(limits, name), 0, most)
 
 
 def _check_hosts(hosts: Collection[str]) -> None:

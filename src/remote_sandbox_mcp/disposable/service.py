@@ -109,7 +109,7 @@ class Service:
         return replace(kept.disposable, status=GONE)
 
     async def renew(self, name: str, timeout_s: float) -> Disposable:
-        check.within("timeout", timeout_s, 1, check.LONGEST_TIMEOUT_S)
+        check.in_range("timeout", timeout_s, 1, check.LONGEST_TIMEOUT_S)
         kept = await self._living(name)
         # Nothing that runs in it is cut off, whatever was asked for.
         seconds = max(timeout_s, self.known.life_of(kept).needs_s)
@@ -133,7 +133,7 @@ class Service:
         return await self._ask(kept, self.known.provider_of(kept).snapshot(kept.disposable, label))
 
     async def endpoint(self, name: str, port: int) -> str:
-        check.within("port", port, 1, 65535)
+        check.in_range("port", port, 1, 65535)
         kept = await self._living(name)
         return await self._ask(kept, self.known.provider_of(kept).endpoint(kept.disposable, port))
 

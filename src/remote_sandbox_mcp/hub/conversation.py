@@ -16,9 +16,9 @@ from ..mcp_server.ahead import Opening
 from ..session import KeptSelection, Session, begin
 from .houses import House, Houses, client_of
 
-# After the client's end: for calls to give up their commands.
+# After the client's end: time for calls to stop their commands.
 WIND_DOWN_S = 0.15
-# For calls in progress, where the conversation has to be opened anew.
+# Time for calls in progress, before the conversation has to be opened again under another configuration.
 MOVE_S = 10.0
 
 
@@ -30,7 +30,7 @@ async def converse(
     writer: asyncio.StreamWriter,
     leaving: asyncio.Event,
 ) -> None:
-    """Until the front goes. Once `leaving` is set, nothing is answered any more."""
+    """Serve one front until it goes. Once `leaving` is set, nothing more is answered."""
     config, session = client_of(said)
     house = await houses.enter(config, session)
     session.selection = selection = KeptSelection(house.app.identity, front)
@@ -52,7 +52,7 @@ async def _say(writer: asyncio.StreamWriter, what: dict[str, Any]) -> None:
 
 
 class Heard:
-    """A front's lines, of which some may have been heard before anybody could answer them."""
+    """Lines of a front; some may have come before the server was ready to answer."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
@@ -60,7 +60,7 @@ class Heard:
         self._reading: asyncio.Future[bytes] | None = None
 
     async def until(self, ready: Awaitable[object], opening: Opening) -> None:
-        """Listen meanwhile; the machines that calls ask for are opened."""
+        """Read lines while waiting for `ready`, and already open the machines that the calls name."""
         waiting = asyncio.ensure_future(ready)
         while not waiting.done() and b"" not in self._lines:
             self._reading = self._reading or asyncio.ensure_future(self._reader.readline())
@@ -79,7 +79,7 @@ class Heard:
 
 
 class Conversation:
-    """What is said by one client and to it."""
+    """The conversation with one client."""
 
     def __init__(self, house: House, session: Session, said: dict[str, Any], answers: Answers) -> None:
         self._house = house
@@ -101,10 +101,10 @@ class Conversation:
         for waiting in over:
             waiting.cancel()
         if self._session.moved.is_set():
-            # The front opens the conversation anew, with all that is not answered, and is given its new place.
+            # The front opens the conversation again with all unanswered requests, and gets the new configuration.
             await asyncio.wait((asyncio.ensure_future(self._session.calls.settled()),), timeout=MOVE_S)
             self._answers.is_muted = True
-        # Every call in progress is given up, and its command with it: nobody is left to hear of it.
+        # Cancel every call in progress, with its command: the client that asked is gone.
         await asyncio.wait((serving, *chores), timeout=WIND_DOWN_S)
         serving.cancel()
         await asyncio.wait((serving,), timeout=WIND_DOWN_S)
@@ -112,7 +112,7 @@ class Conversation:
             raise failed
 
     async def _give_up(self, left: dict[str, Any]) -> None:
-        """A call that the client has cancelled, and that the hub before this one may not have ended."""
+        """End the command of a call that the client cancelled, in case the previous hub died before it could."""
         with contextlib.suppress(SandboxError):
             where = str(left.get("sandbox") or "") or await self._session.selection.name()
             await self._house.app.give_up(f"{self._session.name} {left.get('name')}", where)
@@ -139,10 +139,11 @@ class Answers:
         self.is_muted = False
 
     async def write(self, text: str) -> None:
-        # A hub that ends closes its connections. What calls make of that is not for clients: another hub goes on.
+        # A hub that ends closes its connections, and calls fail; the client must not see that, because another hub goes
+        # on.
         if self.is_muted or self._leaving.is_set():
             return
-        # A front that is gone is seen by the end of its lines.
+        # If the front is gone, reading its lines ends the conversation.
         with contextlib.suppress(ConnectionError):
             async with self._turn:
                 self._writer.write(text.encode("utf-8", "replace"))
@@ -154,4 +155,4 @@ class Answers:
             self._writer.write(say_version(sandbox, path, version))
 
     async def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing is buffered."""

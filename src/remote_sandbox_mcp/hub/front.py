@@ -1,4 +1,4 @@
-"""What a client starts: it copies lines between the client and the hub, and sees to it that there is a hub.
+"""The process that a client starts: copies lines between client and hub, and starts a hub where there is none.
 
 A hub that dies is replaced; the conversation is opened again there, and what was not answered is sent once more. Only
 what is needed for that is imported: a client waits for it.
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 CHUNK = 1 << 16
-# The other side is not listened to while so much waits to be sent to this one.
+# Stop reading from one side while this many bytes wait to be sent to the other.
 MOST_WAITING = 16 << 20
-# So many hubs in a row that end soon, and have answered nothing, are enough: this process does their work then.
+# After this many hubs in a row that ended soon and answered nothing, this process serves the client itself.
 MOST_ATTEMPTS, STEADY_S = 5, 5.0
-# A hub that has not greeted is not waited for longer: it is held up. One that has just been started has more to do.
+# How long to wait for a hub's greeting; one that has just been started needs longer.
 GREETING_S, FIRST_GREETING_S = 10.0, 20.0
-# A client's first questions are answered from memory where the hub needs longer than this.
+# The client's first questions (initialize, tools/list) are answered from a cache if the hub takes longer than this.
 PROMPT_S = 0.5
-# So much more time than was waited for has gone by: this process was stopped, too.
+# If a wait took this much longer than asked, this process was suspended as well.
 STOPPED_S = 3.0
-# After the client's end: for answers to calls, and to its first questions; for the hub to end; for it to greet.
+# After the client's end: time for answers to calls, for answers to first questions, for the hub to end, for it to
+# greet.
 LAST_ANSWERS_S, FIRST_ANSWERS_S, FAREWELL_S, COLD_FAREWELL_S = 0.3, 5.0, 1.0, 10.0
 STOPPED = (
     "the hub of remote-sandbox-mcp (process {pid}) has not answered for {seconds:.0f} s, so {what}. "
@@ -50,13 +51,13 @@ DEADLY = (
 
 
 class Lines:
-    """Bytes as they come, cut into lines."""
+    """Splits incoming bytes into lines."""
 
     def __init__(self) -> None:
         self.rest = bytearray()
 
     def take(self, data: bytes) -> bytes:
-        """All lines that are whole now; what follows them is kept."""
+        """All complete lines; an incomplete last one is kept."""
         end = data.rfind(b"\n") + 1
         if not end:
             self.rest += data
@@ -67,34 +68,35 @@ class Lines:
 
 
 class Front:
-    """One client's conversation."""
+    """One client's conversation with the hub."""
 
     def __init__(self, place: Place, environ: Mapping[str, str], config: str) -> None:
         self._place = place
         self._environ = environ
         self._config = config
         self._kept = Transcript()
-        self._line: socket.socket | None = None
+        self._connection: socket.socket | None = None
         self._is_greeted = self._is_new = False
         self._attempts = 0
-        # The process that serves.
+        # Pid of the hub.
         self._hub = 0
         self._silence = Silence(place)
         self._memory: Remembering | None = None
         self._from_client, self._from_hub = Lines(), Lines()
-        # Bytes that are on their way.
+        # Bytes waiting to be written.
         self._to_client, self._to_hub = bytearray(), bytearray()
-        # Lines for a hub that has not greeted, or does not answer; and what this one has been sent: lines, bytes.
+        # Lines for a hub that has not greeted or does not answer; and what was sent to this hub: number of lines,
+        # bytes.
         self._held: list[tuple[bytes, Request | None]] = []
-        self._lines = self._queued = self._sent = 0
+        self._lines_sent = self._queued = self._sent = 0
         self._client_ended = self._is_shut = False
-        # What is waited for; the same as in the turn before, most of the time.
+        # Descriptors that are polled; kept, because they are usually the same as in the turn before.
         self._poll, self._wanted = select.poll(), dict[int, int]()
         self._begun_at = self._looked_at = time.monotonic()
         self._left_at = 0.0
 
     def run(self) -> Handed | None:
-        """Serve until the client goes; what is left for this process to do where no hub can be had."""
+        """Serve until the client goes. Returns the conversation for this process to serve where there is no hub."""
         try:
             self._open()
             while True:
@@ -107,12 +109,12 @@ class Front:
     # The hub
 
     def _open(self) -> None:
-        """Connect, and say who we are; the lines follow when the hub has greeted. Raises NoHub."""
+        """Connect and introduce ourselves; the lines follow when the hub has greeted. Raises NoHub."""
         if self._attempts >= MOST_ATTEMPTS:
             raise NoHub(f"{self._attempts} hubs in a row have ended at once; see {self._place.log}")
         self._attempts += 1
-        self._line, self._is_new = reach(self._place, start_hub)
-        self._line.setblocking(False)
+        self._connection, self._is_new = reach(self._place, start_hub)
+        self._connection.setblocking(False)
         if self._is_new and not self._hub and self._memory is None:
             self._memory = remembered(self._place, self._config)
         self._is_greeted = self._is_shut = False
@@ -121,18 +123,18 @@ class Front:
         who = self._begin_again()
         self._from_hub.rest.clear()
         self._to_hub[:] = say_hello(who, self._environ, current_folder(), self._config)
-        self._lines, self._queued, self._sent = 0, len(self._to_hub), 0
+        self._lines_sent, self._queued, self._sent = 0, len(self._to_hub), 0
 
     def _begin_again(self) -> dict[str, Any]:
-        """Hold the lines with which the conversation begins elsewhere; gives what has to be told before them."""
+        """Queue the lines with which the conversation begins at another hub; returns what its hello has to say."""
         who, self._held, spent = self._kept.opening(self._sent)
         for number in spent:
             self._answer_here(number, DEADLY.format(hubs=MOST_HUBS, log=self._place.log))
         return who
 
     def _lost(self, why: str) -> bool:
-        """The hub is gone. Returns whether there is anything left to do. Raises NoHub."""
-        self._close_line()
+        """The hub is gone: open another. Returns whether there is anything left to do. Raises NoHub."""
+        self._close_connection()
         if self._client_ended and (self._is_shut or not self._kept.unanswered):
             return False
         if self._is_greeted:
@@ -142,13 +144,13 @@ class Front:
         self._open()
         return True
 
-    def _close_line(self) -> None:
-        if self._line is not None:
-            self._line.close()
-        self._line = None
+    def _close_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
     def _greeted(self, line: bytes) -> None:
-        """The hub's first line. Raises NoHub where it does not want us."""
+        """Take the hub's first line. Raises NoHub where it refuses us."""
         said = read_answer(line)
         self._is_greeted = self._kept.was_served = True
         self._begun_at = time.monotonic()
@@ -161,12 +163,12 @@ class Front:
 
     def _turn(self) -> bool:
         """Wait for something to do and do it. Returns whether to go on."""
-        assert self._line is not None
-        wanted: dict[int, int] = {self._line.fileno(): 0}
+        assert self._connection is not None
+        wanted: dict[int, int] = {self._connection.fileno(): 0}
         if len(self._to_client) < MOST_WAITING:
-            wanted[self._line.fileno()] |= select.POLLIN
+            wanted[self._connection.fileno()] |= select.POLLIN
         if self._to_hub:
-            wanted[self._line.fileno()] |= select.POLLOUT
+            wanted[self._connection.fileno()] |= select.POLLOUT
         if not self._client_ended and self._waiting() < MOST_WAITING:
             wanted[0] = select.POLLIN
         if self._to_client:
@@ -199,10 +201,10 @@ class Front:
         return not self._is_over()
 
     def _copy(self, ready: dict[int, int]) -> str:
-        """Read what the hub says, and write what is for it; gives why it is lost, or nothing."""
-        assert self._line is not None
+        """Read from the hub and write to it; returns why the connection is lost, or nothing."""
+        assert self._connection is not None
         try:
-            if ready.get(self._line.fileno(), 0) & ~select.POLLOUT and not self._read_hub():
+            if ready.get(self._connection.fileno(), 0) & ~select.POLLOUT and not self._read_hub():
                 return "it closed the line"
             if self._to_hub:
                 self._write_hub()
@@ -232,21 +234,21 @@ class Front:
             whole = self._from_client.take(data)
         else:
             self._client_ended, self._left_at = True, time.monotonic()
-            # Its last line may have no end.
+            # The client's last line may have no line break.
             whole = bytes(self._from_client.rest) + b"\n" if self._from_client.rest else b""
             self._from_client.rest.clear()
         if whole:
             self._pass_to_hub(whole)
 
     def _pass_to_hub(self, whole: bytes) -> None:
-        """Lines of the client's. They are sent first and looked at then, while the hub works on them."""
+        """Pass on the client's lines first and parse them afterwards, while the hub works on them."""
         is_sent = self._is_greeted and not self._silence.is_told
         if is_sent:
             self._to_hub += whole
             try:
                 self._write_hub()
             except OSError:
-                # What is wrong with the line is seen again, and heeded, at the end of this turn.
+                # The error comes up again, and is handled, at the end of this turn.
                 pass
         for line in split(whole):
             request = self._note(line)
@@ -256,7 +258,7 @@ class Front:
                 self._held.append((line, request))
 
     def _note(self, line: bytes) -> Request | None:
-        """Keep a request until it is answered; some are answered from memory."""
+        """Keep a request until it is answered; some are answered from the cache."""
         try:
             message = json.loads(line)
         except (ValueError, RecursionError):
@@ -273,11 +275,11 @@ class Front:
         return True
 
     def _count(self, line: bytes, request: Request | None) -> None:
-        """Note what a line is called that is sent, and where it ends in all that is."""
+        """Give a sent line its name, and note at which byte of all that was sent it ends."""
         if request is not None:
-            request.name = request.name or f"{self._kept.prefix}{self._lines}"
+            request.name = request.name or f"{self._kept.prefix}{self._lines_sent}"
             request.end = self._queued + len(line)
-        self._lines += 1
+        self._lines_sent += 1
         self._queued += len(line)
 
     def _send_held(self) -> None:
@@ -287,25 +289,25 @@ class Front:
             self._count(line, request)
 
     def _write_hub(self) -> None:
-        assert self._line is not None
+        assert self._connection is not None
         try:
             while self._to_hub:
-                sent = self._line.send(self._to_hub)
+                sent = self._connection.send(self._to_hub)
                 del self._to_hub[:sent]
                 self._sent += sent
         except BlockingIOError:
             return
 
     def _flush_and_shut(self) -> None:
-        """Tell the hub that nothing more comes, once all of it is sent and, if that is quick, answered."""
+        """Close our writing side once everything is sent and, if that is quick, answered."""
         is_sent = self._is_greeted and not self._to_hub and not self._held
-        if self._line and is_sent and not self._is_shut and not self._awaits_answers():
+        if self._connection and is_sent and not self._is_shut and not self._awaits_answers():
             self._is_shut = True
             with contextlib.suppress(OSError):
-                self._line.shutdown(socket.SHUT_WR)
+                self._connection.shutdown(socket.SHUT_WR)
 
     def _awaits_answers(self) -> bool:
-        """Whether a client that has closed its side may still get an answer: calls in progress end with it."""
+        """Whether a client that closed its input may still get an answer; calls in progress end with it."""
         unanswered = self._kept.unanswered
         is_quick = any(request.method != "tools/call" for request in unanswered.values())
         limit = FIRST_ANSWERS_S if is_quick else LAST_ANSWERS_S
@@ -314,10 +316,10 @@ class Front:
     # From the hub to the client
 
     def _read_hub(self) -> bool:
-        """Take what the hub says; False where it has hung up."""
-        assert self._line is not None
+        """Read what the hub sends; False where it has closed the connection."""
+        assert self._connection is not None
         try:
-            data = self._line.recv(CHUNK)
+            data = self._connection.recv(CHUNK)
         except BlockingIOError:
             return True
         if not data:
@@ -334,7 +336,7 @@ class Front:
         return True
 
     def _pass_to_client(self, whole: bytes) -> None:
-        """Lines of the hub's. Where all are for the client, they are written first and looked at then."""
+        """Pass on the hub's lines; if all are for the client, write them first and parse them afterwards."""
         is_written = not self._kept.done
         if is_written:
             self._to_client += whole
@@ -344,7 +346,7 @@ class Front:
                 self._to_client += line
 
     def _passes(self, line: bytes) -> bool:
-        """Whether a line of the hub's goes to the client; one that has its answer gets no other."""
+        """Whether a line of the hub goes to the client: a second answer to the same request does not."""
         kept = self._kept
         if not (kept.unanswered or kept.done):
             return True
@@ -352,7 +354,7 @@ class Front:
         if number is None:
             return True
         if kept.unanswered.pop(number, None):
-            # It works: should it die, it is not one that dies at once.
+            # It answers, so it does not count among hubs that end at once.
             self._attempts = 0
         if self._memory is not None and number in self._memory.asked:
             self._memory.learn(number, message or json.loads(line))
@@ -362,7 +364,7 @@ class Front:
         return True
 
     def _read_last_words(self) -> None:
-        """What a hub had answered before it went is not asked of another."""
+        """Take answers that a hub sent before it died: they need not be asked of another."""
         with contextlib.suppress(OSError):
             for _ in range(1000):
                 if not self._read_hub():
@@ -376,7 +378,7 @@ class Front:
         except BlockingIOError:
             pass
         except OSError:
-            # Nobody reads any more.
+            # The client no longer reads.
             leave()
 
     # A hub that does not answer
@@ -384,7 +386,7 @@ class Front:
     def _look_after_calls(self) -> None:
         now, silence = time.monotonic(), self._silence
         if now > self._looked_at + self._patience() + STOPPED_S and not silence.is_told:
-            # Nothing was asked, or this process did not run either: the hub has not had the time that went by.
+            # Nothing was asked, or this process was suspended as well: that time does not count as silence.
             silence.heard_at = self._begun_at = now
         self._looked_at = now
         if not self._is_greeted:
@@ -410,7 +412,7 @@ class Front:
             self._heard()
 
     def _heard(self) -> None:
-        """The hub is there."""
+        """The hub has shown a sign of life."""
         self._silence.heard_at = time.monotonic()
         if self._silence.is_told:
             self._silence.is_told = False
@@ -418,7 +420,7 @@ class Front:
             self._send_held()
 
     def _give_up(self, number: Any, request: Request, seconds: float) -> None:
-        """One that was not sent is forgotten, and one that was is cancelled, for when the hub goes on."""
+        """Forget a request that was not sent; cancel one that was, for when the hub goes on."""
         was_sent = not any(held is request for _, held in self._held)
         self._held = [(line, held) for line, held in self._held if held is not request]
         if was_sent:
@@ -429,7 +431,7 @@ class Front:
         self._answer_here(number, STOPPED.format(pid=self._hub, seconds=seconds, what=what))
 
     def _answer_here(self, number: Any, told: str) -> None:
-        """Answer in the hub's place."""
+        """Answer a request in the hub's place."""
         answer: dict[str, Any] = {"error": {"code": -32603, "message": told}}
         if self._kept.answered_here(number).method == "tools/call":
             answer = {"result": {"content": [{"type": "text", "text": told}], "isError": True}}
@@ -443,14 +445,14 @@ class Front:
             self._write_client()
             select.select([], [1], [])
         os.set_blocking(1, True)
-        self._close_line()
+        self._close_connection()
         self._silence.stop_asking()
         heard = b"".join(line for line, _ in self._held) + bytes(self._from_client.rest)
         return Handed(heard, self._kept.already_answered(), who)
 
 
 class Remembering:
-    """The memory of first answers, with what has been asked."""
+    """The cache of first answers, and which of them the client has asked for."""
 
     def __init__(self, memory: Any) -> None:
         self._memory = memory
@@ -469,7 +471,7 @@ class Remembering:
 
 
 def start_hub(place: Place, lock: int, listener: int) -> None:
-    """Most fronts find a hub, and are spared what it takes to start one. Raises NoHub."""
+    """Import what starts a hub only here, because most fronts find one. Raises NoHub."""
     from ..hub_contact.starting import start
 
     start(place, lock, listener)
@@ -484,7 +486,7 @@ def remembered(place: Place, config: str) -> Remembering:
 
 
 def run(config: str) -> Handed | None:
-    """Serve the client on the standard streams through the hub, or say what is left to do without one."""
+    """Serve the client on standard streams through the hub; returns what is left to do where there is none."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: leave())
     try:
@@ -497,12 +499,12 @@ def run(config: str) -> Handed | None:
 
 
 def split(whole: bytes) -> list[bytes]:
-    """Whole lines, each with its end."""
+    """Complete lines, each with its line break."""
     return [line + b"\n" for line in whole[:-1].split(b"\n")]
 
 
 def is_broken(events: int) -> bool:
-    """Whether nobody reads what we write."""
+    """Whether the reader at the other end is gone."""
     return bool(events & (select.POLLERR | select.POLLHUP | select.POLLNVAL)) and not events & select.POLLOUT
 
 

@@ -1,4 +1,4 @@
-"""What the hub holds for its sessions: an app for each configuration, and machines that several of these share."""
+"""What the hub holds for its sessions: one app per configuration (a House), and machines that several share."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 2.0
-# Threads take turns this often while the SDK is loaded.
+# How often threads switch while the SDK is loaded.
 TURN_S = 0.0005
-# A process that leaves its transfers to us ends within that time, and is looked at so often.
+# A process that hands its transfers to us ends within this time; how often we check that.
 LEAVING_S, GLANCE_S = 10.0, 0.2
 
 
 class Recorded(Mapping[str, str]):
-    """A client's variables, and which of them its configuration has asked for: all, where a program is given them."""
+    """A client's variables, and which of them its configuration has read: all, if a program gets them."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = dict(environ)
@@ -64,7 +64,7 @@ class Recorded(Mapping[str, str]):
         return self._folder
 
     def agrees(self, environ: Mapping[str, str]) -> bool:
-        """Whether the configuration that has asked these would be the same with those."""
+        """Whether the configuration that read these variables would be the same with those."""
         if self._is_all_asked and Variables(self._environ) != Variables(environ):
             return False
         if self._is_folder_asked and self._folder != folder_of(environ):
@@ -73,7 +73,7 @@ class Recorded(Mapping[str, str]):
 
 
 def client_of(said: Mapping[str, Any]) -> tuple[Path | None, Session]:
-    """The configuration file and the session of a process that has said who it is."""
+    """Configuration file and session of a process, from its hello."""
     config = Path(str(said["config"])) if said.get("config") else None
     folder = str(said.get("folder") or "/")
     given = {str(name): str(value) for name, value in dict(said.get("environ") or {}).items()}
@@ -87,10 +87,10 @@ def folder_of(environ: Mapping[str, str]) -> str:
 
 @dataclass(eq=False)
 class House:
-    """One configuration, in use by any number of sessions."""
+    """One configuration in use, with any number of sessions."""
 
     where: tuple[str, str]
-    # The variables of the session for which it was made.
+    # Variables of the session for which it was made.
     first: Mapping[str, str]
     environ: Recorded
     source: Source
@@ -107,14 +107,14 @@ class House:
         return self._making is not None and self._making.done()
 
     async def made(self) -> tuple[SandboxServer, Upkeep]:
-        """What serves its sessions, made once: the SDK may have to be loaded for it."""
+        """The server for its sessions, made once; the SDK may have to be loaded for it."""
         self._making = self._making or asyncio.ensure_future(self._make())
         return await asyncio.shield(self._making)
 
     async def _make(self) -> tuple[SandboxServer, Upkeep]:
         from ..mcp_server.ahead import load
 
-        # Meanwhile the loop has a login to make, or others to serve.
+        # Short turns, so that logins and other clients do not wait for the import.
         turn = sys.getswitchinterval()
         sys.setswitchinterval(TURN_S)
         await asyncio.to_thread(load, ".stdio")
@@ -129,14 +129,14 @@ class House:
         return self.where == where and self.environ.agrees(environ) and recorded.agrees(self.first)
 
     def changed(self) -> None:
-        """Its configuration may have come to ask for variables in which its sessions differ."""
+        """The configuration has changed and may now read variables in which its sessions differ."""
         self.log.follow(self.app.settings.logging)
         for session in self.sessions:
             if not self.environ.agrees(session.environ):
                 session.moved.set()
 
     async def is_busy(self) -> bool:
-        """Whether something is to be looked after here, though no session may be there."""
+        """Whether there is work to look after even without a session."""
         has_disposables = self.app.has_disposables and self.app.disposables.has_any
         return has_disposables or await self.app.is_busy()
 
@@ -151,7 +151,7 @@ class House:
 
 
 def make_server(stock: Stock, members: Sequence[Member], house: House) -> tuple[SandboxServer, Upkeep]:
-    """The server of a house, and what keeps it in step with its files."""
+    """The server of a house, and what keeps it up to date with its files."""
     from ..mcp_server.clients import Conversations
     from ..mcp_server.server import build
     from ..mcp_server.upkeep import Upkeep
@@ -163,12 +163,12 @@ def make_server(stock: Stock, members: Sequence[Member], house: House) -> tuple[
 
 
 class Houses:
-    """All of them. One that nobody is in stays for a while, since clients come again, and while it is busy."""
+    """All houses. One without sessions stays for a while, because clients come again, and as long as it is busy."""
 
     def __init__(self, idle_s: float) -> None:
         self._idle_s = idle_s
         self._houses: list[House] = []
-        # Has this process do the watchdog's work.
+        # Makes this process the watchdog.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
         self.stock = Stock()
         self._turn = asyncio.Lock()
@@ -176,13 +176,13 @@ class Houses:
         self._following: set[asyncio.Future[None]] = set()
 
     async def enter(self, config: Path | None, session: Session) -> House:
-        """The house of a session's configuration."""
+        """The house of a session's configuration, made if needed."""
         self._tidying = self._tidying or asyncio.ensure_future(self._keep_tidy())
         recorded = Recorded(session.environ)
         source = Source(config, recorded, session.folder)
         await asyncio.to_thread(source.read)
         where = (str(config or ""), source.project)
-        # One after the other: two that come at once must not make a house each.
+        # One at a time: two sessions that come at once must share one house.
         async with self._turn:
             house = next((it for it in self._houses if it.is_for(where, recorded, session.environ)), None)
             if house is None:
@@ -191,7 +191,7 @@ class Houses:
             house.sessions.add(session)
         session.log = house.log
         if house.is_made:
-            # What was changed a moment ago holds for who comes now, and for all who are there.
+            # A recent change of the configuration applies to this session and to all others.
             _, upkeep = await house.made()
             await upkeep.look()
         return house
@@ -214,7 +214,7 @@ class Houses:
         return house
 
     async def take_over(self, said: Mapping[str, Any], asker: int = 0) -> None:
-        """Go on with the transfers of a configuration; with those that `asker` still runs as soon as it has ended."""
+        """Continue the transfers of a configuration; those that `asker` still runs, as soon as it has ended."""
         config, session = client_of(said)
         house = await self.enter(config, session)
         try:
@@ -236,7 +236,7 @@ class Houses:
     # Of all
 
     async def take_up(self) -> None:
-        """Go on with transfers that processes have left which ended without a word. Raises SandboxError."""
+        """Continue transfers of processes that died. Raises SandboxError."""
         for house in tuple(self._houses):
             await house.app.transfers.take_up()
 
@@ -249,10 +249,10 @@ class Houses:
                 log.exception("closing what nobody uses failed")
 
     async def tidy(self) -> None:
-        """Close the houses that nobody has been in for a while, and with them machines that are in no other."""
+        """Close houses that have been empty for a while, and machines that are in no other house."""
         for house in tuple(self._houses):
             is_left = not house.sessions and time.monotonic() - house.left_at > self._idle_s
-            # Nobody enters between the last look and its end.
+            # No await between the last check and closing, so that no session can enter.
             if is_left and not await house.is_busy() and not house.sessions:
                 self._houses.remove(house)
                 await house.close()
@@ -265,7 +265,7 @@ class Houses:
         }
 
     async def needs(self) -> list[str]:
-        """What needs this process though no client does, as sentences; a machine may be in several houses."""
+        """Why this process is needed even without clients, as sentences; a machine may be in several houses."""
         return list(dict.fromkeys([need for house in self._houses for need in await house.app.needs()]))
 
     async def is_busy(self) -> bool:

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# For the front to hand its socket over, once it is asked to.
+# Time for the front to pass its socket after we ask for it.
 HAND_OVER_S = 10.0
-# More than one is refused; of more than these, the kernel closes the rest.
+# More than one descriptor is refused; beyond this number the kernel closes them.
 MOST_PASSED = 16
-# Log lines beyond that are dropped: the front does not read.
+# Further log lines are dropped, because the front does not read them.
 MOST_UNSENT = 1 << 20
-# For calls in progress, where another configuration has to serve from now on; and for what is left of them at the end.
+# Time for calls in progress before another configuration serves; and for the rest of them at the end.
 MOVE_S, WIND_DOWN_S = 10.0, 0.2
 
 
@@ -52,7 +52,7 @@ class HttpServices:
         writer: asyncio.StreamWriter,
         leaving: asyncio.Event,
     ) -> None:
-        """Take the front's socket and serve there until the front goes, or the hub does."""
+        """Take the front's socket and serve on it until the front goes, or the hub ends."""
         task = asyncio.current_task()
         assert task is not None
         try:
@@ -72,14 +72,14 @@ class HttpServices:
                 log.info("HTTP is no longer served on %s for process %d", service.address, front)
 
     def _limits(self) -> Unfinished:
-        # On the loop, not in a thread: of two threads that import modules at once, one may fail.
+        # On the event loop, not in a thread: two threads that import modules at once can deadlock.
         from ..web.connections import Unfinished
 
         self._unfinished = self._unfinished or Unfinished()
         return self._unfinished
 
     def needs(self) -> list[str]:
-        """What needs this process, as sentences."""
+        """Why this process is needed, as sentences."""
         services = self._services.values()
         return [f"it serves HTTP on {service.address} for pid {service.front}" for service in services]
 
@@ -87,13 +87,13 @@ class HttpServices:
         return [service.fields() for service in self._services.values()]
 
     async def leave(self, limit_s: float) -> None:
-        """Wait until they have wound down, as they do once the hub is leaving."""
+        """Wait until all have wound down, which they do once the hub is leaving."""
         if self._services:
             await asyncio.wait(tuple(self._services), timeout=limit_s)
 
 
 class HttpService:
-    """One of the sockets, with the clients that come there."""
+    """One of the sockets, with its clients."""
 
     def __init__(self, houses: Houses, listener: socket.socket, terms: Terms, front: int) -> None:
         self._houses = houses
@@ -115,7 +115,7 @@ class HttpService:
         leaving: asyncio.Event,
         unfinished: Unfinished,
     ) -> None:
-        """Until the front has gone, the hub is leaving, or the front has to come again for another configuration."""
+        """Serve until the front is gone, the hub is leaving, or the front must come again for another configuration."""
         from ..mcp_server.logs import FrontLog
 
         folder = str(said.get("folder") or "/")
@@ -141,17 +141,17 @@ class HttpService:
         self, house: House, session: Session, writer: asyncio.StreamWriter, unfinished: Unfinished
     ) -> None:
         server, _ = await house.made()
-        # Here, too: not in a thread.
+        # Imported here for the same reason: not in a thread.
         from ..web.serve import HttpServer
 
-        # Connections are accepted, and their requests answered, in this task's context.
+        # Connections are accepted, and requests answered, in this task's context.
         begin(session)
         self._http = HttpServer(server, self._listener, self._terms, unfinished)
         await _say(writer, {"serving": True})
         await self._http.begin()
 
     async def _wind_down(self, serving: asyncio.Future[None]) -> None:
-        """Whatever calls need longer to give up their commands is not waited for: the hub goes on."""
+        """End the service. Calls that need longer to stop their commands are not waited for: the hub goes on."""
         if self._http:
             await self._http.wind_down()
         serving.cancel()
@@ -161,7 +161,7 @@ class HttpService:
 
 
 class LineLog(logging.Handler):
-    """Sends the front what it prints, from whichever thread that is said."""
+    """Sends log lines to the front, from whichever thread they come."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         super().__init__()
@@ -178,12 +178,12 @@ class LineLog(logging.Handler):
 
 
 async def _passed(writer: asyncio.StreamWriter) -> list[int]:
-    """Ask for the front's socket; the descriptors that come. What was sent before we asked is not taken.
+    """Ask the front for its socket; returns the descriptors that come after the question.
 
     Raises ConfigError.
     """
     transport: Any = writer.transport
-    # A stream drops descriptors, so it must not be the one that reads.
+    # asyncio's stream would read the message and drop the descriptors.
     transport.pause_reading()
     with transport.get_extra_info("socket").dup() as line:
         try:
@@ -207,7 +207,7 @@ async def _readable(line: socket.socket) -> None:
 
 
 async def _gone(reader: asyncio.StreamReader) -> None:
-    """The front says nothing more: it lives, or it is gone."""
+    """Wait until the front is gone; while it lives, it sends nothing."""
     try:
         while await reader.read(1 << 16):
             pass

@@ -1,4 +1,4 @@
-"""The hub's process: who may talk to it, when it ends, and what it tells of itself."""
+"""The hub's process: who may connect, when it ends, and what it answers about itself."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Without clients, watches, transfers and forwards it stays for so long.
+# How long it stays without clients, watches, transfers and forwards.
 IDLE_S, LEAST_IDLE_S, LOOK_EVERY_S = 600.0, 0.5, 2.0
 IDLE_VARIABLE = "REMOTE_SANDBOX_HUB_IDLE_S"
 HELLO_S = 10.0
 LONGEST_LINE = 256 << 20
-# For rows and files that are being written when it is told to end.
+# Time for rows and files that are being written when it is told to end.
 FAREWELL_S = 1.5
-# How often it looks whether a process has ended that looked after watches, or whose place it waits for.
+# How often it checks for watches whose process has ended, and whether the hub's place is free.
 TAKE_UP_EVERY_S, TAKE_PLACE_EVERY_S = 20.0, 3.0
-# When it begins to load what it may need later, and the pause between two modules.
+# When it begins to load modules that it may need later, and the pause between two modules.
 LOAD_AFTER_S, LOAD_PAUSE_S = 3.0, 0.005
-# What is told in full; of all else the troubles.
+# Loggers at level INFO; all others at WARNING.
 TOLD = ("hub", "watchdog", "jobs")
 
 
 def serve(lock: int, listener: int) -> int:
     """Serve all clients of this user until there is nothing left to do; the process ends here."""
-    # The collector finds nothing in a start that only makes things which stay.
+    # Garbage collection is useless during a start that only makes objects which stay.
     gc.disable()
     sock = socket.socket(fileno=listener)
     os.set_inheritable(lock, False)
@@ -55,9 +55,9 @@ def serve(lock: int, listener: int) -> int:
 
 
 async def stay(lock: Lock, config: Path | None) -> None:
-    """Be the watchdog, whose lock is given, until told to end; and the hub, as soon as no other process is.
+    """Be the watchdog, whose lock is given, until told to end; and the hub, once no other process is.
 
-    It does not end for want of work: a service starts it.
+    It does not end when idle, because a service manager started it.
     """
     hub = Hub(Place(os.environ), lives_on=True)
     hub.watching.go_round(lock, config, until_idle=False)
@@ -66,7 +66,7 @@ async def stay(lock: Lock, config: Path | None) -> None:
 
 @dataclass
 class Visit:
-    """A client that is connected, as people are told of it."""
+    """A connected client, as `hub status` shows it."""
 
     folder: str
     front: int
@@ -81,7 +81,7 @@ class Visit:
 
 
 class Hub:
-    """Listens, and gives each front a conversation. One that `lives_on` does not end when it is idle."""
+    """Listens, and gives each front a conversation. With `lives_on` it does not end when idle."""
 
     def __init__(self, place: Place, *, lives_on: bool = False) -> None:
         from .watching import Watching
@@ -91,16 +91,16 @@ class Hub:
         self._began = time.time()
         self._stopped = asyncio.Event()
         self._server: asyncio.Server | None = None
-        self._lines: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
         self._visits: list[Visit] = []
         self._served = 0
         self._idle_since = time.monotonic()
         self._idle_s = idle_limit()
-        # Known once it listens.
+        # Set once it listens.
         self._lock = -1
         self._address: tuple[int, int] | None = None
         self._log = Path(place.log)
-        # Made once the first front is heard: it waits for no more than it needs.
+        # Imported late, so that the first front does not wait for it.
         from .houses import Houses
 
         self._houses = Houses(self._idle_s)
@@ -109,7 +109,7 @@ class Hub:
         self._http: HttpServices | None = None
 
     async def run(self, lock: int = -1, listener: socket.socket | None = None) -> None:
-        """Until told to end, or idle. Without a listener it waits for the hub's place; the process ends here."""
+        """Serve until told to end, or idle. Without a listener, wait for the hub's place; the process ends here."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._stopped.set)
@@ -127,16 +127,16 @@ class Hub:
             self._withdraw()
             self._server.close()
         if self._http:
-            # While machines are connected: the commands of HTTP's calls are given up, and no other hub can go on.
+            # Before machines are closed: commands of HTTP calls are stopped, because no other hub can continue them.
             await self._http.leave(FAREWELL_S)
         await asyncio.gather(self.watching.let_go(), self._houses.leave(FAREWELL_S))
         log.info("hub ended as process %d", os.getpid())
         sys.stderr.flush()
-        # Commands in progress are not given up: their fronts ask another hub what became of them.
+        # Commands in progress are not stopped: their fronts ask the next hub for the results.
         os._exit(0)
 
     def _begin_log(self) -> None:
-        """Where people look for it: a service's log is the watchdog's. Raises OSError."""
+        """Log to the hub's file, unless a service runs us: then the watchdog's log is used. Raises OSError."""
         if not self._lives_on:
             begin_log(self._log)
             return
@@ -149,19 +149,20 @@ class Hub:
             log.warning("unable to open %s: %s; nothing is logged there", self._log, error.strerror)
 
     async def _open(self, lock: int, listener: socket.socket) -> None:
-        """Serve who comes; the lock says that this is the hub, and is held until the process ends."""
+        """Begin to serve. The lock says that this process is the hub, and is held until it ends."""
         from ..processes.process import sign
 
         self._lock, self._address = lock, _identity_of(self._place.socket)
         with contextlib.suppress(OSError):
-            # It is only for people, so a full disk does not matter.
+            # The signature only informs people, so it may fail on a full disk.
             sign(lock)
-        # Python 3.13 would look for the socket's file, by an address that may hold in the process alone that bound it.
+        # Python 3.13 would remove the socket's file by its address, which may be valid only in the process that bound
+        # it.
         kept: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
         self._server = await asyncio.start_unix_server(self._accepted, sock=listener, limit=LONGEST_LINE, **kept)
 
     async def _wait_for_place(self) -> None:
-        """Listen where fronts look for the hub, as soon as no other process does."""
+        """Take the hub's place as soon as no other process has it."""
         try:
             while not self._server:
                 self._place.make()
@@ -178,7 +179,7 @@ class Hub:
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._lines.add(task)
+        self._connections.add(task)
         try:
             await self._greet(reader, writer)
         except (ConnectionError, asyncio.TimeoutError, ValueError) as problem:
@@ -186,7 +187,7 @@ class Hub:
         except Exception:
             log.exception("a conversation failed")
         finally:
-            self._lines.discard(task)
+            self._connections.discard(task)
             self._idle_since = time.monotonic()
             with contextlib.suppress(OSError):
                 writer.close()
@@ -226,7 +227,7 @@ class Hub:
         await converse(self._houses, said, visit.front, reader, writer, self._stopped)
 
     async def _answer(self, said: dict[str, Any], asker: int) -> dict[str, Any]:
-        """What a person or a front asks of the hub itself."""
+        """Answer a question about the hub itself, from a person or a front."""
         question, answer = said.get("question"), {"pid": os.getpid()}
         if question == "alive":
             return answer
@@ -242,21 +243,21 @@ class Hub:
         return answer | await self._facts()
 
     async def _let_go(self) -> bool:
-        """Release the watchdog's lock; a process that is there for nothing else ends."""
+        """Release the watchdog's lock; a process that exists only for it ends."""
         if self._lives_on:
             self._stopped.set()
             return True
         return await self.watching.let_go()
 
     async def _watch(self, config: str) -> str:
-        """Have the watches looked after, by this process or another; says why that cannot be, or nothing."""
+        """Have the watches looked after, by this process or another; returns why that is not possible, or nothing."""
         from ..watchdog.ensure import ensure_running
 
         file = Path(config) if config else None
         return await ensure_running(Path(self._place.state), file, begin=self.watching.begin)
 
     async def _take_up(self, said: dict[str, Any], asker: int = 0) -> str:
-        """Go on with the transfers of that configuration; says why that cannot be, or nothing."""
+        """Continue the transfers of that configuration; returns why that is not possible, or nothing."""
         try:
             await self._houses.take_over(said, asker)
         except (SandboxError, OSError) as problem:
@@ -283,7 +284,7 @@ class Hub:
     # The end
 
     async def _needs(self) -> list[str]:
-        """What needs this process though no client may be there, as sentences."""
+        """Why this process is needed even without clients, as sentences."""
         http = self._http.needs() if self._http else []
         return [*http, *await self.watching.needs(), *await self._houses.needs()]
 
@@ -293,7 +294,7 @@ class Hub:
             if self._server and not self._is_in_place():
                 log.info("the socket was taken away")
                 self._stopped.set()
-            if self._lives_on or self._lines or await self._is_needed():
+            if self._lives_on or self._connections or await self._is_needed():
                 self._idle_since = time.monotonic()
             elif time.monotonic() - self._idle_since > self._idle_s:
                 log.info("nothing to do")
@@ -302,15 +303,15 @@ class Hub:
     async def _is_needed(self) -> bool:
         try:
             return bool(await self._needs())
-        # Whatever cannot be learned must not end what may be needed, nor keep us from looking again.
+        # If a need cannot be determined, assume it exists; and keep looking.
         except Exception:
             log.exception("unable to learn whether this process is needed")
             return True
 
     async def _look_after_what_is_left(self) -> None:
-        """Watches and transfers of processes that have ended."""
+        """Take over watches and transfers of processes that have ended."""
         if self._lives_on:
-            # After a restart of this computer no client may come for what was begun before it.
+            # After a restart of this computer no client may come to continue what was begun before.
             own = {"config": str(self.watching.config or ""), "environ": dict(os.environ)}
             if trouble := await self._take_up(own):
                 log.warning("%s", trouble)
@@ -323,20 +324,20 @@ class Hub:
                 log.warning("%s", problem)
 
     def _is_in_place(self) -> bool:
-        """Whether the lock and the socket that fronts find are this hub's, and not those of one after it."""
+        """Whether the lock and the socket on disk are still this hub's, not a successor's."""
         locked = os.fstat(self._lock)
         is_locked = _identity_of(self._place.lock) == (locked.st_dev, locked.st_ino)
         return is_locked and _identity_of(self._place.socket) == self._address
 
     def _withdraw(self) -> None:
-        """Who comes now starts another hub; who has just come sees the line end, and does so too."""
+        """Remove the socket: new fronts start another hub, and those just connected see the line end and do so, too."""
         if self._is_in_place():
             with contextlib.suppress(OSError):
                 os.unlink(self._place.socket)
 
 
 def _identity_of(path: str) -> tuple[int, int] | None:
-    """What tells a file from another that has taken its place."""
+    """Device and inode, which distinguish a file from one that replaced it."""
     try:
         found = os.stat(path)
     except OSError:
@@ -345,7 +346,7 @@ def _identity_of(path: str) -> tuple[int, int] | None:
 
 
 def idle_limit() -> float:
-    """How long an idle hub stays; what is no number of seconds does not count."""
+    """How long an idle hub stays; an invalid value in the variable is ignored."""
     try:
         return max(LEAST_IDLE_S, float(os.environ.get(IDLE_VARIABLE) or IDLE_S))
     except ValueError:
@@ -353,7 +354,7 @@ def idle_limit() -> float:
 
 
 def begin_log(file: Path) -> None:
-    """A file of the owner's, which does not grow for ever. Raises OSError."""
+    """Log to a private file of bounded size. Raises OSError."""
     from ..mcp_server.logs import OwnLogs
     from ..watchdog.daemon import OURS, OwnLog
 
@@ -365,7 +366,7 @@ def begin_log(file: Path) -> None:
 
 
 def resident() -> int:
-    """The bytes of memory that this process has; where that is not told, the most that it ever had."""
+    """Memory of this process in bytes; where the system does not report it, its maximum so far."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -376,9 +377,9 @@ def resident() -> int:
 
 
 async def load_everything() -> None:
-    """All modules that a call may need: nothing is loaded in the middle of one, and a cache may be cleaned under us.
+    """Import all modules that calls may need, so that no call waits, and an update of our files does no harm.
 
-    One after another, on the loop: of two threads that import modules at once, one may fail because each holds what
+    One after another, on the event loop: two threads that import modules at once can fail, because each holds what
     the other waits for. The first client is served before that.
     """
     import importlib

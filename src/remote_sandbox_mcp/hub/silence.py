@@ -1,4 +1,4 @@
-"""A hub that says nothing while a call waits for it: whether it is there is asked on a line of its own."""
+"""A hub that does not answer while a call waits: it is asked for a sign of life on a separate connection."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import time
 from ..hub_contact.hello import ask
 from ..hub_contact.place import NoHub, Place
 
-# While a call waits, the hub is asked whether it is there, and has so long to answer; then the call is answered here.
+# While a call waits, the hub is asked this often and has this long to answer; after that the front answers the call.
 ASK_EVERY_S, ANSWER_S, GIVE_UP_S = 5.0, 5.0, 25.0
-# One that has not answered before is given that long with the next call.
+# A hub that failed to answer before gets only this long with the next call.
 GLANCE_S = 1.0
 # Between two looks while a call waits.
 TURN_S = 1.0
 
 
 class Silence:
-    """How long the hub has said nothing."""
+    """Tracks how long the hub has been silent."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self.heard_at = time.monotonic()
-        # The line on which it is asked.
+        # The connection on which the hub is asked.
         self.asking: socket.socket | None = None
         self._asked_at = 0.0
-        # Whether the user has been told that it does not answer; what comes meanwhile is not sent to it.
+        # Whether the user was told that it does not answer; meanwhile nothing is sent to it.
         self.is_told = False
 
     def begin(self) -> None:
-        """There is another hub."""
+        """Start over with another hub."""
         self.stop_asking()
         self.heard_at, self.is_told = time.monotonic(), False
 
@@ -40,7 +40,7 @@ class Silence:
         return GLANCE_S / 4 if self.is_told else TURN_S
 
     def find_out(self, now: float, hub: int) -> float:
-        """Ask whether it is there; gives how long it has been silent, where calls need not wait for it any longer."""
+        """Ask for a sign of life; returns how long the hub has been silent, once calls should not wait any longer."""
         silent = now - self.heard_at
         if silent <= ASK_EVERY_S:
             return 0.0
@@ -58,11 +58,11 @@ class Silence:
             self.asking.sendall(ask("alive"))
             self.asking.setblocking(False)
         except (OSError, NoHub):
-            # It is gone: the line itself will tell.
+            # It is gone; the main connection will show that.
             self.stop_asking()
 
     def hear(self) -> bool:
-        """What came on the line on which it was asked: whether it is there."""
+        """Read the answer on the separate connection: whether the hub is there."""
         is_there = False
         with contextlib.suppress(OSError):
             is_there = bool(self.asking and self.asking.recv(4096))
@@ -76,5 +76,5 @@ class Silence:
 
 
 def say(text: str) -> None:
-    """To the user, who may look at what the client keeps of this process's standard error."""
+    """Tell the user, on standard error, which the client may keep in a log."""
     print(f"remote-sandbox-mcp: {text}", file=sys.stderr, flush=True)

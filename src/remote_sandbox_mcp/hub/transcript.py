@@ -1,4 +1,4 @@
-"""What a front keeps of its client's conversation, so that another process can go on with it."""
+"""What a front remembers of its client's conversation, so that another hub can continue it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# A request that so many hubs have died with is not sent to another.
+# A request that this many hubs died with is not sent to another.
 MOST_HUBS = 10
-# Another hub ends the commands of calls that were cancelled so shortly before.
+# The next hub stops the commands of calls that were cancelled up to this long before.
 CANCELLED_S = 30.0
 # As many as a session remembers.
 MOST_VERSIONS = 1000
@@ -23,7 +23,7 @@ ANSWER = re.compile(rb'\{"jsonrpc":"2\.0","id":("[^"\\]*"|-?\d+),"(?:result|erro
 
 
 class Request:
-    """One of the client's that is not answered yet."""
+    """A request of the client that is not answered yet."""
 
     __slots__ = ("begun", "end", "hubs", "line", "method", "name", "since")
 
@@ -31,23 +31,23 @@ class Request:
         self.method = method
         self.line = line
         self.since = time.monotonic()
-        # What it is called in its session, once it has been sent, and where it ends in all that was sent to the hub.
+        # Its name in the session, once it was sent, and at which byte of all that was sent it ends.
         self.name, self.end = "", 0
         # Whether a hub may have begun it, and how many may have died of it.
         self.begun, self.hubs = False, 0
 
 
 class Transcript:
-    """Requests until they are answered, and what another hub has to be told before them."""
+    """Requests until they are answered, and what another hub has to know before them."""
 
     def __init__(self) -> None:
         self._session = os.urandom(8).hex()
-        # How many processes have been asked to serve the conversation, and whether one of them has greeted.
+        # How many processes were asked to serve the conversation, and whether one has greeted.
         self._hubs = 0
         self.was_served = False
         # Requests by their id.
         self.unanswered: dict[Any, Request] = {}
-        # Answers that the client has already: given from memory, by an earlier hub, or by the front.
+        # Requests that the client has an answer to: from the cache, an earlier hub, or the front.
         self.done: set[Any] = set()
         self._standing: dict[str, tuple[Any, bytes]] = {}
         self._started_notice = b""
@@ -57,13 +57,13 @@ class Transcript:
 
     @property
     def prefix(self) -> str:
-        """What the names of lines begin with that are sent to the present hub."""
+        """Prefix for the names of lines that are sent to the current hub."""
         return f"{self._hubs}."
 
-    # What the client says
+    # What the client sends
 
     def note(self, message: dict[str, Any], line: bytes) -> Request | None:
-        """Keep what another hub would have to know; gives the request, where it is one."""
+        """Remember what another hub would have to know; returns the request, if the message is one."""
         method, number, params = message.get("method"), message.get("id"), message.get("params")
         given = params if isinstance(params, dict) else {}
         if method == "notifications/initialized":
@@ -78,19 +78,19 @@ class Transcript:
         return request
 
     def _note_cancelled(self, number: Any) -> None:
-        """Its command is ended by the hub that runs it or, should that one be gone, by the next."""
+        """The hub that runs its command stops it or, if that hub is gone, the next one."""
         request = self.unanswered.pop(number, None) if isinstance(number, (str, int)) else None
         if request and request.name:
             self.give_up(request)
 
     def give_up(self, request: Request) -> None:
-        """Its command may be left running: the next hub ends it."""
+        """Its command may still run: the next hub stops it."""
         now = time.monotonic()
         self._cancelled = {name: it for name, it in self._cancelled.items() if now < it[0] + CANCELLED_S}
         self._cancelled[request.name] = now, request.line
 
     def _note_standing(self, method: str, given: dict[str, Any], number: Any, line: bytes) -> None:
-        """Some requests stay in force for the conversation, so another hub has to hear them, too."""
+        """Remember requests that stay in force (initialize, subscriptions), because another hub must get them, too."""
         if method in ("initialize", "logging/setLevel"):
             self._standing[method] = (number, line)
         elif method == "resources/subscribe":
@@ -98,7 +98,7 @@ class Transcript:
         elif method == "resources/unsubscribe":
             self._standing.pop(f"subscribe {given.get('uri')}", None)
 
-    # What it is told
+    # What the client receives
 
     def without_versions(self, lines: list[bytes]) -> bytes:
         """Keep the versions that the hub has noted, which are not for the client; gives the other lines."""
@@ -113,12 +113,12 @@ class Transcript:
         return b"".join(line for line in lines if not line.startswith(VERSION_LINE))
 
     def answered_here(self, number: Any) -> Request:
-        """The client has its answer from the front; should the hub give another, that is not for the client."""
+        """The front has answered; an answer of the hub is dropped."""
         self.done.add(number)
         return self.unanswered.pop(number)
 
     def already_answered(self) -> frozenset[Any]:
-        """Of the lines of `opening`, those whose answers the client has."""
+        """Lines of `opening` whose answers the client already has."""
         standing = {number for number, _ in self._standing.values() if number not in self.unanswered}
         return frozenset(standing | self.done)
 
@@ -154,7 +154,7 @@ class Transcript:
         lines: list[tuple[bytes, Request | None]] = []
         for number, line in self._standing.values():
             if number not in self.unanswered:
-                # The client has had the answer; that of this hub is not for it.
+                # The client has the answer already; this hub's answer is dropped.
                 self.done.add(number)
                 lines.append((line, None))
         if self._started_notice:
@@ -163,7 +163,7 @@ class Transcript:
 
 
 def _is_spent(request: Request, sent: int) -> bool:
-    """Note whether the hub before this one has had it; says whether too many have died with it."""
+    """Note whether the previous hub received it; returns whether too many hubs have died with it."""
     if request.name and not request.begun:
         request.begun = sent >= request.end
     if not request.begun:
@@ -173,7 +173,7 @@ def _is_spent(request: Request, sent: int) -> bool:
 
 
 def sandbox_in(line: bytes) -> str:
-    """The sandbox that a call names; nothing where it names none."""
+    """The sandbox that a call names; empty where it names none."""
     try:
         given = json.loads(line)["params"]["arguments"]
         return str(given.get("sandbox_name") or given.get("sandbox_id") or "")
@@ -182,7 +182,7 @@ def sandbox_in(line: bytes) -> str:
 
 
 def answered_in(line: bytes) -> tuple[Any, dict[str, Any] | None]:
-    """The id that a line of the hub's answers, None where it is no answer; and the message, where it was read whole."""
+    """Id of the request that a line answers, None where it is not an answer; and the message, if it was parsed."""
     if found := ANSWER.match(line):
         return json.loads(found[1]), None
     message = json.loads(line)

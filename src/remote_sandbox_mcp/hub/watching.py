@@ -1,4 +1,4 @@
-"""The watchdog inside the hub: it holds the lock, and goes round, while something is watched."""
+"""The watchdog inside the hub: holds its lock and runs its loop while something is watched."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..processes.locks import Lock, holder
 from ..watchdog.daemon import ENDING_S, LOCK_FILE, AlreadyWatched, take_lock
 
-# The first front waits for the hub, and it needs none of the rest.
+# The first front waits for the hub, which needs none of the rest yet.
 if TYPE_CHECKING:
     from ..app import Stock
     from ..watchdog.daemon import Rounds
@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 
 class Watching:
-    """Whoever holds the watchdog's lock does its work: this process, or a hub or service beside it."""
+    """Runs the watchdog in this process if it gets the lock; otherwise another hub or a service does it."""
 
     def __init__(self, state: Path, stock: Stock | None = None) -> None:
-        """`stock`: the machines of sessions, so that none is logged in to a second time for what is watched there."""
+        """`stock`: the machines of sessions, so that the watchdog does not log in to them a second time."""
         self._state = state
         self._stock = stock
         self._work: set[asyncio.Future[None]] = set()
-        # Whether anything was to be looked after, and the configuration file of the last who said so.
+        # Whether anything was to be watched, and the configuration file of the last request.
         self._is_wanted = False
         self.config: Path | None = None
 
@@ -36,27 +36,27 @@ class Watching:
         return bool(self._work)
 
     async def begin(self, config: Path | None) -> None:
-        """Look after what is watched, unless another process does. Raises SandboxError."""
+        """Begin to watch, unless another process does. Raises SandboxError."""
         self._is_wanted, self.config = True, config
-        # To its end, even if the caller goes away: a lock that is held by an idle process would keep all others out.
+        # Shielded: if the caller goes away in between, an idle process would hold the lock.
         await asyncio.shield(asyncio.ensure_future(self._begin(config)))
 
     async def _begin(self, config: Path | None) -> None:
         try:
-            # Not told by our own task: one that is about to end has released the lock before it has ended.
+            # Ask the lock, not our task: a task that is about to end has released the lock already.
             lock = await asyncio.to_thread(take_lock, self._state)
         except AlreadyWatched:
             return
         self.go_round(lock, config, until_idle=True)
 
     def go_round(self, lock: Lock, config: Path | None, *, until_idle: bool) -> None:
-        """Do the work for which the lock is held, until nothing is left to do or let_go."""
+        """Run the loop for which the lock is held, until nothing is left to do or let_go."""
         self._is_wanted, self.config = True, config
-        # In a context of its own: it is no part of the call that has asked for it.
+        # A context of its own: the loop is not part of the call that started it.
         task = contextvars.Context().run(asyncio.ensure_future, self._run(lock, config, until_idle))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
-        # One that is told to end before its first step has released nothing.
+        # A task that is cancelled before its first step has not released the lock.
         task.add_done_callback(lambda _: lock.release())
 
     async def _run(self, lock: Lock, config: Path | None, until_idle: bool) -> None:
@@ -86,7 +86,7 @@ class Watching:
         return not work or not (await asyncio.wait(work, timeout=ENDING_S))[1]
 
     async def take_up(self) -> None:
-        """Go on with what a process that has ended was looking after. Raises SandboxError."""
+        """Continue what a process that has ended was watching. Raises SandboxError."""
         if self._is_wanted and not self._work and await asyncio.to_thread(self._is_left):
             log.info("nobody looks after the active watches any more")
             await self.begin(self.config)
@@ -95,16 +95,16 @@ class Watching:
         return holder(self._state / LOCK_FILE) is None and self.active() > 0
 
     def active(self) -> int:
-        """How many watches there are to look after."""
+        """Number of active watches."""
         from ..watchdog.service import from_database
 
         return from_database(self._state)[1]
 
     async def needs(self) -> list[str]:
-        """What needs this process, as sentences."""
+        """Why this process is needed, as sentences."""
         if not self._work:
             return []
         active = await asyncio.to_thread(self.active)
-        # What is to be told of their end may still be on its way.
+        # Notifications about their end may still be pending.
         jobs = f"{active} watched job{'' if active == 1 else 's'}" if active else "watched jobs that have ended"
         return [f"it looks after {jobs}"]

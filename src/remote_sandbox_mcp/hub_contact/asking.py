@@ -1,4 +1,4 @@
-"""Questions to hubs, from any process of their user: which there are, how they stand, what they shall do."""
+"""Questions to hubs from any process of their user: which hubs exist, their state, and orders to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .hello import ask, read
 from .place import NoHub, Place, reach
 from .starting import start
 
-# A hub answers in milliseconds, unless it is held up.
+# A hub answers in milliseconds, unless it is blocked.
 ANSWER_S = 3.0
 LONGEST_ANSWER = 1 << 20
 
@@ -36,13 +36,13 @@ def process_of(place: Place) -> Holder | None:
 
 
 def ask_hub(place: Place, question: str, limit_s: float = ANSWER_S, **more: Any) -> dict[str, Any]:
-    """Its answer. Raises OSError or NoHub where it does not answer, ValueError where that cannot be read."""
+    """The hub's answer. Raises OSError or NoHub where there is none, ValueError where it cannot be read."""
     with place.connect() as line:
         return _ask(place, line, question, limit_s, more)
 
 
 def call_hub(question: str, limit_s: float = ANSWER_S, **more: Any) -> dict[str, Any]:
-    """The same of the hub for this environment, which is started where there is none."""
+    """The same for the hub of this environment, which is started if there is none."""
     place = Place(os.environ)
     line, _ = reach(place, start)
     with line:
@@ -50,14 +50,14 @@ def call_hub(question: str, limit_s: float = ANSWER_S, **more: Any) -> dict[str,
 
 
 def whole(config: Path | None) -> str:
-    """A configuration file as a process in another folder finds it."""
+    """Absolute path of a configuration file, for a process in another folder."""
     return os.path.abspath(os.path.expanduser(config)) if config else ""
 
 
 def leave_transfers(config: Path | None, limit_s: float = ANSWER_S) -> dict[str, Any]:
-    """Have the hub take up transfers that this process leaves. Raises as ask_hub; a limit of 0 waits for no answer.
+    """Hand the transfers of this process to the hub. Raises as ask_hub; a limit of 0 waits for no answer.
 
-    What it needs for that, secrets among it, it is told over the socket and keeps in its memory.
+    The variables that it needs, secrets among them, are sent over the socket and stay in its memory.
     """
     try:
         folder = os.getcwd()
@@ -82,7 +82,7 @@ def _ask(place: Place, line: socket.socket, question: str, limit_s: float, more:
 
 
 def hub_of(pid: int, environ: Mapping[str, str] = os.environ) -> Place | None:
-    """The hub that is this process, if it is one."""
+    """The hub that runs as this process, if it is one."""
     for place in hubs(environ):
         found = process_of(place)
         if found and found.pid == pid:
@@ -91,7 +91,7 @@ def hub_of(pid: int, environ: Mapping[str, str] = os.environ) -> Place | None:
 
 
 def let_go_of_watchdog(pid: int) -> bool:
-    """Have a hub release the watchdog's lock; False where that process is no hub, or does not answer."""
+    """Make a hub release the watchdog's lock; False where that process is no hub, or does not answer."""
     try:
         place = hub_of(pid)
         return bool(place and ask_hub(place, "let go").get("released"))

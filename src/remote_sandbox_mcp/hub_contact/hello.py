@@ -1,4 +1,4 @@
-"""The first line on a socket: who calls, and under which configuration; and the hub's answer to it."""
+"""The first line on the hub's socket: who calls, with which configuration; and the hub's answer."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SERVE, HTTP, ASK = "serve", "http", "ask"
 
 
 def say_hello(who: Mapping[str, Any], environ: Mapping[str, str], folder: str, config: str) -> bytes:
-    """`who` is the conversation: see Transcript.opening."""
+    """`who` identifies the conversation: see Transcript.opening."""
     hello = {"hello": SERVE, **who, "environ": dict(environ), "folder": folder, "config": config}
     return json.dumps(hello).encode() + b"\n"
 
 
 def say_http_hello(terms: Mapping[str, Any], environ: Mapping[str, str], folder: str, config: str) -> bytes:
-    """`terms` are those on which HTTP is served, with the key."""
+    """`terms` are those of serving over HTTP, with the key."""
     hello = {"hello": HTTP, "http": dict(terms), "environ": dict(environ), "folder": folder, "config": config}
     return json.dumps(hello).encode() + b"\n"
 
@@ -40,7 +40,7 @@ def say_version(sandbox: str, path: str, version: str | None) -> bytes:
 
 
 def read(line: bytes) -> dict[str, Any]:
-    """What the other side has said. Raises ValueError."""
+    """The message in a line. Raises ValueError."""
     said = json.loads(line)
     if not isinstance(said, dict):
         raise ValueError("it is no object")
@@ -48,7 +48,7 @@ def read(line: bytes) -> dict[str, Any]:
 
 
 def read_answer(line: bytes) -> dict[str, Any]:
-    """What a hub has answered. Raises NoHub where it refuses, or cannot be understood."""
+    """A hub's answer. Raises NoHub where it refuses, or cannot be understood."""
     try:
         said = read(line)
     except ValueError:
@@ -59,10 +59,10 @@ def read_answer(line: bytes) -> dict[str, Any]:
 
 
 class Handed:
-    """What a server in this process has to take over, where there is no hub."""
+    """A conversation that this process has to serve itself, because there is no hub."""
 
     def __init__(self, heard: bytes = b"", answered: frozenset[Any] = frozenset(), who: Any = None) -> None:
         self.heard = heard
         self.answered = answered
-        # The conversation, as a hub would have been told.
+        # The conversation, as it would have been sent to a hub.
         self.who: dict[str, Any] = who or {}

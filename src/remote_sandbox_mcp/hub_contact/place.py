@@ -1,6 +1,6 @@
-"""Where the hub listens, who may be on the other end, and how the first who needs it starts it.
+"""Where the hub listens, which peers are trusted, and how the first process that needs it starts it.
 
-Read by every front before anything else, so it imports next to nothing.
+Every front loads this first, so it imports almost nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from .. import __version__
 from ..config import paths
 
-# What a process of ours lives by besides its configuration: fronts for which these differ do not share a hub.
+# Variables that matter to a process besides its configuration: fronts that differ in these do not share a hub.
 LIVED_BY = frozenset(
     {
         *("HOME", "REMOTE_SANDBOX_MCP_HOME", "PYTHONPATH", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "DOCKER_HOST"),
@@ -26,20 +26,20 @@ LIVED_BY = frozenset(
         *("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"),
     }
 )
-# A longer name does not fit into the address of a socket.
+# A longer path does not fit into a socket address.
 LONGEST_ADDRESS = 100
 BACKLOG = 256
-# For another front that is about to start the hub; it takes milliseconds.
+# How long to wait for another front that is starting the hub, which takes milliseconds.
 STARTING_S, GLANCE_S = 5.0, 0.005
 LOG_FILE = "hub.log"
 
 
 class NoHub(Exception):
-    """There is none here and none can be started; the reason, in words for a log."""
+    """There is no hub and none can be started; the reason is for a log."""
 
 
 class Place:
-    """The folder, the socket and the lock of one hub. Raises NoHub where others could get at them.
+    """Folder, socket and lock of one hub. Raises NoHub where other users could access them.
 
     `name` is that of another hub of the same state folder.
     """
@@ -53,7 +53,7 @@ class Place:
         self.log = os.path.join(self.folder, LOG_FILE)
 
     def make(self) -> None:
-        """Make the folder, for its owner alone. Raises NoHub."""
+        """Make the folder, private to its owner. Raises NoHub."""
         try:
             os.makedirs(self.state, 0o700, exist_ok=True)
             os.makedirs(self.folder, 0o700, exist_ok=True)
@@ -71,9 +71,9 @@ class Place:
             raise NoHub(f"{self.folder} is not a folder of this user's alone")
 
     def connect(self) -> socket.socket:
-        """A line to the hub. Raises NoHub where it is another user's, OSError where none listens."""
+        """Connect to the hub. Raises NoHub where it belongs to another user, OSError where none listens."""
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # With a limit, a hub that is stopped and has many waiting for it is told at once; without, we would wait, too.
+        # With a timeout, a suspended hub with a full backlog is noticed at once; without one we would block.
         line.settimeout(STARTING_S)
         try:
             with _address(self.folder, self.socket) as address:
@@ -85,7 +85,7 @@ class Place:
         return line
 
     def listen(self) -> socket.socket:
-        """A socket that listens in its place, over whatever a dead hub has left there. Only for who holds the lock."""
+        """Listen in the hub's place, replacing a dead hub's socket. Only for the process that holds the lock."""
         self._remove_leftovers()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         fresh = os.path.join(self.folder, f"{self.name}.{os.getpid()}")
@@ -101,14 +101,14 @@ class Place:
         return listener
 
     def take_lock(self) -> int:
-        """A descriptor that holds the lock, or -1 where another process has it. Raises NoHub."""
+        """A descriptor that holds the lock; -1 where another process has it. Raises NoHub."""
         try:
             return _take(self.lock)
         except OSError as error:
             raise NoHub(f"unable to open {self.lock}: {error.strerror}") from None
 
     def _remove_leftovers(self) -> None:
-        """Remove the sockets of hubs that were killed: of our own name, and of names whose lock no process holds."""
+        """Remove sockets of killed hubs: of our own name, and of names whose lock is free."""
         try:
             for file in os.listdir(self.folder):
                 path, name = os.path.join(self.folder, file), file.partition(".")[0]
@@ -120,14 +120,14 @@ class Place:
                 if lock >= 0:
                     os.close(lock)
         except OSError:
-            # Another process removes them at the same time, or nothing can be removed: they are in nobody's way.
+            # Another process removes them at the same time, or they cannot be removed; they do no harm.
             return
 
 
 def reach(place: Place, start: Callable[[Place, int, int], None]) -> tuple[socket.socket, bool]:
-    """A line to the hub, and whether it has just been started. Raises NoHub.
+    """A connection to the hub, and whether it was just started. Raises NoHub.
 
-    Of several who find none, one holds the lock and starts it; it is born with the lock and a socket that listens.
+    Of several processes that find none, one gets the lock and starts it; the hub inherits lock and listening socket.
     """
     place.make()
     deadline, is_new = time.monotonic() + STARTING_S, False
@@ -151,7 +151,7 @@ def reach(place: Place, start: Callable[[Place, int, int], None]) -> tuple[socke
 
 
 def _take(lock: str) -> int:
-    """A descriptor that holds the lock, or -1 where another process has it. Raises OSError."""
+    """A descriptor that holds the lock; -1 where another process has it. Raises OSError."""
     fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -162,7 +162,7 @@ def _take(lock: str) -> int:
 
 
 def check_peer(line: socket.socket) -> int:
-    """The process at the other end. Raises NoHub where that is another user's."""
+    """Pid of the process at the other end. Raises NoHub where it belongs to another user."""
     pid, uid = _peer(line)
     if uid != os.getuid():
         raise NoHub(f"the process at the other end belongs to another user ({uid})")
@@ -180,26 +180,26 @@ def _peer(line: socket.socket) -> tuple[int, int]:
 
 
 def _name(environ: Mapping[str, str]) -> str:
-    """The same for all fronts that may share a hub: those of this program, with the same files and variables."""
+    """Name of the hub for this environment: fronts of the same program, files and variables share one."""
     try:
-        # hashlib would bring OpenSSL along, which is a quarter of a front.
+        # hashlib would load OpenSSL, a quarter of a front's start-up time.
         from _blake2 import blake2b
     except ImportError:
         from hashlib import blake2b
     given = [f"{name}={environ[name]}" for name in sorted(LIVED_BY) if name in environ]
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    # One interpreter has several names.
+    # One interpreter may have several names.
     parts = [__version__, os.path.realpath(sys.executable), sys.prefix, package, str(_written(package)), *given]
     return str(blake2b("\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=8).hexdigest())
 
 
 def _written(package: str) -> float:
-    """When the program was installed: a hub of the files before that is another."""
+    """When the program was installed: after an update, another hub is used."""
     return os.stat(os.path.join(package, "__init__.py")).st_mtime
 
 
 class _address:
-    """A path as the address of a socket; a long one by way of a descriptor of its folder, where that can be had."""
+    """A path as a socket address; a long one goes through a descriptor of its folder, where that is possible."""
 
     def __init__(self, folder: str, path: str) -> None:
         self._folder, self._path, self._fd = folder, path, -1

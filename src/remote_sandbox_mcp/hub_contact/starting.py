@@ -1,4 +1,4 @@
-"""Starts the hub as a process of nobody's: it is born with its lock and with a socket that listens."""
+"""Starts the hub as a detached process that inherits its lock and its listening socket."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from ..processes.process import module_words
 from .place import LIVED_BY, NoHub, Place
 
-# Whatever else is set may be a secret, or of a session that will be gone. What a session needs comes with its hello.
+# Other variables may be secrets, or belong to a session that ends. What a session needs comes with its hello.
 LOGIN = frozenset(
     {
         *("PATH", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ"),
@@ -16,12 +16,12 @@ LOGIN = frozenset(
         *("REMOTE_SANDBOX_HUB_IDLE_S",),
     }
 )
-# The shell is gone at once, so that nobody has to wait for the hub's end and no terminal can become its own.
+# The shell exits at once, so that nobody has to wait for the hub, and no terminal can become its controlling terminal.
 LEAVE_BEHIND = ("/bin/sh", "-c", '"$@" &', "sh")
 
 
 def _open_log(place: Place) -> int:
-    """A descriptor for what the hub prints; on a full disk it prints nowhere."""
+    """A descriptor for the hub's output; on a full disk it goes nowhere."""
     try:
         return os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError:

@@ -1,3 +1,5 @@
-"""Background jobs: their verbs, what is written down of them, and one round of watching them.
+"""Background jobs: the verbs on jobs and watches, their records, and one round of the watchdog.
 
-The process that goes round is not here (watchdog, hub), nor is what runs on the machine (backends/outpost/far)."""
+The loop that repeats the round is not here (watchdog, hub), nor is the program that runs on the machine
+(backends/outpost/far).
+"""

@@ -1,4 +1,4 @@
-"""Commands of exec_bash, written down so that every server of this user finds those that outlasted their call."""
+"""Records of exec_bash commands, so that every process of this user finds those that outlasted their call."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from .values import COMMAND, Sight
 
 log = logging.getLogger(__name__)
 
-# A machine keeps what became of a command for a day; which of them are listed, and how many are asked after at once.
+# A machine keeps results for a day: how old commands are listed, and how many are asked about at once.
 LISTED_S, MOST_ASKED = 86400.0, 30
-# Between the writing of the row and the moment at which the machine knows the command.
+# Time between writing the row and the machine knowing the command.
 STARTING_S = 30.0
 SHOWN = 50
-# A command that runs for longer than the first is written down while it runs; one that has ended, within the second.
+# A command that runs longer than the first is recorded while it runs; an ended one within the second.
 MOMENT_S, SOON_S = 0.1, 0.25
 
 
 @dataclass(frozen=True)
 class Young:
-    """A command that began a moment ago, and the timer that has it written down if it does not end soon."""
+    """A command that just began, and the timer that records it if it does not end soon."""
 
     record: RunRecord
     timer: asyncio.TimerHandle
@@ -40,14 +40,14 @@ class Young:
 
 @dataclass(frozen=True)
 class Entry:
-    """A change that waits to be written. `then` is called once it is kept."""
+    """A change waiting to be written. `then` is called once it is stored."""
 
     change: Change
     then: Callable[[], None] | None = None
 
 
 class Commands:
-    """The rows of commands. They are written beside the work: no command waits for them, or fails because of them.
+    """Rows of commands, written in the background: no command waits for them, or fails because of them.
 
     A command that ends within a moment is written once, after its end, with others that ended at about the same time.
     One that lasts longer is written when that moment is over, so that it is found even if this server is killed.
@@ -56,7 +56,7 @@ class Commands:
     def __init__(self, known: Known) -> None:
         self._known = known
         self._young: dict[str, Young] = {}
-        # In the order in which it is written, so an end never comes before its beginning.
+        # Written in order, so that an end never precedes its beginning.
         self._queue: list[Entry] = []
         self._timer: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None
@@ -64,7 +64,7 @@ class Commands:
     # Writing
 
     def begin(self, member: Member, command: Command) -> None:
-        """A command that is about to start."""
+        """Note a command that is about to start."""
         record = self._record(member, command.run_id, command.script)
         timer = asyncio.get_running_loop().call_later(MOMENT_S, self._write_young, command.run_id)
         self._young[command.run_id] = Young(record, timer)
@@ -76,7 +76,7 @@ class Commands:
     def note(
         self, seen: Observation, tail: str, *, in_time: bool = False, then: Callable[[], None] | None = None
     ) -> None:
-        """What was seen of a command; `in_time`: by the call that started it. `then` is called once that is kept."""
+        """Record what was seen; `in_time`: by the call that started it. `then` is called once that is stored."""
         is_listed = not in_time or isinstance(seen, Running)
         told: dict[str, Any] = {
             "state": state_of(seen).value,
@@ -91,12 +91,12 @@ class Commands:
         self._write(change, then, at_once=is_listed)
 
     def outlasted(self, member: Member, running: Running, script: str) -> None:
-        """A command that somebody else started, and that outlasted its call."""
+        """Record a command that a test suite started and that outlasted its call."""
         record = replace(self._record(member, running.run_id, script), is_listed=True)
         self._write(added(record), at_once=True)
 
     def add(self, member: Member, script: str, outcome: str, seconds: float, tail: str) -> None:
-        """Something else that was run and is over, for the log of its sandbox."""
+        """Record something else that ran and has ended, for the log of its sandbox."""
         record = self._record(member, new_run_id(), script)
         over = replace(record, state=JobState.ENDED.value, outcome=outcome, seconds=seconds, tail=tail)
         self._write(added(over))
@@ -112,7 +112,7 @@ class Commands:
         return RunRecord(run_id=run_id, sandbox=member.name, place=place, command=script, created=time.time())
 
     def _take_young(self, run_id: str) -> RunRecord | None:
-        """The record of a command that is not written down yet, which is then up to the caller."""
+        """Take the record of a command that is not written yet; the caller is responsible for it then."""
         young = self._young.pop(run_id, None)
         if young is None:
             return None
@@ -134,7 +134,7 @@ class Commands:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # One that is at work takes what has come since.
+        # A running writer also takes what was added since.
         if self._queue and (self._writer is None or self._writer.done()):
             self._writer = asyncio.ensure_future(self._write_queue())
 
@@ -161,19 +161,19 @@ class Commands:
     # Reading
 
     async def latest(self, member: Member) -> Sequence[RunRecord]:
-        """The last commands of a sandbox, oldest first, whichever server ran them. Raises ConfigError."""
+        """The last commands of a sandbox, oldest first, whichever process ran them. Raises ConfigError."""
         await self.settled()
         return (await asyncio.to_thread(self._known.runs.latest, place_of(member), SHOWN))[::-1]
 
     async def find(self, run_id: str) -> RunRecord | None:
-        """The row of a command, or nothing where none can be had."""
+        """The row of a command; None where it does not exist or cannot be read."""
         await self.settled()
         with contextlib.suppress(SandboxError):
             return await asyncio.to_thread(self._known.runs.get, run_id) if self._known.exists() else None
         return None
 
     async def recall(self, run_id: str) -> Completed | None:
-        """How a command ended, as it was written down, for where its machine cannot tell."""
+        """A command's recorded end, for when its machine cannot be asked."""
         found = await self.find(run_id)
         if found is None or found.exit_code is None:
             return None
@@ -181,7 +181,7 @@ class Commands:
         return Completed(run_id, found.exit_code, stdout=Excerpt(tail, total=len(tail)), seconds=found.seconds)
 
     async def list(self, member: Member, sandbox: Sandbox | None, why: str = "") -> Sequence[Sight]:
-        """The commands of a sandbox that outlasted their calls; those that may still run are asked after."""
+        """Commands of a sandbox that outlasted their calls; those that may still run are looked up there."""
         since = time.time() - LISTED_S
         await self.settled()
         rows = await asyncio.to_thread(self._known.runs.background, place_of(member), since, MOST_ASKED)
@@ -198,7 +198,7 @@ class Commands:
 
 
 def place_of(member: Member) -> str:
-    """What tells a machine from another of the same name; for what has no address, its name."""
+    """Identifies a machine by its address, because names are reused; without an address, by its name."""
     what = member.describe()
     return f"{what.user}@{what.host}:{what.port}" if what.host else member.name
 
@@ -210,7 +210,7 @@ def state_of(seen: Observation) -> JobState:
 
 
 def outcome_of(seen: Observation) -> str:
-    """In a word or two, for the log of a sandbox."""
+    """The outcome in a word or two, for the log of a sandbox."""
     if isinstance(seen, Completed):
         return f"exit {seen.exit_code}"
     return "still running" if isinstance(seen, Running) else seen.reason

@@ -1,4 +1,4 @@
-"""Carries out what a decision wants: resumes and notifications, each once, even if a process dies meanwhile."""
+"""Carries out pending effects of decisions: resumes and notifications, each once, even if a process dies."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ..waiting import within
 Get = Callable[[str], Awaitable[Sandbox]]
 Announce = Callable[[str, Watch, Event], Awaitable[None]]
 
-# How many events are told at once, how long a round waits for that, and how long one may take.
+# How many notifications run at once, how long a round waits for them, and how long one may take.
 MOST_AT_ONCE = 16
 PATIENCE_S = 5.0
 LONGEST_TELLING_S = 3600.0
-# After how long an event is told again that did not reach anybody.
+# Pauses before a notification that failed is tried again.
 RETRIES_S = (10.0, 60.0, 300.0)
-# The machine has answered: nothing was started, and that will not change by itself.
+# The machine answered that nothing was started, and a retry would not change that.
 REFUSALS = (NotStarted, BadArgument, Unsupported, FileProblem)
 
 log = logging.getLogger(__name__)
 
 
 class Effects:
-    """Carries out what is written down as pending. Taken first, done then, settled last."""
+    """Carries out pending effects: mark one as taken, do it, then record the result."""
 
     def __init__(
         self, watches: Watches, records: JobRecords, get: Get, announce: Announce, clock: Callable[[], float]
@@ -43,32 +43,32 @@ class Effects:
         self._announce = announce
         self._clock = clock
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
-        # By watch and channel: what is told by one, is told in order, and so after what is being told.
+        # One queue per (watch, channel) keeps notifications in order.
         self._telling: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._in_hand: set[int] = set()
-        # Whether something went wrong that is nobody's answer: the rows could not be written.
+        # Whether rows could not be written in this round.
         self.trouble = False
 
     @property
     def in_hand(self) -> Collection[int]:
-        """The numbers of what is being told, or is about to be."""
+        """Ids of notifications that are being sent or queued."""
         return self._in_hand
 
     async def carry_out(self, sandbox: str) -> None:
-        """Do all that is pending for a sandbox; events are told meanwhile and after."""
+        """Do all that is pending for a sandbox; notifications are sent in the background."""
         resumes = self._begin_telling(sandbox)
         if resumes:
             await asyncio.gather(*(self.do(self._resume(effect)) for effect in resumes))
             self._begin_telling(sandbox)
 
     async def settle_down(self) -> None:
-        """Wait for what is being told, but not for long: a hook may take its time, and holds up nobody."""
+        """Wait a little for notifications: a slow hook must not hold up the rest."""
         if self._telling:
             await asyncio.wait(self._telling.values(), timeout=PATIENCE_S)
         self._telling = {lane: task for lane, task in self._telling.items() if not task.done()}
 
     async def do(self, work: Awaitable[None]) -> None:
-        """Do something that must not keep anything else from being done."""
+        """Run one piece of work; its failure must not stop the others."""
         problem = await attempt(work, None)
         if problem is not None:
             log.warning("a part of a round failed: %s", reason_of(problem))
@@ -94,7 +94,7 @@ class Effects:
         return await sandbox.jobs.start(order(watch, resume))
 
     async def _refused(self, effect: Effect, watch: Watch, reason: str) -> None:
-        """Nothing was started: because it cannot be, or because its job runs or has ended after all?"""
+        """Nothing was started: because it cannot be, or because the job still runs or has ended after all?"""
         seen = await attempt(self._look(watch))
         if isinstance(seen, Exception):
             self._put_off(effect, watch, no_contact(seen))
@@ -112,11 +112,11 @@ class Effects:
     def _close(self, effect: Effect, decision: Decision) -> None:
         now = self._clock()
         if not self._watches.commit(decision, now, settles=effect):
-            # Somebody has changed the watch: tried again, which finds the same job, unless it was cancelled.
+            # The watch was changed meanwhile: try again, which finds the same job, unless the watch was cancelled.
             self._watches.settle(effect, PENDING, due=now)
 
     def _put_off(self, effect: Effect, watch: Watch, seen: JobSeen | NoContact) -> None:
-        """Tried again under the same id: should it have begun after all, that finds it."""
+        """Try again later under the same id: if the job began after all, that finds it."""
         now = self._clock()
         self._watches.commit(decide(watch, seen, now), now)
         due = now + min(watch.policy.interval_s, LONGEST_WAIT_S)
@@ -138,10 +138,10 @@ class Effects:
             )
         )
 
-    # Telling
+    # Notifications
 
     def _begin_telling(self, sandbox: str) -> Sequence[Effect]:
-        """Have told what is to be told; returns what else is to be done."""
+        """Queue the pending notifications; returns the other effects."""
         effects = self._watches.pending(self._clock(), sandbox=sandbox)
         lanes: dict[tuple[int, str], list[Effect]] = {}
         for effect in effects:
@@ -177,7 +177,7 @@ class Effects:
 
 
 def order(watch: Watch, resume: Resume) -> JobOrder:
-    """How a watch's job is started again: as the same session, with the same log."""
+    """The order that resumes a watch's job: same session, same log."""
     policy = watch.policy
     return JobOrder(
         job_id=resume.job_id,
@@ -197,7 +197,7 @@ Result = TypeVar("Result")
 
 
 async def attempt(work: Awaitable[Result], limit_s: float | None = LIMIT_S) -> Result | Exception:
-    """What came of it, or why nothing did."""
+    """The result, or the exception."""
     try:
         return await within(work, limit_s)
     # Whatever is wrong with one watch, machine, hook or notifier must not keep the watchdog from all the others.
@@ -208,7 +208,7 @@ async def attempt(work: Awaitable[Result], limit_s: float | None = LIMIT_S) -> R
 
 
 def no_contact(problem: Exception) -> NoContact:
-    """A look or a start that failed, as the watch sees it."""
+    """A failed look or start, as the watch sees it."""
     return NoContact(reason_of(problem), config=isinstance(problem, UnknownSandbox | ConfigError))
 
 

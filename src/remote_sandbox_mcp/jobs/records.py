@@ -1,4 +1,4 @@
-"""What is written down of jobs and watches, and how a job is described when its machine cannot be asked."""
+"""Records of jobs and watches, and the description of a job whose machine cannot be asked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Known:
-    """The rows; opened with the first question."""
+    """The rows; the database is opened with the first question."""
 
     @functools.cached_property
     def _database(self) -> Database:
@@ -61,15 +61,15 @@ class Known:
             await asyncio.to_thread(self._database.close)
 
     def is_anything_watched(self) -> bool:
-        """Whether there is work for a watchdog; makes no database to find that out."""
+        """Whether there is work for a watchdog; does not create a database."""
         return self.exists() and bool(self.watches.counts().get(Status.ACTIVE.value))
 
     def apps(self) -> Sequence[JobRecord]:
-        """Apps that nobody has seen end, newest first; makes no database to find that out."""
+        """Apps that were not seen to end, newest first; does not create a database."""
         return self.records.apps() if self.exists() else ()
 
     def exists(self) -> bool:
-        """Whether anything was ever written down; makes no database to find that out."""
+        """Whether there is a database; does not create one."""
         from ..store.database import STATE_FILE
 
         return (paths.state_folder() / STATE_FILE).exists()
@@ -82,7 +82,7 @@ class Known:
         return found
 
     def write_down(self, sandbox: str, order: JobOrder, watch: Watch | None, app: DeployOrder | None = None) -> int:
-        """A job that is about to start, and its watch; returns the watch's number."""
+        """Record a job that is about to start, and its watch; returns the watch's number."""
         from ..store.jobs import JobRecord
 
         watch_id = (self._watching(order.job_id) or self.watches.add(watch).id) if watch else 0
@@ -102,29 +102,29 @@ class Known:
         return watch_id
 
     def _watching(self, job_id: str) -> int:
-        """The watch that a process of ours has written down, which died before it could write down the job."""
+        """The watch recorded by a process that died before it could record the job."""
         active = self.watches.list(Status.ACTIVE, 10_000) if is_again() else ()
         return next((watch.id for watch in active if watch.job_id == job_id), 0)
 
     def begun(self, job_id: str) -> JobRecord | None:
-        """What a process of ours that died has written down of a job."""
+        """The record of a job by a process that died."""
         return self.records.get(job_id) if self.exists() else None
 
     def complete(self, sandbox: str, watch_id: int, started: JobStarted) -> None:
-        """What only the machine knows: where the log is. Whoever watched the session before has nothing to resume."""
+        """Record what only the machine knows: where the log is. Earlier watches of the session end."""
         self.records.started(started.job_id, started)
         if watch_id:
             self.watches.started(watch_id, started)
         self.relieve(sandbox, started.session, watch_id)
 
     def relieve(self, sandbox: str, session: str, watch_id: int) -> None:
-        """Of a session's watches only the newest goes on: two would resume it twice."""
+        """Of a session's watches only the newest stays active: two would resume it twice."""
         for older in self.watches.list(Status.ACTIVE, 10_000):
             if (older.sandbox, older.session) == (sandbox, session) and older.id != watch_id:
                 self.watches.cancel(older.id)
 
     def strike_out(self, job_id: str, watch_id: int) -> None:
-        """It never started."""
+        """Remove the records of a job that never started."""
         self.records.remove(job_id)
         if watch_id:
             self.watches.remove(watch_id)
@@ -134,7 +134,7 @@ class Known:
             await asyncio.to_thread(self.records.note, record.job_id, seen)
 
     def settle(self, watch_id: int, seen: JobSeen) -> None:
-        """A job that was stopped is over for its watch, too; one that was gone before must not come back."""
+        """End the watch of a job that was stopped, so that it is not resumed."""
         watch, now = self.watches.get(watch_id), time.time()
         if watch is None or watch.status is not Status.ACTIVE:
             return
@@ -142,14 +142,14 @@ class Known:
             self.watches.cancel(watch_id)
 
 
-# A watch's last state as that of its job; of any other nothing is known.
+# A watch's last state as the state of its job; all others are unknown.
 STATES = {"running": JobState.RUNNING, "completed": JobState.ENDED, "interrupted": JobState.GONE}
 STATES |= {"resuming": JobState.GONE, "exhausted": JobState.GONE}
 
 
 @dataclass(frozen=True)
 class Target:
-    """A job that is asked for: where it is, how it is asked for there, and what is written down of it."""
+    """A job that a caller asks about: its sandbox, the question to the machine, and its record."""
 
     sandbox: str
     look: JobLook
@@ -157,7 +157,7 @@ class Target:
     watch: Watch | None = None
 
     def recall(self, why: SandboxError | str) -> JobSeen | None:
-        """An end that was seen; and of a watch whose machine cannot be used here, whatever was seen last."""
+        """The recorded end; or, for a watch whose machine cannot be used here, whatever was seen last."""
         if self.record is not None and self.record.ended:
             return recorded(self.record, str(why))
         is_over = self.watch is not None and self.watch.last_state == "completed"
@@ -167,7 +167,7 @@ class Target:
 
 
 def recorded(record: JobRecord, why: str) -> JobSeen:
-    """A job that has ended, as its row says."""
+    """A job that has ended, from its row."""
     return JobSeen(
         state=JobState.ENDED,
         job_id=record.job_id,
@@ -186,7 +186,7 @@ def recorded(record: JobRecord, why: str) -> JobSeen:
 
 
 def watched(watch: Watch, why: str) -> JobSeen:
-    """A watched job as the watchdog saw it last."""
+    """A watched job as the watchdog last saw it."""
     state = STATES.get(watch.last_state, JobState.MISSING)
     return JobSeen(
         state=state,

@@ -1,4 +1,4 @@
-"""The verbs on background jobs; those on their watches are beside them."""
+"""The verbs on background jobs; those on watches are in watches.py."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ __all__ = ["Begun", "JobService", "Sight", "Wanted", "Which"]
 
 LIST_S = 12.0
 LONGEST_WAIT_S = 280.0
-# How long another machine is asked whether a job is there.
+# How long another machine may take to say whether it has a job.
 ELSEWHERE_S = 5.0
-# As long as a server that leaves waits for what it is writing down.
+# How long a leaving process waits for rows that are being written.
 LEAVE_S = 0.08
-# Between two looks at the log of a job that is waited for; the first comes soon.
+# Pauses between two looks at the log of a job that is waited for; the first is short.
 SOON_S, BEAT_S = 0.5, 2.0
 LAST_LINES, LAST_BYTES = 5, 4096
 
 
 class JobService:
-    """Jobs of all sandboxes: started, asked after, waited for, stopped, typed into."""
+    """Jobs of all sandboxes: start, check, wait, stop, send input."""
 
     def __init__(self, fleet: Fleet, settings: Settings, config_file: Path | None) -> None:
         self._fleet = fleet
@@ -58,7 +58,7 @@ class JobService:
         self.watching = Watching(fleet, self.known, self._starting, self.find)
 
     def reconfigure(self, settings: Settings) -> None:
-        """From now on these hold."""
+        """Use these settings from now on."""
         self._settings = settings
         self._starting.notify = settings.notify
         self.__dict__.pop("_announcer", None)
@@ -74,7 +74,7 @@ class JobService:
         return Announcer(self._settings.notify, paths.state_folder())
 
     def supervisor(self) -> Supervisor:
-        """For whoever looks after the watches."""
+        """The supervisor for the process that is the watchdog."""
         from .supervise import Supervisor
 
         return Supervisor(self.known.watches, self.known.records, self._fleet.get, self._announcer.announce)
@@ -83,7 +83,7 @@ class JobService:
         return await self._starting.start(wanted, ensure)
 
     async def check(self, which: Which, *, lines: int = 50, cursor: int | None = None) -> JobSeen:
-        """What a job is doing."""
+        """A job's current state."""
         target = await self._target(which)
         look = replace(target.look, lines=lines, cursor=cursor, usage=True)
 
@@ -96,9 +96,9 @@ class JobService:
     async def wait(
         self, which: Which, wait: JobWait, *, lines: int = 50, cursor: int | None = None, progress: Progress = silent
     ) -> JobWaited:
-        """Wait for a job's end, for a line of its log, or for silence."""
-        check.within("timeout_s", wait.seconds, 0, LONGEST_WAIT_S)
-        check.within("silence_s", wait.silence_s, 0, check.LONGEST_TIMEOUT_S)
+        """Wait for a job's end, for a line in its log, or for silence."""
+        check.in_range("timeout_s", wait.seconds, 0, LONGEST_WAIT_S)
+        check.in_range("silence_s", wait.silence_s, 0, check.LONGEST_TIMEOUT_S)
         check.text_argument("until_pattern", wait.pattern, required=False)
         target = await self._target(which)
         waited = JobWaited("ended", JobSeen(state=JobState.MISSING))
@@ -116,8 +116,8 @@ class JobService:
         return replace(waited, seen=seen)
 
     async def stop(self, which: Which, *, grace_s: float = 10.0) -> JobSeen:
-        """End a job's whole tree, and see to it that nobody starts it again."""
-        check.within("grace_s", grace_s, 0, 30)
+        """End a job's whole process tree, and make sure that it is not resumed."""
+        check.in_range("grace_s", grace_s, 0, 30)
         target = await self._target(which)
         seen = await self._seen(target, lambda sandbox: sandbox.jobs.stop(target.look, grace_s))
         watch_id = which.watch_id or (target.record.watch_id if target.record else 0)
@@ -126,7 +126,7 @@ class JobService:
         return seen
 
     async def send(self, which: Which, *, text: str = "", keys: Sequence[str] = ()) -> str:
-        """Type into a running job; the name of its session."""
+        """Type into a running job; returns the name of its session."""
         check.text_argument("text", text, required=False)
         sandbox, look, _ = await self.find(which)
         if not text and not keys:
@@ -141,7 +141,7 @@ class JobService:
         return look.session
 
     async def find(self, which: Which) -> tuple[Sandbox, JobLook, JobRecord | None]:
-        """The job that is meant, and where it is. Raises BadArgument."""
+        """The job that is meant, and its sandbox. Raises BadArgument."""
         target = await self._target(which)
         return await self._fleet.get(target.sandbox), target.look, target.record
 
@@ -162,9 +162,9 @@ class JobService:
     async def _seen(
         self, target: Target, ask: Callable[[Sandbox], Awaitable[JobSeen]], *, or_last: bool = False
     ) -> JobSeen:
-        """What a job's machine says of it or, where it does not say how a job ended, what was written down of that.
+        """A job's state from its machine or, where the machine does not know its end, from our records.
 
-        `or_last`: what was seen of a job that may still run will do, too.
+        `or_last`: a recorded state of a job that may still run is accepted, too.
         """
         try:
             seen = await ask(await self._fleet.get(target.sandbox))
@@ -179,7 +179,7 @@ class JobService:
         return target.recall(f"its machine knows it no more ({seen.reason})") or await self._missed(target, seen)
 
     async def _missed(self, target: Target, seen: JobSeen) -> JobSeen:
-        """A job that is not where it was looked for, with the sandbox that has it, if that can be found out."""
+        """A job that is not on this sandbox: add the name of the sandbox that has it, if we can find out."""
         if target.watch is not None:
             return seen
         session, name = target.look.session, self._fleet.member(target.sandbox).name
@@ -202,12 +202,12 @@ class JobService:
         return recorded(record, why) if record.ended else replace(seen, reason=why)
 
     async def others(self, name: str) -> Sequence[Member]:
-        """The other sandboxes to which a line is open: asking them takes a moment."""
+        """The other sandboxes with an open connection, which can be asked quickly."""
         open_ones = [member for member in await self._fleet.offered() if member.sandbox and member.sandbox.is_open]
         return [member for member in open_ones if member.name != name]
 
     async def whereabouts(self, session: str, watch_id: int = 0) -> str:
-        """The sandbox in which a job was started, where it can be used here; nothing for one that is not ours.
+        """The sandbox in which a job was started, if it can be used here; empty for a job that is not ours.
 
         Raises UnknownSandbox for one in a disposable sandbox that is over.
         """
@@ -217,14 +217,14 @@ class JobService:
         try:
             return record.sandbox if record and self._fleet.knows(record.sandbox) else ""
         except UnknownSandbox:
-            # How it ended is known even where its sandbox is over.
+            # Its end is recorded even if its sandbox is gone.
             if record is not None and record.ended:
                 return record.sandbox
             raise
 
     async def list(self, *, sandbox: str = "", state: str = "", limit: int = 100) -> Sequence[Sight]:
-        """Every job that we or the machines know, newest first; a machine that does not answer delays nobody."""
-        check.within("limit", limit, 1, 1000)
+        """All jobs, from machines and records, newest first. A machine that does not answer delays no other."""
+        check.in_range("limit", limit, 1, 1000)
         members = [self._fleet.member(sandbox)] if sandbox else await self._fleet.offered()
         asked = [self._jobs_of(member, limit) for member in members]
         found = await asyncio.gather(*asked, return_exceptions=True)
@@ -235,7 +235,7 @@ class JobService:
         return sorted(sights, key=lambda sight: sight.began, reverse=True)[:limit]
 
     async def _told(self, member: Member, found: Sequence[Sight] | BaseException) -> Sequence[Sight]:
-        """A failure that nobody foresaw is told of the jobs of its own machine; all others are listed."""
+        """Turn an unexpected exception into a problem of that one machine, so that all other jobs are listed."""
         if not isinstance(found, BaseException):
             return found
         why = unforeseen(found, f"listing the jobs of {member.name}")
@@ -243,7 +243,7 @@ class JobService:
         return [Sight(member.name, None, record, why) for record in known]
 
     async def _jobs_of(self, member: Member, limit: int) -> Sequence[Sight]:
-        """The jobs of a machine, and the commands that outlasted their calls there."""
+        """The jobs of a machine, and commands that outlasted their calls there."""
         try:
             return await within(self._all_of(member, limit), LIST_S)
         except (SandboxError, asyncio.TimeoutError) as problem:
@@ -256,7 +256,7 @@ class JobService:
         sandbox = await member.open()
         jobs, commands = await asyncio.gather(self._ask_for_all(sandbox, limit), self.commands.list(member, sandbox))
         known = await asyncio.to_thread(self.known.records.list, member.name, limit=limit)
-        # One machine may have two names: its jobs may be written down under the other one.
+        # One machine may have two names, and its jobs be recorded under the other one.
         more = await asyncio.to_thread(self.known.records.of, [job.job_id for job in jobs])
         records = {record.job_id: record for record in (*known, *more)}
         seen = [(job.job_id, job) for job in jobs if job.job_id in records]
@@ -268,12 +268,12 @@ class JobService:
         try:
             return await sandbox.jobs.list(limit)
         except Unsupported:
-            # It has no jobs, but may have commands.
+            # It supports no jobs, but may have commands.
             return ()
 
 
 def once(sights: Iterable[Sight]) -> Iterable[Sight]:
-    """Each job once, however many of the names of its machine it was seen under."""
+    """Each job once, even if its machine was seen under several names."""
     best: dict[str, Sight] = {}
     for sight in sights:
         if sight.id not in best or sight.worth > best[sight.id].worth:
@@ -286,7 +286,7 @@ def there(sandbox: str) -> str:
 
 
 async def tell_last_line(sandbox: Sandbox, look: JobLook, progress: Progress) -> None:
-    """Tell what a job printed last, again and again until this is cancelled; trouble is left to whoever waits."""
+    """Report the last line that a job printed, repeatedly until cancelled; failures are left to the waiting caller."""
     if progress is silent:
         return
     begun, pause = time.monotonic(), SOON_S

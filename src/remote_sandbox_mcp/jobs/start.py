@@ -1,4 +1,4 @@
-"""Starting a job: refused before anything happens, or written down first and then begun."""
+"""Starting a job: refused before anything happens, or recorded first and then started."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..session import current
 from .records import Known
 from .values import Begun, Ensure, Wanted
 
-# A first look soon after the start finds what ends at once; later ones keep the watch's own pace.
+# The first look comes soon, to notice a job that ends at once; later ones keep the watch's interval.
 FIRST_LOOK_S = 20.0
 
 
 class Starting:
-    """Makes orders of wishes, and jobs of orders."""
+    """Validates a request, records it, then starts the job."""
 
     def __init__(self, fleet: Fleet, notify: Notify, known: Known) -> None:
         self._fleet = fleet
@@ -31,7 +31,7 @@ class Starting:
         self._known = known
 
     async def start(self, wanted: Wanted, ensure: Ensure | None) -> Begun:
-        """Start a job, and have it watched if that is wanted. Whatever is wrong is refused before it starts."""
+        """Start a job, and watch it if that is wanted. Mistakes are refused before anything starts."""
         order, member = make_order(wanted), self._fleet.member(wanted.sandbox)
         known = await asyncio.to_thread(self._known.begun, order.job_id) if is_again() else None
         if known is not None:
@@ -39,16 +39,16 @@ class Starting:
         watch = self.make_watch(wanted.watch, member.name, order) if wanted.watch else None
         sandbox = await member.open()
         if not sandbox.description.capabilities.survives_disconnect:
-            # It ends when this server does, which its machine says: nobody could look after it then.
+            # The job ends with this process, so there is nothing that a watchdog could do for it.
             watch = None
-        # Written down first: should this process die now, the job is still known to all others.
+        # Recorded first: should this process die now, all others still know the job.
         watch_id = known.watch_id if known is not None and (known.watch_id or not watch) else None
         if watch_id is None:
             watch_id = await asyncio.to_thread(self._known.write_down, member.name, order, watch, wanted.app)
         try:
             started = await sandbox.jobs.start(order)
         except SandboxError as problem:
-            # Where contact was lost it may run: then it stays known.
+            # After lost contact it may be running, so its record stays.
             if not isinstance(problem, LostContact):
                 await asyncio.to_thread(self._known.strike_out, order.job_id, watch_id)
             raise
@@ -80,7 +80,7 @@ class Starting:
         return Allowed(lambda url: allow_webhook(url, notify.webhooks), lambda name: allow_hook(name, notify.hooks))
 
     async def prepare_watchdog(self, sandbox: str, ensure: Ensure | None) -> tuple[str, ...]:
-        """See that somebody will look after a watch, and can log in where it is; says what is in the way."""
+        """Make sure that a watchdog runs and can log in there; returns what prevents that, as sentences."""
         if ensure is None:
             return ()
         from ..config.handed import PLATFORM, hand_over

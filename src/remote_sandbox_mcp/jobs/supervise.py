@@ -1,4 +1,4 @@
-"""One round of the watchdog: what is pending is done, what is due is looked at, one round trip for each machine."""
+"""One round of the watchdog: carry out pending effects, then look at due watches, one question per machine."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from ..store.watches import Watches
 from ..waiting import within
 from .effects import Announce, Effects, Get, attempt, no_contact
 
-# When the next round comes, at the soonest, after one in which something went wrong; and while something is being told.
+# Earliest next round after trouble; and while notifications are being sent.
 AFTER_TROUBLE_S, WHILE_BUSY_S = 30.0, 1.0
-# How long all checkpoints of a machine may take: so that its jobs can still be looked at without them.
+# How long all checkpoints of a machine may take; after that its jobs are looked at without them.
 CHECKPOINTS_S = 20.0
 TOO_SLOW = Checkpoint(problem="it took too long, as may another of the same machine")
-# How long what is over is remembered, and how often that is looked at.
+# How long finished watches are kept, and how often old ones are removed.
 KEPT_S, PRUNE_EVERY_S = 30 * 86400.0, 86400.0
 
 log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Looks after all watches. There is one at a time, however many processes read and write the same rows."""
+    """Looks after all watches. Only one process does this at a time, whichever others use the same rows."""
 
     def __init__(
         self, watches: Watches, records: JobRecords, get: Get, announce: Announce, *,
@@ -43,7 +43,7 @@ class Supervisor:
         self._pruned = -math.inf
 
     async def tick(self) -> float:
-        """Do all that is due; returns the second since the epoch at which something is due next, infinity for never.
+        """Do all that is due; returns the epoch second at which something is due next, infinity for never.
 
         All machines are visited at once, and none waits for another. Raises ConfigError where the rows cannot be read.
         """
@@ -82,7 +82,7 @@ class Supervisor:
         try:
             return await within(self._ask(sandbox, looks), CHECKPOINTS_S)
         except asyncio.TimeoutError:
-            # A checkpoint may lie on a disk that hangs; whether the jobs live can be known without it.
+            # A checkpoint may be on a disk that hangs; whether the jobs live can be determined without it.
             found = await self._ask(sandbox, plain)
         pairs = zip(looks, plain, found, strict=True)
         return [seen if look == bare else replace(seen, checkpoint=TOO_SLOW) for look, bare, seen in pairs]
@@ -96,13 +96,13 @@ class Supervisor:
     async def _judge(self, watch: Watch, seen: JobSeen | NoContact) -> None:
         now = self._clock()
         decision = decide(watch, seen, now)
-        # Where the row has changed meanwhile, what was seen is old: the next round sees what is true then.
+        # If the row has changed meanwhile, the observation is outdated; the next round looks again.
         if self._watches.commit(decision, now):
             for event in decision.events:
                 log.info("watch %d: %s: %s", watch.id, event.type.value, event.summary)
 
     def _prune(self) -> None:
-        # A clock that nobody sets: by the other one, it might be time again and again.
+        # Monotonic clock, immune to clock changes: with the other one, pruning could repeat again and again.
         if time.monotonic() - self._pruned >= PRUNE_EVERY_S:
             before = self._clock() - KEPT_S
             self._watches.prune(before)

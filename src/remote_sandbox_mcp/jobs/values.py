@@ -1,4 +1,4 @@
-"""What is asked of background jobs, and what is told of them."""
+"""Requests about background jobs, and results."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..core.watch import WatchOrder
 if TYPE_CHECKING:
     from ..store.jobs import JobRecord
 
-# What an entry of the list of jobs is.
+# Kinds of entries in the list of jobs.
 JOB, COMMAND = "job", "command"
-# Sees to it that the watchdog runs; says why it does not, or nothing.
+# Makes sure that the watchdog runs; returns why it does not, or nothing.
 Ensure = Callable[[], Awaitable[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A job as a caller wants it; `watch` is None for one that nobody looks after."""
+    """A job as a caller wants it; `watch` is None for one that is not watched."""
 
     command: str
     session: str = ""
@@ -29,13 +29,13 @@ class Wanted:
     cwd: str = ""
     sandbox: str = ""
     watch: WatchOrder | None = None
-    # Where the job is an app, which is then known as that to every process.
+    # Set for an app, so that every process knows it as one.
     app: DeployOrder | None = None
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A job that has begun, and what its starter should know."""
+    """A job that has begun, with notes for the caller."""
 
     started: JobStarted
     sandbox: str
@@ -45,7 +45,7 @@ class Begun:
 
 @dataclass(frozen=True, kw_only=True)
 class Which:
-    """Which job is meant: by its watch, or by its session and perhaps the log of one that is not ours."""
+    """Which job is meant: by its watch, or by its session and, for one that is not ours, its log."""
 
     session: str = ""
     watch_id: int = 0
@@ -55,7 +55,7 @@ class Which:
 
 @dataclass(frozen=True)
 class Sight:
-    """A job of a list: as its machine sees it, as it was written down, or both; `trouble` where nobody answered.
+    """A job in a list: as its machine sees it, as recorded, or both; `trouble` where the machine did not answer.
 
     `kind` tells jobs from commands of exec_bash that outlasted their call.
     """
@@ -70,12 +70,12 @@ class Sight:
     def state(self) -> str:
         if self.seen and (not self.trouble or self.seen.state is JobState.ENDED):
             return self.seen.state.value
-        # An end that was seen once is true for ever, whether or not the machine answers or still knows of it.
+        # An end that was seen once stays true, even if the machine no longer knows of it.
         return self.record.state if self.record and self.record.ended else "unknown"
 
     @property
     def id(self) -> str:
-        """The name that a job has wherever it is seen from."""
+        """The job's id, the same from wherever it is seen."""
         if self.seen:
             return self.seen.job_id or f"{self.sandbox}:{self.seen.session}"
         return self.record.job_id if self.record else ""

@@ -1,4 +1,4 @@
-"""The verbs on watches: begin one over a job that runs, show, cancel, and what has happened."""
+"""The verbs on watches: begin one for a running job, show, cancel, list events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Find = Callable[[Which], Awaitable["tuple[Sandbox, JobLook, JobRecord | None]"]]
 
 
 class Watching:
-    """Watches as every process of this user knows them."""
+    """Watches, shared by all processes of this user."""
 
     def __init__(self, fleet: Fleet, known: Known, starting: Starting, find: Find) -> None:
         self._fleet = fleet
@@ -36,7 +36,7 @@ class Watching:
     async def begin(
         self, which: Which, order: WatchOrder, *, cwd: str = "", command: str = "", ensure: Ensure | None = None
     ) -> tuple[Watch, tuple[str, ...]]:
-        """Have a job watched that runs already, ours or not; and what its owner should know."""
+        """Watch a job that runs already, ours or not; returns notes for its owner."""
         for name, text in (("log_file", which.log_file), ("cwd", cwd), ("launch_command", command)):
             check.text_argument(name, text, required=False)
         sandbox, look, _ = await self._find(which)
@@ -54,7 +54,7 @@ class Watching:
         return await self._known.watch(watch_id)
 
     async def look_at(self, watch: Watch, *, lines: int) -> JobSeen:
-        """A watched job as it is now, with its checkpoint."""
+        """The current state of a watched job, with its checkpoint."""
         look = JobLook(
             job_id=watch.job_id,
             session=watch.session,
@@ -68,7 +68,7 @@ class Watching:
         return seen
 
     async def cancel(self, watch_id: int) -> Watch:
-        """Stop looking after a job; the job itself goes on."""
+        """Stop watching a job; the job itself goes on."""
         cancelled = await asyncio.to_thread(self._known.watches.cancel, watch_id)
         return cancelled or await self._known.watch(watch_id)
 
@@ -76,7 +76,7 @@ class Watching:
         return await asyncio.to_thread(self._known.watches.list, Status(status) if status else None, limit)
 
     async def events(self, watch_id: int = 0, after: int | None = None, limit: int = 50) -> Sequence[Event]:
-        """In their order: those after one, or else the newest."""
+        """Events in order: those after `after`, or else the newest."""
         if watch_id:
             await self._known.watch(watch_id)
 
@@ -87,7 +87,7 @@ class Watching:
 
 
 def _as_seen(watch: Watch, seen: JobSeen) -> Watch:
-    """What the caller left out, as the machine has it."""
+    """Fill in from the machine what the caller left out."""
     return replace(
         watch,
         job_id=seen.job_id,

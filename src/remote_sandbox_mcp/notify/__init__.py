@@ -1,1 +1,4 @@
-"""Tells people and their programs of events: a file, the desktop, a webhook, the operator's hooks."""
+"""Notifications about watched jobs: an event file, a desktop notice, a webhook, the operator's own hooks.
+
+When to notify is not decided here (core/lifecycle.py decides, jobs/effects.py calls this room).
+"""

@@ -1,4 +1,4 @@
-"""One event to one channel: desktop notice, event file, webhook or hook; told, or Unsent with the reason."""
+"""Sends one event on one channel: desktop notice, event file, webhook or hook. Raises Unsent with the reason."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from . import hook, messages, program
 LIMIT_S = 10.0
 SESSION = ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS")
 
-# The text comes as an argument: as a part of the source, a log line could be a script.
+# The text is passed as an argument: inside the script's source, a log line could run as code.
 _SCRIPT = ("on run argv", "display notification (item 2 of argv) with title (item 1 of argv)", "end run")
-# notify-send reads backslashes as C does, and what shows its text reads markup.
+# notify-send interprets backslashes, and notification servers interpret markup.
 _MARKUP = str.maketrans("<>&\\", "‹›＆＼")
 
 
 async def show(watch: Watch, event: Event, environ: Mapping[str, str], platform: str = sys.platform) -> None:
     """Show a notice. Raises Unsent."""
-    # The beginning is ours, so that no text is ever taken for an option.
+    # Begins with a word of ours, so that no text can be read as an option.
     title = f"Job {messages.title(watch, event)}"
     if platform == "darwin":
         words = ["osascript", *(part for line in _SCRIPT for part in ("-e", line)), title, messages.body(event)]
@@ -41,7 +41,7 @@ async def show(watch: Watch, event: Event, environ: Mapping[str, str], platform:
 
 
 def plain(text: str) -> str:
-    """A text that nothing on its way to the screen reads as anything else."""
+    """A text that neither notify-send nor a notification server interprets."""
     return text.translate(_MARKUP)
 
 
@@ -79,7 +79,7 @@ def _write(path: Path, text: str) -> None:
 def _prune(folder: Path) -> None:
     with os.scandir(folder) as entries:
         found = [entry for entry in entries if _NAME.fullmatch(entry.name)]
-    # By age and not by number: with a new database, numbers begin again.
+    # By age, not by number: with a new database, numbers begin again.
     for entry in sorted(found, key=_age)[: max(0, len(found) - MOST_FILES)]:
         Path(entry.path).unlink(missing_ok=True)
 
@@ -96,7 +96,7 @@ HOOK = "hook:"
 
 
 class Announcer:
-    """Sends what the operator allows. What was allowed when a watch was made is checked again at every event."""
+    """Sends what the operator allows; permissions are checked again at every event, not only when the watch is made."""
 
     def __init__(self, notify: Notify, state_folder: Path, environ: Mapping[str, str] = os.environ) -> None:
         self._notify = notify
@@ -104,7 +104,7 @@ class Announcer:
         self._environ = environ
 
     async def announce(self, channel: str, watch: Watch, event: Event) -> None:
-        """Tell of an event by "file", "desktop", "webhook" or "hook:NAME". Raises Unsent."""
+        """Announce an event on "file", "desktop", "webhook" or "hook:NAME". Raises Unsent."""
         try:
             await self._send(channel, watch, event)
         except (BadArgument, ConfigError) as problem:
@@ -128,7 +128,7 @@ class Announcer:
         await show(watch, event, self._environ)
 
     async def _post(self, watch: Watch, event: Event) -> None:
-        # The HTTP library is large, and most watches never need it.
+        # Imported late: the HTTP library is large, and most watches never need it.
         from . import webhook
 
         secret = self._notify.webhook_secret

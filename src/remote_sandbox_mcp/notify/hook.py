@@ -10,7 +10,7 @@ from ..core.permission import Hook
 from ..core.watch import Event, Watch
 from . import messages, program
 
-# One variable must stay below 128 KiB, or Linux starts nothing; the file has everything.
+# Linux starts no program with a variable of 128 KiB or more; the event file has everything.
 LONGEST_JSON = 64 << 10
 
 
@@ -35,7 +35,7 @@ def event_variables(file: Path, watch: Watch, event: Event) -> dict[str, str]:
 
 
 def bounded(fields: Mapping[str, Any]) -> str:
-    """The event as JSON that is never too long: without its payload, then with short texts only."""
+    """The event as JSON of bounded length: without its payload, and at last with short texts only."""
     text = messages.encode(fields)
     if len(text) > LONGEST_JSON:
         fields = {**fields, "payload": {}, "payload_omitted": True}

@@ -1,4 +1,4 @@
-"""An event in words and as JSON; whatever came from a machine is made harmless, bounded and marked as its words."""
+"""An event in words and as JSON; text from a machine is made harmless, bounded, and marked as quoted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..core.watch import Event, EventType, Watch
 LONGEST_SUMMARY = 500
 LONGEST_NAME = 80
 
-# Signs that stand for control characters, and marks that turn the direction of text or cannot be seen.
+# Visible stand-ins for control characters, and marks that are invisible or change the direction of text.
 _UNSEEN = re.compile(
     "[\u2400-\u2421\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufffd]"
 )
@@ -49,12 +49,12 @@ def as_json(watch: Watch, event: Event) -> dict[str, Any]:
 
 
 def encode(value: Mapping[str, Any]) -> str:
-    """JSON in ASCII, so that no text of unknown origin can break what carries it."""
+    """JSON in ASCII, so that no foreign text can break the file or request that carries it."""
     return json.dumps(value, default=str)
 
 
 def finite(value: Any) -> Any:
-    """A loss is often NaN, which JSON does not know."""
+    """Replace NaN and infinity, which JSON does not know; a training loss is often NaN."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
@@ -63,8 +63,8 @@ def finite(value: Any) -> Any:
 
 
 def one_line(text: str, limit: int = LONGEST_SUMMARY) -> str:
-    """A text of unknown origin for a reader: no control characters, no unseen marks, not too long."""
-    # Taken out first: a notice has no room for what is shown in their place.
+    """A foreign text for a reader: one line, no control characters or invisible marks, bounded."""
+    # Removed first: a notice has no room for visible stand-ins.
     visible = _UNSEEN.sub(" ", text[: limit * 8])
     seen = _UNSEEN.sub(" ", harmless(visible.encode("utf-8", "replace")))
     words = " ".join(seen.split())
@@ -81,7 +81,7 @@ def body(event: Event) -> str:
 
 
 def suggested_prompt(watch: Watch, event: Event) -> str:
-    """What an agent that knows nothing of it may be told; words that are not ours are quoted, and said to be data."""
+    """A prompt for an agent that knows nothing of the job; foreign words are quoted and declared as data."""
     number = event.watch_id or watch.id
     name, session = _quoted(watch.name or watch.session), _quoted(watch.session)
     return (

@@ -14,7 +14,7 @@ from ..core.text import last_line
 from ..core.watch import Unsent
 from ..waiting import within
 
-# Our own environment may hold passwords, which are nobody else's business.
+# Only these variables are passed on: our own environment may hold passwords.
 _PASSED = frozenset(
     ("PATH", "HOME", "LANG", "USER", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY")
 )
@@ -22,16 +22,16 @@ _LAST_BYTES = 2048
 
 
 def clean(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a program needs to find the user's session, and no more."""
+    """The variables that a program needs to find the user's desktop session, and no more."""
     return {name: value for name, value in environ.items() if name in _PASSED or name.startswith("XDG_")}
 
 
 async def run(what: str, words: Sequence[str], environ: Mapping[str, str], limit_s: float) -> None:
-    """Run it to its end. Raises Unsent, never passing: it may have done something, and must not do it twice.
+    """Run it to its end. Raises Unsent, never `passing`: it may have done something already and must not run twice.
 
-    What it leaves running in the background goes on, unless the limit is reached: then its whole group is killed.
+    Background processes that it leaves go on, unless the limit is reached: then its whole group is killed.
     """
-    # A file and no pipe: a pipe would be held open by what is left running, and break when we are done with it.
+    # A file instead of a pipe: background processes would hold a pipe open, and get SIGPIPE when we close it.
     with tempfile.TemporaryFile() as errors:
         process = await _start(what, words, environ, errors)
         try:
@@ -69,7 +69,7 @@ def _home() -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Nothing to do for one that has ended: its group may be somebody else's by now."""
+    """Kill its group. Not for a process that has ended: the group's number may belong to others by now."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

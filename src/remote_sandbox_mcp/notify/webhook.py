@@ -31,7 +31,8 @@ _HOSTS = {
     "open.larksuite.com": "feishu",
     "oapi.dingtalk.com": "dingtalk",
 }
-# These two answer 200 in any case and tell in the body how it went: where, and which numbers mean "too much just now".
+# Feishu and DingTalk always answer 200 and report the result in the body: which field, and which numbers mean "try
+# later".
 _VERDICTS = {
     "feishu": (("code", "StatusCode"), ("msg", "StatusMessage"), {11232, 99991400}),
     "dingtalk": (("errcode",), ("errmsg",), {-1, 130101}),
@@ -56,7 +57,7 @@ class Answer:
 
 
 async def post(url: str, form: str, secret: str, watch: Watch, event: Event) -> None:
-    """Send an event to an address that is allowed. Raises Unsent, which shows nothing of the address but its host."""
+    """Send an event to an allowed address. Raises Unsent, whose text shows only the host of the address."""
     address = read_address(url)
     form = _HOSTS.get(address.host, "json") if form == "auto" else form
     parcel = _PACKERS[form](watch, event, secret)
@@ -65,7 +66,7 @@ async def post(url: str, form: str, secret: str, watch: Watch, event: Event) -> 
     except (asyncio.TimeoutError, httpx.TimeoutException):
         raise Unsent(f"{address.origin} did not answer within {LIMIT_S:g} s", passing=True) from None
     except httpx.TransportError as error:
-        # The library's own words may hold the address.
+        # The library's own message may contain the address, which is often secret.
         raise Unsent(f"{address.origin} could not be reached ({type(error).__name__})", passing=True) from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise Unsent(f"{address.origin} could not be asked ({type(error).__name__})") from None
@@ -76,7 +77,7 @@ async def _send(address: Address, parcel: Parcel) -> Answer:
     joint = "&" if address.query else "?"
     url = f"{address}{joint}{urlencode(parcel.parameters)}" if parcel.parameters else str(address)
     headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "remote-sandbox-mcp", **parcel.headers}
-    # A proxy is for the world outside: it must not be asked for what runs on this machine.
+    # A proxy must not be used for addresses of this computer.
     async with (
         httpx.AsyncClient(timeout=LIMIT_S, follow_redirects=False, trust_env=not address.is_loopback) as client,
         client.stream("POST", url, content=parcel.body, headers=headers) as response,
@@ -90,7 +91,7 @@ async def _send(address: Address, parcel: Parcel) -> Answer:
 
 
 def judge(address: Address, form: str, answer: Answer) -> None:
-    """Whether the other side took it. Raises Unsent."""
+    """Check whether the receiver accepted it. Raises Unsent."""
     origin = address.origin
     if answer.status == 429 or answer.status >= 500:
         raise Unsent(f"{origin} answered with status {answer.status}{_said(answer)}", passing=True)
@@ -118,7 +119,7 @@ def _judge_body(address: Address, form: str, answer: Answer) -> None:
 
 
 def _said(answer: Answer) -> str:
-    """The reason, if it is one word, as Slack's are; a page about an error may hold the address."""
+    """The receiver's reason if it is a single word, as with Slack; an error page might contain the address."""
     return f": {answer.body.decode()}" if re.fullmatch(rb"[a-z_]{1,40}", answer.body) else ""
 
 
@@ -132,7 +133,7 @@ def _pack_json(watch: Watch, event: Event, secret: str) -> Parcel:
     body = messages.encode(messages.as_json(watch, event)).encode()
     headers = {
         "X-RSMCP-Event": event.type.value,
-        # The same for every attempt, so that a receiver can drop repeats.
+        # The same for every attempt, so that a receiver can drop repetitions.
         "X-RSMCP-Event-Id": f"{event.id}-{event.created:.0f}",
     }
     if secret:
@@ -146,7 +147,7 @@ def _pack_slack(watch: Watch, event: Event, secret: str) -> Parcel:
 
 
 def _pack_feishu(watch: Watch, event: Event, secret: str) -> Parcel:
-    # An <at> in it would call everybody, and there is no way to escape one.
+    # An <at> tag would notify everybody, and it cannot be escaped.
     text = _text(watch, event).replace("<", "‹").replace(">", "›")
     fields: dict[str, Any] = {"msg_type": "text", "content": {"text": text}}
     if secret:

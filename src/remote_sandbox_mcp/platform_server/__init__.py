@@ -1,1 +1,4 @@
-"""An OpenSandbox server of the user's own, on the user's Docker engine: started, asked and ended."""
+"""An OpenSandbox server on the user's own Docker engine: start it, stop it, ask how it is.
+
+Using a platform's containers is not here: that is backends/opensandbox.
+"""

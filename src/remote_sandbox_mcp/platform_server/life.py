@@ -23,15 +23,15 @@ from ..processes.locks import Holder, Lock, holder
 from .place import HOST, Images, Place, render
 from .programs import engine_environ, matching_images, server_words
 
-# A first start by uvx loads the server from the network.
+# On its first start, uvx downloads the server.
 START_S, LOADING_S = 60.0, 300.0
-# The server itself gives its calls five seconds.
+# The server gives its own calls five seconds at its end.
 END_S, KILL_S = 8.0, 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """How the platform stands. `sandboxes` is None where it was not asked, or does not answer."""
+    """State of the platform. `sandboxes` is None where the server was not asked, or does not answer."""
 
     running: bool
     pid: int = 0
@@ -90,7 +90,7 @@ async def up(
 
 
 async def _of_others(state: Path) -> Standing:
-    """One that somebody else has started, or is about to. Raises ConfigError where nothing comes of it."""
+    """Wait for a server that another process has started or is starting. Raises ConfigError if it never answers."""
     deadline = time.monotonic() + START_S
     while not (stands := await status(state)).answers:
         if not stands.running or time.monotonic() > deadline:
@@ -100,7 +100,7 @@ async def _of_others(state: Path) -> Standing:
 
 
 async def down(state: Path) -> Standing:
-    """End it; what it was, with the sandboxes that it leaves behind. Raises ConfigError where it does not end."""
+    """Stop it; returns its last state with the sandboxes left behind. Raises ConfigError if it does not end."""
     before = await status(state)
     if not before.running:
         return before
@@ -117,7 +117,7 @@ async def down(state: Path) -> Standing:
 
 async def _end(found: Holder, place: Place) -> None:
     for number, limit_s in ((signal.SIGTERM, END_S), (signal.SIGKILL, KILL_S)):
-        # Between two looks its number may have become another's.
+        # Between two looks its pid may have become another process's.
         if found.is_alive():
             _signal(found.pid, number)
         deadline = time.monotonic() + limit_s
@@ -129,7 +129,7 @@ async def _end(found: Holder, place: Place) -> None:
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    """To it and all it started: it leads a session of its own."""
+    """Signal the server and all that it started: it leads its own session."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
@@ -149,7 +149,7 @@ def _write_settings(place: Place, port: int, images: Images, folders: Sequence[s
 
 
 def _free_port(wanted: int, last_url: str) -> int:
-    """The port that is wanted; else the one of last time, else any that is free. Raises ConfigError."""
+    """The wanted port; else the last one, else any free one. Raises ConfigError."""
     for port in (wanted,) if wanted else (urlsplit(last_url).port or 0, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -162,7 +162,7 @@ def _free_port(wanted: int, last_url: str) -> int:
 
 
 def _spawn(words: tuple[str, ...], environ: Mapping[str, str], place: Place, lock: Lock) -> subprocess.Popen[bytes]:
-    """The server as a process of nobody's, which has the lock from the start. Raises ConfigError."""
+    """Start the server detached from us, holding the lock from the start. Raises ConfigError."""
     place.printed.unlink(missing_ok=True)
     try:
         with open(os.open(place.printed, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as printed:
@@ -178,7 +178,7 @@ def _spawn(words: tuple[str, ...], environ: Mapping[str, str], place: Place, loc
 
 
 async def _until_it_answers(server: subprocess.Popen[bytes], place: Place) -> None:
-    """Raises ConfigError where it ends instead, or takes too long."""
+    """Wait until it answers. Raises ConfigError if it ends instead, or takes too long."""
     url, key, deadline = place.known_url(), key_in(place.key), time.monotonic() + START_S
     while await list_sandboxes(url, key) is None:
         if server.poll() is not None:
@@ -197,24 +197,24 @@ def _last_words(place: Place) -> str:
 
 ANSWER_S = 5.0
 KEY_HEADER = "OPEN-SANDBOX-API-KEY"
-# More are counted, not named.
+# Further sandboxes are counted, not named.
 PAGE = 200
 
 
 @dataclass(frozen=True)
 class Sandboxes:
-    """Those that the server knows: the ids of the first, and how many in all."""
+    """The sandboxes that the server has: the first ids, and the total."""
 
     ids: tuple[str, ...] = ()
     count: int = 0
 
 
 async def list_sandboxes(url: str, key: str) -> Sandboxes | None:
-    """All sandboxes of the engine that a server made; None where it does not answer as it should."""
+    """All sandboxes that a server made on this engine; None where it does not answer properly."""
     import httpx
 
     try:
-        # What the environment says of proxies is not for this machine.
+        # Proxy settings of the environment are not meant for this computer.
         async with httpx.AsyncClient(timeout=ANSWER_S, trust_env=False) as client:
             answer = await client.get(f"{url}/v1/sandboxes", params={"pageSize": PAGE}, headers={KEY_HEADER: key})
             answer.raise_for_status()

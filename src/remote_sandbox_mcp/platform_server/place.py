@@ -58,11 +58,11 @@ class Place:
 
     @property
     def printed(self) -> Path:
-        """What the server says before it has a log, such as why it does not start."""
+        """File with what the server prints before it has a log, such as why it does not start."""
         return self.folder / "printed.log"
 
     def known_url(self) -> str:
-        """Where the server is, or was when it last ran."""
+        """The server's address, now or when it last ran."""
         try:
             return self.url.read_text(encoding="ascii").strip()
         except (OSError, ValueError):
@@ -75,7 +75,7 @@ LARGEST_LOG, KEPT_LOGS = 5 << 20, 2
 
 @dataclass(frozen=True)
 class Images:
-    """What the server puts into each sandbox, and beside one whose network is restricted."""
+    """Images that the server uses inside each sandbox, and beside one with a restricted network."""
 
     execd: str = "opensandbox/execd:v1.1.0"
     egress: str = "opensandbox/egress:v1.1.7"
@@ -84,7 +84,7 @@ class Images:
 def render(place: Place, port: int, key: str, images: Images, folders: Sequence[str] = ()) -> str:
     """The settings file; `folders` are those of this machine that may be mounted into sandboxes.
 
-    Every value is written as JSON, which TOML reads as the same.
+    Every value is written as JSON, which is also valid TOML.
     """
     sections: dict[str, dict[str, object]] = {
         "server": {"host": HOST, "port": port, "api_key": key},
@@ -97,10 +97,10 @@ def render(place: Place, port: int, key: str, images: Images, folders: Sequence[
             "file_backup_count": KEPT_LOGS,
         },
         "runtime": {"type": "docker", "execd_image": images.execd},
-        # Ports of sandboxes are open to whoever reaches them: they are published to this machine alone.
+        # Published on this computer only: a sandbox's ports have no login of their own.
         "docker": {"network_mode": "bridge", "publish_host": HOST, "no_new_privileges": True},
         "ingress": {"mode": "direct"},
-        # By name alone a restriction could be passed by address.
+        # A filter by name alone could be bypassed by using addresses.
         "egress": {"image": images.egress, "mode": "dns+nft"},
         # Where containers run in a virtual machine, only their published ports can be reached.
         "proxy": {"resolve_internal": False},

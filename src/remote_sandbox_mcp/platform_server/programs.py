@@ -19,13 +19,13 @@ from .place import Images
 COMMAND = "opensandbox-server"
 VERSIONS = f"{COMMAND}>=1.1,<2"
 CALL_S = 20.0
-# Whatever else is set may be a secret, or change what the server does.
+# Other variables may hold secrets, or change what the server does.
 KEPT = frozenset(("HOME", "PATH", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"))
 KEPT_PREFIXES = ("XDG_", "DOCKER_", "UV_")
 
 
 def server_words(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The command that is the server. Raises ConfigError where there is none."""
+    """The command that starts the server. Raises ConfigError where there is none."""
     beside = Path(sys.executable).with_name(COMMAND)
     if os.access(beside, os.X_OK):
         return (str(beside),)
@@ -39,10 +39,10 @@ def server_words(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def engine_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What the server may know of the environment, with the engine that the docker command uses. Raises ConfigError."""
+    """Variables for the server, with the engine that the docker command uses. Raises ConfigError."""
     kept = {name: value for name, value in environ.items() if name in KEPT or name.startswith(KEPT_PREFIXES)}
     _docker(kept, "version", "--format", "{{.Server.Version}}")
-    # The server knows nothing of contexts, by which people choose among several engines.
+    # The server knows nothing of docker contexts, with which people choose between engines.
     address = kept.get("DOCKER_HOST") or _docker(kept, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}")
     if not _is_here(address):
         raise ConfigError(
@@ -59,7 +59,7 @@ def _is_here(address: str) -> bool:
 
 
 def _docker(environ: Mapping[str, str], *words: str) -> str:
-    """What the docker command says. Raises ConfigError."""
+    """Output of the docker command. Raises ConfigError."""
     program = shutil.which("docker", path=environ.get("PATH"))
     if program is None:
         raise ConfigError("the command docker is not installed; install Docker Engine or Docker Desktop, then repeat.")
@@ -78,7 +78,7 @@ def _docker(environ: Mapping[str, str], *words: str) -> str:
 
 
 def matching_images(words: tuple[str, ...], environ: Mapping[str, str], limit_s: float) -> Images:
-    """The images that go with this version of the server, which only its own example of a configuration names."""
+    """Images that match this version of the server; only its own example configuration names them."""
     with tempfile.TemporaryDirectory() as folder:
         example = Path(folder) / "example.toml"
         try:

@@ -99,7 +99,7 @@ class Visit:
 
     @property
     def deadline_s(self) -> float:
-        # The name, the port, two logins, two shells, and the plain way after the quick one.
+        # Name, port, two logins, two shells, and the shell path after the outpost.
         return 2 * self.machine.connect_timeout_s + 5 * self.gate.deadline_s + INSIDE_S
 
     def fail(self, problem: SandboxError) -> None:
@@ -117,7 +117,7 @@ class Visit:
         self._at, self._otherwise, self._also = name, otherwise, also
 
     async def _reach(self) -> str:
-        """Name and port of what we connect to first; its address."""
+        """Check name and port of the first host that we connect to; returns its address."""
         machine = self.machine
         if machine.proxy_command:
             self.steps += [
@@ -160,7 +160,7 @@ class Visit:
 
     @contextlib.asynccontextmanager
     async def _logged_in(self, address: str) -> AsyncIterator[asyncssh.SSHClientConnection]:
-        """Host key and login; which of the two failed is told by the error."""
+        """Check host key and login; the error shows which of the two failed."""
         self._enter_step("host key")
         known = self._knows(address)
         try:
@@ -188,7 +188,7 @@ class Visit:
         return checkup.host_key_step(before, now, files, fingerprint)
 
     async def _try_shell(self, connection: asyncssh.SSHClientConnection) -> str:
-        """What start-up files print in the login shell before a command; raises where none can be run."""
+        """What start-up files print in the login shell before a command; raises where no command can be run."""
         import asyncssh
 
         self._enter_step(
@@ -216,7 +216,7 @@ def _as_bytes(said: object) -> bytes:
 
 
 async def _read_banner(reader: asyncio.StreamReader) -> bytes:
-    """A server may say other things first; a line that is too long raises ValueError."""
+    """A server may send other lines before its banner; a line that is too long raises ValueError."""
     for _ in range(LONGEST_BANNER_LINES):
         line = await reader.readline()
         if line.startswith(b"SSH-") or not line:
@@ -225,7 +225,7 @@ async def _read_banner(reader: asyncio.StreamReader) -> bytes:
 
 
 async def inspect(opener: Opener, environment: Environment, python: str, login_noise: str) -> list[Step]:
-    """Open the sandbox as an agent's call would, and look around in it. Raises SandboxError."""
+    """Open the sandbox as a tool call would, and check what is inside. Raises SandboxError."""
     sandbox = await opener()
     try:
         before = time.time()

@@ -13,7 +13,7 @@ from ..core.text import last_line
 from ..core.usage import Usage
 from ..core.usage_report import parse_usage
 
-# 64 AMD partitions tell 60 KB of JSON.
+# rocm-smi prints 60 KB of JSON for 64 AMD partitions.
 _KEEP = 200_000
 _LATE_S = 5.0
 
@@ -21,10 +21,10 @@ _LATE_S = 5.0
 async def measure(sandbox: Sandbox, timeout_s: float = 12.0) -> Usage:
     """How busy the sandbox's machine is, in one round trip.
 
-    What hangs there (a broken GPU driver, a dead file server) is left out and told in the Usage.
+    What hangs there (a broken GPU driver, a dead file server) is left out, and the Usage says so.
     Raises what `sandbox.run` raises, and SandboxError where the machine's answer holds nothing.
     """
-    # A machine that does not even end its probe in time is one that does not answer.
+    # A machine that cannot finish its probe in time counts as not answering.
     outcome = await sandbox.run(Command(_script(), timeout_s=timeout_s, keep=_KEEP), patience_s=timeout_s + _LATE_S)
     sandbox.forget(outcome.run_id)
     try:
@@ -35,7 +35,7 @@ async def measure(sandbox: Sandbox, timeout_s: float = 12.0) -> Usage:
 
 @cache
 def _script() -> str:
-    """One command for whatever shell the machine is configured with; the probe itself wants sh."""
+    """One command for whatever shell is configured; the probe itself runs in sh."""
     text = resources.files(__package__).joinpath("probe.sh").read_text(encoding="utf-8")
     return "exec " + join(["sh", "-c", text])
 

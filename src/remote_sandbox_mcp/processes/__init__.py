@@ -1,3 +1,4 @@
-"""Our own processes: how they are started, and locks between them.
+"""Our own processes on this computer: how one is started, and file locks between them.
 
-What they do is elsewhere; nothing here imports the rest of the program."""
+What the processes do is elsewhere (hub, watchdog, transfers); nothing here imports the rest of the program.
+"""

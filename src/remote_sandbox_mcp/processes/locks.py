@@ -1,4 +1,4 @@
-"""Locks between processes: the holder signs, and the kernel lets go of what a process held when it dies."""
+"""Locks between processes: the holder signs the file, and the kernel releases the lock when the process dies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from ..core.errors import ConfigError
 from . import process
 
-# Somebody who looks whether a lock is held holds it for an instant.
+# A process that checks whether a lock is held takes it for an instant.
 GLANCE_S = 0.2
 
 
@@ -24,7 +24,7 @@ class Lock:
 
     @classmethod
     def take(cls, file: Path) -> Lock:
-        """The lock, not signed yet. Raises BlockingIOError where another process holds it, or ConfigError."""
+        """Take the lock, not signed yet. Raises BlockingIOError where another process holds it, ConfigError."""
         fd, deadline = _open(file), time.monotonic() + GLANCE_S
         while True:
             try:
@@ -38,11 +38,11 @@ class Lock:
                 time.sleep(0.005)
 
     def sign(self) -> None:
-        """Say that this process is the one; who is to inherit the lock signs it."""
+        """Write this process into the file. A child that inherits the lock signs it itself."""
         process.sign(self.fd)
 
     def release(self) -> None:
-        """Let go; a child that has inherited the lock keeps it."""
+        """Release it; a child that has inherited the lock keeps it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -50,18 +50,18 @@ class Lock:
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that holds a lock, as it has signed: its number and when it began."""
+    """The process that holds a lock, as it signed: its pid and start time."""
 
     pid: int = 0
     started: str = ""
 
     def is_alive(self) -> bool:
-        """Whether that very process still is: another with its number began at another time."""
+        """Whether that very process is alive: a later process with its pid has another start time."""
         return bool(self.pid and self.started and process.started(self.pid) == self.started)
 
 
 def holder(file: Path) -> Holder | None:
-    """Who holds the lock, or nothing where nobody does; one that has not signed yet has no number."""
+    """The holder of a lock; None if it is free. A holder that has not signed yet has pid 0."""
     try:
         fd = os.open(file, os.O_RDONLY)
     except FileNotFoundError:

@@ -1,1 +1,4 @@
-"""What we remember between processes, in SQLite: transfers, jobs, watches, disposables, and a cache of chunks."""
+"""What processes of the same user share, in SQLite: transfers, jobs, watches, disposable sandboxes, sessions.
+
+No decision is made here: jobs, transfers and disposable decide, and read and write their rows through this room.
+"""

@@ -1,4 +1,4 @@
-"""A cache of file pieces by their hash: bounded, shared by all processes, and never in the way."""
+"""A cache of file indexes by key: bounded in size, shared by all processes; failures never reach the caller."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_TOUCHED = 1000
 
 
 class Chunks:
-    """Pieces by hash; beyond `most_bytes` the least recently used go. A broken file is a cache that is empty."""
+    """Blobs by key; beyond `most_bytes` the least recently used are dropped. A damaged file is an empty cache."""
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self._database = Database(folder / CHUNKS_FILE, "migrations_chunks")
@@ -47,7 +47,7 @@ class Chunks:
                 self._give_up(problem)
 
     def close(self) -> None:
-        """Note what was used, and let go of the file."""
+        """Write the times of use, and close the file."""
         with self._turn:
             if self._touched:
                 with suppress(ConfigError), self._database.writing() as connection:
@@ -84,10 +84,10 @@ class Chunks:
         self._touched.clear()
 
     def _give_up(self, problem: ConfigError) -> None:
-        """Start anew where SQLite calls the file damaged; one that is only busy, full or not ours is left as it is."""
+        """Start over where SQLite calls the file damaged; a file that is busy, full or not ours is left alone."""
         import sqlite3
 
-        # The exact class: those below it tell of other trouble.
+        # This exact class: its subclasses mean other trouble.
         if type(problem.__cause__) is sqlite3.DatabaseError:
             with suppress(OSError):
                 self._database.discard()

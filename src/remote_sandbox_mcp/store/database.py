@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     import sqlite3
 
 
-# Costs milliseconds, and most calls of a server need no database.
+# sqlite3 is imported where it is used: the import costs milliseconds, and most calls need no database.
 
 BUSY_S = 5.0
 STATE_FILE = "state.db"
 
 
 class Database:
-    """A database that is opened on first use; any thread may use it. What goes wrong in it is told as ConfigError."""
+    """A database that is opened on first use; any thread may use it. Every failure is raised as ConfigError."""
 
     def __init__(self, file: Path, steps: str = "migrations") -> None:
         self.file = file
@@ -35,7 +35,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for this thread alone."""
+        """The connection, locked for this thread."""
         import sqlite3
 
         try:
@@ -49,7 +49,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """The connection in a transaction that is kept as a whole, or not at all where an exception leaves it."""
+        """The connection in a transaction; an exception rolls it back."""
         with self.reading() as connection, _transaction(connection):
             yield connection
 
@@ -121,7 +121,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def _one_at_a_time(file: Path) -> Iterator[None]:
-    """Whoever opens a new file makes it ready before anybody else looks: SQLite does not wait for a change of mode."""
+    """Only one process at a time opens and prepares the file: SQLite does not wait for a change of journal mode."""
     fd = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -131,9 +131,9 @@ def _one_at_a_time(file: Path) -> Iterator[None]:
 
 
 def _make_private(file: Path) -> None:
-    """For the owner alone; SQLite gives the files beside it the same mode."""
+    """Readable by its owner only; SQLite gives the files beside it the same mode."""
     try:
-        # Never opened where it exists: closing it again would drop the locks that this process has on it.
+        # Opened only if it does not exist: closing a second descriptor would drop this process's locks on the file.
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
         os.chmod(file, 0o600)

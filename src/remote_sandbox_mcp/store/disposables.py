@@ -1,4 +1,4 @@
-"""Disposable sandboxes as rows: counted, named and taken by any number of processes at once."""
+"""Rows of disposable sandboxes: counted, named and taken over by any number of processes at once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     import sqlite3
 
 CREATING, RUNNING, PAUSED, ENDING, EXPIRED, GONE = "creating", "running", "paused", "ending", "expired", "gone"
-# By itself, as its provider says.
+# Ended by itself, as its provider reports.
 ENDED = "ended"
 OVER = (GONE, EXPIRED, ENDED)
-# Why one cannot be written down.
+# Reasons for which a row cannot be added.
 NAME_TAKEN, FULL = "name", "full"
-# How long it can be said what became of one.
+# How long we remember what became of an ended sandbox.
 REMEMBERED_S = 7 * 86400.0
 _PLAIN = ("id", "name", "provider", "key", "status", "created", "expires")
 _DETAIL = ("image", "network", "notes")
@@ -28,7 +28,7 @@ _DETAIL = ("image", "network", "notes")
 
 @dataclass(frozen=True)
 class Owner:
-    """A process by its number and its birth, which tells it from a later one with the same number."""
+    """A process by pid and start time, which distinguishes it from a later one with the same pid."""
 
     pid: int = 0
     birth: str = ""
@@ -36,19 +36,19 @@ class Owner:
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """A disposable as its row says, with what we need to look after it."""
+    """A disposable sandbox as its row has it, with what we need to look after it."""
 
     disposable: Disposable
     # How long it lives from each renewal on; 0: until it is deleted.
     timeout_s: float = 0.0
-    # For what it is kept ready; empty: somebody has it.
+    # Image for which it is kept ready; empty: it is in use.
     pool: str = ""
     owner: Owner = Owner()
-    # Lies ahead where something runs in it until then.
+    # May be in the future while a run is active.
     idle_since: float = 0.0
     ended: float = 0.0
     why: str = ""
-    # Under which it was made; empty: before that was noted.
+    # Configuration under which it was made; empty for rows of earlier versions.
     configuration: str = ""
 
     @property
@@ -68,11 +68,11 @@ class DisposableRows:
         return not self._mark.exists()
 
     def exists(self) -> bool:
-        """Whether anything was ever written down."""
+        """Whether there is a database at all."""
         return self.database.file.exists()
 
     def reserve(self, kept: Kept, most: int) -> str:
-        """Write a new one down, if its name is free and there are fewer than `most`; else the reason."""
+        """Add a new one, if its name is free and there are fewer than `most`; else return the reason."""
         with self.database.writing() as connection:
             refusal = _refusal(connection, kept, most)
             if not refusal:
@@ -80,12 +80,12 @@ class DisposableRows:
             return refusal
 
     def add_ready(self, kept: Kept) -> None:
-        """Write down one that is kept ready: it counts only among its own."""
+        """Add one that is kept ready; it does not count against the limit."""
         with self.database.writing() as connection:
             self._add(connection, kept)
 
     def take(self, wanted: Kept, most: int) -> Kept | None:
-        """One of this owner's ready ones as `wanted`, if the name is free and there are fewer than `most`."""
+        """Turn one of this owner's ready sandboxes into `wanted`, if its name is free and fewer than `most` exist."""
         with self.database.writing() as connection:
             fields = _fields(wanted)
             row = _execute(connection, "ready", **fields).fetchone()
@@ -96,7 +96,7 @@ class DisposableRows:
             return _kept(_execute(connection, "get", id=row["id"]).fetchone())
 
     def made(self, disposable: Disposable) -> bool:
-        """Note what it has become; false where somebody has ended it meanwhile."""
+        """Record the sandbox as made; false if it was deleted meanwhile."""
         values = {name: getattr(disposable, name) for name in ("id", "key", "created", "expires")}
         return self._change("made", **values, detail=_detail(disposable))
 
@@ -104,8 +104,8 @@ class DisposableRows:
         return next(iter(self._select("get", id=disposable_id)), None)
 
     def find(self, name: str, configuration: str = "") -> Kept | None:
-        """By id or name: one that lives, else the last that did. Only those of a configuration, if one is given."""
-        # A caller's word for it may be no text.
+        """Find by id or name: a live one, else the latest. Only those of the configuration, if one is given."""
+        # A caller's text may hold surrogates, which SQLite does not take.
         word = name.encode("utf-8", "backslashreplace").decode()
         return next(iter(self._select("find", name=word, configuration=configuration)), None)
 
@@ -117,11 +117,11 @@ class DisposableRows:
         self._change("status", id=disposable_id, status=status)
 
     def note_ending(self, disposable_id: str, key: str) -> None:
-        """It is to be ended, by what its provider calls it."""
+        """Record that it is to be deleted, with its provider's id."""
         self._change("ending", id=disposable_id, key=key)
 
     def extend(self, disposable_id: str, expires: float) -> Kept | None:
-        """See to it that it lives until then, as far as we know; the row as it was before."""
+        """Record a later expiry before the provider is asked; returns the row as it was."""
         with self.database.writing() as connection:
             row = _execute(connection, "get", id=disposable_id).fetchone()
             if row is not None and 0 < row["expires"] < expires:
@@ -129,36 +129,36 @@ class DisposableRows:
             return _kept(row) if row else None
 
     def take_back(self, before: Kept, expires: float) -> None:
-        """It was not renewed until then after all; another's renewal since stays."""
+        """Undo `extend` after a failed renewal, unless another renewal came meanwhile."""
         self._change("take_back", id=before.id, expires=expires, before=before.disposable.expires)
 
     def note_expires(self, disposable_id: str, expires: float) -> None:
         self._change("expires", id=disposable_id, expires=expires)
 
     def renewed(self, disposable_id: str, expires: float, timeout_s: float) -> None:
-        """As somebody has ordered it: from now on each renewal is as long as this one."""
+        """Record an ordered renewal: from now on each renewal is as long as this one."""
         self._change("renewed", id=disposable_id, expires=expires, timeout_s=timeout_s)
 
     def touch(self, disposable_id: str, at: float) -> None:
-        """Note that it was used until then."""
+        """Record that it was used until then."""
         self._change("touch", id=disposable_id, at=at)
 
     def claim(self, kept: Kept, owner: Owner, status: str, why: str = "") -> Kept | None:
-        """Take it over as it was read; nothing where it was used, renewed, taken or ended meanwhile."""
+        """Take it over as it was read; None if it was used, renewed, taken or ended meanwhile."""
         values = _fields(kept) | {"new_pid": owner.pid, "new_birth": owner.birth, "status": status, "why": why}
         if not self._change("claim", **values):
             return None
         return replace(kept, owner=owner, why=why, disposable=replace(kept.disposable, status=status))
 
     def end(self, disposable_id: str, status: str, why: str, now: float) -> bool:
-        """Note the end; false where it was over already."""
+        """Record its end; false if it had ended already."""
         ended = self._change("end", id=disposable_id, status=status, why=why, now=now)
         self._change("prune", before=now - REMEMBERED_S)
         self._settle()
         return ended
 
     def remove(self, disposable_id: str) -> None:
-        """As if it had never been."""
+        """Remove the row."""
         self._change("remove", id=disposable_id)
         self._settle()
 
@@ -167,7 +167,7 @@ class DisposableRows:
         _execute(connection, "add", **_fields(kept))
 
     def _settle(self) -> None:
-        # In a transaction of its own: whoever adds one makes the mark in another, before or after.
+        # A transaction of its own: a process that adds a row makes the mark in another, before or after.
         with self.database.writing() as connection:
             if _execute(connection, "living").fetchone() is None:
                 self._mark.unlink(missing_ok=True)
@@ -201,7 +201,7 @@ def _fields(kept: Kept) -> dict[str, object]:
 
 
 def _detail(it: Disposable) -> str:
-    # As JSON, which also keeps names that are no text.
+    # JSON, because it can also store names that are not valid UTF-8.
     return json.dumps({name: getattr(it, name) for name in _DETAIL} | {"limits": dataclasses.asdict(it.limits)})
 
 

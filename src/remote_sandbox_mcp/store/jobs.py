@@ -1,4 +1,4 @@
-"""Jobs and commands as rows: where they were started and what was last seen; a recorded end stays."""
+"""Rows of jobs and commands: where they were started and what was last seen; a recorded end stays."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 STARTING = "starting"
-# As JSON, which also keeps names that are no text.
+# Stored as JSON, which can also hold names that are not valid UTF-8.
 _WANTED = ("log_file", "cwd", "command")
-# Of an app's order; the rest of it is in the row.
+# Fields of an app's order; the rest is in other columns.
 _APP = ("port", "health_path", "cwd")
 _COLUMNS = ("job_id", "sandbox", "session", "via", "created", "state", "exit_code", "signal", "ended", "watch_id")
 
@@ -52,12 +52,12 @@ class JobRecords:
         self.database = database
 
     def add(self, record: JobRecord) -> None:
-        """Write a new one; one that is there already stays as it is."""
+        """Add a row; an existing one stays as it is."""
         fields = {name: getattr(record, name) for name in _COLUMNS}
         self._change("add", **fields, wanted=_wanted(record))
 
     def started(self, job_id: str, started: JobStarted) -> None:
-        """Note what is known only once it has begun."""
+        """Record what is known only after the start."""
         with self.database.writing() as connection:
             row = connection.execute(statements("jobs")["get"], {"job_id": job_id}).fetchone()
             if row is not None:
@@ -66,11 +66,11 @@ class JobRecords:
                 connection.execute(statements("jobs")["started"], values)
 
     def note(self, job_id: str, seen: JobSeen) -> None:
-        """Note what was seen of it."""
+        """Record what was seen of it."""
         self.note_all([(job_id, seen)])
 
     def note_all(self, sights: Iterable[tuple[str, JobSeen]]) -> None:
-        """Note what was seen of several, in one transaction."""
+        """Record what was seen of several, in one transaction."""
         with self.database.writing() as connection:
             connection.executemany(statements("jobs")["note"], [_sight(job_id, seen) for job_id, seen in sights])
 
@@ -94,11 +94,11 @@ class JobRecords:
         return self._select("apps")
 
     def remove(self, job_id: str) -> None:
-        """As if it had never been."""
+        """Remove the row."""
         self._change("remove", job_id=job_id)
 
     def prune(self, before: float) -> None:
-        """Drop those that are older; never one that runs, as far as is known."""
+        """Drop older ones, except those that still run."""
         self._change("prune", before=before)
 
     def _change(self, name: str, **values: object) -> None:
@@ -145,7 +145,7 @@ class RunRecord:
 
     run_id: str
     sandbox: str
-    # Tells machines apart that have the same name in two configurations.
+    # Distinguishes machines that have the same name in two configurations.
     place: str
     command: str
     created: float
@@ -160,7 +160,7 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Change:
-    """One change of the rows; `place` is that of a new row, where the rows of its sandbox may become too many."""
+    """One change of the rows; `place` is set for a new row, after which a sandbox may have too many."""
 
     statement: str
     values: Mapping[str, object]
@@ -168,7 +168,7 @@ class Change:
 
 
 def added(record: RunRecord, **told: object) -> Change:
-    """A new row, with what has become of it since."""
+    """A new row, with what was seen since."""
     row = {**vars(record), **told}
     row |= {"command": _text(record.command[:LONGEST_COMMAND]), "tail": _text(row["tail"][-LONGEST_TAIL:])}
     return Change("add", row, record.place)
@@ -184,12 +184,12 @@ def noted(
 
 
 def removed(run_id: str) -> Change:
-    """As if it had never been."""
+    """Remove the row."""
     return Change("remove", {"run_id": run_id})
 
 
 def forgotten(place: str) -> Change:
-    """No row of a sandbox that is gone."""
+    """Remove all rows of a sandbox that is gone."""
     return Change("forget", {"place": place})
 
 
@@ -200,7 +200,7 @@ class RunRecords:
         self.database = database
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Make all of these changes in their order, or none; then drop what is old or too much in a sandbox."""
+        """Make all changes in order, or none; then drop rows that are old or too many for a sandbox."""
         newest: dict[str, Any] = {change.place: change.values["created"] for change in changes if change.place}
         with self.database.writing() as connection:
             for change in changes:
@@ -218,7 +218,7 @@ class RunRecords:
         return self._select("latest", place=place, limit=limit)
 
     def background(self, place: str, since: float, limit: int) -> tuple[RunRecord, ...]:
-        """Those that outlasted their call, and those of which no end is known; newest first."""
+        """Commands that outlasted their call, and those without a known end; newest first."""
         return self._select("background", place=place, since=since, limit=limit)
 
     def _select(self, name: str, **values: object) -> tuple[RunRecord, ...]:
@@ -232,5 +232,5 @@ def _run_record(row: sqlite3.Row) -> RunRecord:
 
 
 def _text(text: str) -> str:
-    """What SQLite takes: a command may hold bytes that are no text."""
+    """A text that SQLite takes: a command may hold bytes that are not valid UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,8 +1,8 @@
-"""A file beside the database that is there while any disposable sandbox lives: asking costs no database."""
+"""A file beside the database that exists while any disposable sandbox lives, so that a check needs no database."""
 
 from __future__ import annotations
 
-# Light on purpose: every start asks, and few go on to load the rest.
+# No imports on purpose: every start asks, and few go on to load the rest.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
@@ -11,7 +11,7 @@ STATE_FILE = "state.db"
 
 
 def mark_in(folder: Path) -> Path:
-    """That of a state folder."""
+    """The mark of a state folder."""
     return mark_of(folder / STATE_FILE)
 
 

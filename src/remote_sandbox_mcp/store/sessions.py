@@ -1,4 +1,4 @@
-"""What belongs to clients' sessions, as rows: selected sandboxes, calls in progress, forwarded ports."""
+"""Rows of clients' sessions: selected sandboxes, calls in progress, forwarded ports."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import sqlite3
 
 
-# A client that waits for an answer does not wait for longer.
+# No client waits longer for an answer.
 CALLS_KEPT_S = 86400.0
 
 
 @dataclass(frozen=True)
 class CallRecord:
-    """A call as its row says; the answer is JSON, and nothing until there is one."""
+    """A call as its row has it; `answer` is JSON, empty until there is one."""
 
     call: str
     tool: str
@@ -34,7 +34,7 @@ class CallRows:
         self.database = database
 
     def begin(self, call: str, tool: str) -> None:
-        """Write down that it is about to begin; drops what is old."""
+        """Record that a call is about to begin; drops old rows."""
         now = time.time()
         with self.database.writing() as connection:
             connection.execute(statements("calls")["prune"], {"before": now - CALLS_KEPT_S})
@@ -45,7 +45,7 @@ class CallRows:
             connection.execute(statements("calls")["answer"], {"call": call, "answer": answer})
 
     def get(self, call: str) -> CallRecord | None:
-        """Nothing where it has never begun."""
+        """None for a call that never began."""
         with self.database.reading() as connection:
             row = connection.execute(statements("calls")["get"], {"call": call}).fetchone()
         return CallRecord(row["call"], row["tool"], row["answer"]) if row else None
@@ -53,7 +53,7 @@ class CallRows:
 
 @dataclass(frozen=True)
 class Choice:
-    """What one server's client has selected; an empty sandbox stands for the configured default."""
+    """The sandbox that one client has selected; empty stands for the configured default."""
 
     client: Owner
     configuration: str
@@ -72,7 +72,7 @@ class SelectionRows:
         self.database = database
 
     def exists(self) -> bool:
-        """Whether anything was ever written down; on a full disk a file is made that stays empty."""
+        """Whether there is a database with anything in it: on a full disk an empty file may be made."""
         return self.database.file.exists() and self.database.file.stat().st_size > 0
 
     def put(self, choice: Choice) -> None:
@@ -80,17 +80,17 @@ class SelectionRows:
             _execute(connection, "put", choice)
 
     def release(self, choice: Choice) -> None:
-        """Its server ends: the next one may take its place at once."""
+        """Mark its server as ended, so that the next one may take its place at once."""
         with self.database.writing() as connection:
             _execute(connection, "release", choice)
 
     def inherit(self, mine: Choice, is_alive: Callable[[Owner], bool]) -> frozenset[str]:
-        """What was selected in this server or, where that has no row yet, in those before it that have ended.
+        """The selection of this server or, where it has no row yet, those of its predecessors that have ended.
 
         If they agree, `mine` takes their place. If they do not, their rows stay, so that every server that is started
         in their place learns of it. Rows of clients that have ended are removed.
         """
-        # The process that served it may have changed, but not the client's choice; a full disk is no reason to lose it.
+        # The serving process may have been replaced, but the client's choice stays.
         if own := [it for it in self._all() if it.same_place(mine) and it.server == mine.server]:
             return frozenset(it.sandbox for it in own)
         with self.database.writing() as connection:
@@ -127,13 +127,13 @@ def _choice(row: sqlite3.Row) -> Choice:
     return Choice(client, row["configuration"], server, row["sandbox"])
 
 
-# One that is older was left by a hub that died when nobody was there to go on with.
+# An older row was left by a hub that died without a successor.
 FORWARDS_KEPT_S = 7 * 86400.0
 
 
 @dataclass(frozen=True)
 class KeptForward:
-    """A port of a sandbox, and the one of this machine that leads to it; 0 where it is closed."""
+    """A port of a sandbox and the local port that leads to it; 0 where it is closed."""
 
     sandbox: str
     port: int
@@ -148,7 +148,7 @@ class ForwardRows:
         self._configuration = configuration
 
     def note(self, forward: KeptForward) -> None:
-        """It is open now, or closed."""
+        """Record that it is open, or closed."""
         values = {"configuration": self._configuration, "sandbox": forward.sandbox, "port": forward.port}
         with self._database.writing() as connection:
             if forward.local_port:

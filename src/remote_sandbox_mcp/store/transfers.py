@@ -1,4 +1,4 @@
-"""Transfers as rows: any process adds, reads and ends them, and asks for one to be cancelled."""
+"""Rows of transfers: any process can add, read and end them, and request a cancellation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Transfer:
     code: str = ""
     pid: int = 0
     cancel_requested: bool = False
-    # What tells the configuration under which it was begun from others; a name of a machine means the same only there.
+    # Identifies the configuration under which it began; a machine's name means the same only there.
     configuration: str = ""
 
     @property
@@ -64,7 +64,7 @@ class Ledger:
     def add(self, transfer: Transfer) -> None:
         fields = {name: getattr(transfer, name) for name in ("id", "status", "pid", "log_file")}
         times = {name: getattr(transfer, name) for name in ("created", "started", "updated")}
-        # Not in a column: programs of earlier versions, which may run beside this one, pass over what they do not know.
+        # Inside the JSON, not a column: earlier versions, which may run beside this one, ignore what they do not know.
         wanted = dataclasses.asdict(transfer.order) | {"configuration": transfer.configuration}
         self._change("add", **fields, **times, wanted=json.dumps(wanted))
 
@@ -82,19 +82,19 @@ class Ledger:
         return self._select("unfinished", configuration=configuration)
 
     def untouched_since(self, before: float) -> tuple[Transfer, ...]:
-        """The oldest of those that nobody has written to since, up to a hundred."""
+        """The hundred oldest that have not changed since."""
         return self._select("untouched_since", before=before)
 
     def take(self, task_id: str, pid: int) -> Transfer | None:
-        """Note who runs it from now on; nothing where it is over or unknown."""
+        """Record which process runs it from now on; None if it is over or unknown."""
         return self.get(task_id) if self._change("take", id=task_id, pid=pid, now=time.time()) else None
 
     def note(self, task_id: str, pid: int, headway: Headway) -> None:
-        """Note how far it is; ignored from a process that does not run it any more."""
+        """Record its progress; ignored if another process runs it by now."""
         self._change("note", id=task_id, pid=pid, headway=_to_json(headway), now=time.time())
 
     def is_unwanted(self, task_id: str) -> bool:
-        """Whether somebody has asked for it to be cancelled."""
+        """Whether a cancellation was requested."""
         with self.database.reading() as connection:
             row = connection.execute(statements("transfers")["wish"], {"id": task_id}).fetchone()
         return bool(row and row[0])
@@ -103,8 +103,8 @@ class Ledger:
         self._change("ask_to_cancel", id=task_id, now=time.time())
 
     def end(self, task_id: str, end: End, headway: Headway | None = None) -> bool:
-        """Note the end; false where it was over already."""
-        # An error may quote a file name that is no text.
+        """Record its end; false if it was over already."""
+        # An error may quote a file name that is not valid UTF-8.
         error = end.error.encode("utf-8", "backslashreplace").decode()
         values = {"status": end.status, "outcome": _to_json(end.outcome), "error": error, "code": end.code}
         return self._change("end", id=task_id, headway=_to_json(headway), now=time.time(), **values)
@@ -142,6 +142,6 @@ def _to_json(value: Headway | Outcome | None) -> str | None:
 
 
 def _known(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What this version knows of a value that a newer one may have written."""
+    """The fields that this version knows; a newer version may have written more."""
     names = {field.name for field in dataclasses.fields(kind)}
     return {name: value for name, value in fields.items() if name in names}

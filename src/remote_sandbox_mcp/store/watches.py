@@ -1,4 +1,4 @@
-"""Watches, their events and what is still to be done, as rows: each change is one transaction, whoever makes it."""
+"""Rows of watches, their events and pending effects; every change is one transaction."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     import sqlite3
 
 PENDING, TAKEN, DONE, FAILED = "pending", "taken", "done", "failed"
-# Nothing is ever put off for longer; what seems to be was written before the clock was put back.
+# Nothing is postponed for longer; a later due time was written before the clock was put back.
 LONGEST_WAIT_S = 300.0
-# What never changes in a watch, but for where its log is. As JSON, which also keeps names that are no text.
+# Parts of a watch that never change, except for where its log is. JSON also holds names that are not valid UTF-8.
 _WANTED = ("run_id", "name", "log_file", "cwd", "command", "metadata")
 _TEXTS = ("last_state", "last_summary", "last_error", "last_log_tail", "last_checkpoint")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """Something to be done for a watch: an event to be told by a channel or, where there is a `resume`, that."""
+    """Something to do for a watch: resume its job if `resume` is set, else announce an event on a channel."""
 
     id: int
     watch_id: int
@@ -72,11 +72,11 @@ class Watches:
         return self._select("list", status=status.value if status else "", limit=limit)
 
     def due(self, now: float, limit: int = 1000) -> tuple[Watch, ...]:
-        """Those that should be looked at; one that is about to be resumed is not, before that is settled."""
+        """Watches to look at now; not those whose resume is pending."""
         return self._select("due", now=now, limit=limit)
 
     def next_due(self) -> float | None:
-        """When there is something to be looked at or done next, if ever."""
+        """When the next watch or effect is due; None for never."""
         with self.database.reading() as connection:
             due: float | None = _execute(connection, "next_due").fetchone()[0]
         return due
@@ -87,7 +87,7 @@ class Watches:
             return dict(tuple(row) for row in _execute(connection, "counts").fetchall())
 
     def started(self, watch_id: int, started: JobStarted) -> None:
-        """Note what is known only once its job has begun: where the log is."""
+        """Record what is known only after the start: where the log is."""
         with self.database.writing() as connection:
             row = _execute(connection, "get", id=watch_id).fetchone()
             if row is not None:
@@ -95,9 +95,9 @@ class Watches:
                 _execute(connection, "place", id=watch_id, wanted=_wanted(placed), now=time.time())
 
     def commit(self, decision: Decision, now: float, *, settles: Effect | None = None) -> bool:
-        """Write a decision with all that follows from it; False, and nothing is written, where it came too late.
+        """Write a decision with its events and effects; False, with nothing written, if the row has changed.
 
-        With `settles`, that effect is done with it: what came of it is neither lost nor noted twice.
+        With `settles`, the effect is marked as done in the same transaction, so its result is recorded once.
         """
         watch = decision.watch
         with self.database.writing() as connection:
@@ -115,7 +115,7 @@ class Watches:
         return True
 
     def cancel(self, watch_id: int) -> Watch | None:
-        """Look after it no longer, whoever was about to; None where it is over or unknown."""
+        """Stop looking after it; None if it is over or unknown."""
         with self.database.writing() as connection:
             if not _execute(connection, "cancel", id=watch_id, now=time.time()).rowcount:
                 return None
@@ -123,7 +123,7 @@ class Watches:
         return self.get(watch_id)
 
     def remove(self, watch_id: int) -> None:
-        """As if it had never been."""
+        """Remove it."""
         with self.database.writing() as connection:
             for name in ("remove_effects", "remove_events", "remove"):
                 _execute(connection, name, id=watch_id)
@@ -160,19 +160,19 @@ class Watches:
             return tuple(_effect(row) for row in _execute(connection, "pending", **values).fetchall())
 
     def take(self, effect: Effect) -> bool:
-        """Before it is done: from here on nobody else does it, nor does anybody announce it a second time."""
+        """Mark an effect as taken before it is carried out, so that no other process repeats it."""
         with self.database.writing() as connection:
             return _execute(connection, "take", id=effect.id).rowcount > 0
 
     def settle(self, effect: Effect, state: str, *, problem: str = "", due: float = 0.0) -> None:
-        """After it was taken: it is done, it has failed, or it is to be tried again at `due`."""
+        """Mark a taken effect as done, failed, or to be tried again at `due`."""
         with self.database.writing() as connection:
             _execute(connection, "settle", id=effect.id, state=state, problem=_clean(problem), due=due)
 
     def recover(self, now: float, in_hand: Collection[int] = ()) -> None:
-        """For the one watchdog: what was taken and is not in its hand was left by one that died, or could not write.
+        """At the watchdog's start of a round: effects that were taken but are not `in_hand` were left by one that died.
 
-        It is resumed again, which its job's id makes harmless, but not told again: somebody may have heard it.
+        A resume is repeated, which the job's id makes harmless; a notification is not, because it may have arrived.
         """
         with self.database.reading() as connection:
             left = [row for row in _execute(connection, "taken").fetchall() if row["id"] not in in_hand]
@@ -186,7 +186,7 @@ class Watches:
     # The watchdog
 
     def beat(self, pid: int, now: float) -> None:
-        """Note that the watchdog is alive."""
+        """Record that the watchdog is alive."""
         with self.database.writing() as connection:
             _execute(connection, "beat", pid=pid, at=now)
 
@@ -205,7 +205,7 @@ def _execute(connection: sqlite3.Connection, name: str, **values: object) -> sql
 
 
 def _tell(connection: sqlite3.Connection, watch: Watch, event: Event, now: float) -> None:
-    """Write an event, and that it is to be announced by each of its channels."""
+    """Write an event, and an effect for each channel on which it is announced."""
     values = {"type": event.type.value, "summary": _clean(event.summary), "payload": json.dumps(dict(event.payload))}
     event_id = _execute(connection, "add_event", watch_id=watch.id, created=now, **values).lastrowid
     for channel in announcements(watch, event):
@@ -259,11 +259,11 @@ def _effect(row: sqlite3.Row) -> Effect:
 
 
 def _known(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What this version knows of a value that a newer one may have written."""
+    """The fields that this version knows; a newer version may have written more."""
     names = {field.name for field in dataclasses.fields(kind)}
     return {name: value for name, value in fields.items() if name in names}
 
 
 def _clean(text: str) -> str:
-    """An error may quote a name that is no text."""
+    """An error may quote a name that is not valid UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()

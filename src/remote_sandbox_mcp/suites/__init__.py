@@ -1,3 +1,4 @@
-"""Test suites on a sandbox: found in a folder, run, and reported.
+"""Test suites on a sandbox: find the runner of a folder, run it, collect its report.
 
-Reading what a test runner prints is pure, and lies in core/suites."""
+Reading what a test runner prints is pure and not here: core/suites does that.
+"""

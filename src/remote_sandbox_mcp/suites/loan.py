@@ -1,4 +1,4 @@
-"""The pytest of the server's own environment, as one file that can be lent to a sandbox that has none."""
+"""The server's own pytest as one file, lent to a sandbox that has none."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, 
 from ..core.suites.suite import Loan
 
 PACKAGES = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
-# What these need besides on a Python that is older than 3.11.
+# Further packages that these need on Python before 3.11.
 FOR_OLD_PYTHONS = ("exceptiongroup", "tomli", "typing_extensions")
 NEEDS_NOTHING_MORE = (3, 11)
-# Two thirds of the archive would be descriptions of other languages, of which pytest colours none.
+# Left out: two thirds of the archive would be syntax definitions of languages that pytest never colours.
 LANGUAGES = "pygments/lexers/"
 OWN_LANGUAGES = ("__init__.py", "_mapping.py", "python.py", "diff.py")
-# An archive without dates is the same each time, so that one that is in use may be written again.
+# Without dates the archive is always the same, so that one in use can be overwritten.
 NO_DATE = (1980, 1, 1, 0, 0, 0)
 MAIN = '''"""Run pytest as `python -m pytest` does; whatever is installed for the project comes before what was lent."""
 
@@ -37,7 +37,7 @@ sys.exit(pytest.main())
 
 @cache
 def find_loan() -> Loan | None:
-    """What can be lent; None where the server has no pytest, or not all that belongs to it."""
+    """The pytest that can be lent; None where the server has none, or not all of its parts."""
     found, extras = _installed(PACKAGES), _installed(FOR_OLD_PYTHONS)
     if len(found) < len(PACKAGES):
         return None
@@ -48,7 +48,7 @@ def find_loan() -> Loan | None:
 
 @cache
 def packed() -> bytes:
-    """It, as an archive that Python runs as it is."""
+    """The packages as one archive that Python can run."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr(zipfile.ZipInfo("__main__.py", NO_DATE), MAIN)
@@ -62,12 +62,12 @@ def _installed(names: Sequence[str]) -> list[Distribution]:
     for name in names:
         with contextlib.suppress(PackageNotFoundError):
             found.append(distribution(name))
-    # What a system's own tools have installed may not say which files are its own.
+    # Packages installed by the system may not list their files.
     return [package for package in found if any(file.suffix == ".py" for file in _files(package))]
 
 
 def _files(package: Distribution) -> list[PackagePath]:
-    """Its sources, and what says its version; nothing that lies elsewhere, as programs do."""
+    """Its sources and metadata; not files that are elsewhere, such as programs."""
     return [file for file in package.files or () if _is_wanted(file.as_posix())]
 
 

@@ -26,7 +26,7 @@ from . import loan
 KEEP = 200_000
 LOOK_S = 30.0
 COLLECT_S = 60.0
-# An answer of collect.sh is a little longer than what it brings: each line has a space before it.
+# Answers of collect.sh are a little longer than the files, because each line is indented by a space.
 LARGEST_FILE = 8 << 20
 LARGEST_ANSWER = 24 << 20
 MOST_TEXT = 8 << 20
@@ -50,7 +50,7 @@ async def run_tests(
     """
     check.text_argument("command", command, required=False)
     check.text_argument("path", path, required=False)
-    check.within("timeout", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)
+    check.in_range("timeout", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)
     begun, run_id = time.monotonic(), new_run_id()
     given = Suite(GIVEN, command=command) if command.strip() else None
     found, place = await _look(sandbox, run_id, path, given)
@@ -67,7 +67,7 @@ async def run_tests(
 
 
 async def results_of(sandbox: Sandbox, run_id: str) -> TestReport | Running:
-    """What came of tests that `run_tests` left running; told once. Raises SandboxError where nobody knows."""
+    """Result of tests that `run_tests` left running; can be read once. Raises SandboxError where it is lost."""
     seen = await sandbox.observe(check.run_handle(run_id), keep=KEEP)
     if isinstance(seen, Running):
         return seen
@@ -97,7 +97,7 @@ async def _look(sandbox: Sandbox, run_id: str, path: str, given: Suite | None) -
 
 
 async def _choose(sandbox: Sandbox, found: Found, place: str) -> Suite:
-    """The suite, with a pytest put into the sandbox where that is what it lacks."""
+    """The suite; if only pytest is missing, it is lent to the sandbox."""
     suite = _chosen(sandbox, _remedied(sandbox, found), place)
     if not suite.lent:
         return suite
@@ -109,7 +109,7 @@ async def _choose(sandbox: Sandbox, found: Found, place: str) -> Suite:
 
 
 def _remedied(sandbox: Sandbox, found: Found) -> Found:
-    """Nothing is put on somebody's machine, which may have a network to install pytest from."""
+    """Lend a pytest to sandboxes only; nothing is put on a machine of the user, which can install its own."""
     if sandbox.description.host:
         return found
     may_install = sandbox.description.capabilities.network
@@ -139,7 +139,7 @@ async def _report(sandbox: Sandbox, suite: Suite | None, end: Completed) -> Test
     try:
         collected = await _collect(sandbox, end.run_id)
     except SandboxError:
-        # What it printed is known, and says the most; a later question needs the plan, and may be asked again.
+        # Its output is known and says the most; a later call needs the plan, and can be repeated.
         if suite is None:
             raise
     planned = suite or _planned(sandbox, end.run_id, collected)
@@ -152,7 +152,7 @@ async def _report(sandbox: Sandbox, suite: Suite | None, end: Completed) -> Test
 
 
 async def _collect(sandbox: Sandbox, run_id: str) -> Collected:
-    """What the run wrote; its place is removed with this."""
+    """Files that the run wrote; removes its folder."""
     source = script("collect.sh", run_id, str(LARGEST_FILE), str(LARGEST_FILE))
     seen = await sandbox.run(Command(source, "", COLLECT_S, LARGEST_ANSWER))
     sandbox.forget(seen.run_id)
@@ -185,7 +185,7 @@ async def _evidence(sandbox: Sandbox, end: Completed, collected: Collected) -> E
 
 
 async def _whole(sandbox: Sandbox, excerpt: Excerpt, *, wanted: bool) -> tuple[bytes, int]:
-    """A stream with its middle, which is in its file on the far side, and how much of that is not here."""
+    """A stream with its middle, read from its file on the far side, and how much is missing here."""
     if not excerpt.omitted:
         return excerpt.head + excerpt.tail, 0
     middle = b""
@@ -198,13 +198,13 @@ async def _whole(sandbox: Sandbox, excerpt: Excerpt, *, wanted: bool) -> tuple[b
 
 
 async def _tidy(sandbox: Sandbox, run_id: str) -> None:
-    """Remove the place of a run that never began. One that was cancelled leaves its own until look.sh finds it."""
+    """Remove the folder of a run that never began. That of a cancelled run stays until look.sh finds it."""
     with contextlib.suppress(SandboxError):
         await _collect(sandbox, run_id)
 
 
 def script(name: str, *words: str) -> str:
-    """One command that runs the script by sh, with these words."""
+    """One command that runs the script with sh and these words."""
     return "exec " + join(["sh", "-c", _text(name), name, *words])
 
 

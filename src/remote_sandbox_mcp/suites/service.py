@@ -33,7 +33,7 @@ class SuiteService:
         """Run a suite, found in the folder where no command is given."""
         for name, text in (("command", command), ("path", path)):
             check.text_argument(name, text, required=False)
-        check.within("timeout", timeout_s, 1, check.LONGEST_TIMEOUT_S)
+        check.in_range("timeout", timeout_s, 1, check.LONGEST_TIMEOUT_S)
         member = self._fleet.member(sandbox)
         report = await run_tests(
             await member.open(),
@@ -46,7 +46,7 @@ class SuiteService:
         return self._noted(member, report)
 
     async def results_of(self, sandbox: str, handle: str) -> TestReport | Running:
-        """What came of a suite that outlasted its caller."""
+        """Result of a suite that outlasted its call."""
         member = self._fleet.member(sandbox)
         return self._noted(member, await results_of(await member.open(), check.run_handle(handle)))
 

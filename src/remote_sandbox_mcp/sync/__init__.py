@@ -1,1 +1,4 @@
-"""File sync: two ends, one plan, a few streams."""
+"""One file sync: scan both ends, compare them, and stream what differs over a few lanes.
+
+The plan is not made here but in core/plan.py; the verbs, and syncs in the background, are in transfers.
+"""

@@ -1,4 +1,4 @@
-"""Copies where a sandbox has no lanes: one tar archive, moved in parts through ordinary file requests."""
+"""Copies for sandboxes without lanes: one tar archive, moved in parts through ordinary file requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 
 
 class Archives:
-    """What is read and written here goes through an ordinary sync with a folder in between: its rules hold."""
+    """Local files are read and written by an ordinary sync with a temporary folder, so its rules apply."""
 
     def __init__(self, open_sandbox: Callable[[str], Awaitable[Sandbox]], syncs: Syncs) -> None:
         self._open_sandbox = open_sandbox
@@ -76,7 +76,7 @@ class Archives:
         return replace(_with_problems(outcome, problems), sent_files=sent, wire_bytes=size)
 
     async def _destination(self, order: Order, far: FarArchive) -> tuple[str, str]:
-        """The folder there, and what a file shall be called in it, where that is not as it is called here."""
+        """The remote folder, and the file's name in it where that differs from the local one."""
         path, kind = spelled(order.target.path), await far.look(spelled(order.target.path))
         if await asyncio.to_thread(os.path.isdir, order.source.path):
             if kind in ("file", "other"):
@@ -90,7 +90,7 @@ class Archives:
         return root, name
 
     async def _gather(self, order: Order, path: str) -> Outcome:
-        """What goes there, and nothing else, in a folder of ours."""
+        """Collect exactly what is to be sent in a temporary folder."""
         os.mkdir(posixpath.dirname(path))
         gathering = replace(order, target=Place("", path, free=True))
         job = await self._syncs.prepare(gathering)
@@ -106,7 +106,7 @@ class Archives:
     # Out of the sandbox
 
     async def _carry_out(self, order: Order, far: FarArchive, folder: Path) -> Outcome:
-        # Where a rule brings something back, what is left out is known only when all is here.
+        # With a rule that re-includes something, exclusion is decided only after everything has arrived.
         names = () if any(rule.startswith("!") for rule in order.excludes) else DEFAULT_EXCLUDES
         tree, archive = str(folder / "tree"), str(folder / "archive")
         os.mkdir(tree)
@@ -140,7 +140,7 @@ class Archives:
 
 @asynccontextmanager
 async def _between() -> AsyncIterator[Path]:
-    """A folder of this user's alone; nothing of it stays."""
+    """A private temporary folder, removed afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="remote-sandbox-"))
     try:
         yield folder
@@ -149,7 +149,7 @@ async def _between() -> AsyncIterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Also what is in folders that their owner may not write to."""
+    """Remove a folder, including folders in it that are not writable."""
     for path, folders, _ in os.walk(folder):
         for name in folders:
             inner = os.path.join(path, name)
@@ -159,26 +159,26 @@ def _remove(folder: Path) -> None:
 
 
 async def whole(work: Callable[..., Result], *given: object) -> Result:
-    """In a thread, to its end even if the caller leaves: nobody may write into what is then removed."""
+    """Run in a thread, to its end even if the caller is cancelled: it must not write into a folder being removed."""
     task = asyncio.ensure_future(asyncio.to_thread(work, *given))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait((task,))
-        # Nobody is there to hear of it.
+        # The caller is gone, so the result is dropped.
         task.cancelled() or task.exception()
         raise
 
 
 def spelled(path: str) -> str:
-    """As a shell takes it that stands in the home folder: absolute, or from there on."""
+    """A path for a shell in the home folder: absolute, or relative to it."""
     below = path[2:] if path.startswith("~/") else "" if path == "~" else path
     normal = posixpath.normpath(below)
     return normal if normal.startswith("/") else f"./{normal}"
 
 
 def _only_file(order: Order, tree: str, problems: list[Problem]) -> str:
-    """Under the name that its user has for it, whatever a link to it leads to."""
+    """The one file, under the name that the user gave, whatever a link to it is called."""
     name = posixpath.basename(spelled(order.source.path))
     found = [entry for entry in os.scandir(tree) if entry.is_file(follow_symlinks=False)]
     if len(found) != 1 or not is_name(os.fsencode(name)):
@@ -202,7 +202,7 @@ def _too_large(order: Order) -> FileProblem:
     )
 
 
-# As much as is held in memory at once.
+# How much is held in memory at once.
 PORTION = 16 << 20
 LOOK_S, WORK_S, REMOVE_S = 60.0, 3600.0, 30.0
 KEEP = 200_000
@@ -211,7 +211,7 @@ _COMPLAINT = re.compile(r"(?:tar|find): (?:can't \w+ )?'?(?=\./)")
 
 @dataclass(frozen=True)
 class Packed:
-    """An archive that lies there, and what was said of it."""
+    """An archive on the sandbox, and its size and problems."""
 
     kind: str
     path: str = ""
@@ -235,7 +235,7 @@ class _Said:
 
 
 class FarArchive:
-    """One archive on a sandbox; nobody else knows its name. Every method raises SandboxError."""
+    """One archive on a sandbox, under a random name. Every method raises SandboxError."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -270,7 +270,7 @@ class FarArchive:
                 await self._sandbox.write(f"{path}-{number:06}", part)
 
     async def pack(self, path: str, most: int, names: Sequence[str]) -> Packed:
-        """Make an archive of at most so many bytes, or one more; without what has one of these names."""
+        """Make an archive of at most `most` bytes (or one more), without entries of these names."""
         self._has_begun = True
         said = await self._ask("pack", path, str(most), *names)
         size = said.value("size").strip()
@@ -293,7 +293,7 @@ class FarArchive:
                 await asyncio.to_thread(file.write, found.data)
 
     async def remove(self) -> None:
-        """In any case, and also where the caller has left; without contact it stays there."""
+        """Always, also if the caller was cancelled; without contact it stays there."""
         if self._has_begun:
             self._removing = asyncio.ensure_future(self._remove())
             await asyncio.wait((self._removing,), timeout=REMOVE_S)
@@ -301,7 +301,7 @@ class FarArchive:
     async def _remove(self) -> None:
         with contextlib.suppress(SandboxError):
             if self._run_id:
-                # It may still be about to make what is removed.
+                # It may still be writing what is to be removed.
                 await self._sandbox.stop(self._run_id)
             await self._ask("remove", *filter(None, [self._folder]), timeout_s=REMOVE_S)
 
@@ -327,7 +327,7 @@ class FarArchive:
         return said
 
     def _values(self, printed: str) -> dict[str, list[str]]:
-        """What the script said among what else a shell may print."""
+        """The script's answers among other output of the shell."""
         found: dict[str, list[str]] = defaultdict(list)
         for line in printed.split("\n"):
             token, _, rest = line.partition(" ")
@@ -348,7 +348,7 @@ def _problem(text: str) -> Problem:
 
 
 def _complaints(text: str) -> list[Problem]:
-    """What find and tar could not read, from their lines: a program, a path, perhaps in quotes, and an error."""
+    """What find and tar could not read, from their messages: a program, a path, perhaps quoted, and an error."""
     return [problem for line in text.split("\n") if (problem := _complaint(line))]
 
 

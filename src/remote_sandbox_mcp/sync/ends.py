@@ -1,4 +1,4 @@
-"""The two ends of a transfer: where they are, which lanes lead there, what is there."""
+"""The two ends of a transfer: their places, lanes and contents."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ LONG_S = 0.004
 
 @dataclass
 class End:
-    """One end. `root` and `name` are what the lanes are told: the folder, and the file in it where it is one file.
+    """One end. Its lanes are given `root`, a folder, and for a single file its `name` in it.
 
-    An end on this machine was admitted by the gate: what the lanes open is compared with what was decided on.
+    A local end was admitted by the gate: what the lanes open is compared with what the gate saw.
     """
 
     place: Place
@@ -41,7 +41,7 @@ class End:
 
     @property
     def moved(self) -> int:
-        """Bytes that went over the lines of this transfer."""
+        """Bytes of this transfer over the network."""
         return sum(lane.moved for lane in self.taken) - self._before
 
     @property
@@ -78,7 +78,7 @@ class End:
         self._before += lane.moved
 
     async def widen(self, count: int) -> None:
-        """Up to so many lanes, where they can be had."""
+        """Open further lanes, up to this number, if possible."""
         wanted = min(count, self.lanes.most) - len(self.taken)
         if wanted > 0:
             for lane in await self.lanes.take_more(wanted):
@@ -90,7 +90,7 @@ class End:
         self.taken, self._before = [], 0
 
     async def drop(self) -> None:
-        """Whatever the lanes are doing, it is not wanted any more."""
+        """Close the lanes, whatever they are doing."""
         taken, self.taken, self._before = self.taken, [], 0
         await asyncio.gather(*(lane.close() for lane in taken), return_exceptions=True)
 
@@ -104,7 +104,7 @@ class End:
         return await self.lane.begin(order, raw)
 
     async def scan(self, order: Order, path: str = "", beside: bytes = b"") -> Tree:
-        """What is there, without what is left out; with `beside`, also what transfers have left beside a file.
+        """The tree without excluded entries; with `beside`, also partial files that transfers left beside a file.
 
         Raises FileProblem, Unreachable.
         """
@@ -125,7 +125,7 @@ class End:
 
 
 class Ends:
-    """Both ends, looked at."""
+    """Both ends, scanned."""
 
     def __init__(self, order: Order, source: End, target: End) -> None:
         self.order = order
@@ -133,7 +133,7 @@ class Ends:
         self.target = target
 
     async def open(self) -> None:
-        """Raises ConnectError, Unsupported, when both have tried: one that opened later would belong to nobody."""
+        """Raises ConnectError, Unsupported, after both attempts have ended: a late success would be leaked."""
         tried = await asyncio.gather(self.source.open(), self.target.open(), return_exceptions=True)
         for problem in tried:
             if problem is not None:
@@ -147,7 +147,7 @@ class Ends:
         await asyncio.gather(self.source.drop(), self.target.drop())
 
     def target_names(self, batch: list[Item]) -> bytes:
-        """What the target calls these: a single file may go by another name there."""
+        """The items' names at the target: a single file may have another name there."""
         return b"\0" + self.target.name + b"\0" if self.target.name else names_of(batch)
 
     async def scan(self) -> tuple[Tree, Tree]:
@@ -155,9 +155,9 @@ class Ends:
         found = await self.source.look() if not self.source.place.sandbox or self.target.place.sandbox else None
         if found and found["kind"] != "dir":
             return await self._scan_file(await self.source.scan(self.order))
-        # A folder, or what will turn out to be one: both sides look at once.
+        # A folder, or what will become one: scan both sides at once.
         scanning = asyncio.ensure_future(self._scan_target())
-        # Where both fail, one failure is told.
+        # If both fail, only one failure is reported.
         scanning.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             source = await self.source.scan(self.order)
@@ -188,7 +188,7 @@ class Ends:
             raise FileProblem(
                 f"{self.source.place}: its machine calls it a file, and describes something else", "hostile"
             )
-        # A link that its user named is followed, here as where it leads to a folder.
+        # A link that the user named is followed, for files as for folders.
         self.source.root, real_name = posixpath.split(source.real)
         found = await self.target.look()
         path = str(found["path"])
@@ -198,7 +198,7 @@ class Ends:
             self.target.sieve.check_file(path)
         self.target.root, target_name = posixpath.split(path)
         self.source.name, self.target.name = _bytes(real_name), _bytes(target_name)
-        # What an earlier transfer of this file has left, perhaps of another version, lies beside it.
+        # Partial files of earlier transfers of this file lie beside it.
         target = await self.target.scan(self.order, path, beside=place_stem(b"\0" + self.target.name))
         if target.kind == "dir":
             raise FileProblem(f"{path} is a folder, but {self.source.place} is a file", "is_dir")
@@ -210,7 +210,7 @@ class Ends:
         return source, target
 
     def _name_in_folder(self) -> str:
-        """What a file is called in the folder that it goes to: as its user called it, whatever its machine says."""
+        """Name of the file in the target folder: as the user wrote it, whatever the source machine reports."""
         said = posixpath.normpath(self.source.place.path)
         name = posixpath.basename(said)
         if not is_name(_bytes(name)) or (name == said and name.startswith("~")):

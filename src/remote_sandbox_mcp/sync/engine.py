@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     TargetOrder = TidyOrder | ClearOrder | TouchOrder | DeleteOrder | FinishOrder
 
 SLASH = ord("/")
-# What comes of an answer that is not one to what was asked, its machine being broken or hostile.
+# What may be raised by an answer that makes no sense, from a broken or hostile machine.
 NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error)
 
 
 class Synchronization:
-    """One order, from the first look to the last word. It may be planned and not carried out."""
+    """One order from the first scan to the outcome. It may be planned and not carried out."""
 
     def __init__(self, order: Order, source: End, target: End, chunks: Chunks, bridge: Bridging | None = None) -> None:
         self.order = order
@@ -38,7 +38,7 @@ class Synchronization:
         self.ends = Ends(order, source, target)
         self.chunks = chunks
         self.plan = Plan()
-        # A plan is good for one carrying out.
+        # A plan can be carried out once.
         self.is_prepared = False
         self.source_tree: Tree | None = None
         self.target_tree: Tree | None = None
@@ -66,7 +66,7 @@ class Synchronization:
             await self.ends.open()
             self.source_tree, self.target_tree = await self.ends.scan()
             check_deletion(self.order, self.source_tree, self.target_tree)
-            # The one name of a single file has been judged by then.
+            # For a single file, its name has already been checked.
             sieve = None if self.ends.source.name else self.ends.target.sieve
             self.plan = make_plan(self.source_tree, self.target_tree, self.order, sieve)
             await self._settle_doubts(self.plan)
@@ -107,7 +107,7 @@ class Synchronization:
         plan.doubtful = []
 
     def _finish_again(self, plan: Plan) -> None:
-        """What is put into a folder changes its time, also where that was decided late; it gets it back in the end."""
+        """Restore folder times also for files that were added to the plan late."""
         assert self.source_tree is not None
         assert self.target_tree is not None
         finished = {item.path for item in plan.finish}
@@ -121,13 +121,13 @@ class Synchronization:
         plan.finish.sort(key=lambda item: (-item.path.count(b"/"), item.path))
 
     def release(self) -> None:
-        """It is not going to be carried out."""
+        """Give the lanes back: it will not be carried out."""
         self.ends.give_back()
 
     # Carry out
 
     async def carry_out(self, listener: Listener = unheard) -> Outcome:
-        """Do what was planned. Raises FileProblem, Unreachable; what has arrived by then stays."""
+        """Carry out the plan. Raises FileProblem, Unreachable; what has arrived by then stays."""
         assert self.source_tree is not None
         plan, self.is_prepared = self.plan, False
         meter, begun = Meter(listener, len(plan.send), plan.bytes), time.monotonic()
@@ -213,7 +213,7 @@ class Synchronization:
             self.tally.deleted_dirs += reply.number("dirs")
 
     def outcome(self) -> Outcome:
-        """What was done, all of it or up to a failure."""
+        """What was done, completely or up to a failure."""
         assert self.source_tree is not None
         return Outcome(
             synced_type="file" if self.ends.source.name else "directory",

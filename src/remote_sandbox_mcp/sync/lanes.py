@@ -1,4 +1,4 @@
-"""The lanes to one place: opened when they are needed, kept warm for a while, closed when they are not."""
+"""The lanes to one place: opened when needed, kept warm for a while, then closed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Lanes:
     def __init__(self, name: str, opener: Callable[[], Awaitable[Lane]], most: int) -> None:
         self.name = name
         self.most = most
-        # How long a question and its answer take, by the quickest so far.
+        # The shortest round trip so far.
         self.round_trip_s = float("inf")
         self._opener = opener
         self._idle: list[Lane] = []
@@ -27,7 +27,7 @@ class Lanes:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def take(self) -> Lane:
-        """A lane that lives. Raises ConnectError, Unsupported."""
+        """A live lane. Raises ConnectError, Unsupported."""
         while self._idle:
             lane = self._idle.pop()
             if lane.is_alive:
@@ -43,7 +43,7 @@ class Lanes:
         return lane
 
     async def take_more(self, count: int) -> list[Lane]:
-        """Up to so many; fewer, or none, where no more are to be had."""
+        """Up to `count` lanes; fewer, or none, where no more can be opened."""
         taken: list[Lane] = []
 
         async def take_one() -> None:
@@ -61,7 +61,7 @@ class Lanes:
         return taken
 
     def give_back(self, lane: Lane) -> None:
-        """It has nothing to do any more; what it holds open it closes."""
+        """Return a lane after use; it closes what it holds open."""
         if lane.is_alive:
             lane.begin({"verb": "rest"})
             self._idle.append(lane)

@@ -1,4 +1,4 @@
-"""One large file: resumed, sent by what has changed in it, or sent whole; always in parts over all streams."""
+"""One large file: resumed, sent as changes, or sent whole; always in parts over all streams."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 20
 BLOCKS_AT_ONCE = 64
-# Below this a file is sent whole: to compare it would take as long.
+# Smaller files are sent whole: comparing them would take as long.
 COMPARED_FROM = 4 << 20
 SPAN = 32 << 20
-# An old file that is so many times as large is not compared: to read it would take as long as to send the new one.
+# An old file this many times as large is not compared: reading it would take longer than sending the new one.
 GROWN = 8
 MOST_INDEX = 128 << 20
 
 
 class Chunks(Protocol):
-    """Remembers how files were cut, so that a file that was sent once need not be read at the far side again."""
+    """Remembers the index of files that were sent, so that the far side need not read them again."""
 
     def get(self, key: bytes) -> bytes | None: ...
 
@@ -53,23 +53,23 @@ class Chunks(Protocol):
 
 
 def place_stem(place: bytes) -> bytes:
-    """How the keys begin of all versions of a file at one place: a partial file tells by it what it was to become."""
+    """Common prefix of the names of all partial files for one place."""
     return hashlib.sha256(place).hexdigest()[:8].encode()
 
 
 class LargeFile:
-    """The way of one large file to its target."""
+    """One large file on its way to the target."""
 
     def __init__(
         self, item: Item, target_name: bytes, found: bytes, streams: Streams, meter: Meter, chunks: Chunks, where: str
     ) -> None:
         self.item = item
-        # What the target had in its place when it was scanned.
+        # What the scan found in its place at the target.
         self.found = found
         self.streams = streams
         self.meter = meter
         self.chunks = chunks
-        # Names the target among all that we remember.
+        # Identifies the target among all remembered indexes.
         self.where = where
         self.raw = item.folder + b"\0" + item.name
         self.size = item.meta.size
@@ -84,13 +84,13 @@ class LargeFile:
         self.mark = self.index = b""
 
     async def carry(self) -> str:
-        """Put it in place; returns what is to be told of it, or nothing. Raises FileProblem, Unreachable."""
+        """Put it in place; returns a note for the user, or nothing. Raises FileProblem, Unreachable."""
         try:
             return await self._try()
         except FileProblem as problem:
             if problem.reason != "stale":
                 raise
-        # Somebody else was at work on it: what has been made of it is looked through as after a cut.
+        # Another transfer worked on it: check the partial file as after a cut.
         spare, self.index = self.partial, b""
         told = await self._try()
         if spare != self.partial:
@@ -129,7 +129,7 @@ class LargeFile:
             self.old_state = to_text(old.get("state"))
 
     async def _commit(self, stream: Stream) -> str:
-        """If it changed while it was read it gets the time that it had before, so that the next sync sees it."""
+        """Finish it. If it changed while it was read, it gets the older time, so that the next sync notices."""
         meta = self.item.meta
         now = await stream.source.begin({"verb": "check", "root": self.streams.source_root}, self.raw)
         changed = now.number("size") != self.size or now.number("mtime") != meta.mtime
@@ -145,7 +145,7 @@ class LargeFile:
         try:
             reply = await stream.target.begin(order, self.key)
         except FileProblem as problem:
-            # Another transfer of the same file has put what both have written in place.
+            # Another transfer of the same file has put it in place, with what both wrote.
             raise FileProblem(str(problem), "stale" if problem.reason == "ENOENT" else problem.reason) from None
         stream.joined.discard(self.key)
         if self.index and not changed:
@@ -169,7 +169,7 @@ class LargeFile:
             offset += length
 
     async def _next(self, tasks: Together, size: int, allowed: Callable[[Stream], bool]) -> Stream:
-        """A stream with room, whose lane knows the file."""
+        """A stream with free capacity whose lane has the file open."""
         stream = await self.streams.take(size, allowed)
         try:
             tasks.check()
@@ -205,7 +205,7 @@ class LargeFile:
     # Resume
 
     async def _missing(self, stream: Stream) -> Iterable[Span]:
-        """What the partial file of an earlier transfer lacks, block by block."""
+        """The blocks that a partial file of an earlier transfer lacks."""
         count, spans = -(-self.size // BLOCK), []
         for start in range(0, count, BLOCKS_AT_ONCE):
             at_once = min(BLOCKS_AT_ONCE, count - start)
@@ -229,7 +229,7 @@ class LargeFile:
     # Changes
 
     async def _send_changes(self, stream: Stream) -> None:
-        """Both sides are cut by content; what the old file has is copied there, while this side is still being read."""
+        """Cut both versions by content; copy what the old file has, while the new one is still being read."""
         known = self.chunks.get(self._chunks_key(self.old_state)) or b"\0"
         self.mark, theirs = known[1 : 1 + known[0]], known[1 + known[0] :]
         self.mark = self.mark or await self._choose_mark(stream)
@@ -261,7 +261,7 @@ class LargeFile:
 
     @property
     def _room_of_index(self) -> int:
-        """An index names every piece of a file; the old one, or this one by now, may be larger than was planned."""
+        """Bound for an index: the old file, or this one by now, may be larger than planned."""
         return min(MOST_INDEX, SMALL_ANSWER + CHUNK.size * (GROWN * self.size // LEAST_CHUNK))
 
     def _chunks_key(self, state: str) -> bytes:
@@ -270,12 +270,12 @@ class LargeFile:
 
     async def _carry_span(self, tasks: Together, span: Span, reader: Stream) -> None:
         others = any(stream.source is not reader.source for stream in self.streams.all)
-        # A file that grows is sent as long as it was.
+        # A file that grows is sent up to its planned size.
         span = replace(span, length=min(span.length, self.size - span.offset))
         if span.length <= 0:
             return
         if span.place < 0:
-            # The reader's lane is busy with reading.
+            # Not on the reader's lane, which is busy.
             await self._send_span(tasks, span, lambda stream: stream.source is not reader.source or not others)
         else:
             stream = await self._next(tasks, 0, anywhere)

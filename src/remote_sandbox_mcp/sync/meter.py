@@ -1,4 +1,4 @@
-"""How a sync goes: its rate, whether compression pays, what was sent and what went wrong."""
+"""How a sync goes: its rate, whether compression pays, and what was sent or failed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..core.transfer import Headway, Listener, Reply
 TOLD_EVERY_S = 0.2
 RATE_OVER_S = 5.0
 WINDOW_S = 0.4
-# A line that carries this much gains nothing from compression on one core.
+# A faster connection gains nothing from compression on one core.
 FAST = 30e6
 TRY_AGAIN_S = 15.0
 BETTER = 1.1
@@ -22,7 +22,7 @@ LEAST_ON_ITS_WAY, MOST_UNKNOWN, MOST_ON_ITS_WAY = 256 << 10, 16 << 20, 64 << 20
 
 @dataclass
 class Meter:
-    """Counts what has arrived, and tells it now and then."""
+    """Counts what has arrived and reports it now and then."""
 
     listener: Listener
     files_total: int = 0
@@ -66,7 +66,7 @@ class Meter:
 
 @dataclass
 class Flow:
-    """How much may be on its way: what the line carries in half a second, because everything else waits behind it."""
+    """How much may be in flight: half a second's worth, because everything else waits behind it."""
 
     round_trip_s: float
     on_its_way: int = 0
@@ -79,7 +79,7 @@ class Flow:
 
     @property
     def step(self) -> int:
-        """How large a part may be, so that it does not fill the line alone."""
+        """Size of a part, small enough that it does not fill the connection alone."""
         return max(LEAST_ON_ITS_WAY // 2, self._limit // 4)
 
     def sent(self, now: float, size: int) -> None:
@@ -100,7 +100,7 @@ class Flow:
 
 @dataclass
 class Squeeze:
-    """Tries compression on a slow line, and keeps whichever way brings more in the same time."""
+    """Tries compression on a slow connection, and keeps whichever way is faster."""
 
     squeezer: str
     squeezing: bool = False
@@ -114,7 +114,7 @@ class Squeeze:
         return self.squeezer if self.squeezing else ""
 
     def add(self, now: float, count: int, way: str) -> None:
-        """So much arrived, sent that way."""
+        """Record that `count` bytes arrived, sent that way."""
         if not self.squeezer or bool(way) != self.squeezing:
             return
         if not self._begun:
@@ -138,13 +138,13 @@ class Squeeze:
 
 
 MOST_PROBLEMS = 100
-# What ends a transfer instead of being told of a single file.
+# Errors that end the transfer instead of being reported for a single file.
 FATAL = ("No space left on device", "Disk quota exceeded", "Read-only file system")
 
 
 @dataclass
 class Tally:
-    """Counts, and keeps the first problems in words. `target` is named where nothing more can be written."""
+    """Counts results and keeps the first problems. `target` is named in the error where nothing more can be written."""
 
     target: str
     sent: int = 0
@@ -155,7 +155,7 @@ class Tally:
     problems: list[Problem] = field(default_factory=list)
 
     def hear(self, reply: Reply) -> Reply:
-        """Take in what an answer says of single entries. Raises FileProblem where it is fatal."""
+        """Take an answer's problems with single entries. Raises FileProblem where one is fatal."""
         told = reply.problems()
         for problem in told:
             self.note(problem)

@@ -1,4 +1,4 @@
-"""Sending what a plan says, over as many lanes as the line is long: small files in batches, large ones in parts."""
+"""Sends what a plan says: small files in batches, large ones in parts, over more lanes the longer the round trip."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 BATCH_FILES, BATCH_BYTES = 256, 512 << 10
 MANY_LANES = 8
-# Each has a few questions to wait for, which takes longer than its bytes where the line is long.
+# Each takes a few round trips, which over a long distance cost more than its bytes.
 LARGE_AT_ONCE = 16
 
-# Makes a lane of the target's that begins at a lane of the source's. Raises Unsupported.
+# Opens a lane to the target from the source's machine. Raises Unsupported.
 Bridging = Callable[[Lane], Awaitable[Lane]]
 
 
 class Sending:
-    """From the first lane that is opened for it to the last answer."""
+    """The sending part of a sync, from opening lanes to the last answer."""
 
     def __init__(
         self, ends: Ends, plan: Plan, chunks: Chunks, tally: Tally, meter: Meter, bridge: Bridging | None
@@ -58,7 +58,7 @@ class Sending:
                 tasks.start(self._send_batch(streams, stream, batch), partial(streams.give_back, stream, size))
 
     async def _open_streams(self, items: list[Item]) -> Streams:
-        """As many lanes as the line is long, and no more than there is to send."""
+        """More streams the longer the round trip, but no more than there is to send."""
         source, target = self.ends.source, self.ends.target
         pieces = max(1, sum(item.size for item in items) // BATCH_BYTES, len(items) // BATCH_FILES)
         counts = [min(pieces, MANY_LANES if end.is_far else NEXT_DOOR) for end in (source, target)]
@@ -66,14 +66,14 @@ class Sending:
         await self._cross_directly(source.taken)
         targets = self.bridged or target.taken
         common = [way for way in source.lane.squeezers if way in targets[0].squeezers]
-        # On a long line compression is tried first: by the time that it is known to pay, little trees have been sent.
+        # Over a long distance compression starts switched on: a small tree is sent before a measurement is ready.
         squeeze = Squeeze(common[0] if common else "", squeezing=bool(common) and (source.is_far or target.is_far))
         roots = source.root_name, target.root_name
         flow = Flow(max(source.lanes.round_trip_s, target.lanes.round_trip_s))
         return Streams(source.taken, targets, roots, squeeze, flow, bool(self.bridged))
 
     async def _cross_directly(self, sources: list[Lane]) -> None:
-        """Where the operator lets the source reach the target by itself and it can, files do not pass through us."""
+        """If the operator allows the source to reach the target itself, and it can, files do not pass through us."""
         if self._bridge is None:
             return
         found = await asyncio.gather(*map(self._bridge, sources), return_exceptions=True)

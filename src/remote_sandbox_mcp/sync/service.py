@@ -1,4 +1,4 @@
-"""Syncs between any two places: keeps the lanes to them, and goes on after a cut line."""
+"""Syncs between any two places: keeps their lanes, and continues after a cut."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ HERE_LANES, FAR_LANES = 2, 8
 SILENCE_S = 4.0
 
 
-# How a machine reaches another by itself, where it may.
+# How one machine reaches another directly, where that is allowed.
 Routes = Callable[[str, str], Bridging | None]
-# Where a place of this machine really is, and what of it may be used, for writing or for reading. Raises BadArgument.
+# Resolves a place of this computer and decides whether it may be written or read. Raises BadArgument.
 Gate = Callable[[Place, bool], Admitted]
 
 
@@ -42,7 +42,7 @@ class Syncs:
         gate: Gate = here.settle,
         opener_of: Callable[[str], Callable[[], Awaitable[Sandbox]]] | None = None,
     ) -> None:
-        """`opener_of` gives what opens the sandbox that has that name now, whatever has it later."""
+        """`opener_of` binds a name to the sandbox that has it now, whatever has that name later."""
         self._opener_of = opener_of or (lambda name: functools.partial(open_sandbox, name))
         self._open_sandbox = open_sandbox
         self._routes = routes
@@ -52,7 +52,7 @@ class Syncs:
         self._lanes: dict[str, Lanes] = {}
 
     async def forget(self, names: Iterable[str]) -> None:
-        """These are not what they were: the next sync opens lanes of its own. One that runs keeps those it has."""
+        """These names now mean other machines: the next sync opens new lanes. A running one keeps its own."""
         gone = [self._lanes.pop(name) for name in names if name in self._lanes]
         await asyncio.gather(*(lanes.close() for lanes in gone))
 
@@ -60,7 +60,7 @@ class Syncs:
         """A sync that is to be prepared, and then carried out or released. Raises BadArgument."""
         source, target = self._end(order.source, writing=False), self._end(order.target, writing=True)
         if source.admitted:
-            # For both ends: what is not read is not an extra at the other one, either.
+            # For both ends: what is not read must not be deleted as an extra, either.
             order = replace(order, excludes=(*order.excludes, *source.admitted.rules))
         bridge = self._routes(order.source.sandbox, order.target.sandbox)
         return Synchronization(order, source, target, self._chunks, bridge)
@@ -129,7 +129,7 @@ class Syncs:
         if not name:
             return Lanes("this machine", self._open_here, HERE_LANES)
 
-        # Looked up once: a sync that has begun on one machine must not go on with another of the same name.
+        # Looked up once: a sync that began on one machine must not continue on another with the same name.
         opened = self._opener_of(name)
 
         async def open_lane() -> Lane:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from ..core.orders import PartOrder, ReceiveOrder, SendOrder
 
 PORTION_BYTES = 8 << 20
-# What JSON makes of one byte at most.
+# JSON needs at most this many bytes for one byte of a name.
 MOST_ESCAPED = 6
 
 
 def names_of(batch: list[Item]) -> bytes:
-    """A folder, its names, an empty field, and so on, as far/source.py reads it."""
+    """A folder, its names, an empty field, and so on; the format that far/source.py reads."""
     fields: list[bytes] = []
     folder: bytes | None = None
     for item in batch:
@@ -34,12 +34,12 @@ def names_of(batch: list[Item]) -> bytes:
 
 
 def wanted_of(batch: list[Item]) -> list[str]:
-    """What each has to be, as far/target.py reads it: the kind and mode of a file, all that is known of a link."""
+    """What each item must be, in the format of far/target.py: kind and mode of a file, everything of a link."""
     return [item.text.partition(b" ")[0].decode() if item.text[:1] == b"f" else text_of(item.text) for item in batch]
 
 
 def portions(parts: list[bytes], found: Sequence[bytes] = ()) -> Iterator[tuple[list[bytes], list[str]]]:
-    """As many parts at once as are sure to fit into a frame, with what was found for each, if that is given."""
+    """As many parts at once as are sure to fit into a frame, each with what was found, if given."""
     begin = size = 0
     for at, part in enumerate(parts):
         size += len(part) + (MOST_ESCAPED * len(found[at]) + len('"", ') if found else 0)
@@ -73,7 +73,7 @@ class Together:
         self._failure: BaseException | None = None
 
     def start(self, work: Coroutine[Any, Any, Any], then: Callable[[], None] = lambda: None) -> None:
-        """Begin it. `then` is called when it has ended, however it did: work cancelled before it began does nothing."""
+        """Start a task. `then` is called at its end, even if it was cancelled before its first step."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(lambda _: then())
@@ -90,7 +90,7 @@ class Together:
             task.cancel()
 
     def check(self) -> None:
-        """Raise what has failed, if something has."""
+        """Raise the first failure, if any."""
         if self._failure is not None:
             raise self._failure
 
@@ -105,7 +105,7 @@ class Together:
             try:
                 await asyncio.wait(self._tasks)
             except asyncio.CancelledError as cancelled:
-                # Not before the others have ended, who would go on without us.
+                # Only after the other tasks have ended, which would otherwise go on alone.
                 stop = cancelled
                 self._cancel()
         if stop is not None:
@@ -114,24 +114,24 @@ class Together:
             self.check()
 
 
-# Enough to fill a line of 100 ms with one channel's window, and little enough to be held in memory.
+# Fills a connection of 100 ms with one channel's window, and is little enough to hold in memory.
 DEPTH = 4
-# Files may have grown since they were listed, and holes are told in many small frames; but an item is small.
+# Margin for files that grew since the scan, and for holes, which are sent as many small frames.
 GROWTH = 32 << 20
-# A machine next door has no more than these.
+# Number of lanes to a nearby machine.
 NEXT_DOOR = 2
 
 
 class Stream:
-    """A source's lane, a target's lane, and how much is on its way between them."""
+    """A source's lane, a target's lane, and how much is in flight between them."""
 
     def __init__(self, source: Lane, target: Lane, bridged: bool) -> None:
         self.source = source
         self.target = target
-        # What the source says does not pass through us.
+        # The source's frames go to the target directly, not through us.
         self.bridged = bridged
         self.load = 0
-        # The large files that the target's lane has open.
+        # Large files that the target's lane has open.
         self.joined: set[bytes] = set()
 
 
@@ -155,7 +155,7 @@ class Streams:
         self._changed = asyncio.Event()
 
     async def take(self, size: int, allowed: Callable[[Stream], bool] = lambda stream: True) -> Stream:
-        """The stream with the least to do, as soon as there is room for so many bytes; it is to be given back."""
+        """The least busy stream, once it has room for `size` bytes; give it back afterwards."""
         while True:
             stream = min(filter(allowed, self.all), key=lambda stream: stream.load)
             if stream.load < DEPTH and self.flow.has_room(size):
@@ -166,11 +166,11 @@ class Streams:
             await self._changed.wait()
 
     def carries_bulk(self, stream: Stream) -> bool:
-        """One stream fills a short line; a second would only take turns with it."""
+        """Whether it takes large data: one stream fills a short connection, a second would only compete."""
         return len(self.all) > NEXT_DOOR or stream is self.all[0]
 
     def least_busy(self) -> Stream:
-        """For questions that are not bulk: they need no room of their own."""
+        """For small requests, which need no room."""
         return min(self.all, key=lambda stream: stream.load)
 
     def give_back(self, stream: Stream, size: int) -> None:
@@ -187,7 +187,7 @@ class Streams:
         target_raw: bytes,
         size: int,
     ) -> tuple[Reply, Reply]:
-        """One item of so many bytes: what the source said of it, and what the target made of it.
+        """Carry one item of `size` bytes; returns the source's and the target's reply.
 
         `expected` tells the target what comes, so that it need not take the source's word for it. Raises FileProblem,
         Unreachable.
@@ -201,18 +201,18 @@ class Streams:
         try:
             said = await sent
         except FileProblem:
-            # The target waits for the end of what will not come.
+            # The target still waits for the end of data that will not come.
             stream.target.pass_on(wire.DONE, number, b"")
             await received
             raise
-        # Whoever has nothing more to say has said all, even if it did not say so.
+        # End of the source's stream implies end of data, even without DONE.
         stream.target.pass_on(wire.DONE, number, b"")
         arrived = await received
         self.squeeze.add(time.monotonic(), arrived.number("bytes"), way)
         return said, arrived
 
     async def tell_target(self, stream: Stream, kind: int, body: bytes, target_raw: bytes) -> Reply:
-        """One frame of our own making."""
+        """Send one frame of our own to the target."""
         number = next(numbers)
         order: ReceiveOrder = {"verb": "receive", "root": self.target_root, "large": True}
         received = stream.target.begin(order, target_raw, number=number)

@@ -1,4 +1,4 @@
-"""Archives on this machine: made of a folder, and unpacked into one as if their makers meant harm."""
+"""Archives on this computer: packs a folder, and unpacks an archive as if its maker were hostile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..core.tree import LEADS_OUT, leads_out
 
 BLOCK, PIECE = 512, 1 << 20
 KINDS = {tarfile.FIFOTYPE: "a fifo", tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device"}
-# What is said of an entry beforehand: its name and more. No path is this long; to read more could take for ever.
+# Header entries that describe the next one. No path is this long, and reading more could take for ever.
 SAYINGS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, *tarfile.GNU_TYPES[:2])
 IMPOSSIBLE = "a header says what none can"
 LONGEST_SAYING = 8192
@@ -47,9 +47,9 @@ def _new(file: str) -> tarfile.TarFile:
 def _pack_below(
     contents: tarfile.TarFile, frames: tarfile.TarFile, folder: str, name: str
 ) -> Iterator[tuple[str, str]]:
-    """Gives each folder and what it is called there, the inner ones first."""
+    """Yields each folder and its name in the archive, inner ones first."""
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        # From a dot on, because a name may begin with a dash.
+        # With a leading ./, because a name may begin with a dash.
         inner = f"{name}/{entry.name}"
         contents.add(entry.path, inner, recursive=False, filter=_writable)
         if entry.is_dir(follow_symlinks=False):
@@ -64,7 +64,7 @@ def _writable(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Whoever owns it here, there it belongs to whom it is unpacked by."""
+    """Remove the owner: the files belong to the user who unpacks them."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mtime = math.floor(member.mtime)
@@ -72,7 +72,7 @@ def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def unpack(file: str, folder: str, most: int) -> list[Problem]:
-    """Into an empty folder of this user's alone; says what was left out. Raises FileProblem."""
+    """Unpack into an empty private folder; returns what was left out. Raises FileProblem."""
     root = Root(os.fsencode(folder))
     try:
         if not _is_whole(file):
@@ -94,8 +94,8 @@ def _old(file: str) -> tarfile.TarFile:
 
 class _Header(tarfile.TarInfo):
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        """Every header passes here before anything is done with it; newer Pythons do not ask frombuf."""
-        # A size below zero would lead back, again and again.
+        """Checks every header before it is used; newer Pythons do not call frombuf."""
+        # A negative size would make the reader go back for ever.
         if self.size < 0 or (self.type in SAYINGS and self.size > LONGEST_SAYING):
             raise tarfile.ReadError(IMPOSSIBLE)
         found: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
@@ -103,7 +103,7 @@ class _Header(tarfile.TarInfo):
 
 
 def _is_whole(file: str) -> bool:
-    """An archive ends with empty blocks; a reader takes one that does not for one that is shorter."""
+    """Whether it ends with empty blocks; a reader would silently accept an archive that was cut off."""
     with open(file, "rb") as archive:
         size = archive.seek(0, os.SEEK_END)
         archive.seek(max(0, size - BLOCK))
@@ -112,7 +112,7 @@ def _is_whole(file: str) -> bool:
 
 @dataclass
 class _Unpacking:
-    """On the way down no link is followed, and nothing is written twice."""
+    """Follows no link on the way down, and writes nothing twice."""
 
     root: Root
     most: int
@@ -122,13 +122,13 @@ class _Unpacking:
 
     def take_all(self, archive: tarfile.TarFile) -> list[Problem]:
         while member := archive.next():
-            # They would all be kept.
+            # tarfile would keep all of them in memory.
             archive.members = []  # type: ignore[attr-defined]
-            # An extended header may have given it another size than its own, which would lead back, too.
+            # An extended header may have given it another, negative size, which would also lead back.
             if member.size < 0:
                 raise tarfile.ReadError(IMPOSSIBLE)
             self.take(archive, member)
-        # Deeper ones first: what is put into a folder changes its time.
+        # Deepest first: adding to a folder changes its time.
         for path in sorted(self.folders, key=lambda path: -path.count(b"/")):
             self.furnish(self.root.folder(path), self.folders[path], 0o500)
         return self.problems
@@ -164,7 +164,7 @@ class _Unpacking:
             self.furnish(file.fileno(), member, 0o400)
 
     def name_again(self, member: tarfile.TarInfo, folder: bytes, name: bytes) -> None:
-        """A second name of a file that came before."""
+        """A hard link to an earlier file."""
         first, old = split(member.linkname)
         source = os.dup(self.root.folder(first))
         try:
@@ -178,14 +178,14 @@ class _Unpacking:
             os.close(source)
 
     def furnish(self, fd: int, member: tarfile.TarInfo, least: int) -> None:
-        """Nothing that would make a program run as another user, and enough for its owner to read it."""
+        """Set its mode: nothing that would run as another user, and readable for its owner."""
         moment = int(member.mtime * 10**9)
         os.chmod(fd, member.mode & 0o777 | least)
         os.utime(fd, ns=(moment, moment))
 
 
 def split(path: str) -> tuple[bytes, bytes]:
-    """The folder and the name of an entry. Raises BadName where it would be outside."""
+    """Folder and name of an entry. Raises BadName where it would be outside."""
     names = [name for name in to_bytes(path).split(b"/") if name not in (b"", b".")]
     if path.startswith("/") or b".." in names:
         raise BadName(f"{path!r} is not a place in the folder")

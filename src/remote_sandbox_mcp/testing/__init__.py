@@ -1,6 +1,6 @@
 """In-memory sandboxes, jobs, ports and disposable sandboxes, for our tests and for those of our users.
 
-Nothing here runs in production: a real sandbox never imports it.
+Nothing here runs in production: a real sandbox never imports it (those are in backends).
 """
 
 from .sandbox import Answer, FakeSandbox, after

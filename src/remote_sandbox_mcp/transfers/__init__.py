@@ -1,3 +1,4 @@
-"""Syncs that a caller asks for: at once, or in the background, where any process sees, cancels and continues them.
+"""The sync verbs: run a sync at once, or in the background, where any process can see, cancel and continue it.
 
-How files move is not decided here: sync has that."""
+How files move is not here: the room sync does that.
+"""

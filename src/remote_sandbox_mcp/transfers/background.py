@@ -1,4 +1,4 @@
-"""Background transfers: begun, waited for, listed, cancelled, and taken up where another process left them."""
+"""Transfers in the background: begin, wait, list, cancel, and continue what another process left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CANCEL_POLL_S = 0.05
 
 @dataclass(frozen=True)
 class Cancelled:
-    """What came of a wish to cancel. `terminated`: it ended because of it; `error`: why it still runs."""
+    """Result of a cancellation. `terminated`: it ended because of it; `error`: why it still runs."""
 
     transfer: Transfer
     terminated: bool = False
@@ -32,7 +32,7 @@ class Cancelled:
 
 
 async def cancel(records: Records, transfer: Transfer, wait_s: float) -> Cancelled:
-    """End it, and wait so long for that."""
+    """Request its end, and wait up to `wait_s` for it."""
     if transfer.is_over:
         return Cancelled(transfer, already_finished=True)
     await asyncio.to_thread(records.ledger.ask_to_cancel, transfer.id)
@@ -47,7 +47,7 @@ async def cancel(records: Records, transfer: Transfer, wait_s: float) -> Cancell
 
 
 def _has_ended(records: Records, task_id: str) -> bool:
-    """Whether it is over; one that nobody runs any more is so from now on."""
+    """Whether it is over; one that no process runs any more is marked as cancelled now."""
     if not records.is_held(task_id):
         records.ledger.end(task_id, End(CANCELLED))
     found = records.ledger.get(task_id)
@@ -65,7 +65,7 @@ def _refused(records: Records, transfer: Transfer, seconds: float) -> Cancelled:
 
 
 POLL_S = 0.15
-# As long as a server that leaves waits for its runs to stop; those that have not are stopped by its end.
+# How long a leaving process waits for its transfers to stop; later ones end with the process.
 LEAVE_S = 0.08
 NAMED_IDS = 5
 
@@ -73,10 +73,10 @@ T = TypeVar("T")
 
 
 class BackgroundTransfers:
-    """The transfers of a state folder. What this process leaves unfinished, another takes up, however this one ends."""
+    """The transfers of a state folder. Whatever this process leaves unfinished, another continues."""
 
     def __init__(self, state: Path, configuration: str = "") -> None:
-        """`configuration` tells whose transfers may be taken up here: names of machines mean the same only there."""
+        """`configuration`: only its transfers are continued here, because machine names mean the same only there."""
         self._records = Records(state)
         self._configuration = configuration
         self._drives: dict[str, Drive] = {}
@@ -84,23 +84,25 @@ class BackgroundTransfers:
 
     @property
     def running(self) -> Sequence[str]:
-        """The ids of those that this process runs itself."""
+        """Ids of the transfers that this process runs."""
         return [*self._drives]
 
     async def settled(self) -> None:
-        """Wait until those have ended that this process runs now."""
+        """Wait for the transfers that this process runs now."""
         running: list[asyncio.Future[Any]] = [*self._starting, *(drive.task for drive in self._drives.values())]
         if running:
             await asyncio.wait(running)
 
     async def begin(self, order: Order, runner: Runner, *, wait_s: float) -> Transfer:
-        """Start at once in this process, and give the row as it is when it is over or `wait_s` have gone by."""
+        """Start it in this process; returns the row when it is over, or after `wait_s`."""
         drive = await self._see_through(self._start(order, runner))
         return await self.check(drive.id, wait_s=wait_s)
 
     async def begun_before(self, runner: Runner) -> Transfer | None:
-        """The transfer that the call at hand has begun in a process of ours that died since; it goes on here, unless
-        another process has taken it up."""
+        """The transfer that an earlier attempt of the current call began in a process that died.
+
+        It continues here, unless another process has taken it up.
+        """
         return await self._see_through(self._again(runner)) if is_again() else None
 
     async def _again(self, runner: Runner) -> Transfer | None:
@@ -110,16 +112,16 @@ class BackgroundTransfers:
         return found
 
     async def queue(self, order: Order) -> Transfer:
-        """A row for another process to take up."""
+        """Add a row for another process to run."""
         return await asyncio.to_thread(self._add, order, QUEUED)
 
     async def fail(self, task_id: str, why: str) -> Transfer:
-        """Note that one that was queued cannot be begun."""
+        """Record that a queued one cannot be started."""
         await asyncio.to_thread(self._records.ledger.end, task_id, End(FAILED, None, why, SandboxError.code))
         return await asyncio.to_thread(self._find, task_id)
 
     async def take_up(self, runner: Runner) -> None:
-        """Go on with those that were begun under this configuration and that no process runs any more."""
+        """Continue transfers of this configuration that no process runs any more."""
         if self._configuration:
             await self._see_through(self._take_up(runner))
 
@@ -145,14 +147,14 @@ class BackgroundTransfers:
         return None
 
     async def _see_through(self, work: Coroutine[Any, Any, T]) -> T:
-        """A caller who goes away takes only the waiting along: a lock that was taken is not left to nobody."""
+        """Run to completion even if the caller is cancelled, so that a lock that was taken is not lost."""
         starting = asyncio.ensure_future(work)
         self._starting.add(starting)
         starting.add_done_callback(self._starting.discard)
         return await asyncio.shield(starting)
 
     async def check(self, task_id: str, *, wait_s: float = 0) -> Transfer:
-        """The row when it is over or stale, or `wait_s` have gone by. Raises BadArgument for an unknown id."""
+        """The row when it is over or stale, or after `wait_s`. Raises BadArgument for an unknown id."""
         deadline = time.monotonic() + wait_s
         if drive := self._drives.get(task_id):
             await asyncio.wait((drive.task,), timeout=wait_s)
@@ -168,7 +170,7 @@ class BackgroundTransfers:
         return await asyncio.to_thread(self._records.is_stale, transfer)
 
     async def cancel(self, task_id: str, *, wait_s: float = 5) -> Cancelled:
-        """End it, whichever process runs it. Raises BadArgument for an unknown id."""
+        """Cancel it, whichever process runs it. Raises BadArgument for an unknown id."""
         return await cancel(self._records, await asyncio.to_thread(self._find, task_id), wait_s)
 
     async def list(self, limit: int = 20) -> tuple[Transfer, ...]:
@@ -180,7 +182,7 @@ class BackgroundTransfers:
         return self._records.log(transfer.id).tail(lines)
 
     async def close(self) -> None:
-        """Leave what this process runs, within LEAVE_S; what stops more slowly is left by our end."""
+        """Stop what this process runs, within LEAVE_S; slower ones end with the process."""
         if self._starting:
             await asyncio.wait(self._starting, timeout=LEAVE_S)
         drives = [*self._drives.values()]
@@ -188,7 +190,7 @@ class BackgroundTransfers:
             drive.stop()
         if drives:
             await asyncio.wait([drive.task for drive in drives], timeout=LEAVE_S)
-        # In a thread, because another that waits for the database would hold up the loop.
+        # In a thread: another thread that waits for the database would block the loop.
         await asyncio.wait((asyncio.ensure_future(asyncio.to_thread(self._records.close)),), timeout=LEAVE_S)
 
     async def _start(self, order: Order, runner: Runner) -> Drive:

@@ -22,7 +22,7 @@ BEAT_S = 0.4
 
 
 class Drive:
-    """Runs a transfer, whose lock it holds, until it ends, is cancelled or is stopped; `task` ends then."""
+    """Runs a transfer, whose lock it holds, until it ends or is cancelled or stopped; then `task` ends."""
 
     def __init__(self, records: Records, transfer: Transfer, lock: Lock, runner: Runner) -> None:
         self.id = transfer.id
@@ -38,7 +38,7 @@ class Drive:
         self.task = asyncio.ensure_future(self._run())
 
     def stop(self) -> None:
-        """Stop here; the row stays as it is, and the next process that takes the transfer up goes on with it."""
+        """Stop here; the row stays, and the next process that takes the transfer up continues it."""
         self._work.cancel()
 
     async def _run(self) -> None:
@@ -67,7 +67,7 @@ class Drive:
                     self._work.cancel()
                     return
             except SandboxError as problem:
-                # The row cannot be read just now; the work itself may well go on.
+                # The row cannot be read at the moment; the work itself may go on.
                 self._log.note(str(problem))
 
     async def _note_headway(self) -> None:
@@ -80,12 +80,12 @@ class Drive:
         return await asyncio.to_thread(self._records.ledger.is_unwanted, self.id)
 
     async def _write_end(self) -> bool:
-        """Whether it is over, and the row says so."""
+        """Write the end; returns whether the row has it."""
         try:
             end = self._end_of(self._work, await self._is_unwanted())
             await self._write(end)
         except SandboxError as problem:
-            # The row cannot be reached: whoever takes the transfer up finds that nothing is left to do.
+            # The row cannot be written: the process that takes the transfer up will find that nothing is left to do.
             self._log.note(str(problem))
             return False
         return end is not None

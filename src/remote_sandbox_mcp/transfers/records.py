@@ -1,4 +1,4 @@
-"""Records of transfers: rows, a log for people, and a lock that says which process runs it."""
+"""Records of transfers: rows, a log for people, and a lock that shows which process runs one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNITS = ("bytes", "KB", "MB", "GB", "TB")
 
 
 class Log:
-    """Takes lines; never fails: a full disk ends no transfer."""
+    """Takes lines; never raises, because a full disk must not end a transfer."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -31,7 +31,7 @@ class Log:
         return os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def note(self, text: str) -> None:
-        """Add one line, whatever is in it."""
+        """Add one line."""
         self.note_all([text])
 
     def note_all(self, lines: list[str]) -> None:
@@ -74,7 +74,7 @@ def describe_outcome(outcome: Outcome) -> Iterator[str]:
 
 
 def size(count: float) -> str:
-    """Bytes for people, in three digits."""
+    """Bytes for people, with three digits."""
     step = 0
     while count >= 1000 and step < len(UNITS) - 1:
         count, step = count / 1000, step + 1
@@ -106,7 +106,7 @@ class Records:
         return Log(self._folder / f"{task_id}.log")
 
     def new_id(self) -> str:
-        """An id that nobody can guess, always the same for the same call, and the folder for its files."""
+        """An unguessable id, the same for each repetition of a call; makes the folder for its files."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -115,7 +115,7 @@ class Records:
         return f"tr-{named[-8:] if named else os.urandom(4).hex()}"
 
     def add(self, task_id: str, order: Order, status: str, pid: int = 0, configuration: str = "") -> Transfer:
-        """A new row; the lock of one with a `pid` is held already, so that no other takes it up. Drops what is old."""
+        """Add a row; if `pid` is given its lock is already held, so that no other process takes it. Drops old rows."""
         now, log = time.time(), self.log(task_id)
         self._prune(now - KEPT_S)
         transfer = Transfer(
@@ -134,12 +134,12 @@ class Records:
         """Whether it is not over, but no process runs it."""
         if transfer.is_over or self.is_held(transfer.id):
             return False
-        # It may have ended, and its locks gone, since the row was read.
+        # It may have ended, and its lock file be gone, since the row was read.
         now = self.ledger.get(transfer.id)
         return now is not None and not now.is_over
 
     def take(self, task_id: str) -> Lock | None:
-        """Its lock, signed, where no process runs it."""
+        """Take its lock and sign it, if no process runs it."""
         try:
             lock = None if self.is_held(task_id) else Lock.take(self.lock_file(task_id))
         except (BlockingIOError, ConfigError):
@@ -149,7 +149,7 @@ class Records:
         return lock
 
     def drop_lock(self, task_id: str) -> None:
-        """Remove the lock of one that is over; who has opened it before looks at the row, and goes."""
+        """Remove the lock file of one that is over; a process that has opened it before checks the row and leaves."""
         self.lock_file(task_id).unlink(missing_ok=True)
 
     def _prune(self, before: float) -> None:

@@ -1,4 +1,4 @@
-"""The verbs that move files between this machine and sandboxes, at once or as transfers."""
+"""The verbs that move files between this computer and sandboxes, in the call or in the background."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ LARGEST_RULES = 1 << 20
 
 
 def no_routes(source: str, target: str) -> None:
-    """All files pass through this machine."""
+    """No direct routes: all files pass through this computer."""
 
 
 class TransferService:
-    """What is needed for moving files is loaded when the first are moved."""
+    """The verbs on syncs; what they need is imported with the first one."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class TransferService:
         private: Sequence[str] = (),
         identity: str = "",
     ) -> None:
-        """`identity` tells the configuration from others."""
+        """`identity` identifies the configuration."""
         self._fleet = fleet
         self._settings = settings
         self._gate = Gate(settings, private)
@@ -54,21 +54,21 @@ class TransferService:
         self._routes = routes
 
     def needs(self) -> Sequence[str]:
-        """The transfers that this process runs; those of others do not need it."""
+        """The transfers that this process runs, as sentences."""
         running = self.background.running if "background" in self.__dict__ else ()
         return [f"the transfer {task_id} runs" for task_id in running]
 
     async def reconfigure(
         self, settings: Settings, routes: Routes, private: Sequence[str], gone: Collection[str]
     ) -> None:
-        """From now on these hold; sandboxes that are `gone` are not what they were."""
+        """Use new settings; `gone` sandboxes are closed or replaced."""
         self._settings, self._routes = settings, routes
         self._gate.reconfigure(settings, private)
         if "syncs" in self.__dict__:
             await self.syncs.forget(gone)
 
     async def settled(self) -> None:
-        """Wait until the transfers have ended that run in this process now."""
+        """Wait for the transfers that this process runs now."""
         if "background" in self.__dict__:
             await self.background.settled()
 
@@ -106,9 +106,9 @@ class TransferService:
         return BackgroundTransfers(paths.state_folder(), self._identity)
 
     def place(self, path: str, *, sandbox: str | None, free: bool = False) -> Place:
-        """Where a path is: `gpu1:/data` names its sandbox; others are on `sandbox`, or here if that is None.
+        """Place of a path: `gpu1:/data` names its sandbox; others are on `sandbox`, or local if that is None.
 
-        `free`: the person at this machine names it, not an agent.
+        `free`: a person named it on the command line, not an agent.
         """
         check.text_argument("path", path)
         if name := self.sandbox_in(path):
@@ -124,7 +124,7 @@ class TransferService:
         return name if colon and self._fleet.knows(name) else ""
 
     def rules(self, excludes: Sequence[str], exclude_file: str = "", *, free: bool = False) -> tuple[str, ...]:
-        """The lines of a file of this machine, then the given ones: the last that fits decides. Raises BadArgument."""
+        """Lines of a local file, then the given ones: the last match decides. Raises BadArgument."""
         check.text_argument("exclude_file", exclude_file, required=False)
         for line in excludes:
             check.text_argument("excludes", line, required=False)
@@ -143,22 +143,22 @@ class TransferService:
         return (*(line.rstrip("\r") for line in lines), *excludes)
 
     async def copy_in(self, local_path: str, path: str, *, name: str) -> Outcome:
-        """A file or folder of this machine into a sandbox, as an agent may copy it."""
+        """Copy a local file or folder into a sandbox, under the rules for agents."""
         order = Order(source=self.place(local_path, sandbox=None), target=self._inside(path, name))
         return await self._copy(order)
 
     async def copy_out(self, path: str, local_dir: str, *, name: str) -> tuple[str, Outcome]:
-        """A file or folder of a sandbox into a folder of this machine, and where it is there."""
+        """Copy a file or folder of a sandbox into a local folder; returns where it is then."""
         here = self.place(f"{local_dir.rstrip('/')}/{path.rstrip('/').rpartition('/')[2] or 'files'}", sandbox=None)
         order = Order(source=self._inside(path, name), target=here)
         return here.path, await self._copy(order)
 
     def _inside(self, path: str, sandbox: str) -> Place:
-        """A path of that sandbox and no other, whatever it looks like."""
+        """A path of that sandbox, even if it looks like SANDBOX:PATH."""
         return Place(self._fleet.member(sandbox).name, check.text_argument("path", path))
 
     async def _copy(self, order: Order) -> Outcome:
-        """As a sync or, where the sandbox has no lanes, as an archive."""
+        """By a sync or, where the sandbox has no lanes, by an archive."""
         try:
             return await self.syncs.run(order, unheard)
         except Unsupported:
@@ -167,7 +167,7 @@ class TransferService:
             return await self.archives.run(order)
 
     def check_roots(self, path: str) -> None:
-        """Raises BadArgument for what lies outside of the folders that the operator has named, if any are."""
+        """Raises BadArgument for a path outside of the operator's allowed_roots, if there are any."""
         roots = [os.path.realpath(os.path.expanduser(root)) for root in self._settings.allowed_roots]
         real = os.path.realpath(absolute(path))
         if roots and not any(os.path.commonpath((root, real)) == root for root in roots):
@@ -185,7 +185,7 @@ class TransferService:
     async def sync(
         self, order: Order, *, wait_s: float, background: bool = False, listener: Listener = unheard
     ) -> Outcome | Transfer:
-        """Do it at once if it is little; otherwise as a transfer that outlives this process, waited for a moment."""
+        """Run it in the call if it is small; otherwise in the background, and wait for it up to `wait_s`."""
 
         async def runner(order: Order, told: Listener) -> Outcome:
             return await self.syncs.attempt(order, all_of(told, listener), job)
@@ -209,16 +209,16 @@ class TransferService:
             raise
 
     async def queue(self, order: Order) -> Transfer:
-        """Leave it to the process that takes it up, which asks the gate again. Raises BadArgument for a refusal now."""
+        """Add it for another process to run, which asks the gate again. Raises BadArgument for a refusal now."""
         self.syncs.begin(order)
         return await self.background.queue(order)
 
     async def take_up(self) -> None:
-        """Go on here with transfers of this configuration that no process runs any more."""
+        """Continue transfers of this configuration that no process runs any more."""
         await self.background.take_up(self._run)
 
     async def check(self, task_id: str, *, wait_s: float = 0) -> Transfer:
-        """How a transfer stands; see BackgroundTransfers.check. One that no process runs goes on here, if it can."""
+        """State of a transfer; see BackgroundTransfers.check. One that no process runs is continued here."""
         await self.take_up()
         return await self.background.check(task_id, wait_s=wait_s)
 
@@ -227,7 +227,7 @@ class TransferService:
 
 
 def routes_between(configured: Iterable[Machine]) -> Routes:
-    """The ways that the operator has opened."""
+    """The direct routes between machines that the operator configured."""
     machines = {machine.name: machine for machine in configured}
 
     def route(source: str, target: str) -> Bridging | None:

@@ -27,7 +27,7 @@ OURS = "remote_sandbox_mcp"
 
 
 class OwnLog(RotatingFileHandler):
-    """Never fails: a full disk ends no process."""
+    """A log handler that never raises: a full disk must not end the process."""
 
     def __init__(self, file: Path, largest: int = LARGEST) -> None:
         super().__init__(file, maxBytes=largest, backupCount=KEPT, encoding="utf-8")
@@ -37,7 +37,7 @@ class OwnLog(RotatingFileHandler):
         return open(open_log(Path(self.baseFilename)), "a", encoding="utf-8")
 
     def doRollover(self) -> None:
-        """What is printed follows: a file that is only kept for a while must not be written to for ever."""
+        """Redirect stdout and stderr to the new file as well: otherwise they would go on growing the rotated one."""
         printed = [fd for fd in (1, 2) if self.stream and _same(fd, self.stream.fileno())]
         super().doRollover()
         for fd in printed:
@@ -45,18 +45,18 @@ class OwnLog(RotatingFileHandler):
                 os.dup2(self.stream.fileno(), fd)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """There is nowhere else to tell it."""
+        """Ignored: there is nowhere else to report it."""
 
 
 class Harmless(logging.Formatter):
-    """Words of machines and of files, made safe to look at."""
+    """Log formatter that makes text from machines and files safe to look at."""
 
     def format(self, record: logging.LogRecord) -> str:
         return harmless(super().format(record).encode("utf-8", "surrogatepass"))
 
 
 def open_log(file: Path) -> int:
-    """A descriptor that appends to it. Raises OSError."""
+    """A descriptor that appends to the log. Raises OSError."""
     return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
@@ -68,7 +68,7 @@ def _same(fd: int, other: int) -> bool:
 
 
 class Pulse:
-    """A connection of its own, so that what SQLite calls a change is never the heartbeat."""
+    """Heartbeat on its own connection, so that its writes do not count as changes by others."""
 
     def __init__(self, state: Path) -> None:
         self.file = state / STATE_FILE
@@ -77,13 +77,13 @@ class Pulse:
         self._opened: object = None
 
     def beat(self) -> None:
-        """Note that this process is alive. Raises ConfigError."""
+        """Record that this process is alive. Raises ConfigError."""
         self._watches.beat(os.getpid(), time.time())
 
     def version(self) -> object:
-        """Another value whenever another connection has written, or the file is another. Raises ConfigError."""
+        """A value that changes when another connection has written, or the file was replaced. Raises ConfigError."""
         if file_stamp(self.file) != self._opened:
-            # Somebody has moved it away: what is open is not where the others write.
+            # The file was moved away: others now write to a new one.
             self._database.close()
         with self._database.reading() as connection:
             version = int(connection.execute("PRAGMA data_version").fetchone()[0])
@@ -95,7 +95,7 @@ class Pulse:
 
 
 def file_stamp(file: Path) -> object:
-    """Which file is there, if any."""
+    """Identity of the file, if it exists."""
     try:
         found = file.stat()
     except OSError:
@@ -104,7 +104,7 @@ def file_stamp(file: Path) -> object:
 
 
 def change_stamp(*files: Path) -> object:
-    """Another value when one of them was written, replaced, made or removed."""
+    """A value that changes when one of the files is written, replaced, created or removed."""
     return tuple(_written(file) for file in files)
 
 
@@ -117,9 +117,9 @@ def _written(file: Path) -> object:
 
 
 LOCK_FILE = "watchdog.lock"
-# How long what is open may take to close, and work that was interrupted to end.
+# How long open connections may take to close, and interrupted work to end.
 CLOSING_S, ENDING_S = 1.2, 1.6
-# What a version is that could not be read: the same as long as it cannot.
+# The version of a database that cannot be read; constant, so that it does not count as a change.
 UNREADABLE = None
 
 log = logging.getLogger(__name__)
@@ -129,30 +129,30 @@ class Supervision(Protocol):
     """Looks after everything that is due."""
 
     async def tick(self) -> float:
-        """Do so; returns the second since the epoch at which something is due next, infinity for never."""
+        """Do one round; returns the epoch second at which something is due next, infinity for never."""
         ...
 
 
 class Vital(Protocol):
-    """What the loop has to do with the database itself."""
+    """What the loop itself needs of the database."""
 
     def beat(self) -> None:
-        """Note that the watchdog is alive."""
+        """Record that the watchdog is alive."""
 
     def version(self) -> object:
-        """Something else whenever another process may have changed anything."""
+        """A value that changes whenever another process may have changed anything."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How often things are looked at, in seconds."""
+    """Intervals of the loop, in seconds."""
 
     changes_s: float = 2.0
-    # Also the longest time between two rounds, however far away what is due next: clocks are set.
+    # Also the longest pause between two rounds, because clocks may be set while it waits.
     settings_s: float = 30.0
     shortest_rest_s: float = 0.2
     longest_pause_s: float = 60.0
-    # Where nothing is watched any more, the lock is released after so long; the hub's own idle time begins then.
+    # With nothing to watch, the lock is released after this long; then the hub's idle time begins.
     idle_s: float = 3.0
 
 
@@ -160,11 +160,11 @@ OpenSupervision = Callable[[], AbstractAsyncContextManager[Supervision]]
 
 
 class AlreadyWatched(SandboxError):
-    """Another process looks after this state folder."""
+    """Another process watches this state folder."""
 
 
 class Ended(Exception):
-    """The loop ends by itself, and why."""
+    """The loop ends by itself, with the reason."""
 
 
 def take_lock(state: Path) -> Lock:
@@ -180,7 +180,7 @@ def take_lock(state: Path) -> Lock:
 
 
 class Rounds:
-    """The loop. Every wait is measured by a clock that nobody sets, and is short."""
+    """The loop. All waits are short, and measured by the monotonic clock, which is immune to clock changes."""
 
     def __init__(
         self, lock: Lock, open_supervision: OpenSupervision, stamp: Callable[[], object], vital: Vital,
@@ -198,14 +198,14 @@ class Rounds:
         self._idle_since = math.inf
 
     async def run(self) -> None:
-        """Go on until cancelled or Ended."""
+        """Run until cancelled or Ended."""
         while True:
             try:
                 await self._under_one_configuration()
             except Ended as reason:
                 self.why_ended = str(reason)
                 return
-            # A round must not end the loop, whatever is wrong in it; that is told and tried again.
+            # No exception may end the loop: it is logged, and the round is tried again.
             except Exception:
                 pause = pause_after(self._failures, self._pace.longest_pause_s)
                 self._failures += 1
@@ -213,12 +213,12 @@ class Rounds:
                 await asyncio.sleep(pause)
 
     def let_go(self) -> None:
-        """Release the lock; for a process that goes on without it."""
+        """Release the lock, in a process that goes on without it."""
         self._lock.release()
 
     async def _under_one_configuration(self) -> None:
-        """Rounds until the configuration changes, with what it has configured open."""
-        # Makes the database where there is none: that is no change of the configuration.
+        """Run rounds until the configuration changes, with its sandboxes open."""
+        # Creates the database if needed, which must not count as a change of configuration.
         await self._version()
         stamp, context = self._stamp(), self._open()
         supervision = await context.__aenter__()
@@ -230,7 +230,7 @@ class Rounds:
         log.info("the configuration has changed; it is read anew")
 
     async def _leave(self, context: AbstractAsyncContextManager[Supervision]) -> None:
-        """Close what is open; a line that is dead must not keep us."""
+        """Close what is open; a dead connection must not delay us."""
         leaving = asyncio.ensure_future(context.__aexit__(None, None, None))
         done, _ = await asyncio.wait([leaving], timeout=CLOSING_S)
         if not done:
@@ -240,9 +240,9 @@ class Rounds:
 
     async def _round(self, supervision: Supervision) -> None:
         if not is_in_place(self._lock):
-            # Another process could have begun, with a lock of the same name.
+            # Another process could have started with a new lock file of the same name.
             raise Ended("its lock was taken away")
-        # Read before the work: what others change in the meantime must be noticed after it.
+        # Read before the work, so that changes by others during it are noticed afterwards.
         version = await self._version()
         due = await supervision.tick()
         self._failures = 0
@@ -251,7 +251,7 @@ class Rounds:
         await self._rest(due, version)
 
     async def _rest(self, due: float, version: object) -> None:
-        """Until something is due or changed, or the settings want to be looked at."""
+        """Wait until something is due or has changed, or the settings should be checked."""
         pace = self._pace
         wanted = max(pace.shortest_rest_s, due - time.time())
         until = time.monotonic() + min(pace.settings_s, wanted)
@@ -263,10 +263,11 @@ class Rounds:
             await self._end_if_idle(version)
 
     async def _end_if_idle(self, version: object) -> None:
-        """Raises Ended where there is nothing to do any more."""
+        """Raises Ended where there is nothing left to do."""
         if not self._until_idle or time.monotonic() - self._idle_since < self._pace.idle_s:
             return
-        # Who added a watch and saw the lock held has left it to us: so let go first, and then look once more.
+        # A process that added a watch while the lock was held relies on us: so release it first, and then look once
+        # more.
         self._lock.release()
         if await self._version() == version:
             raise Ended("nothing to look after")
@@ -281,11 +282,11 @@ class Rounds:
         return await self._try(self._vital.version)
 
     async def _try(self, ask: Callable[[], object]) -> object:
-        """What the database says. In a thread: one that is locked keeps whoever asks, but must not keep a signal."""
+        """Ask the database in a thread: a locked database would block the loop, and with it signals."""
         try:
             answer = await asyncio.to_thread(ask)
         except (SandboxError, OSError) as problem:
-            # Asked every other second, it would fill the log.
+            # Logged once: repeated every other second, it would fill the log.
             if self._trouble != str(problem):
                 self._trouble = str(problem)
                 log.warning("the database does not answer: %s", problem)
@@ -295,7 +296,7 @@ class Rounds:
 
 
 def is_in_place(lock: Lock) -> bool:
-    """Whether the lock that is held is the one that others see."""
+    """Whether our lock file is still the one that others see."""
     try:
         return os.path.samestat(os.fstat(lock.fd), os.stat(lock.file))
     except FileNotFoundError:

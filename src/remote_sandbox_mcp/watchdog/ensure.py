@@ -1,4 +1,4 @@
-"""Sees to it that a watchdog runs: asks the hub to be it, starting one where there is none."""
+"""Makes sure that a watchdog runs: a service where one is installed, else the hub, started if needed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..waiting import within
 from .daemon import LOCK_FILE, LOG_FILE
 from .manager import Facts, Program
 
-# For a hub that has to be started first, on a machine that is busy.
+# Enough for a hub that has to be started first on a busy computer.
 ASKING_S = 10.0
 
 
 async def ask_hub_to_watch(config: Path | None, limit_s: float = ASKING_S) -> None:
-    """Have the hub look after what is watched, and start it where there is none. Raises SandboxError.
+    """Ask the hub to be the watchdog, and start a hub where there is none. Raises SandboxError.
 
-    Nothing is raised where it does not answer in time: it is on its way.
+    A late answer is no error: the hub is still starting.
     """
     from ..hub_contact.asking import call_hub, whole
     from ..hub_contact.place import NoHub
@@ -37,7 +37,7 @@ async def ask_hub_to_watch(config: Path | None, limit_s: float = ASKING_S) -> No
 
 
 class InHub:
-    """There is no file anywhere: it is installed as long as it runs."""
+    """The watchdog in the hub, as a Service: there is no file, so it counts as installed while it runs."""
 
     kind = "hub"
 
@@ -49,7 +49,7 @@ class InHub:
         return False
 
     async def install(self, start_now: bool) -> None:
-        """Start it if wanted; there is nothing else that could be done. Raises SandboxError."""
+        """Start it if wanted; nothing needs to be installed. Raises SandboxError."""
         if start_now:
             await self.start()
 
@@ -58,18 +58,18 @@ class InHub:
         await ask_hub_to_watch(self._program.config)
 
     async def remove(self) -> None:
-        """Whoever removes a service has its process release the lock in any case."""
+        """Nothing to remove; the caller makes the process release its lock in any case."""
 
     async def facts(self) -> Facts:
         found = holder(self._lock_file)
         return Facts(active=found is not None, pid=found.pid if found else 0)
 
 
-# In all; a hub that takes longer is believed to be on its way.
+# In total; a hub that takes longer is assumed to be starting.
 LONGEST_S = 3.0
 SERVICE_S = 1.5
 
-# Has this process do the watchdog's work, under the configuration of that file.
+# Makes this process the watchdog, with the configuration of that file.
 Begin = Callable[["Path | None"], Awaitable[None]]
 
 
@@ -99,7 +99,7 @@ def is_running(state: Path) -> bool:
 
 
 async def _start_service(state: Path, config: Path | None, environ: Mapping[str, str]) -> bool:
-    """Start it as a service, where that is installed; returns whether it may come so."""
+    """Start the service, if it is installed; returns whether it is expected to come up."""
     from .manager import make_program
     from .service import service_for
 
@@ -109,13 +109,13 @@ async def _start_service(state: Path, config: Path | None, environ: Mapping[str,
             await within(service.start(), SERVICE_S)
             return True
     except (SandboxError, asyncio.TimeoutError):
-        # Somebody must look after the watches; should the service start after all, the lock lets one in.
+        # Fall back to the hub. Should the service start after all, the lock lets only one of them in.
         pass
     return False
 
 
 async def _wait(state: Path, deadline: float) -> str:
-    """For a service that has signed the lock."""
+    """Wait for a service until it has signed the lock; returns why it has not, or nothing."""
     while True:
         found = holder(state / LOCK_FILE)
         if found is not None and (found.pid or time.monotonic() > deadline):

@@ -14,9 +14,9 @@ from ..core.errors import ConfigError, SandboxError
 from .daemon import LOG_FILE, open_log
 from .manager import Answer, Facts, Program, call, fixed, must_be_text, put, take_away
 
-# What launchctl says of a service that is not loaded.
+# Exit codes of launchctl for a service that is not loaded.
 NOT_FOUND = (3, 113)
-# launchd answers so while it is still ending it.
+# launchd's answer while it is still ending the service.
 IN_PROGRESS = 36
 UNLOADING_S = 8.0
 
@@ -43,7 +43,7 @@ def render(label: str, program: Program) -> bytes:
 
 
 class Launchd:
-    """Its agent, installed or not."""
+    """Its launch agent, installed or not."""
 
     kind = "launchd"
 
@@ -58,11 +58,11 @@ class Launchd:
         return self.file.exists()
 
     async def install(self, start_now: bool) -> None:
-        """Write it and, if wanted, load it, or load it anew; else the next login does. Raises SandboxError."""
+        """Write the file and, if wanted, load or reload it; otherwise the next login loads it. Raises SandboxError."""
         must_be_text((*self._program.words, str(self._program.state)))
         put(self.file, render(self.label, self._program))
         try:
-            # launchd would make it readable by all.
+            # Created here, because launchd would make it readable by all.
             os.close(open_log(self._program.state / LOG_FILE))
         except OSError as error:
             raise ConfigError(f"unable to make {self._program.state / LOG_FILE}: {error.strerror}") from error
@@ -78,7 +78,7 @@ class Launchd:
         (await self._launchctl("kickstart", self._target)).needed()
 
     async def remove(self) -> None:
-        """Stop it and leave nothing. Raises SandboxError."""
+        """Stop it and remove the file. Raises SandboxError."""
         if self.is_installed():
             await self._unload()
             take_away(self.file)
@@ -90,7 +90,7 @@ class Launchd:
         )
 
     async def _unload(self) -> None:
-        """Until launchd knows it no more: before that it would not take it again."""
+        """Wait until launchd has dropped it: until then it would refuse to load it again."""
         answer = await self._launchctl("bootout", self._target)
         if answer.code not in (*NOT_FOUND, IN_PROGRESS):
             answer.needed()
@@ -105,6 +105,6 @@ class Launchd:
 
 
 def printed_pid(text: str) -> int:
-    """The process in what `launchctl print` says; 0 where there is none."""
+    """Pid from the output of `launchctl print`; 0 where there is none."""
     found = re.search(r"^[ \t]*pid = (\d+)$", text, re.MULTILINE)
     return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""What service managers have in common: the program they start, their commands, their files, their answers."""
+"""What service managers share: the program they start, their commands, files and answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALL_S = 20.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command said."""
+    """Output and exit code of a command."""
 
     words: tuple[str, ...]
     code: int
@@ -30,7 +30,7 @@ class Answer:
     complaint: str
 
     def needed(self) -> Answer:
-        """Itself where it went well. Raises SandboxError."""
+        """Returns itself if the command succeeded. Raises SandboxError."""
         if self.code:
             why = self.complaint or f"it ended with {self.code}"
             raise SandboxError(f"unable to run {' '.join(self.words)}: {why}")
@@ -38,7 +38,7 @@ class Answer:
 
 
 async def call(*words: str, env: Mapping[str, str] = os.environ, limit_s: float = CALL_S) -> Answer:
-    """Run a command to its end. One that is missing or takes too long has failed, too."""
+    """Run a command to its end. A missing command, or one that takes too long, counts as failed."""
     try:
         process = await asyncio.create_subprocess_exec(
             *words, env=env, stdin=asyncio.subprocess.DEVNULL,
@@ -59,7 +59,7 @@ async def call(*words: str, env: Mapping[str, str] = os.environ, limit_s: float 
 
 
 def put(file: Path, content: bytes) -> None:
-    """Write it in one step, with the folders above it. Raises ConfigError."""
+    """Write a file atomically, with its parent folders. Raises ConfigError."""
     part = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def put(file: Path, content: bytes) -> None:
 
 
 def must_be_text(paths: Iterable[str]) -> None:
-    """Raises ConfigError for a path that a file of text cannot name."""
+    """Raises ConfigError for a path that a text file cannot contain."""
     for path in paths:
         try:
             path.encode()
@@ -81,7 +81,7 @@ def must_be_text(paths: Iterable[str]) -> None:
 
 
 def take_away(file: Path) -> None:
-    """Raises ConfigError where it stays."""
+    """Remove a file. Raises ConfigError where it stays."""
     try:
         file.unlink(missing_ok=True)
     except OSError as error:
@@ -90,7 +90,7 @@ def take_away(file: Path) -> None:
 
 @dataclass(frozen=True)
 class Program:
-    """The hub of one state folder, as a service. `home` is that folder where the user has named it, else empty."""
+    """The hub of one state folder, as a service. `home` is that folder if the user chose it, else empty."""
 
     state: Path
     words: tuple[str, ...]
@@ -100,25 +100,25 @@ class Program:
 
     @property
     def suffix(self) -> str:
-        """What tells its service from that of another state folder; the usual one has none."""
+        """Distinguishes its service from that of another state folder; empty for the default one."""
         return f"-{hashlib.sha256(self.home.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}" if self.home else ""
 
 
 def make_program(state: Path, config: Path | None, environ: Mapping[str, str] = os.environ) -> Program:
-    """The program as this process would start it; paths are made absolute, for it is started elsewhere."""
+    """The program as this process would start it; paths become absolute, because it starts in another folder."""
     given = ("--config", os.path.abspath(os.path.expanduser(config))) if config else ()
     words = (*module_words("remote_sandbox_mcp"), *given, "watchdog", "run")
     return Program(state, words, str(state) if environ.get(HOME) else "", config, environ)
 
 
 def fixed(program: Program) -> dict[str, str]:
-    """The variables that a service must be told: it would not find the proxies and hooks that the user's shell does."""
+    """Variables for the service: without them it would not find the proxies and hooks of the user's shell."""
     own = {name: program.environ[name] for name in ("PATH", "PYTHONPATH") if program.environ.get(name)}
     return own | ({HOME: program.home} if program.home else {})
 
 
 def is_passing(program: Program) -> bool:
-    """Whether it lies in a cache (uvx), from where it may be gone one day."""
+    """Whether the program is in a cache (uvx), from which it may be removed one day."""
     return "/uv/archive-v" in program.words[0]
 
 
@@ -126,7 +126,7 @@ Kind = Literal["launchd", "systemd", "hub"]
 
 
 def which(platform: str, has_systemd_user: bool, has_launchd: bool) -> Kind:
-    """Which kind of service serves here."""
+    """The kind of service for this system."""
     if platform == "darwin" and has_launchd:
         return "launchd"
     return "systemd" if platform.startswith("linux") and has_systemd_user else "hub"
@@ -134,7 +134,7 @@ def which(platform: str, has_systemd_user: bool, has_launchd: bool) -> Kind:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a service manager says of the watchdog; `lingering` is None where there is no such thing."""
+    """State of the watchdog as the service manager reports it; `lingering` is None where that does not exist."""
 
     enabled: bool = False
     active: bool = False
@@ -143,12 +143,12 @@ class Facts:
 
 
 class Service(Protocol):
-    """One kind of service. What cannot be done is raised as SandboxError."""
+    """One kind of service. Methods raise SandboxError."""
 
     kind: str
 
     def is_installed(self) -> bool:
-        """Whether it starts by itself; known without asking anybody."""
+        """Whether it starts by itself; answered without running a command."""
         ...
 
     async def install(self, start_now: bool) -> None: ...

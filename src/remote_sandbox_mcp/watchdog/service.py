@@ -1,4 +1,4 @@
-"""The watchdog's place among the services of this system: which kind, installed, removed, and how it stands."""
+"""The watchdog as a service of this system: which kind; install, remove, status."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .manager import Facts, Kind, Program, Service, is_passing, make_program, wh
 # A process ends within two seconds of being told to.
 ENDING_S = 4.0
 STARTING_S = 10.0
-# A heart that beats twice a minute and has not for this long has stopped.
+# Without a heartbeat (two per minute) for this long, it counts as dead.
 SILENT_S = 120.0
 CACHED = (
     "It runs from the cache of uvx, and no more when that is cleaned; to keep it: uv tool install . in its checkout, "
@@ -36,7 +36,7 @@ CACHED = (
 
 @dataclass(frozen=True, kw_only=True)
 class WatchdogStatus:
-    """How the watchdog stands. Times are seconds since the epoch; None is unknown, or not so here."""
+    """State of the watchdog. Times are seconds since the epoch; None is unknown or not applicable."""
 
     kind: str
     installed: bool
@@ -47,14 +47,14 @@ class WatchdogStatus:
     active: int
     lingering: bool | None
     log_file: Path
-    # The process that looks after the watches also serves clients.
+    # Whether the watchdog's process also serves clients.
     in_hub: bool | None = None
     notes: tuple[str, ...] = ()
 
 
 def service_for(program: Program) -> Service:
     """The service of this system."""
-    # One that is installed is spoken of even where it cannot be spoken to just now.
+    # An installed service is reported even if its manager cannot be reached at the moment.
     has_systemd = shutil.which("systemctl") is not None and (
         systemd.is_running(program.environ) or systemd.Systemd(program).is_installed()
     )
@@ -67,12 +67,12 @@ def service_for(program: Program) -> Service:
 
 
 async def install(state: Path, config: Path | None = None, *, start_now: bool = True) -> WatchdogStatus:
-    """Have the watchdog run from now on, in the way of this system. Raises SandboxError."""
+    """Make the watchdog run from now on, as a service where possible. Raises SandboxError."""
     program = make_program(state, config)
     service = service_for(program)
     start_now = start_now and not await _is_in_place(service)
     if start_now:
-        # One that was started before without a service would keep the lock.
+        # A watchdog that was started without a service would keep the lock.
         await end_other(state, (await service.facts()).pid if service.is_installed() else 0)
     await service.install(start_now)
     if start_now:
@@ -82,14 +82,17 @@ async def install(state: Path, config: Path | None = None, *, start_now: bool = 
 
 
 async def _is_in_place(service: Service) -> bool:
-    """Whether nothing is to be started: the service is this very process, which would never come to answer if it
-    started itself anew; or there is no service manager, and the work is being done."""
+    """Whether there is nothing to start.
+
+    The service may be this very process, which could not answer if it restarted itself; or there is no service manager,
+    and a watchdog runs already.
+    """
     pid = (await service.facts()).pid
     return pid == os.getpid() or (service.kind == InHub.kind and pid != 0)
 
 
 async def remove(state: Path) -> WatchdogStatus:
-    """Have it run no more. Raises SandboxError."""
+    """Make it stop, and remove the service. Raises SandboxError."""
     service = service_for(make_program(state, None))
     await service.remove()
     await end_other(state, 0)
@@ -97,19 +100,21 @@ async def remove(state: Path) -> WatchdogStatus:
 
 
 async def status(state: Path) -> WatchdogStatus:
-    """How it stands; never fails: what could not be learnt is told in the notes."""
+    """Its state; never raises: what could not be determined is in the notes."""
     return await _status(service_for(make_program(state, None)), state)
 
 
 async def end_other(state: Path, spared: int) -> None:
-    """Have the process that holds the lock release it, unless it is the one spared: a service ends, a hub goes on
-    without it. Raises SandboxError where neither happens."""
+    """Make the process that holds the lock release it, unless it is `spared`: a service ends, a hub goes on without it.
+
+    Raises SandboxError where neither happens.
+    """
     from ..hub_contact.asking import let_go_of_watchdog
 
     found = holder(state / LOCK_FILE)
     if found is None or not found.is_alive() or found.pid == spared:
         return
-    # In a thread: the hub may be this very process.
+    # In a thread, because the hub may be this very process.
     if not await asyncio.to_thread(let_go_of_watchdog, found.pid):
         with suppress(ProcessLookupError):
             os.kill(found.pid, signal.SIGTERM)
@@ -118,7 +123,7 @@ async def end_other(state: Path, spared: int) -> None:
 
 
 async def until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether it came to hold in time."""
+    """Whether the condition became true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -150,7 +155,7 @@ async def _status(service: Service, state: Path) -> WatchdogStatus:
 def notes(
     installed: bool, facts: Facts, found: Holder | None, beat: float | None, active: int, now: float
 ) -> list[str]:
-    """What an operator should know, each in a sentence."""
+    """What the operator should know, as sentences."""
     told = []
     if installed and facts.lingering is False:
         told.append("Lingering is off, so it ends when you log out; to keep it running: loginctl enable-linger")
@@ -166,14 +171,14 @@ def notes(
 
 
 def _usual_log(state: Path, *, is_service: bool) -> Path:
-    """Where it logs, or will."""
+    """The log file that it uses, or will use."""
     from ..hub_contact.place import Place
 
     return state / LOG_FILE if is_service else Path(Place(os.environ).log)
 
 
 def _log_of_hub(pid: int) -> str:
-    """Where a process logs that is a hub; nothing where it is none."""
+    """The log file of a process that is a hub; empty where it is none."""
     from ..hub_contact.asking import ask_hub, hub_of
     from ..hub_contact.place import NoHub
 
@@ -187,7 +192,7 @@ def _log_of_hub(pid: int) -> str:
 
 
 def from_database(state: Path) -> tuple[float | None, int, str]:
-    """The last heartbeat, how many watches are active, and why these are unknown."""
+    """The last heartbeat, the number of active watches, and why these are unknown."""
     if not (state / STATE_FILE).exists():
         return None, 0, ""
     database = Database(state / STATE_FILE)

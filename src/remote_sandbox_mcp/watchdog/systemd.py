@@ -1,4 +1,4 @@
-"""The watchdog as a service of the user's own systemd."""
+"""The watchdog as a service of the user's systemd."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from .manager import Answer, Facts, Program, call, fixed, must_be_text, put, take_away
 
 LINGERING = Path("/var/lib/systemd/linger")
-# Not more: whatever filters system calls or hides folders would do so for hooks, agents and proxies as well, and a
-# user's systemd can only do it by forbidding them sudo.
+# No further restrictions: filters on system calls or hidden folders would also apply to hooks, agents and proxies, and
+# a user's systemd can only set them up by forbidding sudo.
 UNIT = """\
 [Unit]
 Description=Looks after background jobs on remote machines (remote-sandbox-mcp)
@@ -40,15 +40,15 @@ def render(program: Program) -> str:
 
 
 def command_line(words: tuple[str, ...]) -> str:
-    """Words as ExecStart= takes them."""
-    # It refuses some characters in a program's own path, however they are written; a shell does not.
+    """Words in the syntax of ExecStart=."""
+    # systemd refuses some characters in a program's own path, however they are escaped; a shell does not.
     is_odd = not words[0].isprintable() or any(character in words[0] for character in "\\\"'$")
     through = ("/bin/sh", "-c", 'exec "$@"', "sh") if is_odd else ()
     return " ".join(quoted(word).replace("$", "$$") for word in (*through, *words))
 
 
 def quoted(word: str) -> str:
-    """A word in double quotes: specifiers doubled, and by its number what no line of a unit can hold."""
+    """A word in double quotes, with specifiers doubled and unprintable characters escaped."""
     return '"' + "".join(_spelled(character) for character in word) + '"'
 
 
@@ -79,7 +79,7 @@ class Systemd:
         return self.file.exists()
 
     async def install(self, start_now: bool) -> None:
-        """Write, enable and, if wanted, start it, or start it anew. Raises SandboxError."""
+        """Write and enable the unit and, if wanted, start or restart it. Raises SandboxError."""
         must_be_text((*self._program.words, str(self._program.state)))
         put(self.file, render(self._program).encode("utf-8"))
         (await self._systemctl("daemon-reload")).needed()
@@ -92,7 +92,7 @@ class Systemd:
         (await self._systemctl("start", self.name)).needed()
 
     async def remove(self) -> None:
-        """Stop it and leave nothing. Raises SandboxError."""
+        """Stop it and remove the unit. Raises SandboxError."""
         if self.is_installed():
             (await self._systemctl("disable", "--now", self.name)).needed()
             take_away(self.file)
@@ -115,7 +115,7 @@ class Systemd:
 
 
 def is_running(environ: Mapping[str, str]) -> bool:
-    """Whether this user's systemd runs and can be spoken to."""
+    """Whether this user's systemd runs and can be reached."""
     folder = with_runtime_folder(environ).get("XDG_RUNTIME_DIR", "")
     try:
         return os.path.isdir("/run/systemd/system") and os.stat(f"{folder}/systemd/private").st_uid == os.getuid()
@@ -124,7 +124,7 @@ def is_running(environ: Mapping[str, str]) -> bool:
 
 
 def with_runtime_folder(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables, and where they lack it the folder in which the user's systemd listens: clients drop it."""
+    """The variables, with the folder of the user's systemd added if missing: some clients drop it."""
     usual = f"/run/user/{os.getuid()}"
     return {**environ, "XDG_RUNTIME_DIR": environ.get("XDG_RUNTIME_DIR") or usual}
 

@@ -1,4 +1,4 @@
-"""What the watchdog does in a round, and the configuration under which it does so."""
+"""What the watchdog does in a round, and with which configuration."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ log = logging.getLogger(__name__)
 def make_rounds(
     lock: Lock, config: Path | None, pulse: Pulse, *, until_idle: bool, stock: Stock | None = None
 ) -> Rounds:
-    """The loop over our own work, for whoever holds the lock. `stock`: machines that others use, too."""
+    """The loop for the process that holds the lock. `stock`: machines shared with sessions."""
     state = lock.file.parent
     stamp = stamp_of(config, state, pulse)
     return Rounds(lock, lambda: supervision(config, state, stock), stamp, pulse, Pace(), until_idle)
 
 
 def stamp_of(config: Path | None, state: Path, pulse: Pulse) -> Callable[[], object]:
-    """Gives another value when anything has changed that machines are configured by, or the database is another."""
+    """Returns a function whose value changes when the configuration of machines, or the database file, has changed."""
     files = (config or paths.config_file(), state / FILE, Path.home() / ".ssh/config", Path("/etc/ssh/ssh_config"))
     return lambda: (change_stamp(*files), file_stamp(pulse.file))
 
 
 @asynccontextmanager
 async def supervision(config: Path | None, state: Path, stock: Stock | None = None) -> AsyncIterator[Supervision]:
-    """The work, as the configuration has it now."""
-    # A keyring may take its time.
+    """The work, with the current configuration."""
+    # A keyring may take a while.
     environ = await asyncio.to_thread(watchdog_environ, os.environ, state)
     configuration = await asyncio.to_thread(load, config, environ)
     for problem in configuration.problems:
@@ -56,7 +56,7 @@ async def supervision(config: Path | None, state: Path, stock: Stock | None = No
 
 
 class Work:
-    """Looks after the watches, and ends disposable sandboxes whose time is over."""
+    """Supervises the watches, and deletes disposable sandboxes whose time is over."""
 
     def __init__(self, app: App) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Connections that owe us a request: each has a deadline, and so many of them are kept that nobody is locked out.
+"""Connections with an unfinished request: each has a deadline, and beyond a limit the oldest is closed.
 
 Whoever reaches the port can connect and send half of a request, or nothing, without any key. Such a connection costs a
 file descriptor and a place among the connections that are served at once, so that a thousand of them would keep the
@@ -17,16 +17,16 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# Of all kinds, the served ones with them; a client beyond that is told to come again (503).
+# All connections, including those being served; a client beyond that gets 503.
 MOST_CONNECTIONS = 1000
-# Of strangers, and again of clients that were let in: more than begin a request in the same moment.
+# Limit for strangers, and the same again for clients that were let in: more than begin a request at the same moment.
 MOST_UNFINISHED = 200
-# For a whole head, however it drips; and for the next piece of a body.
+# For the whole head of a request, however slowly it comes; and for the next piece of a body.
 HEAD_S, BODY_PIECE_S = 10.0, 30.0
 
 
 class Unfinished:
-    """The connections from which a request, or the rest of one, is awaited, in the order of their age."""
+    """Connections from which a request, or the rest of one, is awaited, oldest first."""
 
     def __init__(self, most: int = MOST_UNFINISHED) -> None:
         self._most = most
@@ -34,7 +34,7 @@ class Unfinished:
         self._let_in: dict[Connection, None] = {}
 
     def add(self, connection: Connection) -> None:
-        """As the youngest of its kind; where there are too many of these, the oldest is ended."""
+        """Add it as the youngest of its kind; if there are too many of that kind, the oldest is closed."""
         self.discard(connection)
         kind = self._let_in if connection.was_let_in else self._strangers
         kind[connection] = None
@@ -47,10 +47,10 @@ class Unfinished:
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection, which has no deadline for a head or a body."""
+    """uvicorn's connection with deadlines for head and body, which uvicorn itself does not have."""
 
     def __init__(self, unfinished: Unfinished, troubles: logging.Logger, **given: Any) -> None:
-        """`troubles` is where it tells what went wrong with a request."""
+        """`troubles` is the logger for failed requests."""
         super().__init__(**given)
         self.logger = troubles
         self.was_let_in = False
@@ -63,7 +63,7 @@ class Connection(H11Protocol):
         self._look()
 
     def data_received(self, data: bytes) -> None:
-        # uvicorn's own count has the requests of connections that are gone, while they are given up; 0 refuses.
+        # uvicorn's own count includes requests of closed connections that are still being cancelled; 0 refuses.
         self.limit_concurrency = 0 if len(self.connections) > MOST_CONNECTIONS else None
         super().data_received(data)
         self._look()
@@ -77,12 +77,12 @@ class Connection(H11Protocol):
         self._settle()
 
     def end(self) -> None:
-        """At once: whoever sends half of a request reads no answer."""
+        """Close it without an answer: a client that sends half of a request does not read one."""
         self._settle()
         self.transport.abort()
 
     def _look(self) -> None:
-        """What is awaited now: a head, whose deadline stays as it is; the next piece of a body; or nothing."""
+        """What we wait for now: a head, whose deadline does not move; the next piece of a body; or nothing."""
         if self.transport.is_closing():
             self._settle()
         elif self.conn.their_state is h11.IDLE:
@@ -102,7 +102,7 @@ class Connection(H11Protocol):
         self._unfinished.add(self)
 
     def _settle(self) -> None:
-        """Nothing is awaited."""
+        """Nothing is awaited any more."""
         self._awaits_head = False
         self._unfinished.discard(self)
         if self._deadline:

@@ -1,4 +1,4 @@
-"""The gate before every HTTP request: a right name, no strange web page, the key. Nothing is read before it is passed.
+"""Checks every HTTP request before its body is read: Host, Origin and key.
 
 A web page can have any name resolve to this machine, and so reach it from the user's own browser; but it can neither
 change the Host that its browser sends, nor hide its Origin.
@@ -33,7 +33,7 @@ PREFLIGHT = (
 
 @dataclass(frozen=True)
 class Asked:
-    """A request, as far as it decides whether it is let in."""
+    """The parts of a request on which the decision is based."""
 
     method: str
     path: str
@@ -43,14 +43,14 @@ class Asked:
         return [value.decode("latin-1") for key, value in self.headers if key == name.encode()]
 
     def one(self, name: str) -> str:
-        """The header's value; nothing where it is missing, or said more than once."""
+        """The header's value; empty where it is missing, or given more than once."""
         values = self.all(name)
         return values[0].strip() if len(values) == 1 else ""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What is said in place of the server."""
+    """An answer that is sent in place of the server's."""
 
     status: int
     text: str = ""
@@ -58,7 +58,7 @@ class Answer:
 
 
 class Gate:
-    """An ASGI application around the one that serves MCP."""
+    """ASGI application around the one that serves MCP."""
 
     def __init__(self, app: AsgiApp, terms: Terms) -> None:
         self._app = app
@@ -75,7 +75,7 @@ class Gate:
         await self._app(scope, receive, send)
 
     def decide(self, asked: Asked) -> Answer | None:
-        """What is answered in place of the server, or nothing where the request may pass."""
+        """The answer to a request that is refused; None where it may pass."""
         origin = asked.one("origin")
         if not self._is_our_name(asked.one("host")):
             return Answer(421, "this server is not called by that name; its operator can allow it under [http]")
@@ -93,7 +93,7 @@ class Gate:
         return bool(name) and (name in self._terms.hosts or without_port in self._terms.hosts)
 
     def _is_allowed_page(self, origin: str, host: str) -> bool:
-        """Its own pages are those under the very name by which it was called."""
+        """Whether a web page may call us: one of this server's own, or one that the operator allows."""
         named = origin.lower()
         return named in self._terms.origins or named in (f"http://{host.lower()}", f"https://{host.lower()}")
 
@@ -101,7 +101,7 @@ class Gate:
         digest = self._digest
         if digest is None:
             return True
-        # All are compared, and digests of them: how long it takes says nothing of the key.
+        # Compare digests, and all of them, so that the time taken reveals nothing about the key.
         return any([hmac.compare_digest(_digest(given), digest) for given in _given(asked)])
 
 
@@ -126,7 +126,7 @@ def _digest(text: bytes) -> bytes:
 
 async def _say(answer: Answer, send: Send) -> None:
     body = f"{answer.text}\n".encode() if answer.text else b""
-    # What was sent along is not read, so the connection cannot be used again.
+    # The body was not read, so the connection cannot be reused.
     headers = [*answer.headers, (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
     if body:
         headers.append((b"content-type", b"text/plain; charset=utf-8"))
@@ -143,7 +143,7 @@ def _shared(origin: str) -> tuple[Header, ...]:
 
 
 def _sharing(send: Send, origin: str) -> Send:
-    """The answer may be read by that page, and by no other."""
+    """Add the CORS headers that let this page, and no other, read the answer."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":

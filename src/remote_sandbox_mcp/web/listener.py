@@ -1,4 +1,4 @@
-"""The socket at which HTTP is served: made here, or handed over by another process of the same user."""
+"""The socket for HTTP: opened here, or passed in by another process of the same user."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def listener_among(passed: Sequence[int], terms: Terms) -> socket.socket:
-    """The one descriptor that was handed over, as a socket at which these terms can hold; all others are closed.
+    """The single descriptor that was passed to us, as a socket that fits these terms; others are closed.
 
     Raises ConfigError where there is not exactly one, or where it is something else.
     """
@@ -49,14 +49,14 @@ def listener_among(passed: Sequence[int], terms: Terms) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> str:
-    """As people write it."""
+    """Its address as people write it."""
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _check(found: socket.socket, terms: Terms) -> None:
     is_tcp = found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM
-    # Where the kernel does not tell the protocol, it is 0.
+    # The protocol is 0 where the kernel does not report it.
     is_tcp = is_tcp and found.proto in (0, socket.IPPROTO_TCP)
     if not is_tcp or not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         raise ConfigError("what was handed over is no socket that listens for TCP connections")

@@ -23,15 +23,15 @@ from .connections import Connection, Unfinished
 from .gate import Gate
 from .terms import Terms
 
-# Files may come in a call, in base64.
+# A call may carry files in base64.
 LARGEST_REQUEST = 64 << 20
 MOST_SESSIONS = 2000
-# So few are accepted in one turn of the loop that each is heard before it can be the oldest unfinished one; the others
+# Few are accepted per turn of the loop, so that each is read before it can become the oldest unfinished one; the others
 # wait in the kernel.
 ACCEPTED_AT_ONCE, WAITING_IN_KERNEL = 50, 4096
-# A client that has gone without a word is forgotten after this long; one that comes back begins anew.
+# A client that vanished is forgotten after this long; if it comes back, it starts a new session.
 IDLE_S = 4 * 3600
-# At the end: for answers on their way, for calls to give up their commands, for lines to be closed.
+# At the end: for answers being sent, for calls to stop their commands, for connections to close.
 GRACE_S, WIND_DOWN_S, FAREWELL_S = 0.25, 0.2, 0.2
 
 
@@ -58,7 +58,7 @@ class HttpServer:
     def __init__(
         self, server: SandboxServer, listener: socket.socket, terms: Terms, unfinished: Unfinished | None = None
     ) -> None:
-        """`unfinished` is given where several share their limits."""
+        """`unfinished` is passed where several servers share their limits."""
         self._listener = listener
         self._manager = StreamableHTTPSessionManager(
             server._lowlevel_server,
@@ -70,7 +70,7 @@ class HttpServer:
         self._serving: asyncio.Future[None] | None = None
 
     def begin(self) -> asyncio.Future[None]:
-        """Serve until wind_down; what is returned ends sooner only where serving fails."""
+        """Serve until wind_down; the future ends earlier only if serving fails."""
         self._serving = asyncio.ensure_future(self._run())
         return self._serving
 
@@ -79,12 +79,12 @@ class HttpServer:
             await self._web.serve(sockets=[self._listener])
 
     async def wind_down(self) -> BaseException | None:
-        """Take no more, send what is on its way, then give up every call in progress, and its command with it."""
+        """Accept no more, send pending answers, then cancel every call in progress together with its command."""
         assert self._serving is not None
         web, serving = self._web, self._serving
         web.should_exit = True
         await asyncio.wait((serving,), timeout=GRACE_S)
-        # It takes a call that we give up for one that has failed.
+        # uvicorn would log the calls that we cancel as failed.
         web.troubles.disabled = True
         for task in list(web.server_state.tasks):
             task.cancel()
@@ -95,7 +95,7 @@ class HttpServer:
 
 
 class Web(uvicorn.Server):
-    """Leaves signals to us, and has more connections wait in the kernel than it accepts at once."""
+    """uvicorn without its signal handlers, and with more connections waiting in the kernel than it accepts at once."""
 
     def __init__(self, config: uvicorn.Config, troubles: logging.Logger) -> None:
         super().__init__(config)
@@ -112,7 +112,7 @@ class Web(uvicorn.Server):
         yield
 
     def hang_up(self) -> None:
-        """Nothing is left of it, whatever clients do: the process may go on with other work."""
+        """Close everything, whatever the clients do: the process may go on with other work."""
         for server in self.servers:
             server.close()
         for connection in list(self.server_state.connections):
@@ -120,7 +120,7 @@ class Web(uvicorn.Server):
 
 
 def _web(gate: Gate, unfinished: Unfinished | None = None) -> Web:
-    # One for each server, so that it can be silenced while others are served.
+    # One logger per server, so that one can be silenced while others go on.
     troubles = logging.Logger("uvicorn.error")
     troubles.parent = logging.getLogger("uvicorn.error")
     connection: Any = functools.partial(Connection, unfinished or Unfinished(), troubles)

@@ -1,4 +1,4 @@
-"""On what terms HTTP is served: where, with which key, and under which names; decided before anything listens."""
+"""The terms of serving over HTTP: address, key and allowed names; checked before anything listens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What holds for every request. Where the key is None, none is asked for; `kept_in` is the file of one of ours."""
+    """What applies to every request. `key` None: no key is needed; `kept_in` is the file of a key that we made."""
 
     host: str
     port: int
@@ -29,13 +29,13 @@ class Terms:
     kept_in: Path | None = None
 
     def told(self) -> dict[str, Any]:
-        """For another process of the same user, over a socket of theirs: the key is among it."""
+        """As JSON for another process of the same user, sent over its private socket; includes the key."""
         key = None if self.key is None else self.key.reveal()
         return {"host": self.host, "port": self.port, "key": key, "hosts": self.hosts, "origins": self.origins}
 
 
 def terms_told(told: Mapping[str, Any]) -> Terms:
-    """Terms as another process has told them. Raises ConfigError, which shows nothing of them."""
+    """Terms that another process sent. Raises ConfigError, whose text shows none of the values."""
     key, port = told.get("key"), told.get("port")
     if key is not None and not (isinstance(key, str) and key.strip()):
         raise ConfigError("the key with which HTTP is to be served is none")
@@ -52,7 +52,7 @@ def terms_told(told: Mapping[str, Any]) -> Terms:
 
 
 def agree(http: Http, state: Path, *, without_key: bool = False) -> Terms:
-    """The terms as they are configured. Raises ConfigError where they would let strangers in."""
+    """The configured terms. Raises ConfigError where they would let strangers in."""
     if http.api_key is not None and not http.api_key.reveal().strip():
         raise ConfigError("the key of REMOTE_SANDBOX_API_KEY, or of api_key under [http], is empty; set another one.")
     if is_loopback(http.host):

@@ -1,3 +1,4 @@
-"""Sandboxes on this computer, walled in by bubblewrap: the one called `local`, and disposable ones.
+"""Sandboxes on this computer, isolated by bubblewrap: the one called `local`, and disposable ones.
 
-The outpost that runs inside the walls is not here: it is the same as on any other machine."""
+The program that runs commands inside them is not here: it is the same outpost as on any machine (backends/outpost).
+"""

@@ -1,1 +1,4 @@
-"""Containers of an OpenSandbox platform: made through its SDK, opened with an outpost over plain HTTP."""
+"""Containers of an OpenSandbox platform: created through its SDK, reached over HTTP through its proxies.
+
+Who may have how many, and when one ends, is not decided here but in disposable.
+"""

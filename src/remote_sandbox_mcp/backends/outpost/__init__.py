@@ -1,1 +1,4 @@
-"""The outpost: a small program at the far end of one line, and the client that talks to it."""
+"""The near side of the outpost: connects to the program that runs on a machine, and speaks its protocol.
+
+How the bytes get there is not here: backends/ssh, bubblewrap and opensandbox each bring a connection.
+"""

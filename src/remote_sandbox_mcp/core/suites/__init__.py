@@ -1,3 +1,4 @@
-"""Test runners: which one a folder asks for, how it is started, and what its output says.
+"""Test runners: how to detect the runner of a folder, start it, and read its output.
 
-Nothing is run here: suites does that."""
+Nothing is run here: the room suites (beside core) runs the tests on a sandbox.
+"""

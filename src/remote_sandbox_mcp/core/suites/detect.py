@@ -14,15 +14,15 @@ from .suite import Found, Suite
 _TESTS = re.compile(
     r"(?:^|/)(?:[^/]+[._-]test\.[cm]?js|test-[^/]+\.[cm]?js|test\.[cm]?js|(?:test|tests)/[^/]+\.[cm]?js)$"
 )
-# A script of one command can be given further options; one with these cannot.
+# A script with these characters is more than one command, so no options can be appended.
 _COMPOUND = re.compile(r"[;&|<>\n`]|\$\(")
 _NODE, _TEST_OPTION = re.compile(r"\bnode\b"), re.compile(r" --test\b")
-# The reporter came in September 2023; what earlier releases print can be read as well.
+# node has a JUnit reporter since these releases (September 2023); the output of older ones can be read as well.
 _FIRST_WITH_JUNIT = {18: (18, 20), 20: (20, 10)}
 
 
 def _configured_javascript(found: Found, report: str) -> Iterator[Suite]:
-    """What package.json, or a settings file beside it, names."""
+    """The runner named by package.json or by a settings file beside it."""
     package = _package(found)
     script = _script(package)
     for runner, options in (("vitest", _vitest(report)), ("jest", _jest(report))):
@@ -36,7 +36,7 @@ def _configured_javascript(found: Found, report: str) -> Iterator[Suite]:
 
 
 def _runs_node_tests(script: str) -> bool:
-    """Whether a line of it has node and, behind that, its option."""
+    """Whether one line of the script has node followed by --test."""
     lines = ((line, _NODE.search(line)) for line in script.split("\n"))
     return any(node and _TEST_OPTION.search(line, node.end()) for line, node in lines)
 
@@ -61,7 +61,7 @@ def _table(package: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _script(package: Mapping[str, Any]) -> str:
-    """What `npm test` runs; the script that npm puts into every new package runs nothing."""
+    """What `npm test` runs; empty for the placeholder that npm puts into every new package."""
     script = str(_table(package, "scripts").get("test") or "")
     return "" if "no test specified" in script else script
 
@@ -75,7 +75,7 @@ def _names(runner: str, package: Mapping[str, Any], script: str, found: Found) -
 
 
 def _installed(runner: str, options: tuple[str, ...], package: Mapping[str, Any], script: str, found: Found) -> Suite:
-    """Through npm, whose script may have options of its own, or by the program itself."""
+    """Started through npm, whose script may have its own options, or by the program itself."""
     last = re.split(r"\s+", script.strip())
     direct = any(word.rpartition("/")[2] == runner for word in last)
     if script and direct and "npm" in found.tools and not _COMPOUND.search(script) and "watch" not in script:
@@ -104,7 +104,7 @@ def _node(found: Found, report: str, script: str, *, plain: bool) -> Suite:
     if _writes_junit(version):
         words += ["--test-reporter=spec", "--test-reporter-destination=stdout"]
         words += ["--test-reporter=junit", f"--test-reporter-destination={quote(report)}"]
-    # Options that come after the names of _javascript_files would be theirs; the script stays as its author wrote it.
+    # Options after the file names would be passed to the tests; so they are put right after --test.
     source = re.sub(r"--test(?![\w-])", lambda _: " ".join(words), script, count=1)
     return Suite("node", ("env", "CI=1", "sh", "-c", source))
 
@@ -137,7 +137,7 @@ _LENT = ".local/share/remote-sandbox/pytest.pyz"
 _MOST_NAMED = 3
 _TARGET = re.compile(r"^(test|check)\s*:(?!=)", re.MULTILINE)
 _MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
-# What these start is up to them: it may well be the runner that we could not start ourselves.
+# These may start any runner, even one that we could not start ourselves.
 _STARTERS = ("make", "npm")
 
 
@@ -148,7 +148,7 @@ class NoSuite(ValueError):
 def choose(found: Found, report: str) -> Suite:
     """The suite that fits best and can be run, with the names of others that fit. Raises NoSuite.
 
-    Tests with a better claim that cannot be run are its `problem`: its own results must not pass for theirs.
+    If tests that fit better cannot be run, `problem` says so: this suite's results must not pass for theirs.
     """
     suites: dict[str, Suite] = {}
     for suite in (suite for way in _WAYS for suite in way(found, report)):
@@ -192,7 +192,7 @@ def _python_files(found: Found, report: str) -> Iterator[Suite]:
 
 
 def _pytest(found: Found, report: str, why: str = "") -> Suite:
-    # The older family of names is the one that says in which file and line a test is.
+    # This older variant of the XML includes the file and line of each test.
     options = (f"--junitxml={report}", "-o", "junit_family=xunit1", "-rfE")
     if python := found.tools.get("pytest"):
         return Suite("pytest", (python, "-m", "pytest", *options))
@@ -211,7 +211,7 @@ def _pytest(found: Found, report: str, why: str = "") -> Suite:
 
 
 def _version(found: Found) -> tuple[int, int]:
-    """Of the Python there; older than all others where it does not say."""
+    """Version of the Python there; the oldest possible where it does not say."""
     match = re.fullmatch(r"(\d+)\.(\d+)", found.tools.get("python_version", ""))
     return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
 
@@ -225,7 +225,7 @@ def _unittest(found: Found, start: str, needing: list[str]) -> Suite:
 
 
 def _unittest_start(found: Found) -> str:
-    """Without an __init__.py a folder is not looked into, but it can be started from."""
+    """Where discovery starts: it skips folders without __init__.py, but can be started inside one."""
     loose = any(name.startswith("tests/") for name in found.names) and not found.has("tests/__init__.py")
     return "tests/" if loose and not any(re.match(r"test[^/]*\.py$", name) for name in found.names) else ""
 
@@ -266,7 +266,7 @@ def _java(found: Found, report: str) -> Iterator[Suite]:
     if found.has("build.gradle", "build.gradle.kts"):
         gradle = "./gradlew" if found.has("gradlew") else found.tools.get("gradle", "")
         missing = "" if gradle else "it needs Gradle, which is not there: install it"
-        # A task that is up to date writes no results anew.
+        # Without cleanTest, gradle skips a task that is up to date and writes no new results.
         yield Suite("gradle", (gradle, "--console=plain", "cleanTest", "test"), missing=missing)
 
 
@@ -278,7 +278,7 @@ def _make(found: Found, report: str) -> Iterator[Suite]:
             return
 
 
-# The surer a sign, the earlier it is looked for; a name alone is a weak one, and make may do anything.
+# The surest signs come first; a file name alone is weak, and make may do anything.
 _WAYS: tuple[Callable[[Found, str], Iterator[Suite]], ...] = (
     _configured_pytest,
     _configured_javascript,

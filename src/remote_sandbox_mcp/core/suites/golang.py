@@ -11,7 +11,7 @@ from typing import Any
 from .reading import Case, Reading, Verdict, seconds_of, tally
 
 NAME = "go"
-# Nobody nests subtests deeper, and a name of slashes alone would have as many parents.
+# Real subtests are never nested deeper; a name made of slashes would otherwise have as many parents.
 DEEPEST = 64
 _WORDS = {"pass": Verdict.PASSED, "fail": Verdict.FAILED, "skip": Verdict.SKIPPED}
 _RESULT = re.compile(r"^\s*--- (PASS|FAIL|SKIP): (\S+) \(([\d.]{1,12})s\)$")
@@ -22,7 +22,7 @@ _PANIC = re.compile(r"^panic: (.*)", re.MULTILINE)
 
 
 class _Events:
-    """What was told of packages and tests, in order."""
+    """Events of packages and tests, in order."""
 
     def __init__(self) -> None:
         self.verdicts: dict[tuple[str, str], tuple[str, float]] = {}
@@ -44,7 +44,7 @@ class _Events:
                 self.builds[key[0]] = str(event["FailedBuild"])
 
     def adopt(self, package: str, block: _Events, *, failed: bool = False) -> None:
-        """Take what was told before the name of its package was."""
+        """Take over events that came before the name of their package."""
         for (_, test), verdict in block.verdicts.items():
             self.verdicts[package, test] = verdict
         for _, test in block.started:
@@ -81,7 +81,7 @@ class _Events:
 
     @staticmethod
     def _counts(child_failed: bool | None, action: str) -> bool:
-        """A test with subtests counts itself only where it failed and none of them did."""
+        """Whether a test counts itself: one with subtests does so only if it failed and none of them did."""
         return child_failed is None or (action == "fail" and not child_failed)
 
     def reading(self) -> Reading:
@@ -94,7 +94,7 @@ class _Events:
 
 
 def read_json(text: str) -> Reading | None:
-    """The events of `go test -json`; a line that breaks off is left out."""
+    """Events of `go test -json`; an incomplete last line is ignored."""
     events = _Events()
     for line in text.splitlines():
         if line.startswith('{"') and '"Action":' in line:
@@ -106,7 +106,7 @@ def read_json(text: str) -> Reading | None:
 
 
 def read_text(text: str) -> Reading | None:
-    """What it prints for people. Tests come before the name of their package."""
+    """The output for people, in which tests come before the name of their package."""
     events, block = _Events(), _Events()
     test, packages = "", 0
     for line in text.splitlines():

@@ -57,7 +57,7 @@ def _jest_cases(result: dict[str, Any]) -> Iterator[Case]:
 
 
 def read_vitest(report: XmlReport, text: str) -> Reading:
-    """Its JUnit XML lists tests that were never run as if they had passed; the printed counts are right."""
+    """Read vitest's JUnit XML. It lists tests that never ran as passed, so the counts come from the printed output."""
     reading = tally("vitest", map(_vitest_case, report.cases), ended=report.whole)
     printed = read_vitest_text(text)
     if printed is None:
@@ -68,7 +68,7 @@ def read_vitest(report: XmlReport, text: str) -> Reading:
 
 
 def _vitest_case(case: XmlCase) -> Case:
-    # A file that could not be loaded is its own and only case.
+    # A file that could not be loaded is reported as one case with the file's name.
     broken = case.name == case.classname
     verdict = Verdict.ERROR if broken and case.verdict is Verdict.FAILED else case.verdict
     name = case.name if broken else f"{case.classname} > {case.name}"
@@ -87,7 +87,7 @@ def _is_unloaded(case: XmlCase) -> bool:
 
 def _node_case(case: XmlCase) -> Case:
     broken = _is_unloaded(case)
-    # Bounded here: one long name of a suite is in the names of all of its tests.
+    # Bounded here: a suite's long name is repeated in each of its tests.
     name = " > ".join((*case.suites, case.name))[: ID_CHARS + 1]
     file = case.file or (case.name if broken else "")
     return Case(name, Verdict.ERROR if broken else case.verdict, case.seconds, case.text, file, case.line)

@@ -1,4 +1,4 @@
-"""JUnit XML of any producer: one pass, in bounds, without entities."""
+"""JUnit XML of any producer, read in one pass with bounded memory and without entities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VERDICTS = {"failure": Verdict.FAILED, "error": Verdict.ERROR, "skipped": Verdi
 
 
 class BadReport(ValueError):
-    """A report that is refused: it is made to hurt its reader or, where `is_foreign`, it is something else."""
+    """A report that is refused: it attacks its reader (entities, size) or, where `is_foreign`, it is not JUnit XML."""
 
     def __init__(self, message: str, *, is_foreign: bool = False) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class XmlCase:
 
 @dataclass(frozen=True)
 class XmlReport:
-    """The cases of one file; `whole` is false where it breaks off."""
+    """The cases of one file; `whole` is false where the file is incomplete."""
 
     cases: tuple[XmlCase, ...]
     title: str = ""
@@ -60,7 +60,7 @@ def parse_junit(data: bytes) -> XmlReport:
     parser.StartElementHandler = walk.start
     parser.EndElementHandler = walk.end
     parser.CharacterDataHandler = walk.text
-    # Entities are how a small file becomes a huge one, or reads another; no producer of test reports declares any.
+    # Entities can make a small file huge, or include another file; no producer of test reports declares any.
     parser.EntityDeclHandler = _refuse_entities
     whole = True
     try:
@@ -118,7 +118,7 @@ class _Walk:
 
     def _judge(self, verdict: Verdict, given: Mapping[str, str]) -> None:
         assert self._case is not None
-        # node writes both for a test that is yet to be done, and does not count it as failed.
+        # node writes both for a test marked as todo, and does not count it as failed.
         if self._case.verdict is not Verdict.SKIPPED:
             self._case = replace(self._case, verdict=verdict, message=given.get("message") or given.get("type", ""))
         self._body, self._length = [], 0
@@ -153,6 +153,6 @@ def _plain(case: XmlCase) -> Case:
 
 
 def producer(report: XmlReport) -> str:
-    """Who wrote it, as far as its titles tell."""
+    """Name of the program that wrote it, as far as its titles show."""
     title = report.title.lower()
     return next((name for name in ("pytest", "vitest", "jest", "mocha", "nextest") if name in title), "junit")

@@ -34,7 +34,7 @@ _WORDS = {
 
 
 def read_report(report: XmlReport, text: str) -> Reading:
-    """Counts and messages of the XML; ids as the terminal output has them, which are relative to where it ran."""
+    """Counts and messages from the XML; ids from the terminal output, where they are relative to the current folder."""
     known = {mangled(node_id): node_id for node_id, *_ in _short(text)}
     cases = (_case(case, known) for case in report.cases)
     broken = sum(case.message == "collection failure" for case in report.cases)
@@ -42,7 +42,7 @@ def read_report(report: XmlReport, text: str) -> Reading:
 
 
 def _unrun(text: str, broken: int) -> str:
-    """Why there are tests that were not run: modules that break, or a wish to stop at the first failure."""
+    """Why some tests were not run: modules that cannot be imported, or a stop at the first failure."""
     if broken:
         return f"tests that could not be collected were not run: {broken} module{'s' * (broken > 1)}"
     stopped = _STOPPED.search(text)
@@ -69,7 +69,7 @@ def _case(case: XmlCase, known: Mapping[tuple[str, str], str]) -> Case:
 
 
 def _as_printed(case: XmlCase, known: Mapping[tuple[str, str], str]) -> str:
-    """The XML's names begin at the root folder, the printed ones at the current one, which may be below it."""
+    """Id as printed: names in the XML begin at the root folder, printed ones at the current folder below it."""
     parts = case.classname.split(".", DEEPEST)
     tries = ((".".join(parts[start:]), case.name) for start in range(len(parts)))
     return next((known[key] for key in tries if key in known), "")
@@ -106,12 +106,12 @@ def read_text(text: str) -> Reading | None:
 
 
 def _so_far(text: str, cases: list[Case]) -> Reading:
-    """A run that broke off: the verdicts of its lines, or the letters that stand for them."""
+    """Reading of an incomplete run: verdicts from its lines, or from the progress letters."""
     told = ((line, _VERBOSE.search(line)) for line in text.splitlines() if "::" in line.partition(" ")[0])
     verbose = [Case(line[: word.start()], _WORDS[word.group(1)]) for line, word in told if word]
     if verbose:
         return tally(NAME, verbose, ended=False)
-    # What a dying interpreter says comes right after the letters.
+    # The message of a crashing interpreter follows right after the progress letters.
     apart = text.replace("Fatal Python error:", "\nFatal Python error:")
     letters = "".join(_LETTERS.findall(apart))
     reading = tally(NAME, (Case("", _WORDS[letter]) for letter in letters), ended=False)

@@ -14,7 +14,7 @@ _END = re.compile(r"^(OK|FAILED|NO TESTS RAN)(?: \((.*)\))?$", re.MULTILINE)
 _BLOCK = re.compile(r"^={70}\n(FAIL|ERROR|UNEXPECTED SUCCESS): (.+)\n(?:.+\n)?-{70}\n", re.MULTILINE)
 _BLOCK_END = re.compile(r"^(?:={70}|-{70})$", re.MULTILINE)
 _START = re.compile(r"^ *([\w.]+ \([\w.<>]+\))")
-# Of bounded length, and only from the beginning of a word: what is searched may be made to take long.
+# Bounded length, and only at the start of a word: a hostile output could otherwise make the search very slow.
 _TITLES = re.compile(r"(?<![\w.])[\w.]{1,300} \([\w.<>]{1,300}\)")
 _TITLE = re.compile(r"(\S+) \(([^\s()]+)\)(.*)")
 _FIXTURES = ("setUpClass", "tearDownClass", "setUpModule", "tearDownModule")
@@ -25,7 +25,7 @@ _WORDS = {
 
 
 def read_text(text: str) -> Reading | None:
-    """Its last words, or the lines of a run that broke off; None where unittest did not print this."""
+    """The summary, or the lines of an incomplete run; None where unittest did not print this."""
     blocks = list(_blocks(text))
     ran = sum(int(number) for number in _RAN.findall(text))
     ends = _END.findall(text) if _RAN.search(text) else []
@@ -35,7 +35,7 @@ def read_text(text: str) -> Reading | None:
     counts = _counts(ends)
     failed = counts.get("failures", 0) + counts.get("unexpected successes", 0)
     skipped = counts.get("skipped", 0) + counts.get("expected failures", 0)
-    # One test may fail in several parts, and a class's set-up fails without being a test.
+    # One test may fail in several subtests, and a failing setUpClass is not a test.
     bad = {case.id.partition(" ")[0] for case in blocks if not case.id.endswith(tuple(f"({f})" for f in _FIXTURES))}
     unseen = max(0, failed + counts.get("errors", 0) - len(blocks))
     return Reading(
@@ -50,7 +50,7 @@ def read_text(text: str) -> Reading | None:
 
 
 def unseen(text: str, modules: Iterable[str]) -> list[str]:
-    """Those modules of which no test is named in what was printed."""
+    """Modules of which the output names no test."""
     seen: set[str] = set()
     for title in set(_TITLES.findall(text)):
         # A module that could not be loaded, or that skips itself, is named in place of its tests.
@@ -60,7 +60,7 @@ def unseen(text: str, modules: Iterable[str]) -> list[str]:
 
 
 def _lines(text: str) -> Iterator[Case]:
-    """Names and verdicts of -v. A test may print between the two, and has its docstring on a second line."""
+    """Names and verdicts of -v. A test may print between the two, and its docstring is on a second line."""
     pending = ""
     for line in text.splitlines():
         if start := _START.match(line):

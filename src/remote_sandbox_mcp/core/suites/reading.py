@@ -18,7 +18,7 @@ from .report import MOST_FAILURES, MOST_SLOWEST, TestFailure, Timing
 MESSAGE_CHARS = 2000
 ID_CHARS = 500
 LONGEST_S = 1e8
-# The beginning of a message says what was expected; its end, where.
+# A message begins with what was expected and ends with where.
 _HEAD, _TAIL = 1300, 600
 
 
@@ -146,7 +146,7 @@ _COBERTURA = re.compile(rb"<coverage\b[^<>]*?\bline-rate=\"([\d.]+)\"")
 
 
 def coverage_in(text: str, files: Mapping[str, bytes]) -> float | None:
-    """From the files that the run wrote, else from what it printed; None where neither tells one number."""
+    """Coverage from files that the run wrote, else from its output; None where neither has a single number."""
     for path, data in files.items():
         found = _in_file(path.rpartition("/")[2], data)
         if found is not None:
@@ -159,7 +159,7 @@ def _in_text(text: str) -> float | None:
         if found := pattern.findall(text):
             last = found[-1]
             return _percent(last if isinstance(last, str) else last[-1])
-    # Each package tells its own share; of how much is not said, so there is no total of several.
+    # Each package reports its own percentage without its size, so several cannot be added up.
     shares = _GO.findall(text)
     return _percent(shares[0]) if len(shares) == 1 else None
 
@@ -191,7 +191,7 @@ LOG_BYTES = 20_000
 
 
 def shown_log(runner: str, log: Excerpt, text: str) -> Excerpt:
-    """The log as people read it; go's events are for programs, what its tests printed is in them."""
+    """The log for people: of go's JSON events, what the tests printed."""
     if runner != "go":
         return shortened(log)
     lines = "".join(map(_printed, text.splitlines())).encode()
@@ -214,16 +214,16 @@ def shortened(log: Excerpt) -> Excerpt:
     return replace(log, head=log.head[:LOG_BYTES], tail=printed[-LOG_BYTES:])
 
 
-# Files of ours: neither the runner's own, nor the language's, nor a package's.
+# Paths that are not the project's: the runner's, the language's or an installed package's.
 _FOREIGN = re.compile(
     r"(?:^|/)(?:node_modules|site-packages|dist-packages|rustc|\.cargo|lib/python[\d.]+)/"
     r"|^<|^node:|/unittest/|^/rustc/|/src/(?:testing|runtime)/"
 )
 _JVM = r"(?:java|jdk|kotlin|scala|org\.(?:junit|opentest4j|testng|hamcrest|assertj|gradle|apache\.maven))\."
-# Of bounded length: what is searched was written by whoever wrote the tests, and may be made to take long.
+# Bounded length: the text comes from the tests, and a hostile one could otherwise make the search very slow.
 _NAME = r"[^\s:()\"']{1,300}"
 _LINE = r"(\d{1,7})"
-# Each with which of several places is meant: a Python trace ends with the deepest, others begin with it.
+# With the index of the right match: a Python traceback ends with the deepest frame, others begin with it.
 _PATTERNS = (
     (re.compile(rf"^({_NAME}\.py):{_LINE}: ", re.MULTILINE), -1),
     (re.compile(rf'^[ \t]*File "([^"\n]+)", line {_LINE}', re.MULTILINE), -1),

@@ -1,4 +1,4 @@
-"""What came of a test suite: the counts, what failed and where, and whether that is all there is to know."""
+"""Result of a test suite: counts, failures with their places, and whether the counts are complete."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class TestReport:
-    """One run of a suite. Nothing failed only where `succeeded`: zeros with a `problem` mean that nobody knows.
+    """One run of a suite. It passed only if `succeeded`: zero counts with a `problem` mean that the result is unknown.
 
     `complete` says that the run came to its end and that the counts cover all of it. `failures` holds the first
     MOST_FAILURES of `failed + errors`. `log` and `stderr` are both ends of what was printed, with the file on the
@@ -59,11 +59,11 @@ class TestReport:
     stderr: Excerpt = _NOTHING
     complete: bool = True
     problem: str = ""
-    # What the counts were read from, for whoever doubts them.
+    # What the counts were read from, so that they can be checked.
     source: str = ""
-    # Other runners that would have fitted the folder.
+    # Other runners that also fit the folder.
     others: tuple[str, ...] = ()
-    # That the runner was brought by the server, and where it lies.
+    # That the server brought the runner (pytest) along, and where it is.
     lent: str = ""
 
     @property

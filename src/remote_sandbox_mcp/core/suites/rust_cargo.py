@@ -13,7 +13,7 @@ _BINARY = re.compile(r"^running (\d{1,9}) tests?$", re.MULTILINE)
 _RESULT = re.compile(r"^test result: \w+\. (\d{1,9}) passed; (\d{1,9}) failed; (\d{1,9}) ignored;", re.MULTILINE)
 _LINE = re.compile(r"^test (.+?)(?: - should panic)? \.\.\. (ok|FAILED|ignored)", re.MULTILINE)
 _OUTPUT = re.compile(r"^---- (.+?) (?:stdout|stderr) ----\n", re.MULTILINE)
-# None of them runs over a backquote: else each of many such beginnings would be tried to the end of the text.
+# No part may match across a backquote: otherwise each of many false starts would be tried to the end of the text.
 _DIED = re.compile(r"process didn't exit successfully: `([^`\n]+)`[^\n(`]*(\([^)\n`]+\))")
 _UNBUILT = re.compile(r"^error(?:\[\w+\])?: could not compile `([^`\n]+)`", re.MULTILINE)
 _STOPPED = re.compile(r"^error: test failed, to rerun pass ", re.MULTILINE)

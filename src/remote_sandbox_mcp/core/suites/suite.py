@@ -88,7 +88,7 @@ _MARK = b"@@ "
 
 @dataclass(frozen=True)
 class Frame:
-    """One answer: a word, the rest of its line, and the lines of a text that belongs to it."""
+    """One answer of a script: a word, the rest of its line, and the lines of text that belong to it."""
 
     word: str
     value: str
@@ -97,9 +97,9 @@ class Frame:
 
 @dataclass(frozen=True)
 class Collected:
-    """What a run wrote: the plan it followed, the report that was asked for, files that appeared or changed.
+    """Files of a run: its plan, the report that we asked for, and others that appeared or changed.
 
-    `cut` names those of which not everything is here; `whole` says that the answer itself came to its end.
+    `cut` names files that are incomplete here; `whole` says that the answer itself is complete.
     """
 
     plan: str = ""
@@ -110,7 +110,7 @@ class Collected:
 
 
 def frames(output: bytes, opening: str) -> Iterator[Frame]:
-    """The answers after the opening line. Raises ValueError without one: what came before was not ours."""
+    """The answers after the opening line. Raises ValueError without one: then the output is not our script's."""
     lines = output.split(b"\n")
     begun = f"@@ {opening}".encode()
     if begun not in lines:
@@ -130,12 +130,12 @@ def frames(output: bytes, opening: str) -> Iterator[Frame]:
 
 def _frame(head: bytes, data: list[bytes]) -> Frame:
     word, _, value = head[len(_MARK) :].decode("utf-8", "surrogateescape").partition(" ")
-    # The scripts end every text with one line more, in case its last had no end.
+    # The scripts add one line to every text, in case its last line had no line break.
     return Frame(word, value, b"\n".join(data[:-1] if data[-1:] == [b""] else data))
 
 
 def parse_look(output: bytes) -> tuple[Found, str]:
-    """The folder, and the place for what the run will write. Raises ValueError for an answer that breaks off."""
+    """The folder, and where the run will write its files. Raises ValueError for an incomplete answer."""
     told = list(frames(output, "look 1"))
     one = {frame.word: frame.value for frame in told}
     if "place" not in one or "end" not in one:

@@ -21,15 +21,15 @@ _EXITS = {
     ("pytest", 3): "pytest itself failed (its exit code 3)",
     ("pytest", 4): "pytest did not accept its arguments or settings (its exit code 4)",
 }
-# These start other runners, which say their names themselves.
+# These start other runners, which print their own names.
 _STARTERS = (GIVEN, "make", "npm")
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a run left: all that it printed as text, the report that we asked for, and files that it wrote.
+    """Everything that a run left: its output as text, the report that we asked for, and files that it wrote.
 
-    `notes` say what of it could not be brought.
+    `notes` say which parts could not be fetched.
     """
 
     text: str = ""
@@ -39,7 +39,7 @@ class Evidence:
 
 
 def make_report(suite: Suite, end: Completed, evidence: Evidence) -> TestReport:
-    """The one place where counts become a claim."""
+    """Turn counts and exit code into a verdict; the only place that decides whether tests passed."""
     reading, source, refused = _read(suite, evidence)
     unrun = _unrun(suite, evidence.text)
     problems = [*unrun, *_ending(suite, end, reading), *_results(end, reading), *refused, *evidence.notes]
@@ -68,7 +68,7 @@ def make_report(suite: Suite, end: Completed, evidence: Evidence) -> TestReport:
 
 
 def _unrun(suite: Suite, text: str) -> list[str]:
-    """Tests of the folder that the counts do not cover, though the runner may be content."""
+    """Tests of the folder that the counts do not cover, even if the runner reports success."""
     unseen = python_unittest.unseen(text, suite.expects)
     told = (
         [f"no test of {', '.join(unseen[:5])} was run: unittest found none; use pytest, or check it"] if unseen else []
@@ -80,7 +80,7 @@ def _unrun(suite: Suite, text: str) -> list[str]:
 
 
 def _read(suite: Suite, evidence: Evidence) -> tuple[Reading | None, str, list[str]]:
-    """The best reading, what it was read from, and what was refused on the way."""
+    """The best reading, its source, and what was rejected on the way."""
     refused = []
     if evidence.report:
         try:

@@ -9,7 +9,7 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import BeforeValidator, Field
 
-from ...core.check import within
+from ...core.check import in_range
 from ...core.text import counted
 from ...core.transfer import Headway, Listener, Order, Outcome
 from ..reporting import Reporting
@@ -161,7 +161,7 @@ def check_task(server: SandboxServer) -> Any:
         wait_s: Annotated[float, Field(description="Wait so long for its end, at most 55")] = 0,
     ) -> Annotated[CallToolResult, TransferShape]:
         """How far a transfer is, or what came of it. Use wait_s instead of asking again and again."""
-        within("wait_s", wait_s, 0, LONGEST_WAIT_S)
+        in_range("wait_s", wait_s, 0, LONGEST_WAIT_S)
         transfers = server.app.transfers.background
         if not task_id:
             tasks = [listed_fields(each, await transfers.is_stale(each)) for each in await transfers.list(LISTED)]
@@ -182,7 +182,7 @@ def cancel_task(server: SandboxServer) -> Any:
         force_kill_after_s: Annotated[float, UNLISTED] = 5,
     ) -> Annotated[CallToolResult, CancelledShape]:
         """End a transfer. Files that have arrived stay; of each other file the old one is still there."""
-        within("force_kill_after_s", force_kill_after_s, 0, 45)
+        in_range("force_kill_after_s", force_kill_after_s, 0, 45)
         done = await server.app.transfers.background.cancel(task_id, wait_s=force_kill_after_s)
         fields = cancelled_fields(done)
         return reply(fields, told(done.transfer.status, fields, without=("status",)))

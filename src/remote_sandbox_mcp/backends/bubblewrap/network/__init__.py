@@ -1,1 +1,5 @@
-"""A network of its own for a sandbox on this machine, carried by a process outside that decides what is reached."""
+"""A private network for a local sandbox: a process outside the sandbox decides what the sandbox can reach.
+
+Which hosts are allowed is not decided here: that is a rule of the configuration, read in config and checked in
+core/network.py.
+"""

@@ -1,5 +1,5 @@
-"""The far side's program, in pieces: standard library only, Python 3.6 or newer, joined into one text when sent.
+"""The program that runs on the far side, in pieces: standard library only, Python 3.6 or newer, sent as one text.
 
-program.py names them in the order in which they are joined. A line that imports one piece
-from another is dropped when they are joined, because then they share one namespace.
+What talks to it is not here but one folder up (client, sandbox, lane). program.py there names the pieces in the order
+in which they are joined; a line that imports one piece from another is dropped then, because all share one namespace.
 """
