@@ -1,1 +1,0 @@
-"""Disposable sandboxes on this machine: bubblewrap around a home that goes away."""
