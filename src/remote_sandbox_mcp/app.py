@@ -17,7 +17,7 @@ from .config.schema import Configuration, Settings
 from .core import check
 from .core.client import Call, is_again, name_for_call
 from .core.command import RUN_ID, Command, Completed, Missing, Observation, Running, new_run_id
-from .core.disposable import DISPOSABLE_ID, Provider
+from .core.disposable import DISPOSABLE_ID, Offer, Provider
 from .core.errors import BadArgument, ConnectError, FileProblem, LostContact, SandboxError, UnknownSandbox, Unsupported
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
 from .core.machine import LocalPlace, Machine
@@ -136,26 +136,28 @@ def disposable_mark() -> Path:
     return mark_in(paths.state_folder())
 
 
-def providers_of(settings: Settings) -> Mapping[str, Callable[[], Provider]]:
+def offers_of(settings: Settings) -> Mapping[str, Offer]:
     """The providers of disposable sandboxes that can be used here, by kind."""
+    from .backends import bubblewrap, opensandbox
 
-    def embedded() -> Provider:
+    def make_embedded() -> Provider:
         from .backends.bubblewrap.provider import EmbeddedProvider
 
         return EmbeddedProvider(paths.state_folder(), rules=settings.rules)
 
-    def opensandbox() -> Provider:
+    def make_platform() -> Provider:
         from .backends.opensandbox.provider import OpenSandboxProvider
 
         return OpenSandboxProvider(settings.platform, settings.rules, paths.installation())
 
-    return {"embedded": embedded} | ({"opensandbox": opensandbox} if settings.platform.server_url else {})
+    offers = {bubblewrap.KIND: Offer(bubblewrap.TRAITS, make_embedded)}
+    if settings.platform.server_url:
+        offers[opensandbox.KIND] = Offer(opensandbox.TRAITS, make_platform, settings.platform)
+    return offers
 
 
 # How long a local sandbox may take to list its running jobs.
 JOBS_S = 2.0
-# The kind of provider that a configured platform adds.
-PLATFORM = "opensandbox"
 # Bound for paging: for each page, all earlier entries are listed again.
 MOST_LISTED, MOST_FOUND = 50_000, 10_000
 # By then the client has the answer, or another process of ours has asked for it again.
@@ -224,11 +226,10 @@ class App:
     def disposables(self) -> Disposables:
         from .disposable.verbs import Disposables
 
-        providers = providers_of(self.settings)
         return Disposables(
             self.fleet,
             self.settings.rules,
-            providers,
+            offers_of(self.settings),
             disposable_rows,
             mark=disposable_mark,
             configuration=self.identity,
@@ -285,7 +286,7 @@ class App:
         Calls in progress, disposable sandboxes and forwards into sandboxes that stay are not touched. The
         `identity` stays as it was at the start.
         """
-        settings, before = configuration.settings, self.settings
+        settings = configuration.settings
         dropped = self.fleet.configure(members, configuration.default, configuration.refusal)
         gone = [member.name for member in dropped]
         self.problems, self.settings, self.patience_s = configuration.problems, settings, settings.patience_s
@@ -294,8 +295,7 @@ class App:
         )
         self.jobs.reconfigure(settings)
         if self.has_disposables:
-            stale = () if settings.platform == before.platform else (PLATFORM,)
-            self.disposables.reconfigure(settings.rules, providers_of(settings), stale)
+            self.disposables.reconfigure(settings.rules, offers_of(settings))
         if "apps" in self.__dict__:
             await self.apps.reconfigure(settings.forward_ports, gone)
         return dropped

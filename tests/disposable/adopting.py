@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_sandbox_mcp.core.disposable import Rules
+from remote_sandbox_mcp.core.disposable import Offer, Rules, Traits
 from remote_sandbox_mcp.disposable.verbs import Disposables
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.store.mark import mark_in
@@ -38,7 +38,7 @@ async def main() -> None:
     # Of this thread alone: others may be at work on the machine.
     begun = time.thread_time()
     disposables = Disposables(
-        fleet, rules, {"embedded": sys.exit}, lambda: rows_in(folder), mark=lambda: mark_in(folder)
+        fleet, rules, {"embedded": Offer(Traits(), sys.exit)}, lambda: rows_in(folder), mark=lambda: mark_in(folder)
     )
     await disposables.adopt()
     milliseconds = 1000 * (time.thread_time() - begun)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from remote_sandbox_mcp.core.disposable import Provider, Rules
+from remote_sandbox_mcp.core.disposable import Offer, Provider, Rules
 from remote_sandbox_mcp.disposable.lease import Life
 from remote_sandbox_mcp.disposable.verbs import Disposables
 from remote_sandbox_mcp.fleet import Fleet, Member
@@ -54,11 +54,14 @@ class House:
         self.rows = DisposableRows(Database(self.folder / "state.db"))
         if not self.providers:
             self.providers = {"embedded": FakeProvider("embedded", ANSWERS, clock=self.clock)}
-        makers = {kind: (lambda provider=provider: provider) for kind, provider in self.providers.items()}
+        offers = {
+            kind: Offer(provider.traits, lambda provider=provider: provider)  # type: ignore[misc]
+            for kind, provider in self.providers.items()
+        }
         self.disposables = Disposables(
             self.fleet,
             self.rules,
-            makers,
+            offers,
             lambda: self.rows,
             mark=lambda: mark_in(self.folder),
             clock=self.clock,

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from remote_sandbox_mcp.core.disposable import Limits, Rules, SandboxOrder, Volume
+from remote_sandbox_mcp.backends import bubblewrap, opensandbox
+from remote_sandbox_mcp.core.disposable import Limits, Rules, SandboxOrder, Traits, Volume
 from remote_sandbox_mcp.core.errors import BadArgument, ConfigError
 from remote_sandbox_mcp.disposable.policy import checked, is_plain, provider_for
 
-BOTH = ("embedded", "opensandbox")
+ALONE = {bubblewrap.KIND: bubblewrap.TRAITS}
+BOTH = {**ALONE, opensandbox.KIND: opensandbox.TRAITS}
 GOOD = SandboxOrder(
     name="web 2",
     image="python:3.12",
@@ -35,9 +37,9 @@ def test_the_default_image_is_meant_where_none_is_named() -> None:
 def test_an_image_of_containers_is_not_meant_for_the_embedded_sandbox() -> None:
     rules = Rules(default_image="python:3.12")
     assert checked(SandboxOrder(provider="embedded"), rules, BOTH, []).image == ""
-    assert checked(SandboxOrder(), rules, ("embedded",), []).image == ""
+    assert checked(SandboxOrder(), rules, ALONE, []).image == ""
     folder = Rules(default_image="/srv/debian")
-    assert checked(SandboxOrder(), folder, ("embedded",), []).image == "/srv/debian"
+    assert checked(SandboxOrder(), folder, ALONE, []).image == "/srv/debian"
 
 
 @pytest.mark.parametrize(
@@ -79,23 +81,23 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence(changes: dict[str, object
 
 
 @pytest.mark.parametrize(
-    ("wanted", "configured", "kinds", "made_by"),
+    ("wanted", "configured", "offered", "made_by"),
     [
         pytest.param("", "", BOTH, "opensandbox", id="a platform"),
-        pytest.param("", "", ("embedded",), "embedded", id="none"),
+        pytest.param("", "", ALONE, "embedded", id="none"),
         pytest.param("", "embedded", BOTH, "embedded", id="configured"),
         pytest.param("opensandbox", "embedded", BOTH, "opensandbox", id="ordered"),
     ],
 )
 def test_the_order_beats_the_rules_and_those_beat_the_usual(
-    wanted: str, configured: str, kinds: tuple[str, ...], made_by: str
+    wanted: str, configured: str, offered: dict[str, Traits], made_by: str
 ) -> None:
-    assert provider_for(wanted, Rules(provider=configured), kinds) == made_by
+    assert provider_for(wanted, Rules(provider=configured), offered) == made_by
 
 
 def test_a_configured_provider_that_is_not_there_is_the_operators_to_mend() -> None:
     with pytest.raises(ConfigError, match=r"'opensandbox' is configured .* Configure the platform's address"):
-        provider_for("", Rules(provider="opensandbox"), ("embedded",))
+        provider_for("", Rules(provider="opensandbox"), ALONE)
 
 
 @pytest.mark.parametrize(
@@ -113,4 +115,4 @@ def test_a_configured_provider_that_is_not_there_is_the_operators_to_mend() -> N
     ],
 )
 def test_only_a_plain_order_is_served_by_one_that_was_made_before(order: SandboxOrder, plain: bool) -> None:
-    assert is_plain(order) is plain
+    assert is_plain(order, BOTH[order.provider or "embedded"]) is plain

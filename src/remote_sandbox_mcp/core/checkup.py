@@ -194,14 +194,15 @@ def shell_step(findings: Findings, configured: Sequence[str], login_noise: str) 
     return ok("shell", said)
 
 
-def python_step(version: str, program: str, found: str) -> Step:
+def python_step(version: str, program: str, found: str, *, kills_trees: bool) -> Step:
     """`version` is that of the Python that runs our outpost there; without one, the slower shell path is used."""
     if version:
         return ok("python3", version)
+    stop = "" if kills_trees else ", and a stop reaches only the command's own process group"
     return warning(
         "python3",
         f"{f'{found} is of no use' if found else f'there is no {program}'}, so the plain way is used: slower, with one "
-        "SSH session for each command, and a stop reaches only the command's own process group",
+        f"SSH session for each command{stop}",
         "Install Python 3.6 or newer there, or name one with python = in the machine's configuration",
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -136,6 +136,29 @@ class NeedsHeaders(Unsupported):
         self.headers = headers
 
 
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What providers differ in, as data: whoever has to decide asks here, and not for their kind."""
+
+    # It is a platform at an address, with a key: it may not answer, and it is meant where no provider is named.
+    is_platform: bool = False
+    # What runs in its sandboxes ends with the process that opened them.
+    ends_with_server: bool = False
+    # Its images are folders of this machine; those of others are names in a registry.
+    has_folders_as_images: bool = False
+    # What was made without a network for sure has none, though nobody asked for that.
+    keeps_network_off: bool = False
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A provider that can be had: what it is like, how it is made, and of which settings; others make it anew."""
+
+    traits: Traits
+    make: Callable[[], Provider]
+    settings: object = None
+
+
 class Provider(Protocol):
     """Makes disposable sandboxes. Knows only those that carry its own mark, and never touches others.
 
@@ -147,9 +170,7 @@ class Provider(Protocol):
     rules: Rules
 
     @property
-    def kind(self) -> str:
-        """embedded or opensandbox."""
-        ...
+    def traits(self) -> Traits: ...
 
     @property
     def where(self) -> str:

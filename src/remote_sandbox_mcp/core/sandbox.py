@@ -15,12 +15,16 @@ from .transfer import Lane
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What sandboxes differ in, as data."""
+    """What sandboxes differ in, as data: whoever uses one asks here, and not for its kind."""
 
+    # Runs and jobs go on when the line to it is cut.
     survives_disconnect: bool = False
+    # A stop reaches all that a command has started, and not its process group alone.
     kills_trees: bool = False
+    # Something beyond it can be reached from inside.
     network: bool = True
-    gpu: bool = False
+    # The way to it is the platform that is configured: whoever looks after it needs that one's address and key, too.
+    through_platform: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class Description:
     port: int = 0
     user: str = ""
     capabilities: Capabilities = Capabilities()
+    # The version of the Python that runs our outpost in it; known when it is open, empty where it has none.
+    python: str = ""
 
 
 class Sandbox(Protocol):

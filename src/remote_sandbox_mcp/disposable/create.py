@@ -27,7 +27,7 @@ class Making:
         self.pool = Pool(known, rules, self.make)
 
     async def create(self, order: SandboxOrder) -> Disposable:
-        order = checked(order, self.rules, self._known.kinds, self._taken_names())
+        order = checked(order, self.rules, self._known.offered, self._taken_names())
         task = asyncio.ensure_future(self._obtain(order, self._plan(order)))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ..core.command import Command, Completed, Missing, Observation, Running
-from ..core.disposable import Disposable, Provider
+from ..core.disposable import Disposable, Provider, Traits
 from ..core.errors import ConnectError, LostContact, SandboxError, UnknownSandbox, Unreachable, Unsupported
 from ..core.files import FileSlice, Found, Listing, Search, Span, Written
 from ..core.job import JobLook, JobOrder, Jobs, JobSeen, JobStarted, JobWait, JobWaited
 from ..core.port import Stream
 from ..core.progress import Progress, silent
-from ..core.sandbox import Description, Sandbox
+from ..core.sandbox import Capabilities, Description, Sandbox
 from ..core.transfer import Lane
 from ..store.disposables import ENDED, EXPIRED, GONE, OVER, PAUSED, DisposableRows, Kept
 from ..waiting import within
@@ -50,8 +50,10 @@ class Surroundings:
 class Life:
     """Counts what is done in a sandbox and lets it live as long as anything is."""
 
-    def __init__(self, kept: Kept, provider: Callable[[], Provider], around: Surroundings) -> None:
+    def __init__(self, kept: Kept, provider: Callable[[], Provider], around: Surroundings, traits: Traits) -> None:
         self.kept = kept
+        # Of its provider.
+        self.traits = traits
         # Set while it is being ended here, to what will be said of it.
         self.ending = ""
         self.raw: Sandbox | None = None
@@ -75,7 +77,8 @@ class Life:
         self.kept = replace(kept, idle_since=max(kept.idle_since, self.kept.idle_since))
 
     def describe(self) -> Description:
-        return Description(self.disposable.title, self.disposable.provider)
+        capabilities = Capabilities(through_platform=self.traits.is_platform)
+        return Description(self.disposable.title, self.disposable.provider, capabilities=capabilities)
 
     # The sandbox itself
 

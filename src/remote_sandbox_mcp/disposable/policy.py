@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 
 from ..core import check
-from ..core.disposable import DISPOSABLE_ID, Limits, Rules, SandboxOrder
+from ..core.disposable import DISPOSABLE_ID, Limits, Rules, SandboxOrder, Traits
 from ..core.errors import BadArgument, ConfigError
 from ..core.network import MOST_HOSTS, is_target
 from ..store.disposables import CREATING, ENDED, ENDING, EXPIRED, PAUSED, Kept, Owner
@@ -106,14 +106,13 @@ def why_ended(kept: Kept, status: str, now: float) -> str:
     return EXPIRED_BY_TIME if status == EXPIRED or over else FROM_OUTSIDE
 
 
-EMBEDDED, OPENSANDBOX = "embedded", "opensandbox"
 LONGEST_NAME = 60
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # The most that can be meant: more is a slip of the pen.
 _MOST = {"cpu": 1024, "memory_mb": 16 << 20, "processes": 1 << 22, "disk_mb": 1 << 30, "gpus": 64}
 
 
-def checked(order: SandboxOrder, rules: Rules, kinds: Collection[str], names: Collection[str]) -> SandboxOrder:
+def checked(order: SandboxOrder, rules: Rules, offered: Mapping[str, Traits], names: Collection[str]) -> SandboxOrder:
     """The order with its image and provider filled in. Raises BadArgument, or ConfigError for the operator's part."""
     _check_name(order.name, names)
     _check_timeout(order.timeout_s)
@@ -127,39 +126,41 @@ def checked(order: SandboxOrder, rules: Rules, kinds: Collection[str], names: Co
     for volume in order.volumes:
         if not volume.source or not volume.target.startswith("/"):
             raise BadArgument("volumes: each needs a source, and a target that is a whole path inside the sandbox")
-    provider = provider_for(order.provider, rules, kinds)
-    return replace(order, image=order.image or default_image(provider, rules), provider=provider)
+    provider = provider_for(order.provider, rules, offered)
+    return replace(order, image=order.image or default_image(offered[provider], rules), provider=provider)
 
 
-def default_image(provider: str, rules: Rules) -> str:
-    """What is meant where no image is named; the name of a container's image says nothing to the embedded one."""
-    return rules.default_image if suits(rules.default_image, provider) else ""
+def default_image(traits: Traits, rules: Rules) -> str:
+    """What is meant where no image is named; the name of a container's image says nothing where images are folders."""
+    return rules.default_image if suits(rules.default_image, traits) else ""
 
 
-def suits(image: str, provider: str) -> bool:
-    """Whether a provider can take it for an image: that of an embedded sandbox is a folder, or this machine's own."""
-    return provider != EMBEDDED or not image or image.startswith(("/", "~", "."))
+def suits(image: str, traits: Traits) -> bool:
+    """Whether a provider can take it for an image: where images are folders, none is this machine's own system."""
+    return not traits.has_folders_as_images or not image or image.startswith(("/", "~", "."))
 
 
-def provider_for(wanted: str, rules: Rules, kinds: Collection[str]) -> str:
+def provider_for(wanted: str, rules: Rules, offered: Mapping[str, Traits]) -> str:
     """Who makes it: as ordered, as configured, or the platform where there is one."""
-    if wanted and wanted not in kinds:
-        raise BadArgument(f"there is no provider {wanted[:40]!r} here; there are: {', '.join(kinds)}")
+    kinds = ", ".join(offered)
+    if wanted and wanted not in offered:
+        raise BadArgument(f"there is no provider {wanted[:40]!r} here; there are: {kinds}")
     if rules.refusal and not wanted:
         raise ConfigError(f"no sandbox is made, for its platform is not known: {rules.refusal}")
-    if rules.provider and rules.provider not in kinds and not wanted:
+    if rules.provider and rules.provider not in offered and not wanted:
         raise ConfigError(
             f"the provider {rules.provider!r} is configured for disposable sandboxes, but cannot be used here; there "
-            f"are: {', '.join(kinds)}. Configure the platform's address, or choose another provider"
+            f"are: {kinds}. Configure the platform's address, or choose another provider"
         )
-    return wanted or rules.provider or (OPENSANDBOX if OPENSANDBOX in kinds else EMBEDDED)
+    platform = next((kind for kind, traits in offered.items() if traits.is_platform), "")
+    return wanted or rules.provider or platform or next(iter(offered))
 
 
-def is_plain(order: SandboxOrder) -> bool:
+def is_plain(order: SandboxOrder, traits: Traits) -> bool:
     """Whether one that was made before it was wanted will do."""
     special = (order.env, order.hosts, order.volumes, order.entrypoint, order.metadata, order.network)
-    # Of one that a platform keeps ready nobody has made sure that its network is off.
-    is_off_enough = order.network is None or order.provider == EMBEDDED
+    # Otherwise nobody has made sure that the network of one that was kept ready is off.
+    is_off_enough = order.network is None or traits.keeps_network_off
     return not any(special) and is_off_enough and order.limits == Limits() and order.timeout_s > 0
 
 

@@ -36,7 +36,7 @@ class Pool:
 
     async def take(self, order: SandboxOrder, wanted: Kept) -> Kept | None:
         """A ready one as `wanted`, or none."""
-        if not is_plain(order) or order.image not in self.rules.pool:
+        if not is_plain(order, self._known.offered[order.provider]) or order.image not in self.rules.pool:
             return None
         rows, as_wanted = self._known.rows, replace(wanted, pool=label(order.image))
         while taken := await asyncio.to_thread(rows.take, as_wanted, self.rules.max_concurrent):
@@ -67,12 +67,12 @@ class Pool:
 
     def _due(self) -> list[str]:
         try:
-            kind = provider_for("", self.rules, self._known.kinds)
+            traits = self._known.offered[provider_for("", self.rules, self._known.offered)]
         except ConfigError:
             # Whoever orders one without naming a provider is told.
             return []
         now = self._known.now()
-        images = [image for image in self.rules.pool if suits(image, kind) and image not in self._filling]
+        images = [image for image in self.rules.pool if suits(image, traits) and image not in self._filling]
         return [image for image in images if self._not_before.get(image, 0.0) <= now]
 
     async def _fill(self, image: str) -> None:
@@ -89,7 +89,7 @@ class Pool:
             self._filling.discard(image)
 
     async def _add(self, image: str) -> None:
-        kind = provider_for("", self.rules, self._known.kinds)
+        kind = provider_for("", self.rules, self._known.offered)
         order = SandboxOrder(image=image, timeout_s=READY_S, provider=kind)
         now = self._known.now()
         plan = Disposable(id=new_disposable_id(), provider=kind, image=image, status=CREATING, created=now)

@@ -7,11 +7,11 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..core.disposable import Disposable, Provider, Rules
+from ..core.disposable import Disposable, Offer, Provider, Rules, Traits
 from ..core.errors import ConfigError, SandboxError, UnknownSandbox
 from ..fleet import Fleet, Member
 from ..processes import process
@@ -34,7 +34,7 @@ class Known:
     def __init__(
         self,
         fleet: Fleet,
-        providers: Mapping[str, Callable[[], Provider]],
+        offers: Mapping[str, Offer],
         rows: DisposableRows,
         clock: Callable[[], float] = time.time,
         configuration: str = "",
@@ -49,7 +49,7 @@ class Known:
         self.admitted: Callable[[], None] = lambda: None
         # What was read of one before its end must not bring it back.
         self._over: set[str] = set()
-        self._makers = providers
+        self._offers = offers
         self._providers: dict[str, Provider] = {}
         self._replaced: list[Provider] = []
         self._tasks: set[asyncio.Future[object]] = set()
@@ -61,23 +61,27 @@ class Known:
         return Owner(os.getpid(), process.started(os.getpid()))
 
     @property
-    def kinds(self) -> Collection[str]:
-        return self._makers.keys()
+    def offered(self) -> Mapping[str, Traits]:
+        """The kinds of providers that can be had, and what each is like."""
+        return {kind: offer.traits for kind, offer in self._offers.items()}
 
     def provider(self, kind: str) -> Provider:
         """Raises ConfigError where it is configured no more."""
-        if kind not in self._makers:
+        if kind not in self._offers:
             raise ConfigError(
                 f"the provider {kind!r} is not configured here; configure it again to reach its sandboxes"
             )
         if kind not in self._providers:
-            self._providers[kind] = self._makers[kind]()
+            self._providers[kind] = self._offers[kind].make()
         return self._providers[kind]
 
-    def reconfigure(self, rules: Rules, makers: Mapping[str, Callable[[], Provider]], stale: Collection[str]) -> None:
+    def reconfigure(self, rules: Rules, offers: Mapping[str, Offer]) -> None:
         """A provider that is replaced is closed at the end: sandboxes that it has opened may be in use."""
-        self._makers = makers
-        self._replaced += [self._providers.pop(kind) for kind in stale if kind in self._providers]
+        before, self._offers = self._offers, offers
+        stale = [
+            kind for kind in self._providers if kind not in offers or offers[kind].settings != before[kind].settings
+        ]
+        self._replaced += [self._providers.pop(kind) for kind in stale]
         for provider in self._providers.values():
             provider.rules = rules
 
@@ -124,7 +128,8 @@ class Known:
         if life := self.lives.get(kept.id):
             return life
         around = Surroundings(self.now, self.rows, self.spawn, self.bury)
-        return Life(kept, functools.partial(self.provider_of, kept), around)
+        traits = self.offered.get(kept.disposable.provider, Traits())
+        return Life(kept, functools.partial(self.provider_of, kept), around, traits)
 
     def admit(self, kept: Kept) -> Life:
         """From now on every tool finds it, by its id and its name; nothing is opened."""

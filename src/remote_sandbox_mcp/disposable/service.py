@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ..core import check
-from ..core.disposable import Disposable, Provider, Rules, SandboxOrder
+from ..core.disposable import Disposable, Offer, Rules, SandboxOrder
 from ..core.errors import UnknownSandbox, Unreachable
 from ..store.disposables import CREATING, ENDING, GONE
 from ..waiting import within
 from .create import Making
-from .policy import DELETED, EMBEDDED, Fate, farewell, is_visible
+from .policy import DELETED, Fate, farewell, is_visible
 from .reaper import DELETE_S, Tending
 from .registry import Known, look, survey, trouble
 
@@ -40,15 +40,13 @@ class Service:
     def needs(self) -> Sequence[str]:
         """See Disposables."""
         known = self.known
-        own = [it for it in known.lives.values() if it.kept.owner == known.me and it.disposable.provider == EMBEDDED]
+        own = [it for it in known.lives.values() if it.kept.owner == known.me and it.traits.ends_with_server]
         return [f"the sandbox {life.disposable.title} lives, and what runs in it would end" for life in own]
 
-    def reconfigure(
-        self, rules: Rules, providers: Mapping[str, Callable[[], Provider]], stale: Collection[str]
-    ) -> None:
-        """From now on these hold; providers of the kinds in `stale` are made anew with the next question to them."""
+    def reconfigure(self, rules: Rules, offers: Mapping[str, Offer]) -> None:
+        """From now on these hold; a provider of other settings is made anew with the next question to it."""
         self.tending.rules = self.making.rules = self.making.pool.rules = rules
-        self.known.reconfigure(rules, providers, stale)
+        self.known.reconfigure(rules, offers)
         self.tending.wake()
 
     # From the server's start to its end
@@ -92,7 +90,8 @@ class Service:
 
     async def troubles(self, listed: Sequence[Disposable]) -> Sequence[str]:
         heard = {it.provider for it in listed}
-        asked = [kind for kind in self.known.kinds if kind != EMBEDDED and kind not in heard]
+        platforms = [kind for kind, traits in self.known.offered.items() if traits.is_platform]
+        asked = [kind for kind in platforms if kind not in heard]
         return [why for why in await asyncio.gather(*(trouble(self.known, kind) for kind in asked)) if why]
 
     async def delete(self, name: str) -> Disposable:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..core import check
-from ..core.disposable import Disposable, Provider, Rules, SandboxOrder
+from ..core.disposable import Disposable, Offer, Rules, SandboxOrder
 from ..fleet import Fleet, Member
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Disposables:
         self,
         fleet: Fleet,
         rules: Rules,
-        providers: Mapping[str, Callable[[], Provider]],
+        offers: Mapping[str, Offer],
         rows: Callable[[], DisposableRows],
         *,
         mark: Callable[[], Path] | None = None,
@@ -46,7 +46,7 @@ class Disposables:
         """
         self._fleet = fleet
         self._rules = rules
-        self._providers = providers
+        self._offers = offers
         self._make_rows = rows
         self._mark = mark
         self._clock = clock
@@ -63,17 +63,15 @@ class Disposables:
         from .registry import Known
         from .service import Service
 
-        known = Known(self._fleet, self._providers, self._rows, self._clock, self._configuration)
+        known = Known(self._fleet, self._offers, self._rows, self._clock, self._configuration)
         known.listeners = self._listeners
         return Service(known, self._rules)
 
-    def reconfigure(
-        self, rules: Rules, providers: Mapping[str, Callable[[], Provider]], stale: Collection[str] = ()
-    ) -> None:
-        """From now on these hold, also for those that there are; providers of the kinds in `stale` are made anew."""
-        self._rules, self._providers = rules, providers
+    def reconfigure(self, rules: Rules, offers: Mapping[str, Offer]) -> None:
+        """From now on these hold, also for those that there are; providers of other settings are made anew."""
+        self._rules, self._offers = rules, offers
         if "_service" in self.__dict__:
-            self._service.reconfigure(rules, providers, stale)
+            self._service.reconfigure(rules, offers)
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call it when the list is another, whoever has changed it; what is returned ends that."""
@@ -148,9 +146,8 @@ class Disposables:
 
     async def troubles(self, listed: Sequence[Disposable]) -> Sequence[str]:
         """Why no sandbox can be had of a configured platform now; those of `listed` have told it in their `notes`."""
-        from .policy import EMBEDDED
-
-        return await self._service.troubles(listed) if set(self._providers) - {EMBEDDED} else ()
+        has_platform = any(offer.traits.is_platform for offer in self._offers.values())
+        return await self._service.troubles(listed) if has_platform else ()
 
     async def delete(self, name: str) -> Disposable:
         """End it with all that runs in it; of one that is over already `notes` say what became of it."""

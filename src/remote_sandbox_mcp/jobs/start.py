@@ -85,8 +85,8 @@ class Starting:
             return ()
         from ..config.handed import PLATFORM, hand_over
 
-        on_platform = self._fleet.member(sandbox).describe().kind == "opensandbox"
-        names = [sandbox, PLATFORM] if on_platform else [sandbox]
+        capabilities = self._fleet.member(sandbox).describe().capabilities
+        names = [sandbox, PLATFORM] if capabilities.through_platform else [sandbox]
         try:
             handed = await asyncio.to_thread(hand_over, names, current().environ, paths.state_folder())
             return tuple(filter(None, (handed, await ensure())))

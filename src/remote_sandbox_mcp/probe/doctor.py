@@ -13,7 +13,6 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ..backends.outpost.sandbox import OutpostSandbox
 from ..backends.ssh.connection import Gate, translate
 from ..backends.ssh.host_keys import entry_name
 from ..backends.ssh.machine import open_machine
@@ -233,10 +232,10 @@ async def inspect(opener: Opener, environment: Environment, python: str, login_n
         clock = checkup.clock_step(usage.clock, before, time.time())
     finally:
         await sandbox.close()
-    version = str(sandbox.hello.get("python", "")) if isinstance(sandbox, OutpostSandbox) else ""
+    what = sandbox.description
     return [
         checkup.shell_step(findings, environment.shell, login_noise),
-        checkup.python_step(version, python, findings.python),
+        checkup.python_step(what.python, python, findings.python, kills_trees=what.capabilities.kills_trees),
         checkup.tool_step("tmux", findings.tmux, "people who want to watch a command there like it"),
         checkup.tool_step("rsync", findings.rsync, "copying large folders is quicker with it"),
         checkup.gpu_step(usage),

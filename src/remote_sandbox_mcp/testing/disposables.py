@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ..backends import bubblewrap, opensandbox
 from ..core.disposable import Disposable, Rules, SandboxOrder
 from ..core.errors import ConnectError, SandboxError, Unsupported
 from .sandbox import Answers, FakeSandbox
@@ -21,9 +22,10 @@ class FakeProvider:
     """
 
     def __init__(
-        self, kind: str = "embedded", answers: Answers | None = None, *, clock: Callable[[], float] = time.time
+        self, kind: str = bubblewrap.KIND, answers: Answers | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
         self.kind = kind
+        self.traits = opensandbox.TRAITS if kind == opensandbox.KIND else bubblewrap.TRAITS
         self.rules = Rules()
         self.where = "the platform at http://platform.example.org"
         self.answers = answers
@@ -116,7 +118,7 @@ class FakeProvider:
 
     async def endpoint(self, disposable: Disposable, port: int) -> str:
         await self._reach("endpoint")
-        if self.kind == "embedded":
+        if not self.traits.is_platform:
             raise Unsupported(f"{disposable.title} has no address for its ports; forward the port")
         self._change(disposable)
         return f"http://127.0.0.1:{port}/"

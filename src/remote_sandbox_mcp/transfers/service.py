@@ -236,10 +236,8 @@ def routes_between(configured: Iterable[Machine]) -> Routes:
         destination, python = machines[source].direct[target], machines[target].python
 
         async def bridge(lane: Lane) -> Lane:
-            from ..backends.outpost.lane import OutpostLane, open_bridge
+            from ..backends.outpost.lane import open_bridge
 
-            if not isinstance(lane, OutpostLane):
-                raise Unsupported(f"{source} has no python3, so files go through this machine")
             return await open_bridge(lane, target, destination, python)
 
         return bridge

@@ -2,3 +2,10 @@
 
 The program that runs commands inside them is not here: it is the same outpost as on any machine (backends/outpost).
 """
+
+from __future__ import annotations
+
+from ...core.disposable import Traits
+
+KIND = "embedded"
+TRAITS = Traits(ends_with_server=True, has_folders_as_images=True, keeps_network_off=True)

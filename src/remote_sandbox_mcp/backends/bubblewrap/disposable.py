@@ -22,7 +22,7 @@ from ...core.transfer import Lane
 from ..outpost.client import OutpostClient
 from ..outpost.lane import OutpostLane
 from ..outpost.sandbox import OutpostSandbox
-from . import cgroups, limits, lines, processes
+from . import KIND, cgroups, limits, lines, processes
 from .disk import DiskWatch
 from .shelf import Record, Shelf, is_alone
 from .walls import USER, Bounds, Folders
@@ -164,7 +164,7 @@ class EmbeddedSandbox(OutpostSandbox):
 
 def describe(place: LocalPlace) -> Description:
     capabilities = Capabilities(kills_trees=True, network=bool(place.network))
-    return Description(place.name, "embedded", user=USER, capabilities=capabilities)
+    return Description(place.name, KIND, user=USER, capabilities=capabilities)
 
 
 LONGEST_NAP_S = 3600.0

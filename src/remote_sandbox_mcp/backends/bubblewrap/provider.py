@@ -14,13 +14,12 @@ from ...core.command import Environment
 from ...core.disposable import Disposable, Rules, SandboxOrder
 from ...core.errors import BadArgument, ConnectError, SandboxError, Unsupported
 from ...core.network import Network, Reach, is_private_range, ranges, read_rule
-from . import bwrap, cgroups, disk, images, limits
+from . import KIND, TRAITS, bwrap, cgroups, disk, images, limits
 from .bwrap import Footing
 from .disposable import EmbeddedSandbox, Tenant
 from .network import way
 from .shelf import Record, Shelf, sweep, take_down
 
-KIND = "embedded"
 USUAL = Environment()
 NO_RULES = Rules()
 
@@ -28,6 +27,7 @@ NO_RULES = Rules()
 class EmbeddedProvider:
     """Sandboxes in folders of the state folder, which outlive this server; their processes end with it, or before."""
 
+    traits = TRAITS
     where = "this machine"
 
     def __init__(self, state_folder: Path, environment: Environment = USUAL, rules: Rules = NO_RULES) -> None:
@@ -37,10 +37,6 @@ class EmbeddedProvider:
         self._tenants: dict[str, Tenant] = {}
         self._bases: list[cgroups.Base] | None = None
         self._sweeping: asyncio.Task[None] | None = None
-
-    @property
-    def kind(self) -> str:
-        return KIND
 
     async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:
         check(order)

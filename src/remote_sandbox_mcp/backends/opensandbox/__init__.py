@@ -2,3 +2,10 @@
 
 Who may have how many, and when one ends, is not decided here but in disposable.
 """
+
+from __future__ import annotations
+
+from ...core.disposable import Traits
+
+KIND = "opensandbox"
+TRAITS = Traits(is_platform=True)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from ...core.disposable import Disposable, Platform, RegistryLogin
 from ...core.errors import ConfigError, ConnectError, SandboxError, UnknownSandbox
 from ...waiting import within
+from . import KIND
 from .order import ID, NAME, NETWORK, SNAPSHOT, STATUS, Request, is_ours, label_name
 from .problems import told
 
@@ -290,7 +291,7 @@ def disposable_of(info: SandboxInfo, mark: str) -> Disposable | None:
     image = info.image.image if info.image else f"{SNAPSHOT}{info.snapshot_id}" if info.snapshot_id else ""
     return Disposable(
         id=labels[ID],
-        provider="opensandbox",
+        provider=KIND,
         key=info.id,
         name=label_name(labels.get(NAME, "")),
         image=image,

@@ -21,6 +21,7 @@ from ..outpost.client import NoOutpost, OutpostClient
 from ..outpost.lane import OutpostLane
 from ..outpost.relay import RELAY, PortRelay, RelayPorts
 from ..outpost.sandbox import OutpostSandbox
+from . import KIND
 from .api import IN_MEMORY, Gone, Link, Paused
 from .http_bridge import IN_PLACE
 from .http_line import HttpLine
@@ -48,9 +49,9 @@ def describe(disposable: Disposable, *, kills_trees: bool = True, survives: bool
         survives_disconnect=survives,
         kills_trees=kills_trees,
         network=disposable.network,
-        gpu=disposable.limits.gpus > 0,
+        through_platform=True,
     )
-    return Description(disposable.title, "opensandbox", capabilities=capabilities)
+    return Description(disposable.title, KIND, capabilities=capabilities)
 
 
 class Way:

@@ -17,6 +17,7 @@ from ...core.errors import BadArgument, SandboxError, UnknownSandbox, Unreachabl
 from ...core.permission import allow_volume
 from ...core.sandbox import Sandbox
 from ...waiting import within
+from . import KIND, TRAITS
 from .api import Link, disposable_of, refreshed, seconds
 from .container import ContainerSandbox, NoPython, Way
 from .order import ID, MARK, NETWORK, SHORTEST_LIFE_S, SNAPSHOT, Request, is_ours, mark_label, request_of
@@ -39,7 +40,7 @@ VOLUME_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,251}[a-z0-9])?\Z")
 class OpenSandboxProvider:
     """See core.disposable.Provider. `mark` names the installation of this user; nothing without it is touched."""
 
-    kind = "opensandbox"
+    traits = TRAITS
 
     def __init__(self, platform: Platform, rules: Rules, mark: str) -> None:
         self._link = Link(platform)
@@ -64,7 +65,7 @@ class OpenSandboxProvider:
             raise
         return Disposable(
             id=disposable_id,
-            provider=self.kind,
+            provider=KIND,
             key=key,
             name=order.name,
             image=order.image or self.rules.default_image,

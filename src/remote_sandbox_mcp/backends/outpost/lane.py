@@ -270,8 +270,10 @@ class BridgeLine:
         self.feed(b"")
 
 
-async def open_bridge(lane: OutpostLane, name: str, destination: str, python: str) -> OutpostLane:
+async def open_bridge(lane: Lane, name: str, destination: str, python: str) -> OutpostLane:
     """A lane to `destination` as the machine of `lane` knows it. Raises Unsupported where there is no way."""
+    if not isinstance(lane, OutpostLane):
+        raise Unsupported(f"{lane.name} has no python3, so files go through this machine")
     token = secrets.token_hex(16)
     argv = [*SSH, destination, program.start_line(python, token, program.LANE)]
     order: BridgeOrder = {"verb": "bridge", "argv": argv}

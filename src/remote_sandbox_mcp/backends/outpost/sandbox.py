@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -142,6 +143,7 @@ class OutpostSandbox:
         client = await self._connect()
         self._pace.opened()
         self._client, self._hello = client, client.hello
+        self.description = replace(self.description, python=str(client.hello.get("python", "")))
         return client
 
     async def run(
