@@ -32,7 +32,7 @@ from .jobs.service import ELSEWHERE_S, JobService, there
 from .probe.measure import measure
 from .session import current
 from .transfers.service import TransferService, no_routes, routes_between
-from .waiting import within
+from .waiting import Chores, within
 
 if TYPE_CHECKING:
     from .apps.service import AppService
@@ -213,7 +213,7 @@ class App:
         self.jobs = JobService(fleet, self.settings, config_file)
         # Has this process look after what is watched; None: the hub does.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
-        self._ending: set[asyncio.Future[None]] = set()
+        self._ending = Chores("ending a command")
         fleet.find = self._find_disposable
 
     @functools.cached_property
@@ -394,9 +394,7 @@ class App:
             with contextlib.suppress(SandboxError):
                 await (await member.open()).stop(run_id)
 
-        task = asyncio.ensure_future(end())
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._ending.start(end())
 
     async def give_up(self, call: str, name: str = "") -> None:
         """End the command of a call that was cancelled while a process of ours died, if it has begun one.

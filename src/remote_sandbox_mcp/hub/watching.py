@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..processes.locks import Lock, holder
+from ..waiting import Chores
 from ..watchdog.daemon import ENDING_S, LOCK_FILE, AlreadyWatched, take_lock
 
 # The first front waits for the hub, and it needs none of the rest.
@@ -26,7 +27,7 @@ class Watching:
         """`stock`: the machines of sessions, so that none is logged in to a second time for what is watched there."""
         self._state = state
         self._stock = stock
-        self._work: set[asyncio.Future[None]] = set()
+        self._work = Chores("the watchdog")
         # Whether anything was to be looked after, and the configuration file of the last who said so.
         self._is_wanted = False
         self.config: Path | None = None
@@ -53,9 +54,7 @@ class Watching:
         """Do the work for which the lock is held, until nothing is left to do or let_go."""
         self._is_wanted, self.config = True, config
         # In a context of its own: it is no part of the call that has asked for it.
-        task = contextvars.Context().run(asyncio.ensure_future, self._run(lock, config, until_idle))
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
+        task = contextvars.Context().run(self._work.start, self._run(lock, config, until_idle))
         # One that is told to end before its first step has released nothing.
         task.add_done_callback(lambda _: lock.release())
 
