@@ -32,7 +32,7 @@ from .jobs.service import ELSEWHERE_S, JobService, there
 from .probe.measure import measure
 from .session import current
 from .transfers.service import TransferService, no_routes, routes_between
-from .waiting import within
+from .waiting import Chores, within
 
 if TYPE_CHECKING:
     from .apps.service import AppService
@@ -219,7 +219,7 @@ class App:
         self.jobs = JobService(fleet, self.settings, config_file)
         # Makes this process the watchdog; None: the hub is asked to be it.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
-        self._ending: set[asyncio.Future[None]] = set()
+        self._ending = Chores("ending a command")
         fleet.find = self._find_disposable
 
     @functools.cached_property
@@ -398,9 +398,7 @@ class App:
             with contextlib.suppress(SandboxError):
                 await (await member.open()).stop(run_id)
 
-        task = asyncio.ensure_future(end())
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._ending.start(end())
 
     async def give_up(self, call: str, name: str = "") -> None:
         """Stop the command of a call that was cancelled while the hub died, if the call had begun one.

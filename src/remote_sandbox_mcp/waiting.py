@@ -40,11 +40,13 @@ async def _end(task: asyncio.Future[T]) -> None:
 class Chores:
     """Work that nobody waits for. The loop keeps no task alive, so these are kept here until they end.
 
-    What fails is logged, as work on `what`: one of our errors in its sentence, anything else with its stack.
+    What fails is logged, as `what`: one of our errors in its sentence, anything else with its stack. Failures that
+    are `expected` are not: somebody else tells them, or they mean nothing.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, expected: tuple[type[Exception], ...] = ()) -> None:
         self._what = what
+        self._expected = expected
         self._tasks: set[asyncio.Future[Any]] = set()
 
     def __len__(self) -> int:
@@ -62,7 +64,8 @@ class Chores:
 
     def _ended(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (problem := task.exception()) is not None:
+        problem = None if task.cancelled() else task.exception()
+        if problem is not None and not isinstance(problem, self._expected):
             told = None if isinstance(problem, SandboxError) else problem
             log.warning("%s failed: %s", self._what, problem or repr(problem), exc_info=told)
 

@@ -155,6 +155,7 @@ async def test_one_that_fails_at_once_or_is_given_up_is_written_down_as_ended(wa
     pages = Pages()
     later = next_server(walled, pages)
     failed = await later.deploy("exit 3", free_port())
+    later.beats.clear()
     call = asyncio.ensure_future(later.deploy("exec sleep 300", free_port()))
     await eventually(lambda: asyncio.sleep(0, later.beats), bool, "the call to wait for it")
     call.cancel()

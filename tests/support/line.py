@@ -8,6 +8,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -153,7 +154,9 @@ class _End(asyncio.Protocol):
     def finish(self) -> None:
         """Send the end of the stream, as the other side did."""
         if self._transport and not self._transport.is_closing():
-            self._transport.write_eof()
+            # The other side may have reset it a moment ago.
+            with suppress(OSError):
+                self._transport.write_eof()
             self._sent_all = True
             self._close_if_done()
 

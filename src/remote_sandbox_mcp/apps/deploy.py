@@ -14,7 +14,7 @@ from ..core.port import Deployment, DeployOrder, Health
 from ..core.progress import Progress, silent
 from ..core.sandbox import Sandbox
 from ..fleet import unforeseen
-from ..waiting import within
+from ..waiting import Chores, within
 from .forwards import Forwards, Get
 from .health import ANSWER_S, LOG_LINES, Wait, check_health, check_url, has_failed, how_it_ended, silence
 
@@ -65,7 +65,8 @@ class Deployments:
         self._turns: dict[tuple[str, int], asyncio.Lock] = {}
         # Sandboxes whose ports can only be reached by a platform's own address.
         self._without_way: set[str] = set()
-        self._chores: set[asyncio.Task[None]] = set()
+        # Best effort: a sandbox that cannot be reached now keeps the job, which its list shows.
+        self._chores = Chores("stopping an app")
 
     async def deploy(self, order: DeployOrder, progress: Progress = silent) -> Deployment:
         """Start an app, and wait until it answers, it ends, or the time is over.
@@ -124,11 +125,8 @@ class Deployments:
         return await check_url(url, path, seconds=seconds)
 
     def _stop_later(self, sandbox: Sandbox, started: JobStarted) -> None:
-        chore = asyncio.ensure_future(self._stop(sandbox, started.job_id))
-        self._chores.add(chore)
-        chore.add_done_callback(self._chores.discard)
         # Best effort: if the sandbox cannot be reached now, the job goes on and is listed.
-        chore.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._chores.start(self._stop(sandbox, started.job_id))
 
     async def _stop(self, sandbox: Sandbox, job_id: str) -> None:
         seen = await sandbox.jobs.stop(JobLook(job_id=job_id))
@@ -137,8 +135,7 @@ class Deployments:
 
     async def close(self) -> None:
         """Apps go on as jobs; wait for those that are being stopped."""
-        if self._chores:
-            await asyncio.wait(self._chores, timeout=LIST_S)
+        await self._chores.settle(LIST_S)
 
     async def _describe(self, wait: Wait, seen: JobSeen) -> Deployment:
         order = wait.order

@@ -14,7 +14,7 @@ from ..core.errors import BadArgument, SandboxError
 from ..core.permission import allow_local_port, is_allowed_port
 from ..core.port import Forward, PortClosed, Stream, check_port
 from ..core.sandbox import Sandbox
-from ..waiting import within
+from ..waiting import Chores, within
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class _Door:
     server: asyncio.Server | None = None
     # False while it is tried out, and for connections that were pending when it was closed.
     serves: bool = False
-    carriers: set[asyncio.Task[None]] = field(default_factory=set)
+    carriers: Chores = field(default_factory=lambda: Chores("carrying a connection"))
     knocked: asyncio.Event = field(default_factory=asyncio.Event)
 
     def forward(self) -> Forward:
@@ -182,9 +182,7 @@ class _Door:
         self.serves = False
         if self.server:
             self.server.close()
-        for carrier in self.carriers:
-            carrier.cancel()
-        await asyncio.gather(*self.carriers, return_exceptions=True)
+        await self.carriers.close()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.knocked.set()
@@ -192,9 +190,7 @@ class _Door:
         if not self.serves or len(self.carriers) >= MOST_CONNECTIONS:
             here.close()
             return
-        carrier = asyncio.ensure_future(self._carry(here))
-        self.carriers.add(carrier)
-        carrier.add_done_callback(self.carriers.discard)
+        carrier = self.carriers.start(self._carry(here))
         # In any case, even if it never ran: close the client's connection, so that it does not wait for ever.
         carrier.add_done_callback(lambda _: here.close())
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from ..core.disposable import Disposable, Rules, SandboxOrder, new_disposable_id
 from ..core.errors import BadArgument, ConnectError, SandboxError, UnknownSandbox
 from ..store.disposables import CREATING, ENDING, FULL, GONE, NAME_TAKEN, RUNNING, Kept
+from ..waiting import Chores
 from .policy import DELETED, checked, farewell, is_visible
 from .pool import Pool
 from .registry import Known
@@ -23,14 +24,13 @@ class Making:
         self._known = known
         self.rules = rules
         self._sweep = sweep
-        self._under_way: set[asyncio.Future[Kept]] = set()
+        # What fails is told to its caller.
+        self._under_way = Chores("making a sandbox", expected=(Exception,))
         self.pool = Pool(known, rules, self.make)
 
     async def create(self, order: SandboxOrder) -> Disposable:
         order = checked(order, self.rules, self._known.offered, self._taken_names())
-        task = asyncio.ensure_future(self._obtain(order, self._plan(order)))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        task = self._under_way.start(self._obtain(order, self._plan(order)))
         try:
             # Cut off in the middle nobody could tell whether it was made; so it is made, and then ended.
             made = await asyncio.shield(task)
@@ -52,12 +52,7 @@ class Making:
 
         What takes longer is given up; it is written down, so that the next server looks for it.
         """
-        if not self._under_way:
-            return
-        _, late = await asyncio.wait(tuple(self._under_way), timeout=seconds)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await self._under_way.settle(seconds)
 
     async def _obtain(self, order: SandboxOrder, plan: Kept) -> Kept:
         taken = await self.pool.take(order, plan)

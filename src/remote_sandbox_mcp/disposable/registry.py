@@ -16,7 +16,7 @@ from ..core.errors import ConfigError, SandboxError, UnknownSandbox
 from ..fleet import Fleet, Member
 from ..processes import process
 from ..store.disposables import CREATING, ENDING, OVER, PAUSED, RUNNING, Kept, Owner
-from ..waiting import within
+from ..waiting import Chores, within
 from .lease import LOOK_S, Life, Surroundings, Tended
 from .policy import Fate, farewell, fate, is_visible
 
@@ -52,7 +52,7 @@ class Known:
         self._offers = offers
         self._providers: dict[str, Provider] = {}
         self._replaced: list[Provider] = []
-        self._tasks: set[asyncio.Future[object]] = set()
+        self._chores = Chores("work on a disposable sandbox")
 
     # What it stands on
 
@@ -96,24 +96,11 @@ class Known:
 
     def spawn(self, work: Awaitable[object]) -> None:
         """It ends by itself, or with us; what goes wrong in it is logged."""
-        task: asyncio.Future[object] = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Future[object]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (problem := task.exception()) is not None:
-            told = None if isinstance(problem, SandboxError) else problem
-            log.warning("work on a disposable sandbox failed: %s", problem, exc_info=told)
+        self._chores.start(work)
 
     async def settle(self, seconds: float) -> None:
         """Wait for what runs; what has not ended by then is cancelled."""
-        running = tuple(self._tasks)
-        if running:
-            _, late = await asyncio.wait(running, timeout=seconds)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        await self._chores.settle(seconds)
 
     async def close(self) -> None:
         """Let go of the providers and of the file."""

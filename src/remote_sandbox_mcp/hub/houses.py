@@ -21,6 +21,7 @@ from ..core.errors import SandboxError
 from ..fleet import Member
 from ..processes.process import started
 from ..session import Session
+from ..waiting import Chores
 
 if TYPE_CHECKING:
     from ..mcp_server.logs import SessionLog
@@ -173,7 +174,7 @@ class Houses:
         self.stock = Stock()
         self._turn = asyncio.Lock()
         self._tidying: asyncio.Task[None] | None = None
-        self._following: set[asyncio.Future[None]] = set()
+        self._following = Chores("taking transfers over")
 
     async def enter(self, config: Path | None, session: Session) -> House:
         """The house of a session's configuration, made if needed."""
@@ -220,9 +221,7 @@ class Houses:
         try:
             await house.app.transfers.take_up()
         finally:
-            following = asyncio.ensure_future(self._follow(house, session, asker))
-            self._following.add(following)
-            following.add_done_callback(self._following.discard)
+            self._following.start(self._follow(house, session, asker))
 
     async def _follow(self, house: House, session: Session, asker: int) -> None:
         for _ in range(round(LEAVING_S / GLANCE_S) if asker else 0):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..processes.locks import Lock, holder
+from ..waiting import Chores
 from ..watchdog.daemon import ENDING_S, LOCK_FILE, AlreadyWatched, take_lock
 
 # The first front waits for the hub, which needs none of the rest yet.
@@ -26,7 +27,7 @@ class Watching:
         """`stock`: the machines of sessions, so that the watchdog does not log in to them a second time."""
         self._state = state
         self._stock = stock
-        self._work: set[asyncio.Future[None]] = set()
+        self._work = Chores("the watchdog")
         # Whether anything was to be watched, and the configuration file of the last request.
         self._is_wanted = False
         self.config: Path | None = None
@@ -53,9 +54,7 @@ class Watching:
         """Run the loop for which the lock is held, until nothing is left to do or let_go."""
         self._is_wanted, self.config = True, config
         # A context of its own: the loop is not part of the call that started it.
-        task = contextvars.Context().run(asyncio.ensure_future, self._run(lock, config, until_idle))
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
+        task = contextvars.Context().run(self._work.start, self._run(lock, config, until_idle))
         # A task that is cancelled before its first step has not released the lock.
         task.add_done_callback(lambda _: lock.release())
 

@@ -15,6 +15,7 @@ from ..app import App, Stock, compose
 from ..config.source import Source
 from ..core.errors import SandboxError
 from ..session import KeptSelection
+from ..waiting import Chores
 from .early import LONGEST_QUESTION, NO_MESSAGE, Early
 
 # Tools that begin with opening their sandbox, and the argument without which they do nothing.
@@ -53,16 +54,13 @@ class Opening:
     def __init__(self, app: App, selection: KeptSelection) -> None:
         self._fleet = app.fleet
         self._selection = selection
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores = Chores("opening a sandbox ahead of its call")
 
     def heed(self, call: dict[str, Any]) -> None:
         """A call that was heard before the server could take it."""
         named = sandbox_in(call)
-        if named is None:
-            return
-        task = asyncio.ensure_future(self._open(named))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if named is not None:
+            self._chores.start(self._open(named))
 
     def heed_line(self, line: bytes) -> None:
         """The same for a line that may be such a call."""

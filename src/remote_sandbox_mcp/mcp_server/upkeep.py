@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 
 from ..app import Stock
 from ..config.schema import Configuration
 from ..config.source import Source
 from ..fleet import Member
+from ..waiting import Chores
 from .server import SandboxServer, build
 
 # The files are looked at when a call comes, at most so often, and now and then where none does.
@@ -28,11 +29,11 @@ class Upkeep:
         self._owed: list[Sequence[Member]] = []
         self._next = time.monotonic() + LOOK_S
         self._turn = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores = Chores("the look at the configuration")
         # Called after each change.
         self.changed: Callable[[], None] = lambda: None
         server.before_call = self.look_in_time
-        self._spawn(self._keep_looking())
+        self._chores.start(self._keep_looking())
 
     async def look_in_time(self) -> None:
         """See whether something has changed, unless that was done a moment ago."""
@@ -48,8 +49,7 @@ class Upkeep:
 
     async def close(self) -> None:
         """The sandboxes go back to the stock."""
-        for task in self._tasks:
-            task.cancel()
+        self._chores.cancel()
         for members in (*self._owed, self._members):
             await self._stock.give_back(members)
 
@@ -64,7 +64,7 @@ class Upkeep:
         members, before = self._stock.take(fresh), self._members
         self._members = members
         await app.reconfigure(fresh, members)
-        self._spawn(self._give_back(before))
+        self._chores.start(self._give_back(before))
         has_other_tools = app.settings.expose_advanced_tools != advanced
         if has_other_tools:
             server.take_tools_of(build(app, server.clients))
@@ -78,8 +78,3 @@ class Upkeep:
         await self._server.app.transfers.settled()
         self._owed.remove(members)
         await self._stock.give_back(members)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

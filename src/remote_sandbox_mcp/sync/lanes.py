@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from ..core.errors import SandboxError
 from ..core.transfer import Lane
+from ..waiting import Chores
 
 IDLE_S = 120.0
 
@@ -24,7 +25,7 @@ class Lanes:
         self._opener = opener
         self._idle: list[Lane] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = Chores(f"closing lanes to {name}")
 
     async def take(self) -> Lane:
         """A live lane. Raises ConnectError, Unsupported."""
@@ -70,9 +71,7 @@ class Lanes:
             self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._drop_idle)
 
     def _drop_idle(self) -> None:
-        task = asyncio.ensure_future(self.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing.start(self.close())
 
     async def close(self) -> None:
         idle, self._idle = self._idle, []

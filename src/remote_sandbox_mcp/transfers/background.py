@@ -15,6 +15,7 @@ from ..core.errors import BadArgument, SandboxError
 from ..core.transfer import Order
 from ..processes.locks import Lock
 from ..store.transfers import CANCELLED, FAILED, QUEUED, RUNNING, End, Transfer
+from ..waiting import Chores
 from .drive import Drive, Runner
 from .records import Records
 
@@ -80,7 +81,7 @@ class BackgroundTransfers:
         self._records = Records(state)
         self._configuration = configuration
         self._drives: dict[str, Drive] = {}
-        self._starting: set[asyncio.Future[Any]] = set()
+        self._starting = Chores("starting a transfer", expected=(Exception,))
 
     @property
     def running(self) -> Sequence[str]:
@@ -148,10 +149,7 @@ class BackgroundTransfers:
 
     async def _see_through(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to completion even if the caller is cancelled, so that a lock that was taken is not lost."""
-        starting = asyncio.ensure_future(work)
-        self._starting.add(starting)
-        starting.add_done_callback(self._starting.discard)
-        return await asyncio.shield(starting)
+        return await asyncio.shield(self._starting.start(work))
 
     async def check(self, task_id: str, *, wait_s: float = 0) -> Transfer:
         """The row when it is over or stale, or after `wait_s`. Raises BadArgument for an unknown id."""
@@ -183,8 +181,8 @@ class BackgroundTransfers:
 
     async def close(self) -> None:
         """Stop what this process runs, within LEAVE_S; slower ones end with the process."""
-        if self._starting:
-            await asyncio.wait(self._starting, timeout=LEAVE_S)
+        if starting := list(self._starting):
+            await asyncio.wait(starting, timeout=LEAVE_S)
         drives = [*self._drives.values()]
         for drive in drives:
             drive.stop()

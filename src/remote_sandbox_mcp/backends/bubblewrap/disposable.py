@@ -19,6 +19,7 @@ from ...core.network import Network
 from ...core.progress import Progress, silent
 from ...core.sandbox import Capabilities, Description
 from ...core.transfer import Lane
+from ...waiting import Chores
 from ..outpost.client import OutpostClient
 from ..outpost.lane import OutpostLane
 from ..outpost.sandbox import OutpostSandbox
@@ -190,7 +191,7 @@ class Tenant:
         runs = shelf.runs(record.made.id)
         self._folders = Folders(shelf.box(record.made.id), shelf.root.parent, runs if runs.exists() else None)
         self._is_paused = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores = Chores(f"work on {record.made.title}")
         self._timer: asyncio.Task[None] | None = None
         made = record.made
         environment = replace(usual, env={**usual.env, **env})
@@ -200,7 +201,7 @@ class Tenant:
             self._folders.root, limits.most_on_disk(made.limits), self._is_active, self.sandbox.end_all, is_new=True
         )
         if not record.has_real_disk:
-            self._later(self._disk.run())
+            self._chores.start(self._disk.run())
 
     def _is_active(self) -> bool:
         return self.sandbox.is_in_use and not self._is_paused
@@ -230,7 +231,7 @@ class Tenant:
 
     def warm(self) -> None:
         """Start it while its maker is still on the way back."""
-        self._later(self._open_quietly())
+        self._chores.start(self._open_quietly())
 
     async def _open_quietly(self) -> None:
         # Who uses it is told why it cannot be opened.
@@ -292,14 +293,9 @@ class Tenant:
 
     async def leave(self) -> None:
         """End our line into it, and whatever else of ours goes on for it."""
-        mine = {task for task in (self._timer, *self._tasks) if task and task is not asyncio.current_task()}
-        for task in mine:
-            task.cancel()
-        await asyncio.gather(*mine, return_exceptions=True)
+        if self._timer and self._timer is not asyncio.current_task():
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
+        await self._chores.close()
         await self.sandbox.close()
         os.close(self._lock)
-
-    def _later(self, chore: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(chore)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from ...core.disposable import Disposable, NeedsHeaders, Platform, Rules, Sandbo
 from ...core.errors import BadArgument, SandboxError, UnknownSandbox, Unreachable, Unsupported
 from ...core.permission import allow_volume
 from ...core.sandbox import Sandbox
-from ...waiting import within
+from ...waiting import Chores, within
 from . import KIND, TRAITS
 from .api import Link, disposable_of, refreshed, seconds
 from .container import ContainerSandbox, NoPython, Way
@@ -46,7 +46,7 @@ class OpenSandboxProvider:
         self._link = Link(platform)
         self.rules = rules
         self._mark = mark
-        self._chores: set[asyncio.Task[None]] = set()
+        self._chores = Chores("work on a container")
 
     @property
     def where(self) -> str:
@@ -61,7 +61,7 @@ class OpenSandboxProvider:
             key, request = await self._make(request, order)
         except (Unreachable, asyncio.CancelledError):
             # The platform may go on with what nobody waits for any more.
-            self._later(self._sweep(disposable_id))
+            self._chores.start(self._sweep(disposable_id))
             raise
         return Disposable(
             id=disposable_id,
@@ -124,7 +124,7 @@ class OpenSandboxProvider:
         try:
             await self._link.told("unable to discard a sandbox", manager.kill_sandbox(key))
         except SandboxError:
-            self._later(self._sweep(disposable_id))
+            self._chores.start(self._sweep(disposable_id))
 
     async def _sweep(self, disposable_id: str) -> None:
         """Nothing at all is left of one whose creation was given up: it may appear a while after that."""
@@ -135,11 +135,6 @@ class OpenSandboxProvider:
                     if found.id == disposable_id:
                         return await self.delete(found)
             await asyncio.sleep(10 * SOON_S)
-
-    def _later(self, chore: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(chore)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
 
     async def open(self, disposable: Disposable, environment: Environment = AS_IT_IS) -> Sandbox:
         sandbox = ContainerSandbox(Way(self._link, disposable), environment)
@@ -241,9 +236,7 @@ class OpenSandboxProvider:
         return f"{address}/"
 
     async def close(self) -> None:
-        for chore in self._chores:
-            chore.cancel()
-        await asyncio.gather(*self._chores, return_exceptions=True)
+        await self._chores.close()
         await self._link.close()
 
     def _is_ours(self, seen: SandboxInfo) -> bool:

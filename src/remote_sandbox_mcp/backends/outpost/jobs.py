@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,7 +25,7 @@ from ...core.job import (
     lost_start,
 )
 from ...core.sandbox import Description
-from ...waiting import within
+from ..mending import ask_again, mend
 from . import program
 from .client import SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
 from .far import wire
@@ -124,16 +123,10 @@ class OutpostJobs:
 
     async def _mend(self, order: JobOrder) -> OutpostClient:
         """A new line after a cut. Raises LostContact when there is none in time."""
-        give_up, delay = time.monotonic() + MEND_S, 0.1
-        while True:
-            try:
-                return await within(self._reach(), max(0.1, give_up - time.monotonic()))
-            except (ConnectError, TimeoutError, asyncio.TimeoutError) as problem:
-                final = not isinstance(problem, Unreachable) or isinstance(problem, BrokenRules)
-                if time.monotonic() + delay > give_up or final:
-                    raise lost_start(self._name, order, str(problem) or "no answer in time") from None
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, 2.0)
+        try:
+            return await mend(self._reach, time.monotonic() + MEND_S)
+        except ConnectError as problem:
+            raise lost_start(self._name, order, str(problem)) from None
 
     async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
         if not looks:
@@ -199,12 +192,11 @@ class OutpostJobs:
 
     async def _ask(self, order: OutpostOrder, room: int) -> Answer:
         """A request that may be repeated on a new line after a cut."""
-        for _ in range(2):
-            try:
-                return await self._told(order, await self._reach(), room)
-            except LineLost:
-                continue
-        raise Unreachable(f"{self._name}: the connection was cut twice in a row; try again")
+
+        async def ask() -> Answer:
+            return await self._told(order, await self._reach(), room)
+
+        return await ask_again(self._name, ask)
 
     async def _told(self, order: OutpostOrder, client: OutpostClient, room: int = SMALL) -> Answer:
         try:

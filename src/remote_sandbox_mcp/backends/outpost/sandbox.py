@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...core.client import is_again
 from ...core.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
-from ...core.errors import BrokenRules, ConnectError, FileProblem, LostContact, NotStarted, Unreachable, Unsupported
+from ...core.errors import ConnectError, FileProblem, LostContact, NotStarted, Unreachable, Unsupported
 from ...core.files import Entry, FileSlice, Found, Listing, Match, Problem, Search, Span, Written
 from ...core.foreign import Fields, to_list, to_number, to_text, to_whole, understood
 from ...core.port import Stream, check_port
@@ -20,7 +20,8 @@ from ...core.progress import Beat, OutputListener, Progress, StreamName, listene
 from ...core.sandbox import Description
 from ...core.text import last_line
 from ...core.transfer import Lane
-from ...waiting import within
+from ...waiting import Chores, within
+from ..mending import ask_again, mend
 from ..pace import Pace
 from .client import LARGEST, SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
 from .far import wire
@@ -75,7 +76,7 @@ class OutpostSandbox:
         self._opening: asyncio.Task[OutpostClient] | None = None
         self._pace = Pace(description.name)
         self._hello: dict[str, Any] = {}
-        self._chores: set[asyncio.Task[None]] = set()
+        self._chores = Chores(f"work on {description.name}")
         self._forgotten: list[str] = []
         self._jobs = OutpostJobs(description, environment, self._reach, self._explained)
 
@@ -107,20 +108,20 @@ class OutpostSandbox:
 
     async def connect(self, port: int) -> Stream:
         check_port("port", port)
-        client = await self._reach()
-        if self._ports is None:
+        await self._reach()
+        if (ports := self._ports) is None:
             raise Unsupported(f"{self.description.name} offers no way to its ports")
-        with contextlib.suppress(LineLost):
-            return await self._ports.connect(client, port)
-        try:
-            return await self._ports.connect(await self._reach(), port)
-        except LineLost:
-            raise Unreachable(f"{self.description.name}: the connection was cut twice in a row; try again") from None
+
+        async def ask() -> Stream:
+            return await ports.connect(await self._reach(), port)
+
+        return await ask_again(self.description.name, ask)
 
     async def close(self) -> None:
         self._tell_forgotten()
-        for task in (*self._chores, *([self._opening] if self._opening else [])):
-            task.cancel()
+        self._chores.cancel()
+        if self._opening:
+            self._opening.cancel()
         if self._ports:
             await self._ports.close()
         if self._client:
@@ -166,7 +167,7 @@ class OutpostSandbox:
         except asyncio.CancelledError:
             # On a new line the exchange only looks on: there the run has to be stopped by its name.
             if not client.cancel(exchange) or client is not first or is_again():
-                self._later(self._stop_quietly(command.run_id))
+                self._chores.start(self._stop_quietly(command.run_id))
             raise
         except Refusal as refusal:
             if refusal.reason == "killed":
@@ -205,26 +206,15 @@ class OutpostSandbox:
 
     async def _mend(self, watch: _Watch, exchange: Exchange) -> OutpostClient:
         """A new line after a cut. Raises LostContact when there is none in time."""
-        give_up, delay = min(time.monotonic() + MEND_S, watch.until), 0.1
-        while True:
-            try:
-                return await within(self._reach(), max(0.1, give_up - time.monotonic()))
-            except (ConnectError, TimeoutError, asyncio.TimeoutError) as problem:
-                final = not isinstance(problem, Unreachable) or isinstance(problem, BrokenRules)
-                if time.monotonic() + delay > give_up or final:
-                    why, so_far = str(problem) or "no answer in time", watch.snapshot(exchange)
-                    raise LostContact.while_running(self.description.name, why, so_far) from None
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, 2.0)
+        try:
+            return await mend(self._reach, min(time.monotonic() + MEND_S, watch.until))
+        except ConnectError as problem:
+            so_far = watch.snapshot(exchange)
+            raise LostContact.while_running(self.description.name, str(problem), so_far) from None
 
     async def _stop_quietly(self, run_id: str) -> None:
         with contextlib.suppress(ConnectError, FileProblem, asyncio.TimeoutError):
             await within(self.stop(run_id), MEND_S)
-
-    def _later(self, chore: Any) -> None:
-        task = asyncio.ensure_future(chore)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
 
     async def observe(self, run_id: str, *, keep: int = 40_000) -> Observation:
         order: LookOrder = {"verb": "look", "id": run_id, "keep": keep}
@@ -314,12 +304,11 @@ class OutpostSandbox:
         self, order: OutpostOrder, raw: bytes = b"", *, room: int = SMALL
     ) -> tuple[Exchange, dict[str, Any]]:
         """A request that may be repeated on a new line after a cut."""
-        with contextlib.suppress(LineLost):
+
+        async def ask() -> tuple[Exchange, dict[str, Any]]:
             return await self._told((await self._reach()).ask(order, raw, room=room))
-        try:
-            return await self._told((await self._reach()).ask(order, raw, room=room))
-        except LineLost:
-            raise Unreachable(f"{self.description.name}: the connection was cut twice in a row; try again") from None
+
+        return await ask_again(self.description.name, ask)
 
     async def _told(self, answer: Awaitable[tuple[Exchange, dict[str, Any]]]) -> tuple[Exchange, dict[str, Any]]:
         try:

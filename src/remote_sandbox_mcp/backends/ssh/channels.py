@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...core.errors import ConnectError, Unreachable
-from ...waiting import within
+from ...waiting import Chores, within
 from ..outpost.client import LineLost
 from ..pace import Pace
 from .connection import KEEPALIVE_S, Gate
@@ -80,7 +80,7 @@ class Channels:
         self._opening: set[asyncio.Task[None]] = set()
         self._failure: ConnectError | None = None
         self._not_before = 0.0
-        self._chores: set[asyncio.Task[None]] = set()
+        self._chores = Chores("work on a connection")
         self._sftp: tuple[_Link, asyncssh.SFTPClient] | None = None
         self._sftp_turn = asyncio.Lock()
 
@@ -92,7 +92,7 @@ class Channels:
         """Use a connection that is already logged in, and end it at the end."""
         self._pace.opened()
         self._links.append(_Link(connection, self._limit))
-        self._later(self._watch(connection))
+        self._chores.start(self._watch(connection))
 
     async def close(self) -> None:
         links, self._links, self._sftp = self._links, [], None
@@ -206,7 +206,7 @@ class Channels:
         self._let_go(link, channel)
 
     def _let_go(self, link: _Link, channel: Any) -> None:
-        self._later(self._wait_closed(link, channel))
+        self._chores.start(self._wait_closed(link, channel))
 
     async def _wait_closed(self, link: _Link, channel: Any) -> None:
         """sshd counts a session until its shell has ended, and so do we."""
@@ -220,7 +220,7 @@ class Channels:
         link.give_back()
         self._notify()
         if not link.used and len(self._links) > 1:
-            self._later(self._close_if_idle(link))
+            self._chores.start(self._close_if_idle(link))
 
     async def _close_if_idle(self, link: _Link) -> None:
         await asyncio.sleep(IDLE_S)
@@ -296,8 +296,3 @@ class Channels:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-    def _later(self, chore: Any) -> None:
-        task = asyncio.create_task(chore)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import ConnectError, HostKeyProblem, LoginRefused, Unreachable
 from ...core.machine import Hop, Login, Machine
-from ...waiting import within
+from ...waiting import Chores, within
 from .host_keys import USUAL_FILES, HostKeys, entry_name
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def libraries_found_quickly() -> Iterator[None]:
 
 
 # Referenced until they are done: the event loop itself would forget them.
-_ending: set[asyncio.Task[None]] = set()
+_ending = Chores("the end of a program that a connection went through")
 
 
 class Proxy:
@@ -93,9 +93,7 @@ class Proxy:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def end_with(self, connection: asyncssh.SSHClientConnection) -> None:
-        task = asyncio.ensure_future(self._end_with(connection))
-        _ending.add(task)
-        task.add_done_callback(_ending.discard)
+        _ending.start(self._end_with(connection))
 
     async def _end_with(self, connection: asyncssh.SSHClientConnection) -> None:
         try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ...core.errors import Unreachable, Unsupported
 from ...core.port import PortClosed, Stream, check_port
 from ...waiting import within
+from ..mending import ask_again
 from ..outpost.client import LineLost, OutpostClient
 from ..outpost.relay import CONNECT_S, PortRelay, RelayPorts
 from ..stream import PairStream
@@ -117,18 +118,21 @@ class PlainPorts:
     async def connect(self, port: int) -> Stream:
         check_port("port", port)
         name = self._gate.machine.name
+
+        async def ask() -> Stream:
+            connection = await self._reach()
+            try:
+                return await dial(connection, port, name)
+            except LineLost:
+                connection.abort()
+                raise
+
         try:
-            for _ in range(2):
-                connection = await self._reach()
-                try:
-                    return await dial(connection, port, name)
-                except LineLost:
-                    connection.abort()
+            return await ask_again(name, ask)
         except Forbidden as problem:
             raise Unsupported(
                 f"{name}: its sshd forwards no ports ({problem}); set AllowTcpForwarding there, or install python3"
             ) from None
-        raise Unreachable(f"{name}: the connection was cut twice in a row; try again")
 
     async def _reach(self) -> asyncssh.SSHClientConnection:
         async with self._turn:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from ...waiting import Chores
 from ..outpost.client import LineLost
 from ..outpost.far.expected import EDITED, UNKNOWN, link_of
 from ..outpost.far.tree import checked
@@ -162,7 +163,8 @@ class Remote:
         self._write_step = min(limits.max_write_len or LONGEST_WRITE, LONGEST_WRITE)
         self._swaps_links: bool | None = None
         self._links_turn = asyncio.Lock()
-        self._chores: set[asyncio.Task[None]] = set()
+        # A line that is cut closes all files anyway.
+        self._chores = Chores("closing a file", expected=(Exception,))
 
     async def ask(self, question: Awaitable[T]) -> T:
         import asyncssh
@@ -318,10 +320,7 @@ class Remote:
 
     def _later(self, question: Awaitable[None]) -> None:
         """Nobody waits for the answer."""
-        task = asyncio.ensure_future(question)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._chores.start(question)
 
     async def explain(self, problem: OSError, folder: bytes, size: int = 0) -> OSError:
         """SFTP has one word for a full disk and for much else; the file system tells them apart."""
