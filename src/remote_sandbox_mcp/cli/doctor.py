@@ -96,7 +96,7 @@ async def _report_json(practice: Practice) -> list[Checkup]:
 
 
 def _hub() -> str:
-    """The process that serves clients, in a line."""
+    """One line about the hub."""
     from .hub import all_facts
     from .render import count
 
@@ -120,7 +120,7 @@ def _fields(checkup: Checkup) -> dict[str, Any]:
 
 
 async def _report(practice: Practice, chosen: bool) -> list[Checkup]:
-    """Each sandbox is printed as soon as it and those before it are done."""
+    """Print each sandbox as soon as it and those before it are done."""
     from .render import Page, shown_file, styled
 
     page = Page()

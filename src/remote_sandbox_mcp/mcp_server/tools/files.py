@@ -28,7 +28,7 @@ WRITE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_
 EDIT = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 
 USUAL_BYTES, MOST_BYTES = 200_000, 10_000_000
-# Of a file whose every byte takes many characters to show, at least so much comes at once.
+# Minimum per call, for files in which every byte takes many characters to show.
 LEAST_BYTES = 64
 
 RemoteFile = Annotated[str, Field(description="The file")]
@@ -168,7 +168,7 @@ def decode(content: str, encoding: str) -> bytes:
 
 
 def fitting(found: FileSlice, room: int) -> FileSlice:
-    """As much of it as fits, up to the end of a character, so that the next part is text again."""
+    """As much as fits, up to the end of a character, so that the next part is valid text again."""
     data = whole_characters(found.data) if found.more else found.data
     while (size := size_of(file_content(data))) > room and len(data) > LEAST_BYTES:
         data = whole_characters(data[: max(LEAST_BYTES, len(data) * room // size * 9 // 10)])
@@ -176,7 +176,7 @@ def fitting(found: FileSlice, room: int) -> FileSlice:
 
 
 def whole_characters(data: bytes) -> bytes:
-    """Without the first bytes of a character whose others are missing, unless there is nothing else."""
+    """Without an incomplete character at the end, unless nothing else is left."""
     return without_broken_end(data) or data
 
 
@@ -209,7 +209,7 @@ def entry_fields(entry: Entry, folder: str) -> dict[str, Any]:
 
 
 def below(path: str, folder: str) -> str:
-    """A path as seen from the folder; one that is not in it stays as it is."""
+    """A path relative to the folder; one outside of it stays as it is."""
     start = f"{folder.rstrip('/')}/"
     return path[len(start) :] if folder and path.startswith(start) and path != start else path
 

@@ -36,7 +36,7 @@ TYPE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_
 
 Session = Annotated[str, Field(description="As exec_bash_background or exec_bash returned it")]
 WatchId = Annotated[int, Field(description="Instead of tmux_session", ge=0)]
-# check_background_task tells the session of a watch, which the others then take.
+# check_background_task returns the session of a watch, which the other tools accept.
 UnlistedWatchId = Annotated[int, Field(ge=0), UNLISTED]
 Lines = Annotated[int, Field(description="Default 50", ge=1, le=5000)]
 Cursor = Annotated[int, Field(description="log_cursor of the last answer: only what is new", ge=-1)]
@@ -244,7 +244,7 @@ def cursor(given: int) -> int | None:
 
 
 def run_reply(fields: dict[str, Any], report: Report) -> CallToolResult:
-    """What is said of a command that outlasted exec_bash."""
+    """Result for a command that outlasted exec_bash."""
     first, _, _ = exec_text(replace(report, stdout=Clipped(""), stderr=Clipped(""))).partition("\n")
     return reply(fields, told(first, fields, without=("running", "exit_code", "signal", "timed_out", "stopped")))
 
