@@ -1,4 +1,4 @@
-"""Waiting for something for a while."""
+"""Waiting with a time limit."""
 
 from __future__ import annotations
 
