@@ -1,4 +1,4 @@
-"""Waiting with a time limit."""
+"""Waiting for something for a while."""
 
 from __future__ import annotations
 
