@@ -221,7 +221,7 @@ def judge(scene: Scene, client: Client, made: Made) -> list[str]:
         return [f"{len(made.answers)} answers"]
     if made.tool == "edit_remote_file":
         times = client.edited.read_text().splitlines().count(made.token)
-        return judge_edit(made, times)
+        return judge_edit(client, made, times)
     if made.failed:
         return [f"failed: {json.dumps(made.answers[0])[:300]}"]
     if made.tool == "sync_local_to_remote":
@@ -235,13 +235,20 @@ def judge(scene: Scene, client: Client, made: Made) -> list[str]:
     return [*([f"done {times} times"] if times != 1 else []), *([] if is_true else [f"told as {fields}"])]
 
 
-def judge_edit(made: Made, times: int) -> list[str]:
+def judge_edit(client: Client, made: Made, times: int) -> list[str]:
     if times > 1 or (not made.failed and times != 1):
         return [f"done {times} times, and told as {made.text}"]
-    # Where the line was cut it may have failed; but it says so.
-    return (
-        [] if not made.failed or UNKNOWN in made.text or "line" in made.text or "contact" in made.text else [made.text]
-    )
+    if not made.failed or is_unsure(made):
+        return []
+    # An edit of which the client does not know whether it was done may have changed the file.
+    earlier = client.made[: client.made.index(made)]
+    unsure = any(is_unsure(each) for each in earlier if each.tool == made.tool)
+    return [] if unsure and "changed since it was read" in made.text else [made.text]
+
+
+def is_unsure(made: Made) -> bool:
+    """Whether a call that failed says that it may have been done all the same; where the line was cut it may."""
+    return made.failed and any(word in made.text for word in (UNKNOWN, "line", "contact"))
 
 
 def judge_sync(scene: Scene, client: Client, made: Made) -> list[str]:

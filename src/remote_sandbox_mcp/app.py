@@ -488,12 +488,13 @@ class App:
             )
         member = self.fleet.member(name)
         expected = "" if create_only else current().versions.get(member.name, path)
-        if expected is not None or not current().versions.are_incomplete:
-            return await self._put(member, path, data, expected)
         try:
-            return await self._put(member, path, data, "")
+            return await self._put(member, path, data, expected)
         except FileProblem as problem:
-            raise _forgotten(path) if problem.reason == "exists" else problem from None
+            # A process of ours that died before it could answer may have written it: then that is what has changed.
+            if problem.reason == "stale" and is_again() and (written := await self._as_written(member, path, data)):
+                return written
+            raise
 
     async def edit(self, path: str, old: str, new: str, *, every: bool = False, name: str = "") -> tuple[Written, int]:
         """Replace an exact text that occurs once (or all); the file must be as this client last read it."""
@@ -505,8 +506,6 @@ class App:
         if found.more:
             raise FileProblem(f"{path} is larger than {check.LARGEST_WRITE} bytes, too large to edit", "too_large")
         known = current().versions.get(member.name, path)
-        if known is None and current().versions.are_incomplete:
-            raise _forgotten(path)
         if known is not None and known != found.version:
             current().versions.forget(member.name, path)
             raise FileProblem(f"{path} has changed since it was read; read it again, then repeat the edit", "stale")
@@ -552,11 +551,13 @@ class App:
         current().versions.remember(member.name, path, written.version)
         return written
 
-
-def _forgotten(path: str) -> FileProblem:
-    """Error for a file that the client may have read through a process that has ended since."""
-    told = f"the server was restarted, so whether {path} has changed since you read it is not known"
-    return FileProblem(f"{told}; nothing was written: read it again, then repeat this", "stale")
+    async def _as_written(self, member: Member, path: str, data: bytes) -> Written | None:
+        """The file, if it holds exactly this."""
+        found = await (await member.open()).read(path, Span(limit=len(data) + 1))
+        if found.data != data or found.more:
+            return None
+        current().versions.remember(member.name, path, found.version)
+        return Written(len(data), found.version)
 
 
 async def _jobs_that_end_with(name: str, sandbox: Sandbox) -> list[str]:

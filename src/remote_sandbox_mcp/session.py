@@ -7,7 +7,7 @@ import contextlib
 import functools
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -180,11 +180,14 @@ MOST_AT_WORK, MOST_OF_MANY = 32, 128
 class Versions:
     """The last version of each file that this client has read; overwriting a newer one is refused."""
 
-    # Whether it may have read files unknown to us, because the process that served it died.
-    are_incomplete = False
-
     def __init__(self) -> None:
         self._seen: OrderedDict[tuple[str, str], str] = OrderedDict()
+        # Called with every change, so that the versions outlive this process: sandbox, path, version or None.
+        self.noted: Callable[[str, str, str | None], None] | None = None
+
+    def restore(self, seen: Iterable[Sequence[str]]) -> None:
+        """Take over what another process has noted that served the client before."""
+        self._seen.update({(sandbox, path): version for sandbox, path, version in seen})
 
     def get(self, sandbox: str, path: str) -> str | None:
         return self._seen.get((sandbox, path))
@@ -194,9 +197,12 @@ class Versions:
         self._seen.move_to_end((sandbox, path))
         if len(self._seen) > REMEMBERED_VERSIONS:
             self._seen.popitem(last=False)
+        if self.noted:
+            self.noted(sandbox, path, version)
 
     def forget(self, sandbox: str, path: str) -> None:
-        self._seen.pop((sandbox, path), None)
+        if self._seen.pop((sandbox, path), None) is not None and self.noted:
+            self.noted(sandbox, path, None)
 
 
 class InProgress:

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from remote_sandbox_mcp.backends.opensandbox import api as transport
 from remote_sandbox_mcp.backends.opensandbox import container as opened
+from remote_sandbox_mcp.backends.opensandbox import transport
 from remote_sandbox_mcp.backends.opensandbox.http_bridge import PROTOCOL, Bridge
 from remote_sandbox_mcp.backends.opensandbox.http_line import HttpLine
 from remote_sandbox_mcp.backends.outpost.client import NoOutpost

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from tests.support.in_process import serve_here
+from tests.support.line import Line
 from tests.support.pace import at_most
 from tests.support.server import Server, entry, serve, until
 from tests.support.sshd import HOST, PASSPHRASE, PASSWORD, Auth, Fleet, Sshd, closed_port, silent_port
@@ -43,6 +44,29 @@ async def test_every_way_to_log_in_works_and_leaves_no_secret_behind(fleet: Flee
         assert await server.output("whoami") == f"{machine.user}\n"
         await server.call("list_sandboxes", check_resources=True)
         assert_no_secret(server)
+
+
+async def test_a_connection_that_is_cut_during_the_login_is_made_again(machine: Sshd, tmp_path: Path) -> None:
+    async with Line(machine.port, rtt_s=0.05) as line, serve_here(tmp_path, entry(machine, port=line.port)) as server:
+        asked = asyncio.ensure_future(server.output("whoami"))
+        await until(lambda: line.connections, "the first connection")
+        line.cut()
+        assert await asked == f"{machine.user}\n"
+        assert line.total_opened == 2
+
+
+async def test_a_machine_that_cuts_every_login_is_asked_twice(machine: Sshd, tmp_path: Path) -> None:
+    met = []
+
+    def cut(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        met.append(writer)
+        writer.transport.abort()
+
+    async with await asyncio.start_server(cut, HOST, 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        async with serve_here(tmp_path, entry(machine, port=port)) as server:
+            assert (await server.fail("exec_bash", command="true"))["outcome"] == "not_started"
+    assert len(met) == 2
 
 
 async def test_one_machine_by_the_short_variables(by_password: Sshd, tmp_path: Path) -> None:

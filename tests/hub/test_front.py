@@ -16,7 +16,10 @@ from typing import Any
 
 import pytest
 
+from remote_sandbox_mcp.hub.transcript import MOST_VERSIONS, Transcript
+from remote_sandbox_mcp.hub_contact.hello import say_version
 from remote_sandbox_mcp.hub_contact.place import Place
+from remote_sandbox_mcp.session import REMEMBERED_VERSIONS
 from tests.support.server import environment
 
 # The front as it is, but for its patience.
@@ -170,6 +173,29 @@ def test_half_an_answer_is_dropped_and_asked_for_again(stage: Stage) -> None:
     assert second.receive() == request
     second.answer(request, whole=True)
     assert stage.read()["result"] == {"whole": True}
+
+
+def test_versions_of_files_are_kept_for_another_hub_and_not_passed_on(stage: Stage) -> None:
+    first = stage.accept()
+    first.greet()
+    stage.ask(1, name="read_remote_file")
+    request = first.receive()
+    for path, version in (("/a", "1"), ("/b", "1"), ("/a", "2"), ("/b", None)):
+        first.send_raw(say_version("gpu", path, version))
+    # A file may hold what such a line looks like.
+    first.answer(request, text=say_version("gpu", "/c", "1").decode())
+    assert stage.read()["result"] == {"text": say_version("gpu", "/c", "1").decode()}
+    first.close()
+    second = stage.accept()
+    assert second.hello["versions"] == [["gpu", "/a", "2"]]
+
+
+def test_no_more_versions_are_kept_than_a_session_remembers() -> None:
+    kept = Transcript()
+    lines = [say_version("gpu", f"/{number}", "1") for number in range(MOST_VERSIONS + 5)]
+    assert kept.without_versions(lines) == b""
+    versions = kept.opening(0)[0]["versions"]
+    assert (len(versions), versions[0][1], MOST_VERSIONS) == (MOST_VERSIONS, "/5", REMEMBERED_VERSIONS)
 
 
 def test_requests_that_stay_in_force_are_repeated_and_their_answers_dropped(stage: Stage) -> None:

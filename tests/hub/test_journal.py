@@ -17,6 +17,7 @@ from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.core.client import Call, Calls, begin_call
 from remote_sandbox_mcp.core.command import Completed
+from remote_sandbox_mcp.core.errors import FileProblem
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.mcp_server.journal import Journal, is_kept
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
@@ -159,3 +160,23 @@ async def test_a_command_that_is_cancelled_before_it_is_found_again_is_stopped()
     await until(is_ended, "the command to end")
     assert len(fake.commands) == 1
     await asyncio.gather(first.close(), second.close())
+
+
+# Files
+
+
+@pytest.mark.parametrize("is_written", [True, False], ids=["by us", "by another"])
+async def test_a_write_that_is_made_again_is_not_refused_for_what_it_has_written_itself(is_written: bool) -> None:
+    """The process that wrote the file died before it could note the new version or answer."""
+    fake, path = FakeSandbox(), f"written {is_written}"
+    app = App(Fleet([member(fake)]))
+    await app.write(path, b"old")
+    await fake.write(path, b"new" if is_written else b"another's")
+    begin_call(Call("session 1.5", again=True))
+    if is_written:
+        assert (await app.write(path, b"new")).size == 3
+        assert (await app.write(path, b"newer")).size == 5
+    else:
+        with pytest.raises(FileProblem, match="changed since"):
+            await app.write(path, b"new")
+    await app.close()

@@ -144,6 +144,20 @@ def test_a_file_that_changed_while_the_hub_died_is_not_overwritten_unseen(
     assert not line.call("write_remote_file", remote_path=f"{path}.new", content="y").get("isError")
 
 
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_was_read_before_the_hub_died_can_be_changed(machine: Sshd, line: Wire, change: str) -> None:
+    """The front keeps which version was read, so the client is not asked to read it again."""
+    tool, given = CHANGES[change]
+    path = str(machine.home / f"own-{change}")
+    line.call("exec_bash", command=f"echo first >{path}")
+    line.call("read_remote_file", remote_path=path)
+    kill_hub(line.home)
+    assert not line.call(tool, remote_path=path, **given).get("isError")
+    kill_hub(line.home)
+    # What was written counts as read.
+    assert not line.call("edit_remote_file", remote_path=path, old_text="mine", new_text="yours").get("isError")
+
+
 def test_a_command_that_was_cancelled_while_there_was_no_hub_is_ended(machine: Sshd, line: Wire) -> None:
     number = line.start_call("exec_bash", command="sleep 671")
     wait_until(lambda: "sleep 671" in machine.processes().values(), what="the command to start", seconds=20)

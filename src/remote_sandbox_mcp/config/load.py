@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import sys
@@ -344,6 +342,9 @@ def identity_of(configuration: Configuration) -> str:
 
     The file's content does not count: after a machine is added to it, the same disposable sandboxes are visible.
     """
+    import hashlib
+    import json
+
     file = os.path.realpath(configuration.file or paths.config_file())
     said = [*_machines(configuration), *_decisive_settings(configuration)]
     return hashlib.sha256(json.dumps([file, sorted(said)]).encode("utf-8", "backslashreplace")).hexdigest()[:32]

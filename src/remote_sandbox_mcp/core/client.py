@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -54,7 +53,9 @@ class Call:
     waited_s: float = 0.0
 
     def name_of(self, kind: str) -> str:
-        """Name of what this call begins (a run, a job); the same for each repetition of the call."""
+        """The name of what this call begins: always the same."""
+        import hashlib
+
         return f"{kind}-{hashlib.sha256(f'{self.name} {kind}'.encode()).hexdigest()[:16]}"
 
 

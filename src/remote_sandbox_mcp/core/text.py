@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import json
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -60,6 +59,8 @@ def clip(excerpt: Excerpt, limit: int) -> Clipped:
 
 def clip_both(first: Excerpt, second: Excerpt, limit: int, room: int | None = None) -> tuple[Clipped, Clipped]:
     """Fit each of two streams into `limit` characters, and both together, as JSON texts, into `room`."""
+    import json
+
     while True:
         shown = clip(first, limit), clip(second, limit)
         # What is harmless takes two signs for one at most.

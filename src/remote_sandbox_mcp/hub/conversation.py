@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import __version__
 from ..core.errors import SandboxError
+from ..hub_contact.hello import say_version
 from ..mcp_server.ahead import Opening
 from ..session import KeptSelection, Session, begin
 from .houses import House, Houses, client_of
@@ -92,8 +93,9 @@ class Conversation:
         serving = asyncio.ensure_future(self._speak(reader))
         over = [asyncio.ensure_future(event.wait()) for event in (self._ended, self._session.moved)]
         chores = [asyncio.ensure_future(self._give_up(left)) for left in self._said.get("cancelled") or ()]
+        self._session.versions.restore(self._said.get("versions") or ())
+        self._session.versions.noted = self._answers.note_version
         if self._said.get("resumed"):
-            self._session.versions.are_incomplete = True
             chores.append(asyncio.ensure_future(self._house.app.apps.reopen()))
         await asyncio.wait((serving, *over), return_when=asyncio.FIRST_COMPLETED)
         for waiting in over:
@@ -146,6 +148,11 @@ class Answers:
             async with self._turn:
                 self._writer.write(text.encode("utf-8", "replace"))
                 await self._writer.drain()
+
+    def note_version(self, sandbox: str, path: str, version: str | None) -> None:
+        """Have the front keep it for another hub. It is written before the answer that tells the client of it."""
+        if not self.is_muted and not self._leaving.is_set():
+            self._writer.write(say_version(sandbox, path, version))
 
     async def flush(self) -> None:
         """Nothing is buffered."""

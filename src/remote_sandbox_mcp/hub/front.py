@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from ..hub_contact.hello import Handed, read_answer, say_hello
+from ..hub_contact.hello import VERSION_LINE, Handed, read_answer, say_hello
 from ..hub_contact.place import NoHub, Place, reach
 from .silence import Silence, say
 from .transcript import MOST_HUBS, Request, Transcript, answered_in
@@ -328,6 +328,8 @@ class Front:
         if whole and not self._is_greeted:
             first, _, whole = whole.partition(b"\n")
             self._greeted(first)
+        if VERSION_LINE in whole:
+            whole = self._kept.without_versions(split(whole))
         if whole:
             self._pass_to_client(whole)
         self._heard()

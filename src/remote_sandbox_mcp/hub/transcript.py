@@ -7,6 +7,8 @@ import os
 import re
 import time
 
+from ..hub_contact.hello import VERSION, VERSION_LINE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 MOST_HUBS = 10
 # The next hub stops the commands of calls that were cancelled up to this long before.
 CANCELLED_S = 30.0
+# As many as a session remembers.
+MOST_VERSIONS = 1000
 ANSWER = re.compile(rb'\{"jsonrpc":"2\.0","id":("[^"\\]*"|-?\d+),"(?:result|error)":')
 
 
@@ -48,6 +52,8 @@ class Transcript:
         self._standing: dict[str, tuple[Any, bytes]] = {}
         self._started_notice = b""
         self._cancelled: dict[str, tuple[float, bytes]] = {}
+        # Which versions of files the client has seen last, by sandbox and path.
+        self._versions: dict[tuple[str, str], str] = {}
 
     @property
     def prefix(self) -> str:
@@ -94,6 +100,18 @@ class Transcript:
 
     # What the client receives
 
+    def without_versions(self, lines: list[bytes]) -> bytes:
+        """Keep the versions that the hub has noted, which are not for the client; gives the other lines."""
+        for line in lines:
+            if line.startswith(VERSION_LINE):
+                sandbox, path, version = json.loads(line)[VERSION]
+                self._versions.pop((sandbox, path), None)
+                if version is not None:
+                    self._versions[sandbox, path] = version
+        for oldest in list(self._versions)[: max(0, len(self._versions) - MOST_VERSIONS)]:
+            del self._versions[oldest]
+        return b"".join(line for line in lines if not line.startswith(VERSION_LINE))
+
     def answered_here(self, number: Any) -> Request:
         """The front has answered; an answer of the hub is dropped."""
         self.done.add(number)
@@ -112,7 +130,8 @@ class Transcript:
         `sent` is how many bytes the hub before it has received. `again` has what each of these lines was called
         before, or nothing where it cannot have begun anything; `prefix` is for the names of the lines after them;
         `cancelled` are calls that may have been left running; `resumed` is whether another process has served the
-        conversation before. The last are the ids of requests that too many hubs have died with.
+        conversation before; `versions` are those of files that the client has seen. The last are the ids of requests
+        that too many hubs have died with.
         """
         now = time.monotonic()
         lines = self._lines_in_force()
@@ -128,7 +147,8 @@ class Transcript:
         cancelled = [{"name": name, "sandbox": sandbox_in(line)} for name, line in recent.items()]
         self._hubs += 1
         who = {"session": self._session, "prefix": self.prefix, "again": again, "cancelled": cancelled}
-        return {**who, "resumed": self.was_served}, lines, spent
+        versions = [[*which, version] for which, version in self._versions.items()]
+        return {**who, "resumed": self.was_served, "versions": versions}, lines, spent
 
     def _lines_in_force(self) -> list[tuple[bytes, Request | None]]:
         lines: list[tuple[bytes, Request | None]] = []

@@ -11,7 +11,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Purpose of a connection: a session; HTTP on a socket that is passed; a question that is answered in one line.
+# Begins a line of the hub's that is for the front alone: sandbox, path, and the version of that file that the client
+# has seen, or null. In an answer to a client it cannot occur, because quotes within a text are escaped there.
+VERSION = "remote-sandbox/version"
+VERSION_LINE = b'{"%s":' % VERSION.encode()
+# For a session; for HTTP on a socket that is handed over; for a question of ours, which is answered in one line.
 SERVE, HTTP, ASK = "serve", "http", "ask"
 
 
@@ -29,6 +33,10 @@ def say_http_hello(terms: Mapping[str, Any], environ: Mapping[str, str], folder:
 
 def ask(question: str, **more: Any) -> bytes:
     return json.dumps({"hello": ASK, "question": question, **more}).encode() + b"\n"
+
+
+def say_version(sandbox: str, path: str, version: str | None) -> bytes:
+    return json.dumps({VERSION: [sandbox, path, version]}, separators=(",", ":")).encode() + b"\n"
 
 
 def read(line: bytes) -> dict[str, Any]:

@@ -43,7 +43,7 @@ async def serve(
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     who = early.who if early else {}
     session = Session(selection, name=str(who.get("session", "")))
-    session.versions.are_incomplete = bool(who.get("resumed"))
+    session.versions.restore(who.get("versions") or ())
     server = build(app, OneClient(session))
     Upkeep(server, source, stock, members)
     serving = asyncio.ensure_future(_converse(server, early, ended))

@@ -6,13 +6,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
-
-import httpx
 
 from ...core.disposable import Disposable, Platform, RegistryLogin
 from ...core.errors import ConfigError, ConnectError, SandboxError, UnknownSandbox
@@ -246,6 +244,8 @@ def connection_config(platform: Platform) -> ConnectionConfig:
     from opensandbox.config import ConnectionConfig
     from opensandbox.transport import RetryAsyncTransport, RetryPolicy
 
+    from .transport import BoundedTransport
+
     keep_quiet()
     scheme, _, domain = platform.server_url.rstrip("/").rpartition("://")
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=CONNECTIONS, keepalive_expiry=20)
@@ -308,44 +308,3 @@ def seconds(moment: datetime | None) -> float:
 def refreshed(known: Disposable, info: SandboxInfo) -> Disposable:
     status = STATUS.get(info.status.state, known.status)
     return replace(known, status=status, expires=seconds(info.expires_at))
-
-
-# The largest answer that is ever asked for is a file of 16 MiB, as text of a command's output.
-MOST_BYTES = 64 << 20
-# Of a request whose answer is a line, and goes on for as long as that.
-ENDLESS = {"endless_answer": True}
-
-
-class BoundedTransport(httpx.AsyncHTTPTransport):
-    """Gives an answer up that grows beyond all bounds, here or, being compressed, when it is read."""
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if "endless_answer" in request.extensions:
-            return await super().handle_async_request(request)
-        request.headers["Accept-Encoding"] = "identity"
-        answer = await super().handle_async_request(request)
-        assert isinstance(answer.stream, httpx.AsyncByteStream)
-        if answer.headers.get("Content-Encoding", "identity") != "identity":
-            await answer.stream.aclose()
-            raise httpx.RemoteProtocolError("an answer is compressed, which was not asked for", request=request)
-        answer.stream = BoundedStream(answer.stream, request)
-        return answer
-
-
-class BoundedStream(httpx.AsyncByteStream):
-    """An answer's bytes, counted."""
-
-    def __init__(self, stream: httpx.AsyncByteStream, request: httpx.Request) -> None:
-        self._stream = stream
-        self._request = request
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        count = 0
-        async for piece in self._stream:
-            count += len(piece)
-            if count > MOST_BYTES:
-                raise httpx.RemoteProtocolError("an answer has no end", request=self._request)
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()

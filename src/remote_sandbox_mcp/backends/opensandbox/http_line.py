@@ -60,7 +60,7 @@ class HttpLine:
         """The one task that holds the answer: it gives it up when it is cancelled."""
         import httpx
 
-        from .api import ENDLESS
+        from .transport import ENDLESS
 
         headers = {**self._headers, "X-Line-Argv": json.dumps(list(argv))}
         # What a program prints may be a long time coming; that a line is dead is found out by asking over it.

@@ -125,6 +125,8 @@ WITHOUT_CBC = ("aes128-gcm", "aes256-gcm", "chacha20-poly1305", "aes128-ctr", "a
 BITE = 64 << 10
 KEEPALIVE_S = 15
 PAUSE_S, LONGEST_PAUSE_S = 15.0, 300.0
+# After a connection that was cut before its login was over.
+CUT_PAUSE_S = 0.5
 
 
 class Gate:
@@ -147,7 +149,7 @@ class Gate:
         # Keys and secrets come first, outside the deadline: a keyring may ask its owner.
         keys = [await asyncio.to_thread(credentials, hop.login, self._who()) for hop in self._route()]
         try:
-            connection = await within(self._connect(keys), self.deadline_s)
+            connection = await within(self._connect_persistently(keys), self.deadline_s)
         except LoginRefused as refused:
             self._knocked_in_vain(refused)
             raise
@@ -175,6 +177,17 @@ class Gate:
         left = self._closed_until - time.monotonic()
         if self._refused is not None and left > 0:
             raise LoginRefused(f"{self._refused}; not tried again for another {left:.0f} s, so as not to be locked out")
+
+    async def _connect_persistently(self, keys: list[dict[str, Any]]) -> asyncssh.SSHClientConnection:
+        """Connect; once more where the connection is cut before the login is over.
+
+        An sshd with many logins in progress drops some of them at random (MaxStartups), and so do networks.
+        """
+        try:
+            return await self._connect(keys)
+        except _CutShort:
+            await asyncio.sleep(CUT_PAUSE_S)
+            return await self._connect(keys)
 
     async def _connect(self, keys: list[dict[str, Any]]) -> asyncssh.SSHClientConnection:
         tunnel: asyncssh.SSHClientConnection | None = None
@@ -370,6 +383,10 @@ def _key_trouble(problem: Exception) -> str:
     return "it is not a private key that can be read"
 
 
+class _CutShort(Unreachable):
+    """The connection was cut before the login was over."""
+
+
 def translate(problem: Exception, who: str, verdict: str) -> ConnectError:
     """Foreign exceptions become ours here, and nowhere else."""
     import asyncssh
@@ -384,6 +401,10 @@ def translate(problem: Exception, who: str, verdict: str) -> ConnectError:
         return Unreachable(f"{who}: the host name cannot be found; check host or your DNS")
     if isinstance(problem, ConnectionRefusedError):
         return Unreachable(f"{who}: nothing listens on that port; check port, or whether sshd runs")
+    if isinstance(problem, asyncssh.ConnectionLost):
+        return _CutShort(f"{who}: {problem.reason or 'the connection was closed'}")
     if isinstance(problem, asyncssh.Error):
         return Unreachable(f"{who}: {problem.reason or 'the connection was closed'}")
+    if isinstance(problem, (ConnectionResetError, BrokenPipeError)):
+        return _CutShort(f"{who}: {problem.strerror or problem}")
     return Unreachable(f"{who}: {getattr(problem, 'strerror', None) or problem}")
