@@ -38,6 +38,7 @@ def find_bases(own: str | None = None, mounts: str | None = None) -> list[Base]:
 
 
 def _base(controllers: str, path: str, mounts: str) -> Iterator[Base]:
+    # Version 2 has a single hierarchy, whose line names no controllers.
     version = 1 if controllers else 2
     wanted = tuple(name for name in controllers.split(",") if name in WANTED)
     if version == 1 and not wanted:
@@ -57,6 +58,7 @@ def _folder(controller: str, path: str, mounts: str) -> Path | None:
     for line in mounts.splitlines():
         fields, _, rest = line.partition(" - ")
         kind, _, options = rest.split(" ", 2)
+        # Several hierarchies of version 1 may be mounted; the one with this controller counts.
         is_it = kind == "cgroup" and controller in options.split(",") if controller else kind == "cgroup2"
         root, place = fields.split(" ")[3:5]
         if is_it and (path + "/").startswith(root.rstrip("/") + "/"):
@@ -71,6 +73,7 @@ def _delegated(folder: Path) -> Base | None:
         may = all(os.access(path, os.W_OK) for path in (folder, folder / "cgroup.procs"))
         if may and not _is_read_only(folder):
             names = tuple(name for name in WANTED if name in _enabled(folder))
+            # The top group of a container may be used even if it delegates nothing: freezing still works there.
             is_top = not (folder.parent / "cgroup.procs").exists()
             if names or is_top:
                 # Freezing needs no controller in version 2.
@@ -83,6 +86,7 @@ def _enabled(folder: Path) -> list[str]:
     missing = set(_read(folder / "cgroup.controllers").split()) & {"memory", "pids", "cpu"}
     missing -= set(_read(folder / "cgroup.subtree_control").split())
     if missing:
+        # Refused while the group contains processes; then its parent is tried.
         with contextlib.suppress(OSError):
             (folder / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(missing)))
     return _read(folder / "cgroup.subtree_control").split()
@@ -134,6 +138,7 @@ class Group:
         until = time.monotonic() + PAUSE_S
         while not self.is_frozen():
             if time.monotonic() > until:
+                # Never left half frozen: nothing would run in the sandbox, and nobody would know why.
                 self.thaw()
                 return False
             time.sleep(0.002)
@@ -154,6 +159,7 @@ class Group:
         until = time.monotonic() + END_S
         with contextlib.suppress(OSError):
             self.thaw()
+        # Repeated, because a process may fork between the reading of the list and its end.
         while self._kill() and time.monotonic() < until:
             time.sleep(0.002)
         for folder in self.folders:
@@ -197,6 +203,7 @@ def make(planned: Group) -> Group:
     made = []
     for folder in planned.folders:
         with contextlib.suppress(OSError):
+            # It may exist after a crash between this and the record of it.
             folder.mkdir(exist_ok=True)
             made.append(folder)
     return Group(tuple(made))
@@ -215,6 +222,7 @@ def limit_processes(group: Group, count: int) -> bool:
 
 
 def limit_cpu(group: Group, cores: float) -> bool:
+    # The kernel refuses a quota below one millisecond.
     quota = max(1000, round(cores * CPU_PERIOD_US))
     return _set(group, {"cpu.cfs_quota_us": str(quota), "cpu.max": f"{quota} {CPU_PERIOD_US}"})
 

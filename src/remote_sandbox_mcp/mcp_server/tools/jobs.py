@@ -165,6 +165,7 @@ def wait_for_task(server: SandboxServer) -> Any:
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, WaitedShape]:
         """Wait until a job ends, prints a line that fits, or is silent. Use this instead of asking again and again."""
+        # Never longer than the client waits; the agent calls again.
         seconds = min(timeout_s, patience(server, ctx))
         if RUN_ID.match(tmux_session):
             if until_pattern or silence_s:
@@ -232,6 +233,7 @@ def send_input(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, SentShape]:
         """Answer a prompt of a running job, or use a debugger in it. Read what it says with wait_background_task."""
         which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
+        # Enter belongs to the text: keys alone are sent as they are.
         pressed = [*(["Enter"] if text and enter else []), *keys]
         session = await server.app.jobs.send(which, text=text, keys=pressed)
         return reply({"status": "sent", "tmux_session": session}, f"sent to {session}")
