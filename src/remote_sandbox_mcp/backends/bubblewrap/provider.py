@@ -52,6 +52,7 @@ class EmbeddedProvider:
         if reason := await way.why_not(network, footing):
             raise Unsupported(reason)
         image = str(images.check(order.image, self._shelf.root.parent)) if order.image else ""
+        # Before the new one is made: what a crash left may hold its disk space.
         await self._swept()
         try:
             tenant = self._make(disposable_id, order, image, footing)
@@ -116,6 +117,7 @@ class EmbeddedProvider:
         """Enforce its limits, write its record, and keep it as in use by us."""
         made, planned = record.made, self._plan_group(record.made.id)
         record = replace(record, groups=tuple(sorted({*record.groups, *map(str, planned.folders)})))
+        # Recorded before the groups exist, so that a crash in between leaves nothing unknown.
         self._shelf.write(record)
         group = cgroups.make(planned)
         asked = replace(made.limits, told=())
@@ -133,6 +135,7 @@ class EmbeddedProvider:
         if not disk.mount_sized(self._shelf.box(disposable_id), disk_mb):
             return False
         runs.mkdir(mode=0o700, exist_ok=True)
+        # The outpost's records need their own space: when the sandbox's disk is full, they must still be written.
         return disk.mount_sized(runs, limits.RUNS_MB, footing.step_down)
 
     def _plan_group(self, disposable_id: str) -> cgroups.Group:
@@ -160,6 +163,7 @@ class EmbeddedProvider:
         if disposable.id in self._tenants:
             # Another task of this process was faster.
             return self._tenants[disposable.id]
+        # The lock first: once it is held, no other process removes the folder.
         lock, record = self._shelf.claim(disposable.id), self._shelf.read(disposable.id)
         if lock is None or record is None:
             raise ConnectError(f"unable to open {disposable.title}: it is gone; create another")
@@ -184,6 +188,7 @@ class EmbeddedProvider:
         return [seen(record) for name in self._shelf.ids() if (record := self._shelf.read(name))]
 
     async def delete(self, disposable: Disposable) -> None:
+        # Raises for an id that is not ours, before anything is touched.
         self._shelf.folder(disposable.id)
         tenant = self._tenants.pop(disposable.id, None)
         if tenant:
@@ -224,6 +229,7 @@ class EmbeddedProvider:
         if self._living(disposable).made.status == "paused":
             return await self.look(disposable)
         tenant = self._tenants.get(disposable.id) or await self._reopen(disposable)
+        # Recorded first: other processes must not open it while it freezes.
         made = self._change(disposable, paused)
         try:
             await tenant.pause()
@@ -265,6 +271,7 @@ class EmbeddedProvider:
         await tenant.leave()
         if is_alone:
             with contextlib.suppress(SandboxError):
+                # A paused one could be resumed by nobody after this process is gone.
                 self._change(made, running)
             await asyncio.to_thread(cgroups.known(tenant.record.groups).end)
 

@@ -78,6 +78,7 @@ def read_file(server: SandboxServer) -> Any:
         if not offset and not start_line and not line_count:
             found, image = await look(server.app, remote_path, usual=USUAL_BYTES, limit=max_bytes, name=sandbox_name)
             return shown(image, found) if image else part_of_file(found)
+        # Lines without a count: up to the end of the file, bounded by max_bytes.
         lines = (line_count or 1_000_000_000) if start_line or line_count else 0
         span = Span(offset, max_bytes, max(1, start_line), lines)
         return part_of_file(await server.app.read(remote_path, span, name=sandbox_name))
@@ -158,6 +159,7 @@ def search_files(server: SandboxServer) -> Any:
 def decode(content: str, encoding: str) -> bytes:
     if encoding == "text":
         try:
+            # A lone surrogate from U+DC80 to U+DCFF stands for one byte that is not UTF-8.
             return content.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
             raise BadArgument("content holds half of a surrogate pair; send it as base64") from None
@@ -171,6 +173,7 @@ def fitting(found: FileSlice, room: int) -> FileSlice:
     """As much as fits, up to the end of a character, so that the next part is valid text again."""
     data = whole_characters(found.data) if found.more else found.data
     while (size := size_of(file_content(data))) > room and len(data) > LEAST_BYTES:
+        # A tenth less than the proportion, because the cut part may need more escapes than the average.
         data = whole_characters(data[: max(LEAST_BYTES, len(data) * room // size * 9 // 10)])
     return replace(found, data=data, more=found.more or len(data) < len(found.data))
 
@@ -184,6 +187,7 @@ def listing_fields(found: Listing, room: int) -> dict[str, Any]:
     rows = [entry_fields(entry, found.folder) for entry in found.entries]
     shown = first_that_fit(rows, [size_of(row) for row in rows], room)
     truncated = found.truncated or len(shown) < len(rows)
+    # The cursor follows what is shown, not what was found.
     keys = [entry.path for entry in found.entries[: len(shown)]]
     fields = {"truncated": truncated, "entries": shown} | next_cursor(truncated, found.start, keys)
     return fields | problem_fields(found.problems, found.folder)

@@ -45,6 +45,7 @@ class Filter:
 
     def judge(self, frame: bytes) -> str:
         kind = frame[12:14]
+        # ARP stays on the link; without it the sandbox would not find its gateway.
         if kind == ARP:
             return PASS
         # IP options could name a further destination.
@@ -52,6 +53,7 @@ class Filter:
             return DROP
         target = frame[30:34]
         if target == self._nameserver:
+            # slirp4netns forwards this address to the host's own resolver, so only DNS may go there.
             return PASS if _is_question(frame) else REFUSE
         return PASS if self.may_reach(target) else REFUSE
 
@@ -60,6 +62,7 @@ class Filter:
         may, until = self._known.get(target, (False, 0.0))
         if until > now:
             return may
+        # A port scan would otherwise fill the memory; the answers are cheap to find again.
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
         may = self._decide(target)
@@ -72,6 +75,7 @@ class Filter:
             return True
         try:
             return not is_private(address) and self._routes.leads_away(target)
+        # If the kernel cannot say where an address leads, it is refused.
         except OSError:
             return False
 
@@ -84,12 +88,24 @@ def _is_question(frame: bytes) -> bool:
 
 def refusal(frame: bytes) -> bytes:
     """The ICMP answer of a gateway that refuses a packet, so that the sender knows at once."""
+    # Never answer ICMP with ICMP, nor a multicast: RFC 1122.
     if frame[23] == ICMP or frame[30] >= 224:
         return b""
     body = struct.pack("!BBHI", 3, 13, 0, 0) + frame[14:42]
     body = body[:2] + struct.pack("!H", checksum(body)) + body[4:]
     head = struct.pack(
-        "!BBHHHBBH4s4s", 0x45, 0, 20 + len(body), 0, 0, 64, 1, 0, socket.inet_aton(GATEWAY), frame[26:30]
+        # Type 3, code 13: communication administratively prohibited.
+        "!BBHHHBBH4s4s",
+        0x45,
+        0,
+        20 + len(body),
+        0,
+        0,
+        64,
+        1,
+        0,
+        socket.inet_aton(GATEWAY),
+        frame[26:30],
     )
     head = head[:10] + struct.pack("!H", checksum(head)) + head[12:]
     return frame[6:12] + frame[0:6] + VERSION_4 + head + body
@@ -140,6 +156,7 @@ def _spawn(words: list[str], path: str, said: int) -> int:
         os.set_inheritable(held, True)
         os.dup2(said, 1)
         os.dup2(said, 2)
+        # What it prints goes to a file in memory, which must not grow without end.
         resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_SAID, MOST_SAID))
         kernel.die_with_parent(signal.SIGKILL)
         walled = _wall_in()
@@ -190,6 +207,8 @@ class Pump:
         if end is not None:
             poll.register(end, select.POLLIN)
         while kernel.lives(parent):
+            # While a frame waits for slirp4netns, nothing is read from the card: the kernel's queue holds back the
+            # sender.
             poll.register(self._card, 0 if self._waiting else select.POLLIN)
             poll.register(self._carrier, select.POLLIN | (select.POLLOUT if self._waiting else 0))
             for descriptor, _ in poll.poll(LOOK_S * 1000):
@@ -220,6 +239,7 @@ class Pump:
         if self._waiting:
             self._send(self._waiting)
         with contextlib.suppress(BlockingIOError):
+            # Bounded, so that incoming traffic does not starve outgoing.
             for _ in range(64):
                 frame = self._carrier.recv(LONGEST)
                 if not frame:
