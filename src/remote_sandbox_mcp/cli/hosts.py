@@ -69,6 +69,7 @@ def places(configuration: Configuration) -> Iterator[tuple[str, Place]]:
     from ..core.machine import Hop
 
     for machine in configuration.machines:
+        # Without files of its own, a machine is looked up where OpenSSH looks.
         files = machine.known_hosts_files or USUAL_FILES
         target = Hop(machine.host, machine.port, host_key_name=machine.host_key_name)
         for hop in (target, *machine.hops):
@@ -132,6 +133,7 @@ def _wanted(configuration: Configuration, own: Path, name: str) -> list[Place]:
 
     found = [place for machine, place in places(configuration) if machine == name]
     entries = {entry.host for entry in remembered(own, configuration)}
+    # A machine's name wins over a remembered host of the same name.
     if not found and name in entries:
         found = [_place(name)]
     if not found:
@@ -160,6 +162,7 @@ def _elsewhere(wanted: Iterable[Place], own: Path) -> Iterator[str]:
     for place in wanted:
         for file in HostKeys(own, place.files).elsewhere(place.host, place.port):
             path = Path(file).expanduser()
+            # Files outside of the home folder are the system's.
             is_ours = path.is_relative_to(Path.home())
             yield ("" if is_ours else "sudo ") + shlex.join(["ssh-keygen", "-R", place.entry, "-f", str(path)])
 

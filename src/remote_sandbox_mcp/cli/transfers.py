@@ -109,6 +109,7 @@ def _done(transfer: Transfer, stale: bool) -> tuple[str, str]:
         return size(outcome.bytes), rate(outcome)
     headway = transfer.headway
     if not headway or not headway.files_total:
+        # Before the plan is made there are no totals, only the phase.
         return headway.phase if headway and not transfer.is_over else "", ""
     is_moving = headway.rate and not transfer.is_over and not stale
     return f"{percent(headway)} of {size(headway.bytes_total)}", f"{size(headway.rate)}/s" if is_moving else ""
@@ -198,6 +199,7 @@ async def _wait_for(app: App, options: argparse.Namespace) -> int:
         _print_json(app, transfer, stale)
     else:
         _tell_end(transfer, stale)
+    # For scripts: problems with single files are a failure, too.
     return 0 if transfer.outcome and not transfer.outcome.problem_count else 1
 
 

@@ -74,6 +74,7 @@ class LocalSandbox(EmbeddedSandbox):
         self.limits = Limits()
 
     async def _reach(self) -> OutpostClient:
+        # One at a time: two calls at once must not take two locks.
         async with self._moving_in:
             if self._lock is None:
                 await self._move_in()
@@ -148,6 +149,7 @@ class LocalSandbox(EmbeddedSandbox):
 
 
 def group_name(root: Path) -> str:
+    # A digest, because a path is too long and may contain anything.
     return f"local-{hashlib.sha256(os.fsencode(root)).hexdigest()[:12]}"
 
 
@@ -164,6 +166,7 @@ def claim_patiently(root: Path) -> int:
 def leave(lock: int, group: cgroups.Group) -> None:
     """Remove the control group if no other process uses it."""
     try:
+        # An exclusive lock succeeds only if no other process has the sandbox open.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         group.remove(REMOVE_S)
     except BlockingIOError:
