@@ -15,7 +15,7 @@ from remote_sandbox_mcp.core.errors import BadArgument
     [("", "empty"), ("  \n", "empty"), ("a\0b", "NUL"), ("\ud800", "surrogate")],
     ids=["empty", "blank", "NUL", "half a surrogate pair"],
 )
-def test_texts_that_no_shell_can_take(value: str, told: str) -> None:
+def test_texts_that_no_shell_can_take_are_refused(value: str, told: str) -> None:
     with pytest.raises(BadArgument, match=told):
         check.text_argument("command", value)
 
@@ -25,7 +25,7 @@ def test_a_text_that_is_not_needed_may_be_empty() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, 1e9, float("nan"), float("inf")])
-def test_numbers_outside_their_range(value: float) -> None:
+def test_numbers_outside_their_range_are_refused(value: float) -> None:
     with pytest.raises(BadArgument, match=r"timeout_s is .* but must be between 0.1 and 604800"):
         check.in_range("timeout_s", value, 0.1, check.LONGEST_TIMEOUT_S)
 
@@ -50,6 +50,6 @@ def test_every_new_run_id_is_a_handle() -> None:
         ("", 50, 100_000, False),
     ],
 )
-def test_what_is_known_of_clients(client: str, seconds: float, chars: int, drops_text: bool) -> None:
+def test_limits_of_known_clients(client: str, seconds: float, chars: int, drops_text: bool) -> None:
     known = client_named(client)
     assert (known.patience_s, known.result_chars, known.drops_text) == (seconds, chars, drops_text)

@@ -27,11 +27,11 @@ Welcome
 """
 
 
-def test_the_examples_hold() -> None:
+def test_the_doctests_pass() -> None:
     assert doctest.testmod(checkup).failed == 0
 
 
-def test_what_the_script_told_is_read() -> None:
+def test_the_output_of_the_script_is_parsed() -> None:
     assert checkup.parse_findings(TOLD) == Findings(
         shell="GNU bash, version 5.2.15(1)-release (x86_64-pc-linux-gnu)",
         login_shell="/usr/bin/fish",
@@ -43,12 +43,12 @@ def test_what_the_script_told_is_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "bash: sh: command not found\n", "@@ doctor 2\n"])
-def test_an_answer_of_another_kind_is_refused(text: str) -> None:
+def test_other_output_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         checkup.parse_findings(text)
 
 
-def test_escapes_from_the_far_side_do_not_come_through() -> None:
+def test_terminal_escapes_from_the_machine_are_removed() -> None:
     assert checkup.parse_findings("@@ doctor 1\n@@ path\n /bin\x1b[31m:/sbin\n").path == "/bin:/sbin"
     assert checkup.port_step(22, b"SSH-2.0-Evil\x1b]0;x\x07\r\n").said == "22, Evil"
 
@@ -82,7 +82,7 @@ def test_an_error_becomes_what_was_found_and_what_to_do(problem: SandboxError, s
     assert step == Step("port", Mark.FAILED, said, remedy)
 
 
-def test_steps_that_were_not_come_to_are_skipped() -> None:
+def test_steps_that_were_not_reached_are_skipped() -> None:
     steps = checkup.complete([checkup.ok("a", "x"), Step("b", Mark.FAILED)], ("a", "b", "c"))
     assert [step.mark for step in steps] == [Mark.OK, Mark.FAILED, Mark.SKIPPED]
     assert Checkup("m", "ssh", "", steps).failed
@@ -105,7 +105,7 @@ def test_steps_that_were_not_come_to_are_skipped() -> None:
         ),
     ],
 )
-def test_the_same_by_hand(machine: Machine, command: str) -> None:
+def test_the_command_to_try_by_hand_is_shown(machine: Machine, command: str) -> None:
     assert checkup.by_hand(machine) == f"by hand: {command}"
 
 
@@ -167,7 +167,7 @@ def test_a_clock_is_compared_with_the_time_of_the_question(there: float | None, 
         ),
     ],
 )
-def test_the_shell_is_told_with_its_noise(
+def test_output_of_start_up_files_is_a_warning_about_the_shell(
     findings: Findings, configured: tuple[str, ...], noise: str, mark: Mark, said: str
 ) -> None:
     step = checkup.shell_step(findings, configured, noise)
@@ -202,5 +202,5 @@ def test_a_stop_that_reaches_everything_is_not_called_short() -> None:
         (False, False, [], "the connection ended before it was told"),
     ],
 )
-def test_how_a_host_key_is_known(before: bool, now: bool, files: list[str], said: str) -> None:
+def test_the_step_of_the_host_key_says_how_it_is_known(before: bool, now: bool, files: list[str], said: str) -> None:
     assert checkup.host_key_step(before, now, files, "SHA256:x").said == said

@@ -47,7 +47,7 @@ READ: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("real", "home", "allowed", "added"), READ.values(), ids=READ)
-def test_what_may_be_read(real: str, home: str, allowed: tuple[str, ...], added: tuple[str, ...]) -> None:
+def test_ordinary_files_may_be_read(real: str, home: str, allowed: tuple[str, ...], added: tuple[str, ...]) -> None:
     assert rules(real, ground(home, allowed)) == added
 
 
@@ -98,7 +98,7 @@ WRITTEN_ONLY_WHERE_NAMED = {
 
 
 @pytest.mark.parametrize(("path", "place"), WRITTEN_ONLY_WHERE_NAMED.items(), ids=WRITTEN_ONLY_WHERE_NAMED)
-def test_what_starts_programs_is_written_only_where_that_very_place_is_named(path: str, place: str) -> None:
+def test_files_that_start_programs_are_writable_only_if_named_exactly(path: str, place: str) -> None:
     with pytest.raises(BadArgument) as refused:
         rules(path, ground(), writing=True)
     assert str(refused.value).endswith(f'allow_hidden = ["{place}"] under [server] in config.toml')
@@ -120,37 +120,37 @@ def test_what_starts_programs_is_written_only_where_that_very_place_is_named(pat
         *("/etc2", "/home/me/project/bin"),
     ],
 )
-def test_what_only_looks_like_that_is_written(path: str) -> None:
+def test_names_that_only_resemble_those_are_writable(path: str) -> None:
     rules(path, ground(), writing=True)
 
 
 @pytest.mark.parametrize("path", ["/home/me/state", "/home/me/STATE/config.toml", "/home/me/state/known_hosts"])
 @pytest.mark.parametrize("writing", [False, True], ids=["read", "written"])
-def test_what_is_ours_is_closed_whatever_the_operator_names(path: str, writing: bool) -> None:
+def test_our_own_files_are_closed_whatever_the_operator_allows(path: str, writing: bool) -> None:
     with pytest.raises(BadArgument, match="part of remote-sandbox-mcp itself"):
         rules(path, ground(named=(path, "/home/me/state"), roots=("/home/me/state", path)), writing=writing)
 
 
 @pytest.mark.parametrize("path", ["/data", "/data/../etc", "/data/project2", "/DATA/project"])
 @pytest.mark.parametrize("writing", [False, True], ids=["read", "written"])
-def test_outside_of_the_roots_all_is_closed(path: str, writing: bool) -> None:
+def test_everything_outside_of_the_allowed_roots_is_closed(path: str, writing: bool) -> None:
     known = ground(roots=("/data/project", "/srv/x"))
     with pytest.raises(BadArgument, match=r"outside of the folders that may be used \(/data/project, /srv/x\).*roots"):
         rules(path, known, writing=writing)
     rules("/data/project/deep", known, writing=writing)
 
 
-def test_a_link_is_judged_by_where_it_leads_and_told_as_it_was_given() -> None:
+def test_a_link_is_judged_by_its_target_and_named_as_given() -> None:
     with pytest.raises(BadArgument, match=r'^~/innocent is .*allow_hidden = \["~/\.ssh"\]'):
         admit("~/innocent", Way("/home/me/innocent"), Way("/home/me/.ssh/keys"), ground(), writing=False)
 
 
-def test_a_hidden_link_is_closed_itself() -> None:
+def test_a_hidden_link_is_closed_whatever_its_target() -> None:
     with pytest.raises(BadArgument, match=r'allow_hidden = \["~/\.config"\]'):
         admit("x", Way("/home/me/.config/autostart"), Way("/data/config/autostart"), ground(), writing=True)
 
 
-def test_what_is_there_counts_and_not_its_name() -> None:
+def test_identity_counts_not_the_spelling_of_a_name() -> None:
     """A second name for a folder: another spelling, a firmlink, a bind mount."""
     keys = Closed(Way("/home/me/.ssh", ((1, 2), (1, 3), (1, 4), (1, 5))), HIDDEN, reading=True)
     known = Ground((Way(HOME, ((1, 2), (1, 3), (1, 4))),), (keys,), roots=(Way("/srv", ((1, 2), (1, 9))),))
@@ -173,7 +173,7 @@ LEFT_OUT: dict[str, tuple[str, str, list[bytes], list[bytes]]] = {
 
 
 @pytest.mark.parametrize(("real", "home", "out", "kept"), LEFT_OUT.values(), ids=LEFT_OUT)
-def test_the_rules_fit_what_is_closed_alone(real: str, home: str, out: list[bytes], kept: list[bytes]) -> None:
+def test_the_exclude_rules_match_only_closed_places(real: str, home: str, out: list[bytes], kept: list[bytes]) -> None:
     # The caller's own rules do not bring them back.
     ignore = Ignore([rule.encode() for rule in ("!.*", "!.ssh/", *rules(real, ground(home)))])
     for path in (*out, *kept):
@@ -223,7 +223,7 @@ def tree(entries: list[str]) -> Tree:
 
 
 @pytest.mark.parametrize(("root", "out", "kept"), PULLED.values(), ids=PULLED)
-def test_a_pull_leaves_out_what_is_closed_and_says_so(root: str, out: list[str], kept: list[str]) -> None:
+def test_a_pull_skips_closed_places_and_reports_them(root: str, out: list[str], kept: list[str]) -> None:
     order = Order(source=Place("far", "x"), target=Place("", root), default_excludes=False)
     plan = make_plan(tree(out + kept), Tree("missing", root, root, HOME), order, Sieve(Way(root), ground()))
     planned = {item.path.decode() for item in plan.send}
@@ -232,7 +232,7 @@ def test_a_pull_leaves_out_what_is_closed_and_says_so(root: str, out: list[str],
     assert all(problem.reason.startswith("left out: it is ") for problem in plan.problems)
 
 
-def test_what_the_operator_names_is_pulled() -> None:
+def test_a_pull_writes_what_the_operator_allows() -> None:
     problems: list[Problem] = []
     sieve = Sieve(Way("/data/p"), ground(named=("/data/p/.mcp.json",)))
     entries = {b".mcp.json": b"f644 1 0", b".envrc": b"f644 1 0"}

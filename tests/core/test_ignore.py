@@ -118,7 +118,7 @@ def left_out(rules: Ignore, path: bytes) -> bool:
 
 
 @pytest.mark.parametrize(("lines", "out", "kept"), ROWS)
-def test_lines_leave_out_what_they_fit(lines: list[bytes], out: list[bytes], kept: list[bytes]) -> None:
+def test_lines_exclude_the_paths_that_they_match(lines: list[bytes], out: list[bytes], kept: list[bytes]) -> None:
     rules = Ignore(lines)
     assert [path for path in out if not left_out(rules, path)] == []
     assert [path for path in kept if left_out(rules, path)] == []
@@ -133,7 +133,7 @@ def test_lines_of_a_file_count_below_its_folder_only(lines: list[bytes], out: li
     assert [path for path in [*out, *kept] if left_out(rules, path) or left_out(rules, b"in/item/" + path)] == []
 
 
-def test_a_file_says_nothing_about_its_own_folder() -> None:
+def test_a_gitignore_file_does_not_apply_to_its_own_folder() -> None:
     rules = Ignore()
     rules.add(b"a", [b"*", b"a"])
     assert not rules.leaves_out(b"a", True)
@@ -176,7 +176,7 @@ def test_a_byte_order_mark_counts_in_the_first_line_of_a_file_only() -> None:
     assert all(rules.leaves_out(bom + path, False) for path in (b"own", b"second"))
 
 
-def test_nothing_below_a_folder_that_is_left_out_comes_back() -> None:
+def test_nothing_below_an_excluded_folder_is_included_again() -> None:
     rules = Ignore([b"/a/", b"!b", b"!/a/b"])
     assert not rules.leaves_out(b"a/b", False)
     assert rules.leaves_out_below(b"a/b", False)

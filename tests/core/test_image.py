@@ -27,7 +27,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize(("data", "image"), WHOLE.values(), ids=WHOLE)
-def test_an_image_is_known_by_its_bytes(data: bytes, image: Image) -> None:
+def test_an_image_is_recognized_by_its_bytes(data: bytes, image: Image) -> None:
     assert recognise(data) == image
     assert image.problem == ""
 
@@ -54,7 +54,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
-def test_what_a_service_would_refuse_is_not_shown(data: bytes) -> None:
+def test_images_that_a_model_service_would_refuse_are_not_shown(data: bytes) -> None:
     begun = time.process_time()
     image = recognise(data)
     assert time.process_time() - begun < 0.1
@@ -74,10 +74,10 @@ def test_what_a_service_would_refuse_is_not_shown(data: bytes) -> None:
     ],
     ids=repr,
 )
-def test_what_is_no_image_is_none(data: bytes) -> None:
+def test_other_files_are_not_images(data: bytes) -> None:
     assert recognise(data) is None
 
 
 @given(st.sampled_from([b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF89a", b"RIFF0000WEBP"]), st.binary(max_size=200))
-def test_no_bytes_make_it_fail(begin: bytes, rest: bytes) -> None:
+def test_no_bytes_make_the_recognition_fail(begin: bytes, rest: bytes) -> None:
     recognise(begin + rest)

@@ -34,7 +34,7 @@ TAGS = "".join(chr(0xE0000 + ord(letter)) for letter in "rm -rf")
         pytest.param("🏴" + TAGS[:2], "🏴\\U000e0072\\U000e006d", id="a flag of nowhere"),
     ],
 )
-def test_what_nobody_sees_is_shown(text: str, shown: str) -> None:
+def test_invisible_characters_are_shown_as_escapes(text: str, shown: str) -> None:
     assert visible(text) == shown
     assert reveal(text) == reveal_file(text).text == harmless(text.encode()) == shown
 
@@ -56,7 +56,7 @@ def test_what_nobody_sees_is_shown(text: str, shown: str) -> None:
         pytest.param("a\u0301 ก็ 한국어", id="combined"),
     ],
 )
-def test_what_people_write_stays_as_it_is(text: str) -> None:
+def test_ordinary_text_in_any_language_is_unchanged(text: str) -> None:
     assert (reveal(text), reveal_file(text).text, visible(text)) == (text, text, text)
 
 
@@ -85,7 +85,7 @@ def test_nothing_invisible_is_left_and_showing_twice_changes_nothing(text: str) 
 
 
 @given(st.text(st.sampled_from("ab\\u20e\u202e\u200b\U000e0041\x1b\n"), min_size=1, max_size=30), st.data())
-def test_what_was_read_is_found_again(text: str, data: st.DataObject) -> None:
+def test_text_as_shown_can_be_found_in_the_file(text: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text) - 1))
     end = data.draw(st.integers(start + 1, len(text)))
     old = reveal_file(text[:end]).text[len(reveal_file(text[:start]).text) :]
@@ -104,15 +104,15 @@ def test_what_was_read_is_found_again(text: str, data: st.DataObject) -> None:
         pytest.param("\U000e0041b", "\\U000e0041b", "b", "b", id="a tag"),
     ],
 )
-def test_an_edit_takes_what_was_shown(text: str, old: str, new: str, changed: str) -> None:
+def test_an_edit_accepts_text_as_it_was_shown(text: str, old: str, new: str, changed: str) -> None:
     assert replace_shown(text, old, new) == (changed, 1)
 
 
-def test_half_of_an_escape_is_nothing() -> None:
+def test_half_of_an_escape_does_not_match() -> None:
     assert replace_shown("a\u202eb", "202e", "x") == ("a\u202eb", 0)
 
 
-def test_both_of_the_same_look_are_counted() -> None:
+def test_a_character_and_its_escape_both_count_as_matches() -> None:
     """So that an edit which could mean either is refused."""
     assert replace_shown("\u202e \\u202e", "\\u202e", "x")[1] == 2
 

@@ -118,7 +118,7 @@ ALERT = ["ssh_unreachable"]
     ],
     ids=lambda value: " ".join(name for name, sight in SIGHTS.items() for one in value if one is sight)[:40] or None,
 )
-def test_trouble_is_told_once_and_its_end_once(sights: list[JobSeen | NoContact], events: list[list[str]]) -> None:
+def test_trouble_is_announced_once_and_its_end_once(sights: list[JobSeen | NoContact], events: list[list[str]]) -> None:
     decisions = play(watch(), *sights)
     assert [types(decision) for decision in decisions] == events
     assert all(decision.resume is None for decision in decisions)
@@ -133,7 +133,7 @@ def test_trouble_is_told_once_and_its_end_once(sights: list[JobSeen | NoContact]
     ],
     ids=["cut", "missing", "unconfigured"],
 )
-def test_trouble_is_told_with_its_reason(sight: JobSeen | NoContact, state: str, reason: str) -> None:
+def test_trouble_is_announced_with_its_reason(sight: JobSeen | NoContact, state: str, reason: str) -> None:
     last = play(watch(RESUMING), sight, sight, step=0)[-1]
     assert (last.watch.last_state, last.watch.failures, last.watch.alerted) == (state, 2, True)
     assert last.watch.due == NOW + 300
@@ -148,7 +148,7 @@ def test_as_many_failures_as_asked_for_make_an_alert(needed: int) -> None:
     assert told == [ALERT if number == needed else [] for number in range(1, 7)]
 
 
-def test_what_runs_is_well_again() -> None:
+def test_a_job_that_runs_again_clears_the_failures() -> None:
     before = watch(failures=3, alerted=True, interrupted_at=5.0, last_error="no route")
     after = decide(before, RUNNING, NOW).watch
     assert (after.failures, after.alerted, after.interrupted_at, after.last_error) == (0, False, 0.0, "")
@@ -158,13 +158,13 @@ def test_what_runs_is_well_again() -> None:
 # What is kept of it
 
 
-def test_a_running_job_is_told_of_in_one_sentence() -> None:
+def test_a_running_job_is_summarized_in_one_sentence() -> None:
     after = decide(watch(), seen(JobState.RUNNING, log=b"epoch 1\n\x1b[1mepoch 2\x1b[0m\n\n"), NOW).watch
     assert after.last_summary == "train on gpu1: running for 2 h 3 min, last line: epoch 2"
     assert after.last_log_tail == "epoch 1\nepoch 2\n\n"
 
 
-def test_no_log_leaves_the_last_one() -> None:
+def test_without_a_new_log_the_last_one_is_kept() -> None:
     assert decide(watch(last_log_tail="epoch 1"), seen(JobState.GONE, log=b""), NOW).watch.last_log_tail == "epoch 1"
 
 
@@ -193,7 +193,7 @@ def test_the_newest_readable_checkpoint_is_kept(form: str, checkpoint: Checkpoin
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300), st.sampled_from(["text", "json"]))
-def test_whatever_a_machine_says_is_bounded_and_harmless(log: bytes, text: bytes, form: str) -> None:
+def test_texts_from_a_machine_are_bounded_and_harmless(log: bytes, text: bytes, form: str) -> None:
     sight = seen(JobState.RUNNING, log=log * 200, checkpoint=Checkpoint(text=text * 200))
     after = decide(watch(Policy(checkpoint_format=form)), sight, NOW).watch
     for kept in (after.last_log_tail, after.last_checkpoint, after.last_summary, after.last_error):
@@ -214,7 +214,7 @@ def test_whatever_a_machine_says_is_bounded_and_harmless(log: bytes, text: bytes
     ],
     ids=["gone", "rebooted", "reason"],
 )
-def test_an_interruption_is_told_once(sight: JobSeen, says: str) -> None:
+def test_an_interruption_is_announced_once(sight: JobSeen, says: str) -> None:
     first, second, third = play(watch(last_checkpoint="step 7"), sight, sight, sight)
     (event,) = first.events
     assert event.type is EventType.INTERRUPTED
@@ -230,7 +230,7 @@ def test_an_interruption_is_told_once(sight: JobSeen, says: str) -> None:
     [Policy(), Policy(resume_command="again"), Policy(auto_resume=True), replace(RESUMING, max_resume_attempts=0)],
     ids=["off", "not automatic", "no command", "no attempt"],
 )
-def test_without_leave_to_resume_it_waits_for_a_person(policy: Policy) -> None:
+def test_without_auto_resume_it_waits_for_a_person(policy: Policy) -> None:
     decisions = play(watch(policy), *[GONE] * 5, RUNNING, step=10_000)
     assert [types(one) for one in decisions] == [["interrupted"], [], [], [], [], ["running_restored"]]
     assert all(one.resume is None and one.watch.status is Status.ACTIVE for one in decisions)
@@ -274,14 +274,14 @@ def test_a_look_comes_sooner_where_a_resume_is_due_sooner() -> None:
         assert decide(watch(policy), GONE, NOW).watch.due == due
 
 
-def test_a_session_that_is_not_ours_is_resumed_under_a_name_of_its_watch() -> None:
+def test_a_foreign_session_is_resumed_under_an_id_made_from_its_watch() -> None:
     policy = replace(RESUMING, resume_delay_s=0)
     decision = decide(watch(policy, job_id=""), seen(JobState.GONE, job_id="", foreign=True), NOW)
     assert decision.resume == Resume(f"job-watch-00000007-{int((NOW - 9.5) * 1000):x}-r1", "")
     assert JOB_ID.match(decision.resume.job_id)
 
 
-def test_a_clock_put_back_does_not_put_off_a_resume() -> None:
+def test_a_clock_that_is_set_back_does_not_delay_a_resume() -> None:
     gone = decide(watch(RESUMING), GONE, NOW).watch
     back = decide(gone, GONE, NOW - 100_000)
     assert (back.resume, back.watch.due) == (None, NOW - 100_000 + 300)
@@ -289,11 +289,11 @@ def test_a_clock_put_back_does_not_put_off_a_resume() -> None:
 
 
 @pytest.mark.parametrize("sight", ["missing", "cut", "unconfigured", "running", "ended"])
-def test_nothing_but_a_job_that_is_gone_is_resumed(sight: str) -> None:
+def test_only_a_job_that_is_gone_is_resumed(sight: str) -> None:
     assert decide(STATES["interrupted"], SIGHTS[sight], NOW).resume is None
 
 
-def test_a_resume_that_began_is_told_and_followed() -> None:
+def test_a_successful_resume_is_announced_and_watched() -> None:
     decision = resumed(STATES["resuming"], STARTED, NOW)
     after, (event,) = decision.watch, decision.events
     assert (event.type, event.summary) == (
@@ -304,7 +304,7 @@ def test_a_resume_that_began_is_told_and_followed() -> None:
     assert decide(after, RUNNING, NOW + 3000).watch.resume_attempts == 1
 
 
-def test_a_resume_that_failed_is_told_and_tried_again_later() -> None:
+def test_a_failed_resume_is_announced_and_retried_later() -> None:
     decision = resumed(STATES["resuming"], "no such folder", NOW)
     after, (event,) = decision.watch, decision.events
     assert event.type is EventType.RESUME_FAILED
@@ -314,13 +314,13 @@ def test_a_resume_that_failed_is_told_and_tried_again_later() -> None:
     assert decide(after, GONE, NOW + 600).resume == Resume(f"{JOB}-r2", JOB)
 
 
-def test_the_last_resume_that_failed_ends_the_watch() -> None:
+def test_the_last_failed_resume_ends_the_watch() -> None:
     decision = resumed(replace(STATES["resuming"], resume_attempts=2), "no such folder", NOW)
     assert types(decision) == ["resume_failed", "exhausted"]
     assert (decision.watch.status, decision.watch.last_state) == (Status.EXHAUSTED, "exhausted")
 
 
-def test_one_that_is_gone_after_its_last_attempt_is_given_up() -> None:
+def test_a_job_that_is_gone_after_the_last_attempt_is_given_up() -> None:
     decision = decide(watch(RESUMING, resume_attempts=2, last_checkpoint="step 7"), GONE, NOW)
     (event,) = decision.events
     assert (event.type, decision.watch.status, decision.resume) == (EventType.EXHAUSTED, Status.EXHAUSTED, None)
@@ -328,7 +328,7 @@ def test_one_that_is_gone_after_its_last_attempt_is_given_up() -> None:
     assert (event.payload["attempts"], event.payload["checkpoint"]) == (2, "step 7")
 
 
-def test_a_refused_attempt_never_was_one() -> None:
+def test_a_refused_attempt_does_not_count() -> None:
     decision = take_back(STATES["resuming"], NOW)
     assert (decision.events, decision.watch.resume_attempts, decision.watch.due) == ((), 0, NOW)
 
@@ -365,13 +365,13 @@ def test_a_watch_is_due_in_time_and_never_later_than_its_interval(due: float, ex
     ],
     ids=["plain", "quiet", "all"],
 )  # fmt: skip
-def test_an_event_is_told_as_the_policy_says(policy: Policy, channels: tuple[str, ...]) -> None:
+def test_an_event_is_announced_on_the_channels_of_the_policy(policy: Policy, channels: tuple[str, ...]) -> None:
     assert announcements(watch(policy), Event(type=EventType.COMPLETED, summary="")) == channels
 
 
 @pytest.mark.parametrize("sight", SIGHTS)
 @pytest.mark.parametrize("state", STATES)
-def test_every_decision_says_who_and_when_and_can_be_written(state: str, sight: str) -> None:
+def test_every_decision_has_its_watch_and_time_and_can_be_stored(state: str, sight: str) -> None:
     decision = decide(STATES[state], SIGHTS[sight], NOW)
     assert decision.watch.last_summary.startswith("train on gpu1")
     assert decision.watch.checked == NOW
@@ -399,7 +399,7 @@ def test_a_watch_asks_for_what_its_policy_names() -> None:
     ],
     ids=["ours", "ours, interrupted", "not ours", "not ours, interrupted"],
 )
-def test_an_interrupted_job_is_asked_for_by_its_session(more: dict[str, Any], asked: tuple[str, str]) -> None:
+def test_an_interrupted_job_is_looked_up_by_its_session(more: dict[str, Any], asked: tuple[str, str]) -> None:
     found = question(watch(log_file="/l", **more))
     assert (found.job_id, found.log_file) == asked
 
@@ -408,5 +408,5 @@ def test_an_interrupted_job_is_asked_for_by_its_session(more: dict[str, Any], as
     ("seconds", "text"),
     [(-5, "0 s"), (0.4, "0 s"), (59.4, "59 s"), (60, "1 min"), (3599, "59 min"), (3600, "1 h"), (90_000, "1 d 1 h")],
 )
-def test_a_time_is_told_in_two_figures(seconds: float, text: str) -> None:
+def test_a_duration_is_shown_in_two_units(seconds: float, text: str) -> None:
     assert span(seconds) == text

@@ -61,7 +61,7 @@ def test_names_addresses_and_ranges_can_be_in_a_rule(text: str) -> None:
         pytest.param("fe80::1%eth0", id="zone"),
     ],
 )
-def test_what_no_rule_can_match_is_refused(text: str) -> None:
+def test_entries_that_could_never_match_are_refused(text: str) -> None:
     assert not is_target(text)
 
 
@@ -123,7 +123,7 @@ def test_addresses_of_the_users_networks_are_private(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_addresses_of_others_are_not(address: str) -> None:
+def test_public_addresses_are_not_private(address: str) -> None:
     assert not is_private(ip_address(address))
 
 

@@ -47,16 +47,16 @@ def test_no_control_character_survives(data: bytes) -> None:
     [(b"", ""), (b"\n\n", ""), (b"one\ntwo\n\n", "two"), (b"10%\r55%", "55%"), (b"x" * 500, "x" * 200)],
     ids=["nothing", "blank", "last of two", "progress bar", "long"],
 )
-def test_the_last_line_that_says_something(data: bytes, line: str) -> None:
+def test_the_last_nonempty_line_is_found(data: bytes, line: str) -> None:
     assert last_line(data) == line
 
 
-def test_what_fits_is_left_alone() -> None:
+def test_output_that_fits_is_unchanged() -> None:
     clipped = clip(Excerpt(b"hello", total=5), 5)
     assert (clipped.text, clipped.omitted) == ("hello", 0)
 
 
-def test_what_is_too_long_keeps_both_ends_and_says_what_is_missing() -> None:
+def test_long_output_keeps_head_and_tail_and_says_how_much_is_missing() -> None:
     data = bytes(range(65, 91)) * 100
     clipped = clip(Excerpt(data, total=len(data), file="/tmp/x/out"), 100)
     assert clipped.text.startswith(data[:50].decode())
@@ -66,7 +66,7 @@ def test_what_is_too_long_keeps_both_ends_and_says_what_is_missing() -> None:
     assert "read_remote_file /tmp/x/out from offset 50" in clipped.text
 
 
-def test_what_the_far_side_left_out_counts() -> None:
+def test_bytes_that_the_far_side_left_out_are_counted() -> None:
     clipped = clip(Excerpt(b"h" * 100, b"t" * 100, total=10_000, file="/o"), 400)
     assert clipped.text.startswith("h" * 100 + "\n[... 9800 of 10000 bytes left out")
     assert clipped.text.endswith("t" * 100)

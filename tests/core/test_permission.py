@@ -143,7 +143,7 @@ def test_the_refusal_says_how_to_allow_it_and_shows_no_key() -> None:
         ("localhost.evil.com", False),
     ],
 )
-def test_this_machine_is_known_by_names_that_cannot_be_another(host: str, here: bool) -> None:
+def test_only_unambiguous_names_count_as_this_computer(host: str, here: bool) -> None:
     assert is_loopback(host) == here
     if here:
         assert read_address(f"http://{host}/").is_loopback

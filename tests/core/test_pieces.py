@@ -57,7 +57,7 @@ TABLE: dict[str, tuple[list[bytes], list[bytes], list[tuple[int, int, int]]]] = 
 
 @pytest.mark.parametrize(("old", "new", "spans"), TABLE.values(), ids=TABLE)
 @pytest.mark.parametrize("step", [0, 1, 2], ids=["at once", "one by one", "two by two"])
-def test_what_is_old_and_what_is_new(
+def test_spans_are_marked_as_old_or_new(
     old: list[bytes], new: list[bytes], spans: list[tuple[int, int, int]], step: int
 ) -> None:
     assert match(old, new, step=step) == [Span(*span) for span in spans]
@@ -112,13 +112,13 @@ def test_the_spans_rebuild_the_new_file(
 
 
 @given(versions(), st.integers(0, 3))
-def test_how_an_index_is_told_does_not_matter(files: tuple[bytes, bytes], step: int) -> None:
+def test_an_index_may_come_in_any_portions(files: tuple[bytes, bytes], step: int) -> None:
     old, new = (cut(data, b"|", 2, 6) for data in files)
     assert match(old, new, 10, step) == match(old, new, 10)
 
 
 @pytest.mark.parametrize("tail", [b"x", b"x" * 19, b"x" * 21], ids=["a byte", "nearly one", "one and a byte"])
-def test_what_is_no_index_is_refused(tail: bytes) -> None:
+def test_an_invalid_index_is_refused(tail: bytes) -> None:
     with pytest.raises(FileProblem) as raised:
         Matcher(index([b"aa"]) + tail, 10)
     assert raised.value.reason == "hostile"

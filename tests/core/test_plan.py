@@ -71,14 +71,16 @@ SENT: dict[str, tuple[Entries, Entries, list[tuple[str, str]]]] = {
 
 @pytest.mark.parametrize(("source", "target", "items"), SENT.values(), ids=SENT)
 @pytest.mark.parametrize("deletes", [False, True], ids=["keep extras", "delete extras"])
-def test_what_is_sent(source: Entries, target: Entries, items: list[tuple[str, str]], deletes: bool) -> None:
+def test_new_and_changed_entries_are_sent(
+    source: Entries, target: Entries, items: list[tuple[str, str]], deletes: bool
+) -> None:
     plan = make_plan(tree(source), tree(target), order(delete_extras=deletes))
     assert sent(plan) == items
     assert plan.skipped == sum(not meta.startswith("d") for meta in source.values()) - len(items)
     assert (plan.clear, plan.touch, plan.doubtful, plan.problems) == ([], [], [], [])
 
 
-def test_an_item_knows_what_it_is() -> None:
+def test_an_item_has_its_path_size_and_reason() -> None:
     plan = make_plan(tree({"d/": D, "d/a": F}), tree(), PUSH)
     assert plan.send == [Item(b"d", b"a", F.encode(), 3, "new")]
     assert (plan.send[0].path, plan.send[0].meta.mtime, plan.bytes) == (b"d/a", 5000000000, 3)
@@ -87,14 +89,16 @@ def test_an_item_knows_what_it_is() -> None:
 TOUCHED: dict[str, tuple[str, str, list[Attributes]]] = {
     "a mode alone": (F_MODE, F, [Attributes(b"a", 0o755, 5000000000)]),
     "a setuid bit": ("f4755 3 5000000000", F_MODE, [Attributes(b"a", 0o4755, 5000000000)]),
-    "a link's mode is nobody's": ("l755 0 0 here", L, []),
-    "a link's time is nobody's": ("l777 0 9 here", L, []),
+    "a link's mode does not count": ("l755 0 0 here", L, []),
+    "a link's time does not count": ("l777 0 9 here", L, []),
     "the same": (F, F, []),
 }
 
 
 @pytest.mark.parametrize(("source", "target", "touch"), TOUCHED.values(), ids=TOUCHED)
-def test_what_is_only_touched(source: str, target: str, touch: list[Attributes]) -> None:
+def test_entries_that_differ_only_in_mode_or_time_are_touched(
+    source: str, target: str, touch: list[Attributes]
+) -> None:
     plan = make_plan(tree({"a": source}), tree({"a": target}), PUSH)
     assert (plan.touch, plan.send, plan.skipped, plan.is_empty) == (touch, [], 1, not touch)
 
@@ -118,7 +122,7 @@ EXCHANGED: dict[str, tuple[Entries, Entries, list[str] | None, list[str]]] = {
 
 @pytest.mark.parametrize(("source", "target", "careful", "cleared"), EXCHANGED.values(), ids=EXCHANGED)
 @pytest.mark.parametrize("deletes", [False, True], ids=["keep extras", "delete extras"])
-def test_kinds_that_are_exchanged(
+def test_an_entry_of_another_kind_is_cleared_before_it_is_replaced(
     source: Entries, target: Entries, careful: list[str] | None, cleared: list[str], deletes: bool
 ) -> None:
     plan = make_plan(tree(source), tree(target), order(delete_extras=deletes))
@@ -137,7 +141,7 @@ def test_kinds_that_are_exchanged(
     assert (plan.delete_files, plan.delete_folders, plan.problems) == ([], [], [])
 
 
-def test_what_is_left_out_is_not_cleared_with_its_folder() -> None:
+def test_excluded_entries_are_not_cleared_with_their_folder() -> None:
     target = tree({"a/": D, "a/keep.o": F, "a/b/": D, "a/b/x.o": F, "a/b/x": F})
     ignored = tree({"a": F}, gitignores=((b"", b"*.o"),))
     plan = make_plan(ignored, target, order(delete_extras=True))
@@ -179,7 +183,7 @@ def test_folders_are_finished_from_the_deepest_up(
         assert (item.mode, item.mtime) == (int(mode[1:], 8), int(mtime))
 
 
-def test_something_deleted_gives_a_folder_its_time_back() -> None:
+def test_a_folder_gets_its_time_back_after_a_deletion() -> None:
     source, target = tree({"d/": D}), tree({"d/": D, "d/a": F})
     assert make_plan(source, target, PUSH).finish == []
     assert make_plan(source, target, order(delete_extras=True)).finish == [Attributes(b"d", 0o755, 5000000000)]
@@ -240,7 +244,7 @@ DELETED: dict[str, tuple[Entries, Entries, dict[str, Any], list[str], list[str]]
 
 
 @pytest.mark.parametrize(("source", "target", "fields", "files", "folders"), DELETED.values(), ids=DELETED)
-def test_what_is_deleted(
+def test_which_extras_are_deleted(
     source: Entries, target: Entries, fields: dict[str, Any], files: list[str], folders: list[str]
 ) -> None:
     ours = tree(source, gitignores=fields.get("gitignores", ()))
@@ -279,7 +283,7 @@ CHECKED: dict[str, tuple[str, str | None, list[bool], list[str]]] = {
 
 
 @pytest.mark.parametrize(("source", "target", "doubts", "why"), CHECKED.values(), ids=CHECKED)
-def test_what_is_in_doubt_when_contents_are_compared(
+def test_with_checksum_files_of_equal_size_are_compared_by_content(
     source: str, target: str | None, doubts: list[bool], why: list[str]
 ) -> None:
     theirs = {"a": target} if target else {}
@@ -300,19 +304,19 @@ COARSE: dict[str, tuple[str, str, bool]] = {
 
 @pytest.mark.parametrize(("source", "target", "differs"), COARSE.values(), ids=COARSE)
 @pytest.mark.parametrize("coarse", ["source", "target"])
-def test_times_that_are_known_to_the_second(source: str, target: str, differs: bool, coarse: str) -> None:
+def test_times_in_whole_seconds_are_compared_as_such(source: str, target: str, differs: bool, coarse: str) -> None:
     ours = tree({"a": source}, coarse=coarse == "source")
     theirs = tree({"a": target}, coarse=coarse == "target")
     assert bool(make_plan(ours, theirs, PUSH).send) is differs
     assert make_plan(tree({"a": source}), tree({"a": target}), PUSH).send
 
 
-def test_times_of_folders_are_known_to_the_second_too() -> None:
+def test_times_of_folders_in_whole_seconds_are_compared_as_such() -> None:
     ours, theirs = tree({"d/": "d755 0 5999999999"}, coarse=True), tree({"d/": "d755 0 5000000000"})
     assert make_plan(ours, theirs, PUSH).finish == []
 
 
-def test_what_is_equal_is_not_even_read() -> None:
+def test_equal_folders_are_not_parsed() -> None:
     # Two folders that say the same are equal, whatever it is that they say.
     both = [Tree("dir", "/t", "/t", "/", folders={b"": b"nonsense"}, counts={b"": 7}) for _ in range(2)]
     plan = make_plan(both[0], both[1], PUSH)
@@ -321,12 +325,12 @@ def test_what_is_equal_is_not_even_read() -> None:
         make_plan(both[0], both[1], order(checksum=True))
 
 
-def test_a_file_that_was_named_is_sent_whatever_the_rules_say() -> None:
+def test_a_single_file_is_sent_even_if_rules_exclude_it() -> None:
     for asked in (PUSH, PULL):
         assert sent(make_plan(tree({".git": F}, kind="file"), tree(kind="missing"), asked)) == [(".git", "new")]
 
 
-def test_folders_without_end_are_no_trouble() -> None:
+def test_very_deep_trees_are_planned() -> None:
     deep: dict[bytes, bytes] = {}
     path = b""
     for _ in range(5000):
@@ -356,7 +360,7 @@ SMUGGLED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("fields", SMUGGLED.values(), ids=SMUGGLED)
 @pytest.mark.parametrize("checksum", [False, True], ids=["by time", "by content"])
-def test_nobody_is_given_what_was_to_be_left_out(fields: dict[str, Any], checksum: bool) -> None:
+def test_excluded_entries_that_the_source_lists_are_not_taken(fields: dict[str, Any], checksum: bool) -> None:
     asked = order(PULL, excludes=("/.*",), delete_extras=True, checksum=checksum)
     target = tree({".profile": F, ".ssh/": D, "p/": D})
     plan = make_plan(tree(**fields), target, asked)
@@ -389,7 +393,7 @@ HOSTILE: dict[str, tuple[bytes, ...]] = {
 
 @pytest.mark.parametrize("fields", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("checksum", [False, True], ids=["by time", "by content"])
-def test_a_source_that_cannot_be_true(fields: tuple[bytes, ...], checksum: bool) -> None:
+def test_an_impossible_source_tree_is_refused(fields: tuple[bytes, ...], checksum: bool) -> None:
     bad = tree(folders={b"": b"\0".join(fields)}, counts={b"": 1})
     for target in (tree(), tree({"a": F, "b": F}), tree({"a/": D, "a/x": F})):
         with pytest.raises(FileProblem):
@@ -397,7 +401,7 @@ def test_a_source_that_cannot_be_true(fields: tuple[bytes, ...], checksum: bool)
 
 
 @pytest.mark.parametrize("fields", HOSTILE.values(), ids=HOSTILE)
-def test_a_target_that_cannot_be_true(fields: tuple[bytes, ...]) -> None:
+def test_an_impossible_target_tree_is_refused(fields: tuple[bytes, ...]) -> None:
     bad = tree(folders={b"": b"\0".join(fields)}, counts={b"": 1})
     for source in (tree({"a": F}), tree({"b": F}), tree({"a/": D, "a/x": F})):
         with pytest.raises(FileProblem):
@@ -442,7 +446,7 @@ GITIGNORES = st.lists(st.tuples(st.text("a/b.", max_size=3), st.text("a*![]\\/.o
     st.booleans(),
     st.sampled_from([PUSH, PULL]),
 )
-def test_whatever_two_machines_say_is_a_plan_or_a_problem(
+def test_any_two_trees_give_a_plan_or_a_problem(
     ours: list[bytes],
     theirs: list[bytes],
     gitignores: list[tuple[str, str]],
@@ -503,7 +507,7 @@ def carried_out(plan: Plan, source: Entries, target: Entries) -> dict[str, str]:
 
 @settings(max_examples=300)
 @given(trees(), trees())
-def test_a_plan_that_was_done_makes_both_alike(source: dict[str, str], target: dict[str, str]) -> None:
+def test_a_plan_that_was_carried_out_makes_both_trees_equal(source: dict[str, str], target: dict[str, str]) -> None:
     asked = order(delete_extras=True)
     plan = make_plan(tree(source), tree(target), asked)
     assert carried_out(plan, source, target) == source
@@ -513,9 +517,7 @@ def test_a_plan_that_was_done_makes_both_alike(source: dict[str, str], target: d
 
 @settings(max_examples=300)
 @given(trees(), trees())
-def test_without_delete_extras_nothing_is_lost_but_what_is_replaced(
-    source: dict[str, str], target: dict[str, str]
-) -> None:
+def test_without_delete_extras_only_replaced_entries_are_lost(source: dict[str, str], target: dict[str, str]) -> None:
     plan = make_plan(tree(source), tree(target), PUSH)
     assert (plan.delete_files, plan.delete_folders) == ([], [])
     replaced = {path.rstrip("/") for path in source}
@@ -545,7 +547,7 @@ def test_special_bits_are_not_taken_from_another_machine(base: Order, modes: lis
     assert [item.mode for item in plan.finish] == [folder]
 
 
-def test_special_bits_of_this_computers_own_stay_where_nothing_else_changes() -> None:
+def test_local_special_bits_stay_if_nothing_else_changes() -> None:
     ours = tree({**SET_BITS, "other": F})
     assert make_plan(tree({**SET_BITS, "other": F_MODE}), ours, PULL).touch == [Attributes(b"other", 0o755, 5000000000)]
     # With new content a program does not run as another user.
@@ -558,7 +560,7 @@ LINKS_IN = ["x", "./x", "d2/x", ".", "no/where", "..x", "a..b/c"]
 
 
 @pytest.mark.parametrize("target", LINKS_OUT)
-def test_a_pull_leaves_out_links_that_lead_out_and_tells_them(target: str) -> None:
+def test_a_pull_reports_and_skips_links_that_lead_out_of_the_tree(target: str) -> None:
     source = {"evil": f"l777 0 0 {target}", "fine": F}
     plan = make_plan(tree(source), tree({"evil": F}), order(PULL, delete_extras=True))
     assert [item.name for item in plan.send] == [b"fine"]
@@ -577,7 +579,7 @@ def test_a_pull_keeps_links_within_the_tree(target: str) -> None:
 # What the target had
 
 
-def test_a_plan_says_what_it_found_of_all_that_it_changes() -> None:
+def test_a_plan_records_what_was_found_in_each_place_that_it_changes() -> None:
     source = {"changed": F_TOUCHED, "mode": F_MODE, "new": F, "kind/": D, "folder": F, "same": F}
     target = {"changed": F, "mode": F, "kind": F, "folder/": D, "folder/x": F_TOUCHED, "extra": F_NEW, "same": F}
     plan = make_plan(tree(source), tree(target), order(delete_extras=True))
@@ -611,7 +613,7 @@ REFUSED: dict[str, tuple[str, str, bool, str]] = {
 
 
 @pytest.mark.parametrize(("real", "home", "empty", "words"), REFUSED.values(), ids=REFUSED)
-def test_deletion_is_refused_where_a_slip_costs_most(real: str, home: str, empty: bool, words: str) -> None:
+def test_dangerous_deletions_need_a_confirmation(real: str, home: str, empty: bool, words: str) -> None:
     source, target = tree({} if empty else {"a": F}), tree({"b": F}, real=real, home=home)
     with pytest.raises(BadArgument, match=words) as raised:
         check_deletion(order(delete_extras=True), source, target)
@@ -634,5 +636,5 @@ DELETABLE: dict[str, tuple[Tree, Tree]] = {
 
 
 @pytest.mark.parametrize(("source", "target"), DELETABLE.values(), ids=DELETABLE)
-def test_deletion_is_not_refused_elsewhere(source: Tree, target: Tree) -> None:
+def test_other_deletions_need_no_confirmation(source: Tree, target: Tree) -> None:
     check_deletion(order(delete_extras=True), source, target)

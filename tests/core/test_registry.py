@@ -33,7 +33,7 @@ LOGINS = {host: RegistryLogin(f"user of {host}", Secret("x")) for host in ("dock
         ("", "docker.io"),
     ],
 )
-def test_the_host_is_told_from_the_name_as_docker_tells_it(image: str, host: str) -> None:
+def test_host_and_name_of_an_image_are_split_as_docker_does(image: str, host: str) -> None:
     assert host_of(image) == host
 
 
@@ -56,5 +56,5 @@ def test_a_login_goes_to_its_own_registry_alone(image: str, user: str | None) ->
 
 
 @pytest.mark.parametrize("host", ["docker.io", "Index.Docker.io", "registry-1.docker.io"])
-def test_the_hub_has_one_name(host: str) -> None:
+def test_all_names_of_docker_hub_become_one(host: str) -> None:
     assert canonical_host(host) == "docker.io"

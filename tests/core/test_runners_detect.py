@@ -166,14 +166,14 @@ def test_a_folder_without_tests_that_can_be_run_says_why(folder: Found, why: str
     assert "give " in str(refusal.value)
 
 
-def test_one_that_can_be_run_is_preferred_and_the_others_are_told() -> None:
+def test_a_runner_that_can_be_run_is_preferred_and_the_others_are_named() -> None:
     suite = choose(found("pytest.ini", "Cargo.toml", "go.mod", tools={"cargo": "cargo", "go": "go"}), "/tmp/r")
     assert suite.runner == "cargo"
     assert suite.others == ("pytest", "go")
     assert suite.problem.startswith("pytest was not run: it is set up for pytest, but there is no Python there")
 
 
-def test_what_another_program_starts_may_be_the_runner_that_we_could_not_start() -> None:
+def test_make_and_npm_may_start_a_runner_that_we_could_not_start() -> None:
     folder = found("pytest.ini", tools={"make": "make", "python": "python3"}, Makefile="test:\n\tuv run pytest\n")
     suite = choose(folder, "/tmp/r")
     assert (suite.runner, suite.others, suite.problem) == ("make", ("pytest",), "")
@@ -254,6 +254,6 @@ def test_a_plan_of_an_earlier_release_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "3", '{"runner": 1}'])
-def test_what_is_no_plan_is_refused(text: str) -> None:
+def test_an_invalid_plan_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         Suite.loaded(text)

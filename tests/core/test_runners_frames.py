@@ -33,7 +33,7 @@ def test_a_folder_is_read() -> None:
 
 
 @pytest.mark.parametrize("cut", range(0, len(LOOK) - 1, 7))
-def test_an_answer_that_breaks_off_is_refused(cut: int) -> None:
+def test_an_incomplete_answer_is_refused(cut: int) -> None:
     with pytest.raises(ValueError):
         parse_look(LOOK[:cut])
 

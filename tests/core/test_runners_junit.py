@@ -40,7 +40,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("text", "why"), HOSTILE)
-def test_what_is_no_report_is_refused_at_once(text: str, why: str) -> None:
+def test_other_files_are_refused_at_once(text: str, why: str) -> None:
     begun = time.process_time()
     with pytest.raises(BadReport, match=why):
         parse_junit(text.encode())
@@ -54,7 +54,7 @@ def test_an_undeclared_entity_brings_nothing_in() -> None:
     assert [case.name for case in report.cases] == ["a"]
 
 
-def test_a_report_that_breaks_off_tells_what_it_has() -> None:
+def test_an_incomplete_report_is_read_as_far_as_it_goes() -> None:
     data = (DATA / "surefire.xml").read_bytes()
     report = parse_junit(data[: data.index(b'name="skipped"')])
     assert [case.name for case in report.cases] == ["adds", "fails", "throwsOut"]
@@ -100,7 +100,7 @@ def test_odd_numbers_are_no_numbers() -> None:
     assert (case.seconds, case.line) == (0.0, 0)
 
 
-def test_failures_are_bounded_and_their_total_is_told() -> None:
+def test_failures_are_bounded_and_their_total_is_reported() -> None:
     long = "\x1b[31m" + "x" * 100_000 + "\x1b]0;title\x07 the end"
     reading = tally("x", [Case(f"test {n}", Verdict.FAILED, message=long) for n in range(1000)])
     assert reading.failed == 1000

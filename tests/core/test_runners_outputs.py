@@ -197,7 +197,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("name", sorted(READ))
-def test_an_output_that_breaks_off_is_known_by_it(name: str) -> None:
+def test_incomplete_output_is_recognized(name: str) -> None:
     reading = READ[name]()
     assert reading is not None
     assert reading.ended is (name not in ENDINGS)
@@ -220,7 +220,7 @@ def test_an_output_that_breaks_off_is_known_by_it(name: str) -> None:
         ("go.jsonl", ""),
     ],
 )
-def test_tests_that_were_never_run_are_told(name: str, problem: str) -> None:
+def test_tests_that_were_never_run_are_reported(name: str, problem: str) -> None:
     reading = READ[name]()
     assert reading is not None
     assert problem in reading.problem
@@ -260,7 +260,9 @@ def test_ids_are_relative_to_where_pytest_ran_and_not_to_its_root() -> None:
         pytest.param("3 passed, 2 deselected, 4 subtests passed in 0.01s\n", (3, 0, 0, 0), id="other words"),
     ],
 )
-def test_what_pytest_prints_is_counted_as_far_as_it_got(output: str, expected: tuple[int, int, int, int]) -> None:
+def test_incomplete_output_of_pytest_is_counted_as_far_as_it_goes(
+    output: str, expected: tuple[int, int, int, int]
+) -> None:
     assert counts(python_pytest.read_text(output)) == expected
 
 
@@ -281,14 +283,14 @@ def test_cargo_that_stops_at_the_first_failing_target_does_not_claim_all() -> No
     assert reading.problem == "without --no-fail-fast cargo stops at the first target that fails"
 
 
-def test_what_unittest_prints_is_counted_as_far_as_it_got() -> None:
+def test_incomplete_output_of_unittest_is_counted_as_far_as_it_goes() -> None:
     reading = python_unittest.read_text(text("unittest.txt").partition("\n\n===")[0])
     assert counts(reading) == (2, 4, 2, 3)
     assert reading is not None
     assert not reading.ended
 
 
-def test_a_line_of_go_events_that_breaks_off_is_left_out() -> None:
+def test_an_incomplete_line_of_go_events_is_ignored() -> None:
     whole = text("go.jsonl")
     cut = golang.read_json(whole[: whole.index('"Test":"TestSkipped"') + 200])
     assert counts(cut) == (1, 1, 0, 1)
@@ -330,7 +332,7 @@ def test_tap(output: str, expected: tuple[int, int, int, int], problem: str) -> 
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("output", ["", "hello\n", "make: *** [all] Error 2\n", "ok\nFAIL\n", "\x00\n{\n[]"])
-def test_what_no_runner_prints_is_not_taken_for_results(reader: Reader, output: str) -> None:
+def test_other_output_is_not_mistaken_for_test_results(reader: Reader, output: str) -> None:
     assert reader(output) is None
 
 
@@ -346,7 +348,7 @@ SEEN = [
 
 
 @pytest.mark.parametrize("output", SEEN)
-def test_a_module_that_unittest_dealt_with_is_seen(output: str) -> None:
+def test_modules_that_unittest_ran_are_found_in_its_output(output: str) -> None:
     assert python_unittest.unseen(output, ["pkg.test_x", "test_x", "pkg.test_a"]) == ["test_x", "pkg.test_a"]
 
 
@@ -382,7 +384,7 @@ NASTY = [
 
 
 @pytest.mark.parametrize("reader", [*READERS, all_unseen])
-def test_an_output_made_to_take_long_does_not(reader: Reader) -> None:
+def test_hostile_output_is_read_quickly(reader: Reader) -> None:
     """What is read here was printed by anybody's code, and a regular expression stops for nobody."""
     for output in NASTY:
         begun = time.process_time()

@@ -46,7 +46,7 @@ def test_a_suite_that_passes_succeeded() -> None:
     assert seen.source == "the report that pytest wrote"
 
 
-def test_failing_tests_are_no_problem_of_the_run() -> None:
+def test_failing_tests_are_not_a_problem_of_the_run() -> None:
     seen = report(report=BAD, exit_code=1)
     assert (seen.passed, seen.failed, seen.problem, seen.complete, seen.succeeded) == (1, 1, "", True, False)
 
@@ -137,7 +137,7 @@ def test_tests_that_ended_before_the_time_limit_are_counted() -> None:
         pytest.param(0, BAD, "its exit code is 0 although 1 test failed", id="hides it"),
     ],
 )
-def test_an_exit_code_that_contradicts_the_counts_is_told(exit_code: int, xml: bytes, problem: str) -> None:
+def test_an_exit_code_that_contradicts_the_counts_is_reported(exit_code: int, xml: bytes, problem: str) -> None:
     seen = report(report=xml, exit_code=exit_code, printed="Coverage failure\n")
     assert seen.problem == problem
     assert seen.complete
@@ -199,12 +199,12 @@ def test_junit_files_that_a_command_wrote_are_added_up() -> None:
     assert seen.complete
 
 
-def test_junit_files_that_tell_less_than_was_printed_are_not_taken_for_all() -> None:
+def test_junit_files_with_fewer_tests_than_printed_count_as_incomplete() -> None:
     seen = report(given("make test"), exit_code=1, printed=text("pytest.txt"), files={"junit.xml": GOOD})
     assert (seen.passed, seen.failed) == (4, 5)
 
 
-def test_a_hostile_file_among_the_results_is_told_and_not_read() -> None:
+def test_a_hostile_result_file_is_reported_and_not_read() -> None:
     hostile = b"<!DOCTYPE x [<!ENTITY a 'b'>]><testsuite/>"
     seen = report(given(), files={"junit.xml": GOOD, "junit-2.xml": hostile})
     assert seen.passed == 2

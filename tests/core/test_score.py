@@ -57,7 +57,7 @@ EXACT = [
 
 
 @pytest.mark.parametrize(("usage", "expected"), EXACT)
-def test_landmarks(usage: Usage, expected: float) -> None:
+def test_scores_of_typical_machines(usage: Usage, expected: float) -> None:
     assert idle_score(usage) == pytest.approx(expected, abs=0.001)
 
 
@@ -114,7 +114,7 @@ SAME = [
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)
-def test_what_makes_no_difference(one: Usage, other: Usage) -> None:
+def test_some_changes_do_not_affect_the_score(one: Usage, other: Usage) -> None:
     assert idle_score(one) == idle_score(other)
 
 

@@ -79,13 +79,13 @@ def test_arguments_go_before_the_plan() -> None:
         pytest.param({"codex_wakeup": True}, "not allowed", id="codex wakeup"),
     ],
 )
-def test_what_could_not_be_kept_later_is_refused_now(fields: dict[str, Any], says: str) -> None:
+def test_a_policy_that_would_fail_later_is_refused_now(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(BadArgument) as refused:
         make_policy(WatchOrder(**fields), "", NOTHING)
     assert says in str(refused.value)
 
 
-def test_what_the_operator_allows_is_kept_once() -> None:
+def test_allowed_hooks_are_kept_without_duplicates() -> None:
     order = WatchOrder(webhook_url="https://a/b", event_command="tell", codex_command="tell", codex_wakeup=True)
     policy = make_policy(order, "", EVERYTHING)
     assert (policy.webhook_url, policy.hooks) == ("https://a/b", ("tell",))
@@ -102,6 +102,6 @@ def test_no_text_is_an_empty_object() -> None:
     assert read_plan("").resume_command == ""
 
 
-def test_what_is_too_long_to_keep_is_refused() -> None:
+def test_values_that_are_too_long_are_refused() -> None:
     with pytest.raises(BadArgument, match="at most"):
         read_object("metadata_json", '{"a": "' + "x" * 70_000 + '"}')

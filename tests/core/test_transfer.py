@@ -62,7 +62,7 @@ RULES: dict[str, tuple[tuple[str, ...], bool, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("excludes", "default", "rules"), RULES.values(), ids=RULES)
-def test_the_rules_of_an_order(excludes: tuple[str, ...], default: bool, rules: tuple[str, ...]) -> None:
+def test_an_order_gives_its_exclude_rules(excludes: tuple[str, ...], default: bool, rules: tuple[str, ...]) -> None:
     here = Place("", "/a")
     assert Order(source=here, target=here, excludes=excludes, default_excludes=default).rules == rules
 
@@ -72,9 +72,9 @@ def test_the_rules_of_an_order(excludes: tuple[str, ...], default: bool, rules: 
     [(Place("gpu1", "/data"), "gpu1:/data"), (Place("", "/data"), "/data")],
     ids=["on a sandbox", "here"],
 )
-def test_a_place_in_words(place: Place, text: str) -> None:
+def test_a_place_is_shown_with_its_sandbox(place: Place, text: str) -> None:
     assert str(place) == text
 
 
-def test_who_does_not_listen_hears_nothing() -> None:
+def test_the_silent_listener_ignores_everything() -> None:
     unheard(Headway("sending"))

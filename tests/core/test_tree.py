@@ -36,7 +36,7 @@ METAS: dict[str, tuple[bytes, Meta]] = {
 
 
 @pytest.mark.parametrize(("text", "meta"), METAS.values(), ids=METAS)
-def test_a_meta(text: bytes, meta: Meta) -> None:
+def test_a_meta_is_parsed(text: bytes, meta: Meta) -> None:
     assert read_meta(text) == meta
     assert size_of(text) == meta.size
 
@@ -67,7 +67,7 @@ BAD_METAS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("text", BAD_METAS.values(), ids=BAD_METAS)
-def test_what_is_no_meta(text: bytes) -> None:
+def test_an_invalid_meta_is_refused(text: bytes) -> None:
     with pytest.raises((ValueError, IndexError)):
         read_meta(text)
 
@@ -87,7 +87,7 @@ NAMES: dict[str, tuple[bytes, bool]] = {
 
 
 @pytest.mark.parametrize(("name", "good"), NAMES.values(), ids=NAMES)
-def test_names(name: bytes, good: bool) -> None:
+def test_valid_and_invalid_names_are_distinguished(name: bytes, good: bool) -> None:
     assert is_name(name) is good
 
 
@@ -104,7 +104,7 @@ def plainly(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("wrap", [plainly, squeezed], ids=["plain", "compressed"])
-def test_a_tree_in_parts(wrap: Any) -> None:
+def test_a_tree_may_come_in_parts(wrap: Any) -> None:
     first = record(b"", b"a", b"d755 0 1", b"f", b"f644 3 2", count=1) + record(b"a", b"l", b"l777 0 0 x", count=1)
     tree = read_tree(END, [wrap(first), wrap(record(b"a/\xff")), wrap(b"")])
     assert tree.folders == {b"": b"a\0d755 0 1\0f\0f644 3 2", b"a": b"l\0l777 0 0 x", b"a/\xff": b""}
@@ -114,7 +114,7 @@ def test_a_tree_in_parts(wrap: Any) -> None:
     assert not tree.is_empty
 
 
-def test_what_else_a_scan_says() -> None:
+def test_the_final_fields_of_a_scan_are_read() -> None:
     end = {
         **END,
         "meta": "f644 1 2",
@@ -173,7 +173,7 @@ BAD_PARTS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("part", BAD_PARTS.values(), ids=BAD_PARTS)
-def test_a_listing_that_cannot_be_true(part: bytes) -> None:
+def test_an_impossible_listing_is_refused(part: bytes) -> None:
     with pytest.raises(FileProblem, match="/t: ") as raised:
         read_tree(END, [plainly(record(b"good")), part])
     assert raised.value.reason == "hostile"
@@ -203,7 +203,7 @@ BAD_BLOCKS: dict[str, tuple[bytes, ...]] = {
 
 
 @pytest.mark.parametrize("fields", BAD_BLOCKS.values(), ids=BAD_BLOCKS)
-def test_names_that_cannot_be(fields: tuple[bytes, ...]) -> None:
+def test_impossible_names_are_refused(fields: tuple[bytes, ...]) -> None:
     tree = read_tree(END, [plainly(record(b"", *fields))])
     with pytest.raises(FileProblem) as raised:
         tree.entries(b"")
@@ -227,7 +227,7 @@ BAD_ENDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("end", BAD_ENDS.values(), ids=BAD_ENDS)
-def test_an_answer_that_cannot_be_read(end: Any) -> None:
+def test_an_unreadable_answer_is_refused(end: Any) -> None:
     with pytest.raises(FileProblem) as raised:
         read_tree(end, [])
     assert raised.value.reason == "hostile"
@@ -246,7 +246,7 @@ RAW = st.binary(max_size=60) | st.lists(st.binary(max_size=6), max_size=6).map(l
 
 @settings(max_examples=300)
 @given(st.dictionaries(FIELDS, JSON), st.lists(RAW.map(plainly) | RAW.map(squeezed) | st.binary(max_size=60)))
-def test_whatever_comes_is_a_tree_or_a_problem(end: dict[str, Any], parts: list[bytes]) -> None:
+def test_any_bytes_are_a_tree_or_a_problem(end: dict[str, Any], parts: list[bytes]) -> None:
     try:
         tree = read_tree({**END, **end}, parts)
         for folder in tree.folders:

@@ -149,7 +149,7 @@ def test_load_and_cpus_are_read(load: str, cpus: str, expected: Cpu | None) -> N
     assert parse_usage(text).cpu == expected
 
 
-def test_a_home_on_the_root_disk_is_told_once() -> None:
+def test_a_home_on_the_root_disk_is_listed_once() -> None:
     row = " /dev/sda1  104857600 52428800 52428800 50% /\n"
     assert parse_usage(f"@@ disk root\n{row}@@ disk home\n{row}@@ end\n").disks == (Disk("/", 100, 50, 50),)
 
@@ -187,7 +187,7 @@ UNTOLD = ["[N/A]", "[Not Supported]", "N/A", "[Unknown Error]", "ERR!", "[GPU re
 
 
 @pytest.mark.parametrize("word", UNTOLD)
-def test_what_the_driver_does_not_tell_is_absent(word: str) -> None:
+def test_values_that_the_driver_does_not_report_are_absent(word: str) -> None:
     (gpu,) = with_gpus(nvidia(", ".join(["0", "GPU-0", "NVIDIA GB10", *[word] * 11])) + apps()).gpus
     assert (gpu.util_pct, gpu.mem_total_mb, gpu.mem_used_mb, gpu.mem_used_pct, gpu.temperature_c, gpu.power_w) == (
         (None,) * 6
@@ -228,13 +228,13 @@ GPU_ERRORS = [
 
 
 @pytest.mark.parametrize(("text", "expected"), GPU_ERRORS)
-def test_failing_gpu_tools_are_told_and_the_rest_is_there(text: str, expected: str) -> None:
+def test_failing_gpu_tools_are_reported_and_the_rest_is_there(text: str, expected: str) -> None:
     usage = with_gpus(text)
     assert (usage.gpu_error, usage.gpus) == (expected, ())
     assert usage.memory == Memory(1024, 512)
 
 
-def test_a_lost_gpu_is_told_beside_those_that_work() -> None:
+def test_a_lost_gpu_is_reported_beside_those_that_work() -> None:
     lost = "Unable to determine the device handle for GPU1: 0000:41:00.0: GPU is lost. Reboot the system, please"
     usage = with_gpus(nvidia(card(0), lost, status=15))
     assert [gpu.index for gpu in usage.gpus] == [0]
@@ -367,7 +367,7 @@ def test_broken_json_is_an_error_of_the_tool(answer: str) -> None:
     assert usage.gpu_error.startswith("rocm-smi: ")
 
 
-def test_output_that_was_cut_off_is_told() -> None:
+def test_truncated_output_is_reported() -> None:
     assert parse_usage(LINUX).problems == (
         "the machine did not tell its disk space",
         "the machine's answer was cut off",
@@ -460,7 +460,7 @@ def test_resources_leave_out_what_is_unknown() -> None:
     }
 
 
-def test_resources_tell_what_is_out_of_the_ordinary() -> None:
+def test_resources_show_unusual_settings() -> None:
     usage = Usage(
         cpu=Cpu(1, 1, 1, count=8, online=128),
         gpus=(Gpu(0, "A30", mig=True, compute_mode="Prohibited"),),
@@ -490,7 +490,7 @@ def test_a_crowd_of_processes_is_counted_and_not_listed() -> None:
     [(0, "0s"), (59, "59s"), (62, "1m 2s"), (3600, "1h"), (7380, "2h 3m"), (183845, "2d 3h"), (864000, "10d")],
     ids=str,
 )
-def test_elapsed_time_is_told_in_two_units(seconds: int, expected: str) -> None:
+def test_elapsed_time_is_shown_in_two_units(seconds: int, expected: str) -> None:
     usage = Usage(gpus=(Gpu(0, "H100", processes=(GpuProcess(7, elapsed_s=seconds),)),))
     (gpu,) = as_resources(usage, 0.5)["gpu"]  # type: ignore[misc]
     assert gpu["processes"] == [{"pid": 7, "elapsed": expected}]

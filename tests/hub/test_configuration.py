@@ -95,7 +95,7 @@ def test_machines_come_and_go_with_the_file(place: Place, one: Sshd, two: Sshd, 
         assert logins(one) == before + 1  # that of the test itself
 
 
-def test_a_machine_that_is_described_otherwise_is_opened_anew(place: Place, one: Sshd, two: Sshd) -> None:
+def test_a_machine_with_changed_settings_is_opened_again(place: Place, one: Sshd, two: Sshd) -> None:
     place.write(LOCAL_OFF + table(one, "it"))
     with place.front() as line:
         assert run(line, "it", "whoami") == f"{one.user}\n"
@@ -120,7 +120,7 @@ def test_a_sync_goes_to_the_machine_that_has_the_name_now(place: Place, one: Ssh
     "text",
     [pytest.param("[machines.one\nhost", id="half a table"), pytest.param("", id="nothing yet")],
 )
-def test_a_file_that_is_being_written_takes_nothing_away(place: Place, one: Sshd, text: str) -> None:
+def test_a_half_written_file_changes_nothing(place: Place, one: Sshd, text: str) -> None:
     place.write(LOCAL_OFF + table(one))
     with place.front() as line:
         assert run(line, "one") == "here\n"
@@ -139,7 +139,7 @@ def test_a_file_that_is_being_written_takes_nothing_away(place: Place, one: Sshd
         assert run(line, "one") == "here\n"
 
 
-def test_advanced_tools_appear_when_they_are_wanted_and_only_there(place: Place) -> None:
+def test_advanced_tools_appear_only_where_they_are_configured(place: Place) -> None:
     place.write("")
     place.write("", "other.toml")
     with place.front() as line, place.front(config="other.toml") as other:
@@ -171,7 +171,7 @@ def test_hosts_of_ssh_config_and_of_what_it_includes_are_followed(place: Place, 
         until(lambda: run(line, "far", "whoami") == f"{two.user}\n", "the included file to count")
 
 
-def test_a_variable_that_is_asked_for_later_parts_those_for_whom_it_differs(place: Place, guarded: Sshd) -> None:
+def test_clients_that_differ_in_a_variable_are_separated_once_it_is_read(place: Place, guarded: Sshd) -> None:
     """Both are in one house until the file names a variable, which is right in one session and wrong in the other."""
     place.write(LOCAL_OFF)
     with (
@@ -190,9 +190,7 @@ def test_a_variable_that_is_asked_for_later_parts_those_for_whom_it_differs(plac
         assert run(right, "guarded") == "here\n"
 
 
-def test_a_house_that_nobody_is_in_is_closed_and_the_machines_of_others_stay(
-    place: Place, one: Sshd, two: Sshd
-) -> None:
+def test_an_unused_configuration_is_closed_and_shared_machines_stay(place: Place, one: Sshd, two: Sshd) -> None:
     place.write(LOCAL_OFF + table(one) + table(two))
     place.write(LOCAL_OFF + table(one), "other.toml")
     with place.front(config="other.toml") as stays:

@@ -30,7 +30,7 @@ def use(line: Wire) -> None:
     assert line.call("list_sandboxes")["structuredContent"]
 
 
-def test_fronts_that_start_at_once_share_one_hub_whatever_a_dead_one_has_left(tmp_path: Path) -> None:
+def test_fronts_that_start_at_once_share_one_hub_despite_leftovers(tmp_path: Path) -> None:
     place = Place(environment(tmp_path, ()))
     place.make()
     with socket.socket(socket.AF_UNIX) as stale:
@@ -46,7 +46,7 @@ def test_fronts_that_start_at_once_share_one_hub_whatever_a_dead_one_has_left(tm
     assert not Path(place.socket).exists()
 
 
-def test_a_hub_whose_folder_was_taken_away_ends_and_leaves_the_next_one_alone(tmp_path: Path) -> None:
+def test_a_hub_whose_folder_was_removed_ends_without_harming_the_next(tmp_path: Path) -> None:
     with wire(tmp_path) as line:
         use(line)
         first = hub_pid(tmp_path)
@@ -61,7 +61,7 @@ def test_a_hub_whose_folder_was_taken_away_ends_and_leaves_the_next_one_alone(tm
             assert hub_pids(tmp_path) == [second]
 
 
-def test_a_front_that_is_killed_takes_its_commands_along(machine: Sshd, tmp_path: Path) -> None:
+def test_the_commands_of_a_killed_front_end(machine: Sshd, tmp_path: Path) -> None:
     with wire(tmp_path, entry(machine)) as line, wire(tmp_path, entry(machine)) as other:
         line.initialize()
         other.initialize()
@@ -72,7 +72,7 @@ def test_a_front_that_is_killed_takes_its_commands_along(machine: Sshd, tmp_path
         assert other.call("exec_bash", command="echo on")["structuredContent"]["stdout"] == "on\n"
 
 
-def test_the_answers_of_a_client_that_closes_its_side_at_once_come_all_the_same(tmp_path: Path) -> None:
+def test_a_client_that_closes_its_input_at_once_still_gets_its_answers(tmp_path: Path) -> None:
     with wire(tmp_path) as line:
         who = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
         line.send("initialize", who)
@@ -98,7 +98,7 @@ def full_disk(folder: Path, known_hosts: str) -> Iterator[None]:
         subprocess.run(as_root("umount", "-l", str(folder)), check=False)
 
 
-def test_a_full_disk_keeps_nobody_from_being_served(machine: Sshd, tmp_path: Path) -> None:
+def test_clients_are_served_on_a_full_disk(machine: Sshd, tmp_path: Path) -> None:
     with full_disk(tmp_path / "state", machine.known_hosts.read_text()), wire(tmp_path, entry(machine)) as line:
         use(line)
         assert line.call("exec_bash", command="echo on")["structuredContent"]["stdout"] == "on\n"

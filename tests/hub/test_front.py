@@ -148,7 +148,7 @@ def test_a_line_that_arrives_in_pieces_is_passed_on_whole(stage: Stage) -> None:
     assert stage.read()["result"] == {"x": 1}
 
 
-def test_a_last_line_without_an_end_is_passed_on(stage: Stage) -> None:
+def test_a_last_line_without_a_line_break_is_passed_on(stage: Stage) -> None:
     line = stage.accept()
     line.greet()
     assert stage.front.stdin
@@ -198,7 +198,7 @@ def test_no_more_versions_are_kept_than_a_session_remembers() -> None:
     assert (len(versions), versions[0][1], MOST_VERSIONS) == (MOST_VERSIONS, "/5", REMEMBERED_VERSIONS)
 
 
-def test_what_stays_in_force_is_said_again_and_its_answer_is_dropped(stage: Stage) -> None:
+def test_requests_that_stay_in_force_are_repeated_and_their_answers_dropped(stage: Stage) -> None:
     first = stage.accept()
     first.greet()
     for number, (method, uri) in enumerate([("initialize", ""), *[("resources/subscribe", uri) for uri in "abc"]]):
@@ -228,7 +228,7 @@ def test_what_stays_in_force_is_said_again_and_its_answer_is_dropped(stage: Stag
     assert stage.read() == {"jsonrpc": "2.0", "id": 10, "result": {"last": True}}
 
 
-def test_what_no_hub_has_received_is_not_called_begun(stage: Stage) -> None:
+def test_a_request_that_no_hub_received_does_not_count_as_begun(stage: Stage) -> None:
     first = stage.accept()
     first.greet()
     # More than a socket holds: the hub dies before it has heard the end of it.
@@ -254,7 +254,7 @@ def test_fifty_megabytes_pass_in_both_directions(stage: Stage) -> None:
     assert len(stage.read()["result"]["x"]) == 50 << 20
 
 
-def test_a_cancelled_call_is_named_to_the_next_hub_and_not_sent_again(stage: Stage) -> None:
+def test_the_next_hub_is_told_of_a_cancelled_call_which_is_not_sent_again(stage: Stage) -> None:
     first = stage.accept()
     first.greet()
     stage.ask(1, name="exec_bash")
@@ -271,7 +271,7 @@ def test_a_cancelled_call_is_named_to_the_next_hub_and_not_sent_again(stage: Sta
         assert second.hello["cancelled"] == [{"name": "1.0", "sandbox": ""}]
 
 
-def test_a_hub_that_does_not_answer_is_told_of_and_calls_end_in_time(stage: Stage) -> None:
+def test_a_silent_hub_is_reported_and_calls_end_in_time(stage: Stage) -> None:
     line = stage.accept()
     line.greet(4711)
     begun = time.monotonic()
@@ -297,7 +297,7 @@ def test_a_hub_that_does_not_answer_is_told_of_and_calls_end_in_time(stage: Stag
     assert "answers again" in stage.stderr
 
 
-def test_time_in_which_the_front_was_stopped_itself_is_not_counted(stage: Stage) -> None:
+def test_time_in_which_the_front_was_suspended_does_not_count(stage: Stage) -> None:
     """As when a laptop sleeps: both processes stand still, and the hub is not to blame."""
     line = stage.accept()
     line.greet()
@@ -311,7 +311,7 @@ def test_time_in_which_the_front_was_stopped_itself_is_not_counted(stage: Stage)
     assert stage.stderr == ""
 
 
-def test_a_hub_that_does_not_greet_is_not_waited_for_and_has_begun_nothing(stage: Stage) -> None:
+def test_a_hub_that_does_not_greet_is_given_up_and_has_begun_nothing(stage: Stage) -> None:
     sent = stage.ask(1, name="exec_bash")
     line = stage.accept()
     heard, answered, who = stage.handed()
@@ -322,7 +322,7 @@ def test_a_hub_that_does_not_greet_is_not_waited_for_and_has_begun_nothing(stage
     assert not line._file.read()
 
 
-def test_hubs_that_end_at_once_are_not_tried_for_ever_and_their_calls_keep_their_names(stage: Stage) -> None:
+def test_hubs_that_end_at_once_are_given_up_and_calls_keep_their_names(stage: Stage) -> None:
     stage.ask(1, name="exec_bash")
     for _ in range(5):
         line = stage.accept()
@@ -335,7 +335,7 @@ def test_hubs_that_end_at_once_are_not_tried_for_ever_and_their_calls_keep_their
     assert "5 hubs in a row have ended at once" in stage.stderr
 
 
-def test_a_front_that_is_killed_leaves_a_closed_line(stage: Stage) -> None:
+def test_the_connection_of_a_killed_front_is_closed(stage: Stage) -> None:
     line = stage.accept()
     line.greet()
     stage.ask(1)

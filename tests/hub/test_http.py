@@ -109,7 +109,7 @@ async def test_paths_start_in_the_folder_of_the_front(shared: Shared, mode: str)
 
 
 @pytest.mark.parametrize("mode", BOTH_MODES)
-async def test_what_is_logged_for_its_clients_is_printed_by_the_front(shared: Shared, mode: str) -> None:
+async def test_log_lines_of_http_clients_are_printed_by_the_front(shared: Shared, mode: str) -> None:
     logged = "remote-sandbox-mcp: INFO: check_file_transfer_task: "
     before = shared.served.said.count(logged)
     async with shared.connected(mode) as caller:
@@ -132,7 +132,7 @@ async def test_the_key_is_in_no_argument_no_environment_and_no_file(shared: Shar
     assert not [file for file in files if KEY.encode() in file.read_bytes()]
 
 
-def test_hub_tells_for_whom_http_is_served_and_does_not_end_meanwhile(shared: Shared) -> None:
+def test_hub_status_shows_http_and_the_hub_does_not_end_meanwhile(shared: Shared) -> None:
     assert is_answered(shared.served)
     told, hub = shared.desk.status(), shared.desk.hub
     address, front = f"127.0.0.1:{shared.served.port}", shared.served.process.pid
@@ -142,7 +142,7 @@ def test_hub_tells_for_whom_http_is_served_and_does_not_end_meanwhile(shared: Sh
     assert (told["pid"], shared.desk.hub) == (hub, hub)
 
 
-async def test_a_configuration_that_parts_its_clients_does_not_end_it(tmp_path: Path) -> None:
+async def test_http_goes_on_after_a_change_that_separates_its_clients(tmp_path: Path) -> None:
     """The front hands its socket over once more, for a configuration in which its own variables count."""
     with service(tmp_path, env={"WHICH": "one"}) as served, wire(tmp_path, env={"WHICH": "two"}, local=True) as other:
         assert await asyncio.to_thread(is_answered, served)
@@ -219,7 +219,7 @@ async def test_a_front_that_is_killed_frees_its_port_and_its_commands_end(tmp_pa
     assert "Traceback" not in hub_log_of(tmp_path)
 
 
-def test_a_signal_is_heeded_before_the_options_are_read() -> None:
+def test_a_signal_ends_it_before_the_options_are_parsed() -> None:
     script = (
         "import os, signal, remote_sandbox_mcp.cli.main as command\n"
         "command.parser = lambda: os.kill(os.getpid(), signal.SIGTERM)\n"
@@ -238,16 +238,14 @@ def test_a_signal_is_heeded_before_the_options_are_read() -> None:
         pytest.param((), {"REMOTE_SANDBOX_NO_HUB": "1"}, id="variable"),
     ],
 )
-def test_it_serves_by_itself_where_no_hub_is_wanted(
-    tmp_path: Path, words: tuple[str, ...], env: dict[str, str]
-) -> None:
+def test_http_is_served_without_a_hub_on_request(tmp_path: Path, words: tuple[str, ...], env: dict[str, str]) -> None:
     with service(tmp_path, *words, env=env) as served:
         assert is_answered(served)
         assert hub_pids(tmp_path) == []
         assert (served.leave()[1], len(served.said.splitlines())) == (0, 2)
 
 
-async def test_it_serves_by_itself_and_says_so_where_no_hub_can_be_had(tmp_path: Path) -> None:
+async def test_http_is_served_without_a_hub_where_none_can_start(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir(mode=0o700)
     (tmp_path / "state" / "hub").write_text("in the way")
     with service(tmp_path) as served:
@@ -264,7 +262,7 @@ command.main(sys.argv[1:])
 """
 
 
-def test_it_serves_by_itself_where_the_hub_hangs(tmp_path: Path) -> None:
+def test_http_is_served_without_a_hub_that_hangs(tmp_path: Path) -> None:
     words = [sys.executable, "-c", IMPATIENT, *arguments(tmp_path, local=True)[1:], "--mode", "http", "--port", "0"]
     with (tmp_path / "said").open("wb") as said:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=said, env=environment(tmp_path, ()))
@@ -366,7 +364,7 @@ def unix_listener() -> socket.socket:
         pytest.param(lambda: [listening("0.0.0.0")], 1, "beyond this machine", id="beyond this machine"),
     ],
 )
-def test_what_is_not_one_listening_socket_is_refused_and_closed(
+def test_anything_but_one_listening_socket_is_refused_and_closed(
     attacker: Attacker, make: Callable[[], list[Any]], count: int, told: str
 ) -> None:
     before = attacker.descriptors
@@ -377,7 +375,7 @@ def test_what_is_not_one_listening_socket_is_refused_and_closed(
     wait_until(lambda: attacker.descriptors <= before, what="the hub to close what it was given")
 
 
-def test_a_socket_that_comes_before_it_is_asked_for_is_not_taken(attacker: Attacker) -> None:
+def test_a_socket_that_is_sent_unasked_is_refused(attacker: Attacker) -> None:
     before = attacker.descriptors
     with listening() as listener:
         assert "0 descriptors" in attacker.hand_over(listener.fileno(), early=True)["refused"]

@@ -43,7 +43,7 @@ class Made:
         return DONE
 
 
-async def test_a_call_that_is_made_again_gets_the_answer_of_the_first() -> None:
+async def test_a_repeated_call_gets_the_answer_of_the_first() -> None:
     made = Made()
     await Journal().once(Call("s 1.0"), "edit_remote_file", made)
     again = await Journal().once(Call("s 1.0", again=True), "edit_remote_file", made)
@@ -51,7 +51,7 @@ async def test_a_call_that_is_made_again_gets_the_answer_of_the_first() -> None:
     assert made.times == 1
 
 
-async def test_one_that_has_begun_and_was_not_answered_is_not_made_again() -> None:
+async def test_a_call_that_began_without_an_answer_is_not_repeated() -> None:
     async def killed() -> CallToolResult:
         raise asyncio.CancelledError
 
@@ -65,13 +65,13 @@ async def test_one_that_has_begun_and_was_not_answered_is_not_made_again() -> No
     assert made.times == 0
 
 
-async def test_one_that_has_never_begun_is_made() -> None:
+async def test_a_call_that_never_began_is_made() -> None:
     made = Made()
     await Journal().once(Call("s 1.0", again=True), "edit_remote_file", made)
     assert made.times == 1
 
 
-async def test_calls_are_made_where_nothing_can_be_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_are_made_even_if_they_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(paths.HOME, "/dev/null/state")
     made = Made()
     await Journal().once(Call("s 1.0"), "edit_remote_file", made)
@@ -90,7 +90,9 @@ async def test_calls_are_made_where_nothing_can_be_written_down(monkeypatch: pyt
         pytest.param("no_such_tool", None, {}, False, id="a tool without annotations"),
     ],
 )
-def test_what_is_written_down(tool: str, hints: ToolAnnotations, arguments: dict[str, Any], expected: bool) -> None:
+def test_only_calls_that_must_not_be_repeated_are_recorded(
+    tool: str, hints: ToolAnnotations, arguments: dict[str, Any], expected: bool
+) -> None:
     assert is_kept(tool, hints, arguments) is expected
 
 
@@ -104,7 +106,7 @@ def test_lines_that_are_sent_again_keep_their_names() -> None:
     assert len({*names, calls[0].name, calls[2].name}) == 5
 
 
-def test_an_edit_of_which_nothing_is_known_is_told_as_such(machine: Sshd, tmp_path: Path) -> None:
+def test_an_edit_with_an_unknown_outcome_is_reported_as_such(machine: Sshd, tmp_path: Path) -> None:
     file = machine.home / "unknown"
     file.write_text("a\n")
     os.chown(file, machine.uid, machine.uid)
@@ -137,7 +139,7 @@ def begun(home: Path) -> list[Any]:
 # Commands
 
 
-async def test_a_command_that_is_cancelled_before_it_is_found_again_is_ended() -> None:
+async def test_a_command_that_is_cancelled_before_it_is_found_again_is_stopped() -> None:
     """The hub that begins the conversation anew is still logging in when it hears that the call is cancelled."""
     fake = FakeSandbox({"sleep 600": Answer(then=after(600))})
     first, second = App(Fleet([member(fake)])), App(Fleet([member(fake)]))

@@ -166,7 +166,7 @@ def test_a_command_that_was_cancelled_while_there_was_no_hub_is_ended(machine: S
     wait_until(lambda: "sleep 671" not in machine.processes().values(), what="the command to end", seconds=20)
 
 
-def test_a_command_in_the_local_sandbox_is_told_as_interrupted(tmp_path: Path) -> None:
+def test_a_command_in_the_local_sandbox_is_reported_as_interrupted(tmp_path: Path) -> None:
     with wire(tmp_path, local=True) as line:
         line.initialize()
         number = line.start_call("exec_bash", command="touch begun; sleep 60")
@@ -231,9 +231,7 @@ def answers(port: int) -> bool:
         return False
 
 
-def test_where_no_other_hub_can_be_had_the_front_goes_on_by_itself_and_nothing_runs_twice(
-    machine: Sshd, tmp_path: Path
-) -> None:
+def test_without_another_hub_the_front_serves_alone_and_nothing_runs_twice(machine: Sshd, tmp_path: Path) -> None:
     count = machine.home / "alone"
     with wire(tmp_path, entry(machine)) as line:
         line.initialize()

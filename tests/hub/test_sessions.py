@@ -50,7 +50,7 @@ def test_equal_machines_of_different_configurations_are_logged_in_to_once(place:
     assert logins(machine) == before + 1
 
 
-def test_another_secret_in_a_variable_is_another_login(place: Place, guarded: Sshd) -> None:
+def test_clients_with_different_secrets_get_separate_logins(place: Place, guarded: Sshd) -> None:
     """The second session's password is wrong, so that it must be refused although the first is logged in."""
     machine = entry(guarded, password="env:GUARD")
     with (

@@ -117,7 +117,7 @@ def test_a_server_that_ends_leaves_its_transfer_to_the_hub(
     assert not [file for file in written if SECRET.encode() in file.read_bytes()]
 
 
-def test_a_hub_that_runs_already_takes_it_up_for_a_client_that_it_does_not_know(
+def test_a_running_hub_continues_the_transfer_of_an_unknown_client(
     desk: Desk, ledger: Ledger, machine: Sshd, line: ThreadedLine, ours: Path, there: Path
 ) -> None:
     with desk.client() as other:
@@ -133,7 +133,7 @@ def test_a_hub_that_runs_already_takes_it_up_for_a_client_that_it_does_not_know(
         assert machine.name not in json.dumps(other.call("list_sandboxes"))
 
 
-def test_where_no_hub_can_be_had_the_next_server_takes_it_up(
+def test_without_a_hub_the_next_server_continues_the_transfer(
     desk: Desk, ledger: Ledger, machine: Sshd, line: ThreadedLine, ours: Path, there: Path
 ) -> None:
     # Others could get at it: no hub is started there.
@@ -150,7 +150,7 @@ def test_where_no_hub_can_be_had_the_next_server_takes_it_up(
         check_done(ledger, begun, ours, there, by=second.process.pid)
 
 
-def test_a_client_with_another_machine_of_that_name_does_not_take_it_up(
+def test_a_client_with_another_machine_of_that_name_does_not_continue_it(
     desk: Desk, ledger: Ledger, machine: Sshd, line: ThreadedLine, ours: Path, there: Path
 ) -> None:
     with desk.client(entry(machine, port=line.port), **SMALL, **NO_HUB) as client:
@@ -171,7 +171,7 @@ def test_a_client_with_another_machine_of_that_name_does_not_take_it_up(
 
 
 @pytest.mark.parametrize("is_answered", [True, False], ids=["its call is answered", "its call is made again"])
-def test_the_hub_that_a_front_starts_in_place_of_another_takes_up_its_transfers(
+def test_a_hub_that_replaces_another_continues_its_transfers(
     desk: Desk, ledger: Ledger, machine: Sshd, line: ThreadedLine, ours: Path, there: Path, is_answered: bool
 ) -> None:
     with desk.client(entry(machine, port=line.port), **SECRETIVE) as client:
@@ -190,7 +190,7 @@ def test_the_hub_that_a_front_starts_in_place_of_another_takes_up_its_transfers(
         assert desk.hub == hub
 
 
-def test_what_a_stopped_hub_leaves_waits_for_the_next_client(
+def test_transfers_of_a_stopped_hub_wait_for_the_next_client(
     desk: Desk, ledger: Ledger, machine: Sshd, line: ThreadedLine, ours: Path, there: Path
 ) -> None:
     with desk.client(entry(machine, port=line.port), **SMALL) as client:
@@ -215,7 +215,7 @@ def written_config(place: Place, machine: Sshd, port: int) -> Path:
     return place.write("\n".join(["[local]", "enabled = false", f"[machines.{machine.name}]", *rows, ""]))
 
 
-def test_a_restarted_hub_goes_on_with_transfers_of_configured_machines(
+def test_a_restarted_hub_continues_transfers_of_configured_machines(
     desk: Desk, ledger: Ledger, machine: Sshd, line: ThreadedLine, ours: Path, there: Path
 ) -> None:
     place = Place(desk.home)
@@ -229,7 +229,7 @@ def test_a_restarted_hub_goes_on_with_transfers_of_configured_machines(
     check_done(ledger, begun, ours, there, by=desk.hub)
 
 
-def test_a_service_goes_on_with_them_when_it_starts(
+def test_a_service_continues_transfers_when_it_starts(
     desk: Desk, ledger: Ledger, machine: Sshd, line: ThreadedLine, ours: Path, there: Path
 ) -> None:
     place = Place(desk.home)

@@ -34,7 +34,7 @@ def connected(client: Wire) -> Wire:
     return client
 
 
-def test_where_none_runs_that_is_told_and_none_is_made(desk: Desk) -> None:
+def test_without_a_hub_the_verbs_say_so_and_start_none(desk: Desk) -> None:
     assert desk("hub") == (1, "No hub runs. The next client starts one.\n", "")
     assert desk.status() == {"running": False, "others": []}
     assert desk("hub", "stop") == (0, "No hub runs. The next client starts one.\n", "")
@@ -44,7 +44,7 @@ def test_where_none_runs_that_is_told_and_none_is_made(desk: Desk) -> None:
     assert "none is started from here" in desk("hub", REMOTE_SANDBOX_NO_HUB="1")[1]
 
 
-def test_a_hub_tells_of_its_clients_and_its_memory(desk: Desk) -> None:
+def test_status_shows_clients_and_memory(desk: Desk) -> None:
     with desk.client() as client, desk.client() as silent:
         connected(client)
         silent.initialize()
@@ -62,7 +62,7 @@ def test_a_hub_tells_of_its_clients_and_its_memory(desk: Desk) -> None:
         assert f"process {desk.hub} serves 2 clients" in desk("doctor")[1]
 
 
-def test_a_hub_that_is_ended_is_followed_by_another_and_its_client_goes_on(desk: Desk) -> None:
+def test_after_a_stop_another_hub_serves_the_same_client(desk: Desk) -> None:
     with desk.client() as client:
         connected(client)
         first = desk.hub
@@ -94,7 +94,7 @@ def test_hubs_of_other_environments_are_shown_and_ended_on_request(desk: Desk) -
         assert ended not in desk.hubs
 
 
-def test_one_that_does_not_answer_is_told_of_and_how_to_end_it(desk: Desk) -> None:
+def test_a_silent_hub_is_shown_with_the_way_to_end_it(desk: Desk) -> None:
     with desk.client() as client:
         connected(client)
         pid = desk.hub
@@ -109,7 +109,7 @@ def test_one_that_does_not_answer_is_told_of_and_how_to_end_it(desk: Desk) -> No
         )
 
 
-def test_what_would_end_with_it_is_told_and_keeps_it_alive(desk: Desk) -> None:
+def test_jobs_and_sandboxes_that_would_end_with_the_hub_keep_it_alive(desk: Desk) -> None:
     with desk.client(local=True) as client:
         client.initialize()
         started = client.call(
@@ -134,7 +134,7 @@ def test_what_would_end_with_it_is_told_and_keeps_it_alive(desk: Desk) -> None:
     assert desk.hub == 0
 
 
-def test_its_log_is_printed_and_followed(desk: Desk) -> None:
+def test_the_log_is_printed_and_followed(desk: Desk) -> None:
     with desk.client() as client:
         connected(client)
         code, said, _ = desk("hub", "log", "-n", "1")

@@ -88,7 +88,7 @@ def test_the_hub_looks_after_a_job_over_the_connection_of_the_session(
     machine.reset()
 
 
-def test_removing_the_watchdog_leaves_the_hub_to_its_clients(desk: Desk, sshd: Sshd) -> None:
+def test_removing_the_watchdog_does_not_end_the_hub(desk: Desk, sshd: Sshd) -> None:
     with desk.client(entry(sshd)) as client:
         client.initialize()
         job = client.call("exec_bash_background", command=WAITING, session_name="r", interval_s=1)
@@ -111,7 +111,7 @@ def test_removing_the_watchdog_leaves_the_hub_to_its_clients(desk: Desk, sshd: S
         assert desk.watchdog == hub
 
 
-def test_a_restarted_hub_goes_on_with_what_was_watched(desk: Desk, sshd: Sshd) -> None:
+def test_a_restarted_hub_continues_the_watches(desk: Desk, sshd: Sshd) -> None:
     with desk.client(entry(sshd)) as client:
         client.initialize()
         client.call("exec_bash_background", command=WAITING, session_name="again", interval_s=1)
@@ -143,7 +143,7 @@ def test_the_service_is_the_hub_and_does_not_end_when_idle(desk: Desk) -> None:
     assert (desk.hub, desk.watchdog) == (0, 0)
 
 
-def test_a_service_beside_a_hub_leaves_it_its_clients_until_it_ends(desk: Desk) -> None:
+def test_a_service_lets_a_running_hub_keep_its_clients(desk: Desk) -> None:
     with desk.client() as client:
         client.initialize()
         assert not client.call("list_sandboxes").get("isError")
@@ -184,7 +184,7 @@ def state(clean_environment: Path) -> Path:
     return folder
 
 
-async def test_of_two_one_watches_and_the_other_takes_up_what_it_leaves(state: Path) -> None:
+async def test_of_two_hubs_one_watches_and_the_other_continues_after_it(state: Path) -> None:
     first, second = Watching(state), Watching(state)
     await first.begin(None)
     await second.begin(None)
@@ -210,14 +210,14 @@ async def test_of_two_one_watches_and_the_other_takes_up_what_it_leaves(state: P
     database.close()
 
 
-async def test_work_that_is_ended_before_its_first_step_leaves_no_lock(state: Path) -> None:
+async def test_a_loop_cancelled_before_its_first_step_releases_the_lock(state: Path) -> None:
     watching = Watching(state)
     watching.go_round(take_lock(state), None, until_idle=True)
     assert await watching.let_go()
     assert holder(state / LOCK_FILE) is None
 
 
-async def test_a_caller_who_goes_away_leaves_no_lock_without_work(state: Path) -> None:
+async def test_a_cancelled_caller_leaves_no_lock_without_work(state: Path) -> None:
     watching = Watching(state)
     asking = asyncio.ensure_future(watching.begin(None))
     await asyncio.sleep(0)

@@ -33,7 +33,7 @@ def total(folder: Path) -> int:
         connection.close()
 
 
-def test_what_was_put_is_there_for_others_too(chunks: Chunks, tmp_path: Path) -> None:
+def test_a_stored_blob_is_visible_to_other_processes(chunks: Chunks, tmp_path: Path) -> None:
     blob = os.urandom(1000)
     chunks.put(A, blob)
     chunks.put(A, blob)
@@ -45,7 +45,7 @@ def test_what_was_put_is_there_for_others_too(chunks: Chunks, tmp_path: Path) ->
     assert oct((tmp_path / "chunks.db").stat().st_mode & 0o777) == "0o600"
 
 
-def test_the_least_recently_used_go_first(chunks: Chunks) -> None:
+def test_the_least_recently_used_blobs_are_dropped_first(chunks: Chunks) -> None:
     chunks.put(A, bytes(1000))
     chunks.put(B, bytes(1000))
     assert chunks.get(A)
@@ -53,7 +53,7 @@ def test_the_least_recently_used_go_first(chunks: Chunks) -> None:
     assert [key for key in (A, B, C) if chunks.get(key)] == [A, C]
 
 
-def test_a_use_by_a_process_that_left_counts(chunks: Chunks, tmp_path: Path) -> None:
+def test_uses_by_a_process_that_ended_count(chunks: Chunks, tmp_path: Path) -> None:
     chunks.put(A, bytes(1000))
     chunks.put(B, bytes(1000))
     other = Chunks(tmp_path)
@@ -63,21 +63,21 @@ def test_a_use_by_a_process_that_left_counts(chunks: Chunks, tmp_path: Path) -> 
     assert [key for key in (A, B, C) if chunks.get(key)] == [A, C]
 
 
-def test_it_never_holds_more_than_it_may(chunks: Chunks, tmp_path: Path) -> None:
+def test_the_cache_never_exceeds_its_size(chunks: Chunks, tmp_path: Path) -> None:
     for number in range(50):
         chunks.put(number.to_bytes(32, "big"), bytes(number * 40))
         chunks.get((number // 2).to_bytes(32, "big"))
         assert total(tmp_path) <= 2500
 
 
-def test_what_is_larger_than_all_of_it_is_not_kept(chunks: Chunks) -> None:
+def test_a_blob_larger_than_the_cache_is_not_stored(chunks: Chunks) -> None:
     chunks.put(A, bytes(10))
     chunks.put(B, bytes(2500))
     assert chunks.get(B) is None
     assert chunks.get(A) == bytes(10)
 
 
-def test_many_uses_are_noted_together(chunks: Chunks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_uses_are_written_together(chunks: Chunks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_TOUCHED", 1)
     chunks.put(A, bytes(1000))
     chunks.put(B, bytes(1000))
@@ -114,7 +114,7 @@ def test_a_file_damaged_in_the_middle_never_raises(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["no folder", "a folder in its place", "a newer version"])
-def test_a_cache_that_cannot_be_had_is_an_empty_one(tmp_path: Path, trouble: str) -> None:
+def test_a_cache_that_cannot_be_opened_counts_as_empty(tmp_path: Path, trouble: str) -> None:
     folder = tmp_path / "gone" if trouble == "no folder" else tmp_path
     if trouble == "a folder in its place":
         (folder / "chunks.db").mkdir()
@@ -128,5 +128,5 @@ def test_a_cache_that_cannot_be_had_is_an_empty_one(tmp_path: Path, trouble: str
     cache.close()
 
 
-def test_it_is_bounded_by_256_mib_unless_told_otherwise() -> None:
+def test_the_default_size_is_256_mib() -> None:
     assert module.MOST_BYTES == 256 * 1024 * 1024

@@ -49,7 +49,7 @@ def version(file: Path) -> int:
         connection.close()
 
 
-def test_it_is_for_the_owner_alone(file: Path) -> None:
+def test_the_files_are_readable_by_their_owner_only(file: Path) -> None:
     file.touch(mode=0o644)
     database = Database(file)
     with database.writing():
@@ -60,7 +60,7 @@ def test_it_is_for_the_owner_alone(file: Path) -> None:
     assert set(modes.values()) == {0o600}
 
 
-def test_it_is_brought_up_to_date_once_and_opens_again(file: Path) -> None:
+def test_migrations_run_once_and_the_database_opens_again(file: Path) -> None:
     for _ in range(2):
         database = Database(file)
         assert Ledger(database).latest(1) == ()
@@ -68,7 +68,7 @@ def test_it_is_brought_up_to_date_once_and_opens_again(file: Path) -> None:
     assert version(file) == len(migrations("migrations")) >= 1
 
 
-def test_processes_that_open_it_at_the_same_time_do_not_hinder_each_other(file: Path) -> None:
+def test_processes_can_open_a_new_database_at_the_same_time(file: Path) -> None:
     command = [sys.executable, "-c", OPEN_AND_WRITE, str(file)]
     started = [subprocess.Popen([*command, f"tr-{number}"], stdin=subprocess.PIPE) for number in range(4)]
     for process in started:
@@ -80,7 +80,7 @@ def test_processes_that_open_it_at_the_same_time_do_not_hinder_each_other(file: 
     connection.close()
 
 
-def test_one_of_a_newer_version_is_refused_and_left_alone(file: Path) -> None:
+def test_a_database_of_a_newer_version_is_refused_and_left_alone(file: Path) -> None:
     newer = len(migrations("migrations")) + 1
     connection = sqlite3.connect(file)
     connection.execute(f"PRAGMA user_version = {newer}")
@@ -90,18 +90,18 @@ def test_one_of_a_newer_version_is_refused_and_left_alone(file: Path) -> None:
     assert version(file) == newer
 
 
-def test_one_that_is_no_database_is_told_in_a_sentence(file: Path) -> None:
+def test_a_file_that_is_no_database_is_reported_in_a_sentence(file: Path) -> None:
     file.write_bytes(b"this is no database, and never was one\n" * 100)
     with pytest.raises(ConfigError, match=r"unable to use .*state\.db: file is not a database.*move that file away"):
         Ledger(Database(file)).latest(1)
 
 
-def test_a_folder_that_is_not_there_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"unable to open .*state\.db: No such file"):
         Ledger(Database(tmp_path / "gone" / "state.db")).latest(1)
 
 
-def test_what_an_exception_leaves_is_undone(file: Path) -> None:
+def test_an_exception_rolls_the_transaction_back(file: Path) -> None:
     database = Database(file)
     with suppress(KeyError), database.writing() as connection:
         connection.execute("INSERT INTO transfers (id, wanted, status, log_file, created, updated) "
@@ -118,7 +118,7 @@ def reopened(file: Path, number: int) -> Database:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_transfers_of_every_version_are_read_for_ever(file: Path, number: int) -> None:
+def test_transfers_of_every_version_can_be_read(file: Path, number: int) -> None:
     database = reopened(file, number)
     done, running = Ledger(database).latest(10)
     database.close()
@@ -131,7 +131,7 @@ def test_transfers_of_every_version_are_read_for_ever(file: Path, number: int) -
     assert running.cancel_requested
 
 
-def test_a_database_without_watches_takes_them_after_its_first_use(file: Path) -> None:
+def test_an_old_database_without_watches_accepts_them(file: Path) -> None:
     database = reopened(file, 1)
     watches, records = Watches(database), JobRecords(database)
     added = watches.add(Watch(sandbox="gpu1", session="train"))
@@ -142,7 +142,7 @@ def test_a_database_without_watches_takes_them_after_its_first_use(file: Path) -
 
 
 @pytest.mark.parametrize("number", [2, 3])
-def test_watches_of_the_second_version_are_read_for_ever(file: Path, number: int) -> None:
+def test_watches_of_the_second_version_can_be_read(file: Path, number: int) -> None:
     database = reopened(file, number)
     watches = Watches(database)
     done, waiting = watches.list()
@@ -158,7 +158,7 @@ def test_watches_of_the_second_version_are_read_for_ever(file: Path, number: int
     database.close()
 
 
-def test_disposables_of_the_third_version_are_read_for_ever(file: Path) -> None:
+def test_disposables_of_the_third_version_can_be_read(file: Path) -> None:
     database = reopened(file, 3)
     rows = DisposableRows(database)
     web, making, ready = rows.living()
@@ -182,7 +182,7 @@ def test_disposables_of_the_third_version_are_read_for_ever(file: Path) -> None:
     database.close()
 
 
-def test_what_the_second_version_left_to_do_is_done_for_ever(file: Path) -> None:
+def test_pending_effects_of_the_second_version_are_carried_out(file: Path) -> None:
     database = reopened(file, 2)
     watches = Watches(database)
     told = [(effect.watch_id, effect.channel) for effect in watches.pending(400.0) if not effect.resume]
@@ -196,7 +196,7 @@ def test_what_the_second_version_left_to_do_is_done_for_ever(file: Path) -> None
 
 
 @pytest.mark.parametrize("number", [2, 3])
-def test_jobs_from_before_there_were_apps_are_none(file: Path, number: int) -> None:
+def test_jobs_of_versions_without_apps_are_not_apps(file: Path, number: int) -> None:
     database = reopened(file, number)
     records = JobRecords(database)
     assert (records.apps(), {record.app for record in records.list()}) == ((), {None})

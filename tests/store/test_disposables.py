@@ -73,7 +73,7 @@ def test_a_row_is_read_as_it_was_written_by_its_id_and_its_name(rows: Disposable
     assert rows.living() == (KEPT,)
 
 
-def test_a_name_is_given_once_among_the_living(rows: DisposableRows) -> None:
+def test_two_live_sandboxes_cannot_have_the_same_name(rows: DisposableRows) -> None:
     rows.reserve(KEPT, 5)
     again = numbered(2, name="web")
     assert rows.reserve(again, 5) == NAME_TAKEN
@@ -86,7 +86,7 @@ def test_a_name_is_given_once_among_the_living(rows: DisposableRows) -> None:
     assert (over.disposable.status, over.why, over.ended) == ("gone", "was deleted", 200.0)
 
 
-def test_there_are_never_more_than_allowed_but_ready_ones_do_not_count(rows: DisposableRows) -> None:
+def test_the_limit_holds_and_ready_sandboxes_do_not_count(rows: DisposableRows) -> None:
     for number in range(3):
         rows.add_ready(replace(numbered(number), pool="node"))
     assert [rows.reserve(numbered(number), 2) for number in (3, 4, 5)] == ["", "", FULL]
@@ -94,14 +94,14 @@ def test_there_are_never_more_than_allowed_but_ready_ones_do_not_count(rows: Dis
     assert rows.reserve(numbered(5), 2) == ""
 
 
-def test_one_whose_making_failed_without_an_answer_does_not_count(rows: DisposableRows) -> None:
+def test_a_sandbox_whose_creation_failed_without_an_answer_does_not_count(rows: DisposableRows) -> None:
     rows.reserve(numbered(1), 1)
     rows.note_status("sb-00000001", ENDING)
     assert rows.reserve(numbered(2), 1) == ""
     assert [kept.disposable.status for kept in rows.living()] == [ENDING, CREATING]
 
 
-def test_what_was_made_is_noted_unless_somebody_has_ended_it(rows: DisposableRows) -> None:
+def test_a_made_sandbox_is_recorded_unless_it_was_deleted_meanwhile(rows: DisposableRows) -> None:
     rows.reserve(KEPT, 5)
     made = replace(IT, key="k", status=RUNNING, created=101.0, expires=701.0, image="x", notes=())
     assert rows.made(made)
@@ -111,7 +111,7 @@ def test_what_was_made_is_noted_unless_somebody_has_ended_it(rows: DisposableRow
     assert not rows.made(replace(made, id="sb-00000002"))
 
 
-def test_a_ready_one_is_taken_once_by_its_own_server(rows: DisposableRows) -> None:
+def test_a_ready_sandbox_is_taken_once_and_only_by_its_owner(rows: DisposableRows) -> None:
     ready = replace(numbered(1, status=RUNNING), pool="node")
     rows.add_ready(ready)
     wanted = replace(numbered(2, name="box"), pool="node", timeout_s=60.0, idle_since=500.0)
@@ -124,7 +124,7 @@ def test_a_ready_one_is_taken_once_by_its_own_server(rows: DisposableRows) -> No
     assert rows.take(replace(wanted, disposable=replace(wanted.disposable, name="")), 5) is None
 
 
-def test_a_longer_life_wins_and_one_without_end_stays_so(rows: DisposableRows) -> None:
+def test_the_later_expiry_wins_and_no_expiry_stays(rows: DisposableRows) -> None:
     rows.reserve(KEPT, 5)
     assert rows.extend(IT.id, 900.0) == KEPT
     assert rows.get(IT.id) == KEPT
@@ -141,7 +141,7 @@ def test_a_longer_life_wins_and_one_without_end_stays_so(rows: DisposableRows) -
     assert rows.extend("sb-0000000x", 1.0) is None
 
 
-def test_a_wish_that_came_to_nothing_is_taken_back_unless_another_was_granted(rows: DisposableRows) -> None:
+def test_a_failed_renewal_is_undone_unless_another_succeeded(rows: DisposableRows) -> None:
     rows.reserve(KEPT, 5)
     rows.note_expires(IT.id, 700.0)
     before = rows.extend(IT.id, 900.0)
@@ -165,14 +165,14 @@ def test_a_wish_that_came_to_nothing_is_taken_back_unless_another_was_granted(ro
         pytest.param(lambda rows: rows.claim(KEPT, OTHER, ENDING, "x"), id="claimed"),
     ],
 )
-def test_only_what_is_still_as_it_was_read_is_taken_over(rows: DisposableRows, meanwhile: object) -> None:
+def test_a_sandbox_is_taken_over_only_if_its_row_is_unchanged(rows: DisposableRows, meanwhile: object) -> None:
     rows.reserve(KEPT, 5)
     assert callable(meanwhile)
     meanwhile(rows)
     assert rows.claim(KEPT, Owner(13, "300"), ENDING) is None
 
 
-def test_what_is_taken_over_has_another_owner_and_a_reason(rows: DisposableRows) -> None:
+def test_a_sandbox_that_is_taken_over_gets_an_owner_and_a_reason(rows: DisposableRows) -> None:
     rows.reserve(KEPT, 5)
     claimed = rows.claim(KEPT, OTHER, ENDING, "has expired")
     assert claimed == rows.get(IT.id)
@@ -180,7 +180,7 @@ def test_what_is_taken_over_has_another_owner_and_a_reason(rows: DisposableRows)
     assert (claimed.owner, claimed.disposable.status, claimed.why) == (OTHER, ENDING, "has expired")
 
 
-def test_use_is_noted_only_forward_and_an_end_stays(rows: DisposableRows) -> None:
+def test_the_time_of_use_never_goes_back_and_an_end_stays(rows: DisposableRows) -> None:
     rows.reserve(KEPT, 5)
     for at in (300.0, 200.0):
         rows.touch(IT.id, at)
@@ -191,7 +191,7 @@ def test_use_is_noted_only_forward_and_an_end_stays(rows: DisposableRows) -> Non
     assert (kept.idle_since, kept.disposable.status, kept.ended) == (300.0, "expired", 400.0)
 
 
-def test_what_ended_long_ago_is_forgotten(rows: DisposableRows) -> None:
+def test_sandboxes_that_ended_long_ago_are_dropped(rows: DisposableRows) -> None:
     for number, ended in ((1, 1000.0), (2, 1000.0 + 8 * 86400)):
         rows.reserve(numbered(number), 5)
         rows.end(f"sb-0000000{number}", "gone", "was deleted", ended)
@@ -199,7 +199,7 @@ def test_what_ended_long_ago_is_forgotten(rows: DisposableRows) -> None:
     assert rows.get("sb-00000002")
 
 
-def test_that_none_lives_is_known_without_a_database(rows: DisposableRows) -> None:
+def test_the_mark_shows_without_a_database_that_none_lives(rows: DisposableRows) -> None:
     assert rows.is_empty()
     assert not rows.exists()
     for number in (1, 2):

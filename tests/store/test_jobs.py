@@ -43,7 +43,7 @@ def test_a_row_is_read_as_it_was_written_and_added_once(records: JobRecords) -> 
     assert records.get("job-00000002") is None
 
 
-def test_the_place_of_its_log_is_known_once_it_has_begun(records: JobRecords) -> None:
+def test_the_path_of_the_log_is_recorded_after_the_start(records: JobRecords) -> None:
     records.add(replace(JOB, via="", state="starting"))
     started = JobStarted(job_id=JOB.job_id, session="train", log_file="/w/log", cwd="/w", via="detached")
     records.started(JOB.job_id, started)
@@ -51,7 +51,7 @@ def test_the_place_of_its_log_is_known_once_it_has_begun(records: JobRecords) ->
     records.started("job-00000002", started)
 
 
-def test_what_is_seen_is_noted_and_an_end_stays(records: JobRecords) -> None:
+def test_observations_are_recorded_and_an_end_stays(records: JobRecords) -> None:
     records.add(JOB)
     for state in (JobState.MISSING, JobState.RUNNING, JobState.GONE):
         records.note(JOB.job_id, JobSeen(state=state))
@@ -61,7 +61,7 @@ def test_what_is_seen_is_noted_and_an_end_stays(records: JobRecords) -> None:
     assert records.get(JOB.job_id) == replace(JOB, state="ended", exit_code=3, ended=250.0)
 
 
-def test_an_end_without_a_time_is_now(records: JobRecords) -> None:
+def test_an_end_without_a_time_gets_the_current_time(records: JobRecords) -> None:
     records.add(JOB)
     records.note(JOB.job_id, JobSeen(state=JobState.ENDED, exit_code=None))
     found = records.get(JOB.job_id)
@@ -69,14 +69,14 @@ def test_an_end_without_a_time_is_now(records: JobRecords) -> None:
     assert found.ended == pytest.approx(time.time(), abs=5)
 
 
-def test_several_are_noted_at_once(records: JobRecords) -> None:
+def test_several_observations_are_recorded_at_once(records: JobRecords) -> None:
     for number in (1, 2):
         records.add(replace(JOB, job_id=f"job-0000000{number}"))
     records.note_all([("job-00000001", ENDED), ("job-00000009", ENDED)])
     assert [record.state for record in records.list()] == ["running", "ended"]
 
 
-def test_the_newest_of_a_session_is_found(records: JobRecords) -> None:
+def test_the_newest_job_of_a_session_is_found(records: JobRecords) -> None:
     names = [("gpu1", "job-1"), ("gpu2", "job-1"), ("gpu1", "job-10"), ("gpu1", "job-1")]
     for number, (sandbox, session) in enumerate(names):
         records.add(replace(JOB, job_id=f"job-{number}", sandbox=sandbox, session=session, created=number // 2))
@@ -87,7 +87,7 @@ def test_the_newest_of_a_session_is_found(records: JobRecords) -> None:
     assert records.find("gpu2", "job-10") is None
 
 
-def test_they_are_listed_newest_first_by_sandbox_and_state(records: JobRecords) -> None:
+def test_jobs_are_listed_newest_first_by_sandbox_and_state(records: JobRecords) -> None:
     for number in range(4):
         records.add(replace(JOB, job_id=f"job-{number}", sandbox=f"gpu{number % 2}", created=float(number)))
     records.note("job-3", ENDED)
@@ -95,7 +95,7 @@ def test_they_are_listed_newest_first_by_sandbox_and_state(records: JobRecords) 
     assert [record.job_id for record in records.list("gpu1", "running")] == ["job-1"]
 
 
-def test_the_old_go_unless_they_run(records: JobRecords) -> None:
+def test_old_jobs_are_dropped_unless_they_run(records: JobRecords) -> None:
     for number, state in enumerate(["running", "ended", "gone", "ended"]):
         records.add(replace(JOB, job_id=f"job-{number}", state=state, ended=900.0 if number == 3 else 0.0))
     records.prune(500.0)

@@ -65,7 +65,7 @@ def test_an_end_that_was_seen_stays(file: Path) -> None:
     runs.database.close()
 
 
-def test_only_what_has_no_known_end_or_outlasted_its_call_is_in_the_background(file: Path) -> None:
+def test_background_commands_outlasted_their_call_or_have_no_known_end(file: Path) -> None:
     runs = RunRecords(Database(file))
     for number in range(4):
         runs.write([added(record(number))])
@@ -78,7 +78,7 @@ def test_only_what_has_no_known_end_or_outlasted_its_call_is_in_the_background(f
     runs.database.close()
 
 
-def test_old_commands_and_too_many_are_dropped_but_none_that_may_run(file: Path) -> None:
+def test_old_and_surplus_commands_are_dropped_unless_they_may_run(file: Path) -> None:
     runs = RunRecords(Database(file))
     runs.write([added(record(1))])
     for number in range(2, MOST_RUNS + 20):
@@ -93,7 +93,7 @@ def test_old_commands_and_too_many_are_dropped_but_none_that_may_run(file: Path)
     runs.database.close()
 
 
-def test_changes_are_made_together_and_in_their_order(file: Path) -> None:
+def test_changes_are_written_together_and_in_order(file: Path) -> None:
     runs = RunRecords(Database(file))
     changes = [added(record(1)), noted("run-00000001", ENDED, outcome="exit 0", exit_code=0), added(record(2))]
     runs.write([*changes, removed("run-00000002"), added(record(3), state=ENDED, tail="x" * 9000)])

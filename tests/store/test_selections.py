@@ -33,7 +33,7 @@ def test_a_server_takes_over_from_one_of_the_same_client_that_has_ended(rows: Se
     assert inherit(rows, NEW_TOO, NEW) == set()
 
 
-def test_nothing_is_taken_from_one_that_runs_until_it_lets_go(rows: SelectionRows) -> None:
+def test_a_running_server_keeps_its_choice_until_it_releases_it(rows: SelectionRows) -> None:
     choice = Choice(CLIENT, "x", OLD, "local")
     rows.put(choice)
     assert inherit(rows, NEW, OLD) == set()
@@ -45,20 +45,20 @@ def test_nothing_is_taken_from_one_that_runs_until_it_lets_go(rows: SelectionRow
     ("client", "of"),
     [pytest.param(OTHER, "x", id="another client"), pytest.param(CLIENT, "y", id="another configuration")],
 )
-def test_others_get_nothing(rows: SelectionRows, client: Owner, of: str) -> None:
+def test_other_clients_and_configurations_inherit_nothing(rows: SelectionRows, client: Owner, of: str) -> None:
     rows.put(Choice(CLIENT, "x", OLD, "local"))
     assert inherit(rows, NEW, client=client, of=of) == set()
     assert inherit(rows, NEW_TOO, NEW) == {"local"}
 
 
-def test_where_they_do_not_agree_each_successor_learns_it(rows: SelectionRows) -> None:
+def test_every_successor_learns_that_the_predecessors_disagree(rows: SelectionRows) -> None:
     rows.put(Choice(CLIENT, "x", OLD, "local"))
     rows.put(Choice(CLIENT, "x", OLD_TOO, ""))
     assert inherit(rows, NEW) == {"local", ""}
     assert inherit(rows, NEW_TOO, NEW) == {"local", ""}
 
 
-def test_what_a_client_left_that_has_ended_is_removed(rows: SelectionRows) -> None:
+def test_rows_of_clients_that_have_ended_are_removed(rows: SelectionRows) -> None:
     rows.put(Choice(Owner(12, "gone"), "x", OLD, "local"))
     inherit(rows, NEW)
     with rows.database.reading() as connection:

@@ -47,7 +47,7 @@ def test_a_row_is_read_as_it_was_written(ledger: Ledger) -> None:
     assert ledger.get("tr-2") is None
 
 
-def test_headway_is_taken_only_from_the_process_that_runs_it(ledger: Ledger) -> None:
+def test_progress_is_accepted_only_from_the_process_that_runs_it(ledger: Ledger) -> None:
     ledger.add(row(pid=7))
     ledger.note("tr-1", 7, HEADWAY)
     ledger.note("tr-1", 8, replace(HEADWAY, files=99))
@@ -57,7 +57,7 @@ def test_headway_is_taken_only_from_the_process_that_runs_it(ledger: Ledger) -> 
     assert found.updated == pytest.approx(time.time(), abs=5)
 
 
-def test_whoever_takes_a_queued_one_runs_it(ledger: Ledger) -> None:
+def test_the_process_that_takes_a_queued_transfer_runs_it(ledger: Ledger) -> None:
     ledger.add(row(status=QUEUED))
     taken = ledger.take("tr-1", 9)
     assert taken
@@ -90,7 +90,7 @@ def test_an_end_stays(ledger: Ledger, end: End) -> None:
     assert found.ended == found.updated == pytest.approx(time.time(), abs=5)
 
 
-def test_a_wish_to_cancel_is_seen(ledger: Ledger) -> None:
+def test_a_request_to_cancel_is_visible(ledger: Ledger) -> None:
     ledger.add(row())
     assert not ledger.is_unwanted("tr-1")
     ledger.ask_to_cancel("tr-1")
@@ -98,7 +98,7 @@ def test_a_wish_to_cancel_is_seen(ledger: Ledger) -> None:
     assert not ledger.is_unwanted("tr-2")
 
 
-def test_what_is_unfinished_is_found_by_its_configuration(ledger: Ledger) -> None:
+def test_unfinished_transfers_are_found_by_their_configuration(ledger: Ledger) -> None:
     for number, (configuration, status) in enumerate([("mine", RUNNING), ("", QUEUED), ("theirs", QUEUED)]):
         ledger.add(row(f"tr-{number}", status, configuration=configuration))
     ledger.add(row("tr-first", QUEUED, configuration="mine", created=1.0))
@@ -112,13 +112,13 @@ def test_what_is_unfinished_is_found_by_its_configuration(ledger: Ledger) -> Non
     assert (ledger.get("tr-old") or row()).configuration == ""
 
 
-def test_the_latest_come_first(ledger: Ledger) -> None:
+def test_the_latest_transfers_come_first(ledger: Ledger) -> None:
     for number in range(5):
         ledger.add(row(f"tr-{number}", created=100.0 + number // 2))
     assert [found.id for found in ledger.latest(3)] == ["tr-4", "tr-3", "tr-2"]
 
 
-def test_the_old_are_found_and_removed(ledger: Ledger) -> None:
+def test_old_transfers_are_found_and_removed(ledger: Ledger) -> None:
     ledger.add(row("tr-1", updated=10.0))
     ledger.add(row("tr-2", updated=1000.0))
     assert [found.id for found in ledger.untouched_since(500.0)] == ["tr-1"]
@@ -126,7 +126,7 @@ def test_the_old_are_found_and_removed(ledger: Ledger) -> None:
     assert ledger.get("tr-1") is None
 
 
-def test_what_a_newer_program_wrote_is_read_as_far_as_it_is_known(ledger: Ledger) -> None:
+def test_rows_of_a_newer_version_are_read_as_far_as_they_are_known(ledger: Ledger) -> None:
     ledger.add(row())
     wanted = json.dumps({**ORDER.as_json(), "compression": "zstd"})
     headway = json.dumps({"phase": "sending", "mood": "good"})

@@ -137,7 +137,7 @@ def test_a_row_is_read_as_it_was_written(watches: Watches) -> None:
     assert watches.get(2) is None
 
 
-def test_the_newest_of_a_session_is_found(watches: Watches) -> None:
+def test_the_newest_watch_of_a_session_is_found(watches: Watches) -> None:
     new(watches, session="job-1")
     new(watches, session="job-10")
     newest = new(watches, session="job-1")
@@ -166,25 +166,25 @@ def test_watches_are_listed_newest_first_and_by_status(watches: Watches) -> None
     ],
     ids=["past", "now", "soon", "next", "clock put back", "completed", "cancelled"],
 )
-def test_those_are_due_that_should_be_looked_at(watches: Watches, more: dict[str, Any], due: bool) -> None:
+def test_only_active_watches_whose_time_has_come_are_due(watches: Watches, more: dict[str, Any], due: bool) -> None:
     new(watches, **more)
     assert bool(watches.due(NOW)) is due
 
 
-def test_the_longest_due_come_first(watches: Watches) -> None:
+def test_watches_that_are_due_the_longest_come_first(watches: Watches) -> None:
     for due in (3.0, 1.0, 2.0):
         new(watches, due=due)
     assert [watch.due for watch in watches.due(NOW, 2)] == [1.0, 2.0]
     assert watches.next_due() == 1.0
 
 
-def test_nothing_is_due_where_nothing_is(watches: Watches) -> None:
+def test_without_watches_nothing_is_due(watches: Watches) -> None:
     assert watches.next_due() is None
     new(watches, status=Status.EXHAUSTED)
     assert (watches.next_due(), watches.due(NOW)) == (None, ())
 
 
-def test_the_place_of_its_log_is_noted_without_losing_a_change(watches: Watches) -> None:
+def test_recording_the_path_of_the_log_loses_no_change(watches: Watches) -> None:
     watch = new(watches)
     watches.started(watch.id, JobStarted(job_id="j", session="train", log_file="/w/log", cwd="/w", via="tmux"))
     found = watches.get(watch.id)
@@ -194,7 +194,7 @@ def test_the_place_of_its_log_is_noted_without_losing_a_change(watches: Watches)
     watches.started(99, JobStarted(job_id="j", session="train", log_file="", cwd="", via="tmux"))
 
 
-def test_what_a_newer_program_wrote_is_read_as_far_as_it_is_known(watches: Watches) -> None:
+def test_rows_of_a_newer_version_are_read_as_far_as_they_are_known(watches: Watches) -> None:
     new(watches)
     with watches.database.writing() as connection:
         wanted = json.loads(connection.execute("SELECT wanted FROM watches").fetchone()[0])
@@ -206,7 +206,7 @@ def test_what_a_newer_program_wrote_is_read_as_far_as_it_is_known(watches: Watch
 # Decisions
 
 
-def test_a_decision_is_written_with_its_events_and_all_that_is_to_be_done(watches: Watches) -> None:
+def test_a_decision_is_written_with_its_events_and_effects(watches: Watches) -> None:
     watch = new(watches)
     assert watches.commit(Decision(replace(watch, failures=0, last_error="\udcff"), (HAPPENED,), RESUME), NOW)
     found = watches.get(1)
@@ -220,7 +220,7 @@ def test_a_decision_is_written_with_its_events_and_all_that_is_to_be_done(watche
     assert (last.resume, last.sandbox, last.watch_id) == (RESUME, "gpu1", 1)
 
 
-def test_a_decision_about_an_old_row_changes_nothing(watches: Watches) -> None:
+def test_a_decision_based_on_an_old_row_changes_nothing(watches: Watches) -> None:
     watch = new(watches)
     assert watches.commit(Decision(replace(watch, failures=3)), NOW)
     assert not watches.commit(Decision(replace(watch, failures=9), (HAPPENED,), RESUME), NOW)
@@ -228,7 +228,7 @@ def test_a_decision_about_an_old_row_changes_nothing(watches: Watches) -> None:
     assert watches.get(1) == replace(watch, failures=3, version=1, updated=NOW)
 
 
-def test_one_that_is_about_to_be_resumed_is_not_looked_at(watches: Watches) -> None:
+def test_a_watch_with_a_pending_resume_is_not_due(watches: Watches) -> None:
     watch = new(watches, due=NOW - 5)
     watches.commit(Decision(watch, (), RESUME), NOW)
     (effect,) = watches.pending(NOW)
@@ -241,7 +241,7 @@ def test_one_that_is_about_to_be_resumed_is_not_looked_at(watches: Watches) -> N
     assert watches.next_due() == NOW - 5
 
 
-def test_what_came_of_an_effect_is_written_together_with_its_end(watches: Watches) -> None:
+def test_the_result_of_an_effect_is_written_together_with_its_end(watches: Watches) -> None:
     watches.commit(Decision(new(watches), (), RESUME), NOW)
     (effect,) = watches.pending(NOW)
     watches.take(effect)
@@ -278,7 +278,7 @@ def test_a_watch_that_is_over_resumes_nothing(watches: Watches, how: str, taken:
     assert not watches.commit(Decision(watch, (HAPPENED,)), NOW, settles=resume)
 
 
-def test_one_that_is_unknown_cannot_be_cancelled(watches: Watches) -> None:
+def test_an_unknown_watch_cannot_be_cancelled(watches: Watches) -> None:
     assert watches.cancel(5) is None
 
 
@@ -309,7 +309,7 @@ def test_an_effect_is_settled(watches: Watches, state: str, due: float, again: b
     assert bool(watches.pending(NOW)) is again
 
 
-def test_what_a_dead_daemon_left_is_resumed_again_but_not_told_again(watches: Watches) -> None:
+def test_effects_of_a_dead_watchdog_are_resumed_but_not_announced_again(watches: Watches) -> None:
     watches.commit(Decision(new(watches), (HAPPENED,), RESUME), NOW)
     for effect in watches.pending(NOW):
         assert watches.take(effect)
@@ -343,14 +343,14 @@ def test_events_are_read_from_a_cursor_on(watches: Watches) -> None:
     assert watches.event(99) is None
 
 
-def test_the_heartbeat_is_the_last_one(watches: Watches) -> None:
+def test_the_last_heartbeat_is_returned(watches: Watches) -> None:
     assert watches.last_beat() is None
     watches.beat(7, NOW)
     watches.beat(8, NOW + 1)
     assert watches.last_beat() == Heartbeat(8, NOW + 1)
 
 
-def test_what_is_old_goes_but_never_an_active_watch_nor_a_number(watches: Watches) -> None:
+def test_old_rows_are_dropped_but_active_watches_stay_and_numbers_are_not_reused(watches: Watches) -> None:
     kept, over, late = new(watches), new(watches), new(watches)
     for watch, status, at in ((kept, "active", 10.0), (over, "completed", 10.0), (late, "completed", 99.0)):
         assert watches.commit(Decision(replace(watch, status=Status(status)), (HAPPENED,)), at)
@@ -405,7 +405,7 @@ with Database(Path(sys.argv[1])).writing() as connection:
     assert watches.cancel(1)
 
 
-def test_a_full_disk_is_told_and_nothing_is_half_written(watches: Watches) -> None:
+def test_a_full_disk_is_reported_and_nothing_is_half_written(watches: Watches) -> None:
     watch = new(watches)
     with watches.database.reading() as connection:
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
@@ -417,7 +417,7 @@ def test_a_full_disk_is_told_and_nothing_is_half_written(watches: Watches) -> No
     assert (watches.events(), watches.pending(NOW)) == ((), ())
 
 
-def test_cancelling_notes_when(watches: Watches) -> None:
+def test_cancelling_records_the_time(watches: Watches) -> None:
     cancelled = watches.cancel(new(watches).id)
     assert cancelled
     assert cancelled.updated == pytest.approx(time.time(), abs=5)

@@ -1,4 +1,4 @@
-"""This machine's own files, for transfers: a lane in a process beside us that can do nothing but move files."""
+"""This computer's own lane for transfers: a process beside us that can do nothing but move files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .outpost.lane import OutpostLane
 
 OPEN_S = 15.0
 NAME = "this machine"
-# So often a path may change between two looks at it.
+# How often a path may change while it is examined.
 MOST_LOOKS = 10
 
 
@@ -28,6 +28,7 @@ async def open_lane() -> OutpostLane:
     """Raises Unsupported."""
     token = secrets.token_hex(16)
     arguments = [sys.executable, "-IS", "-c", program.loader(program.LANE), token]
+    # Nothing else of our environment: it may hold secrets, and the process needs none.
     kept = {name: os.environ[name] for name in ("HOME", "PATH", "TMPDIR") if name in os.environ}
     try:
         line = await pipe.start(arguments, kept)
@@ -46,7 +47,7 @@ async def open_lane() -> OutpostLane:
 
 
 def locate(path: str) -> Way:
-    """Where a path leads, and what lies along it. Raises BadArgument where that does not come to rest."""
+    """Resolve a path, with the ids of everything along it. Raises BadArgument where it keeps changing."""
     for _ in range(MOST_LOOKS):
         real = _spelled(os.path.realpath(path))
         ids = _ids_along(real)
@@ -56,12 +57,13 @@ def locate(path: str) -> Way:
 
 
 def _ids_along(real: str) -> tuple[Id, ...] | None:
-    """None where a link has come in the way. What opens the path later compares each of these with what it opened."""
+    """None where a link has appeared meanwhile. Whatever opens the path later compares these ids with what it opens."""
     ids, path = [], ""
     for name in real.rstrip("/").split("/"):
         path = f"{path}{name}/" if not name else f"{path.rstrip('/')}/{name}"
         try:
             found = os.lstat(path)
+        # The rest of the path does not exist yet; a sync may create it.
         except OSError:
             break
         if stat.S_ISLNK(found.st_mode):
@@ -71,7 +73,7 @@ def _ids_along(real: str) -> tuple[Id, ...] | None:
 
 
 def _spelled(path: str) -> str:
-    """As the file system spells it: on macOS, names have one true case, and some folders have a second name."""
+    """The path as the file system spells it: on macOS names have one true case, and some folders have a second name."""
     command = getattr(fcntl, "F_GETPATH", None)
     if command is None:
         return path
@@ -91,15 +93,16 @@ def _spelled(path: str) -> str:
 
 
 def settle(place: Place, writing: bool) -> Admitted:
-    """A place of this machine that its owner chose: not judged, but what is opened will be what is there now."""
+    """A local place that its owner chose: not judged by the gate, but what is opened must be what is there now."""
     return Admitted(locate(place.path))
 
 
 def read_file(way: Way, most: int) -> bytes:
-    """The beginning of a file, where it is the one that was located. Raises OSError, Refusal."""
+    """The beginning of a file, if it is the one that was located. Raises OSError, Refusal."""
     folder, name = os.path.split(os.fsencode(way.path))
     root = Root(folder, [list(each) for each in way.ids])
     try:
+        # O_NONBLOCK: opening a named pipe would otherwise wait for a writer.
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=root.top)
         with open(fd, "rb") as file:
             found = os.fstat(fd)

@@ -1,4 +1,4 @@
-"""A reader and a writer as a Stream, whoever made them: asyncio for sockets, asyncssh for channels."""
+"""A reader and a writer as a Stream: asyncio's for sockets, asyncssh's for channels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PairStream:
         return data
 
     def write(self, data: bytes) -> None:
-        # Whoever drains, or reads, learns that it was cut.
+        # The next drain or read raises that it was cut.
         with contextlib.suppress(*self._failures):
             self._writer.write(data)
 

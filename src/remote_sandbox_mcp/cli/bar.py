@@ -1,4 +1,4 @@
-"""How far a transfer is, drawn on a terminal while it runs; elsewhere nothing is."""
+"""Progress of a transfer on a terminal; prints nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 SHOWN_AFTER_S = 0.5
 DRAWN_PER_S = 5
-# The rate that was told last is no news when nothing has moved for so long.
+# After this long without movement, the last rate is no longer shown.
 STILL_S = 3.0
-# Left free at the end of each line: a terminal writes ^C there, and what wraps cannot be taken back.
+# Left free at the end of the line: the terminal prints ^C there, and a wrapped line cannot be erased.
 MARGIN = 3
 
 
 class Bar:
-    """Listens to a transfer. Shown once that takes longer than a moment, and gone when it is left."""
+    """Listens to a transfer. Appears once that takes longer than a moment, and disappears at its end."""
 
     def __init__(self) -> None:
         self._headway = Headway("scanning")
@@ -53,7 +53,7 @@ class Bar:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Room for something else."""
+        """Hide the bar while something else is printed."""
         self.__exit__()
         yield
         self.__enter__()
@@ -84,7 +84,7 @@ class Bar:
 
 
 def _line(width: int, phase: str, stripe: RenderableType, *after: str) -> Table:
-    """One line, in which the stripe takes what room there is."""
+    """One line, in which the stripe fills the remaining width."""
     from rich.table import Table
     from rich.text import Text
 
@@ -93,14 +93,14 @@ def _line(width: int, phase: str, stripe: RenderableType, *after: str) -> Table:
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
     for text in after:
-        # As wide as it may become: the stripe is not to tremble.
+        # At its maximum width, so that the stripe does not jump.
         grid.add_column(no_wrap=True, justify="right", min_width=min(9, len(text) + 3))
     grid.add_row(Text(phase, "bold"), stripe, *(Text(text) for text in after))
     return grid
 
 
 def _stripe(done: float | None) -> RenderableType:
-    """Filled so far; one without an end in sight pulses."""
+    """The filled part; pulses where the total is unknown."""
     from rich.progress_bar import ProgressBar
 
     return ProgressBar(total=None if done is None else 1.0, completed=done or 0.0, pulse=done is None)

@@ -58,7 +58,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _decide(path: str, *, is_allowed: bool) -> int:
-    """Accept a project's file, or take that back. Raises ConfigError."""
+    """Accept a project's file, or undo that. Raises ConfigError."""
     from ..config import paths, project_file
     from .verb import complain, say
 

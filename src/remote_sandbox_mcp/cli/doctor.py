@@ -71,6 +71,7 @@ def _begin(options: argparse.Namespace) -> Practice:
     tasks = []
     for name, examination in work.items():
         if wanted and name not in wanted:
+            # A coroutine that is never awaited would warn at the end.
             examination.close()
         else:
             tasks.append((name, asyncio.ensure_future(examination)))
@@ -96,7 +97,7 @@ async def _report_json(practice: Practice) -> list[Checkup]:
 
 
 def _hub() -> str:
-    """The process that serves clients, in a line."""
+    """One line about the hub."""
     from .hub import all_facts
     from .render import count
 
@@ -120,12 +121,13 @@ def _fields(checkup: Checkup) -> dict[str, Any]:
 
 
 async def _report(practice: Practice, chosen: bool) -> list[Checkup]:
-    """Each sandbox is printed as soon as it and those before it are done."""
+    """Print each sandbox as soon as it and those before it are done."""
     from .render import Page, shown_file, styled
 
     page = Page()
     configuration = practice.configuration
     file = shown_file(practice.config_file, is_read=bool(configuration.file))
+    # In a thread: a hub that hangs would delay the check-ups that already run.
     hub = await asyncio.to_thread(_hub)
     page.rows([("config file", file), ("state folder", str(practice.state_folder)), ("hub", hub)], indent=0)
     page.problems(configuration.problems)
@@ -153,6 +155,7 @@ def _show(page: Page, checkup: Checkup) -> None:
     from .render import styled
 
     page.heading(checkup.name, f"{checkup.kind} {checkup.address}".strip() + f"  {checkup.seconds:.1f} s")
+    # Steps that were skipped for a reason are listed with it; the others come together in one row.
     rows = [_row(page, step) for step in checkup.steps if step.mark.value != "skipped" or step.said]
     skipped = [step.name for step in checkup.steps if step.mark.value == "skipped" and not step.said]
     if skipped:

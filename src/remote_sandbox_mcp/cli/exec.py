@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 TIMED_OUT, NO_CONNECTION, MISTAKE = 124, 255, 2
-# What a shell says of a program whose reader has closed the pipe.
+# A shell's exit code for a program whose reader closed the pipe.
 CLOSED_PIPE = 128 + signal.SIGPIPE
-# As much of each stream as one call can take; agents are given less.
+# The maximum per stream; agents get less.
 MOST_CHARS, AGENT_CHARS = 1_000_000, 20_000
 SPINNER_AFTER_S = 0.5
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -109,7 +109,7 @@ def _stopped(number: int) -> int:
 
 
 def _unwritten(problem: OSError | None) -> int:
-    """A reader who closes the pipe has had enough, which is no error."""
+    """Exit code after a failed write: a reader that closed the pipe has seen enough, which is no error."""
     if problem is None or isinstance(problem, BrokenPipeError):
         return CLOSED_PIPE
     _complain(f"its output cannot be written here ({problem.strerror}), so it does not run any more")
@@ -118,7 +118,7 @@ def _unwritten(problem: OSError | None) -> int:
 
 @contextlib.asynccontextmanager
 async def stopped_by_signals(task: asyncio.Task[Any]) -> AsyncIterator[list[int]]:
-    """Cancel the task, which stops the command at the far end; the signals that came are in the list."""
+    """Signals cancel the task, which stops the command on the far side; the list holds the signals that came."""
     loop, caught = asyncio.get_running_loop(), list[int]()
 
     def stop(number: int) -> None:
@@ -135,10 +135,10 @@ async def stopped_by_signals(task: asyncio.Task[Any]) -> AsyncIterator[list[int]
 
 
 class Show:
-    """What a program sees: the result as JSON, when there is one. A person at a terminal sees that it still runs."""
+    """Output for programs: the result as JSON at the end. On a terminal, a spinner shows that it still runs."""
 
     def __init__(self) -> None:
-        # Why its output is of no use any more.
+        # Why output cannot be written any more.
         self.unwritten: OSError | None = None
         self._update: Callable[[str], None] | None = None
         self._spinner = contextlib.ExitStack()
@@ -150,7 +150,7 @@ class Show:
 
     @contextlib.asynccontextmanager
     async def beside(self, task: asyncio.Task[Any]) -> AsyncIterator[None]:
-        """While the task runs: a spinner, once that takes longer than a moment."""
+        """A spinner while the task runs, once that takes longer than a moment."""
         if sys.stderr.isatty():
             await asyncio.wait((task,), timeout=SPINNER_AFTER_S)
         if not (task.done() or self._has_output) and sys.stderr.isatty():
@@ -176,7 +176,7 @@ class Show:
 
 
 class LiveShow(Show):
-    """What a person sees: output as it comes."""
+    """Output for people, as it comes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ class LiveShow(Show):
                 self._outflow.finish()
 
     def heard(self, stream: StreamName, data: bytes) -> None:
-        # Both would be drawn on one terminal.
+        # Spinner and output would mix on the terminal.
         self._has_output = True
         self._spinner.close()
         self._update = None
@@ -213,7 +213,7 @@ class LiveShow(Show):
             self._outflow.complete(report.seen)
             self._outflow.finish()
         _complain(*remarks(report.seen))
-        # It may have ended before all of its output was written.
+        # The pipe may have closed before all output was written.
         return _unwritten(self.unwritten) if self.unwritten else exit_code(report.seen)
 
 
@@ -226,7 +226,7 @@ def exit_code(seen: Completed | Running | Missing) -> int:
 
 
 def remarks(seen: Completed | Running | Missing) -> list[str]:
-    """What the exit code alone does not tell."""
+    """What the exit code alone does not say, as sentences."""
     from ..core.command import Completed, Ending
 
     if not isinstance(seen, Completed):
@@ -255,13 +255,13 @@ def _complain(*sentences: str) -> None:
         print(f"remote-sandbox-mcp: {harmless(sentence.encode('utf-8', 'replace'))}", file=sys.stderr)
 
 
-# A line that is not complete is held back this long, because an escape sequence may be cut in its middle.
+# An incomplete line is held back this long, because an escape sequence may be split.
 LINE_S = 0.3
 LONGEST_LINE = 1 << 14
 
 
 class Outflow:
-    """Writes in a thread of its own, so that a slow reader does not keep the connection from being served."""
+    """Writes in its own thread, so that a slow reader does not block the connection."""
 
     def __init__(self, on_failure: Callable[[OSError], None]) -> None:
         self._sinks = {"stdout": Sink(sys.stdout, on_failure), "stderr": Sink(sys.stderr, lambda _: None)}
@@ -275,13 +275,13 @@ class Outflow:
         self._queue.put((sink, data))
 
     def complete(self, seen: Completed | Running | Missing) -> None:
-        """Add what has not come before the end."""
+        """Add what did not arrive before the end."""
         for sink, excerpt in ((self._sinks["stdout"], seen.stdout), (self._sinks["stderr"], seen.stderr)):
             for part in pieces(excerpt, sink.taken):
                 self._queue.put((sink, part))
 
     def finish(self) -> None:
-        """Wait until all of it is written."""
+        """Wait until everything is written."""
         self._queue.put(None)
         self._thread.join()
 
@@ -302,11 +302,11 @@ class Outflow:
 
 
 class Sink:
-    """One of our streams: bytes as they came into a pipe; on a terminal nothing that could take hold of it."""
+    """One of our output streams: bytes as they are into a pipe; on a terminal without control sequences."""
 
     def __init__(self, stream: TextIO | None, on_failure: Callable[[OSError], None]) -> None:
         self.taken = 0
-        # Python has no stream where the descriptor was closed before it began.
+        # Python has no stream object where the descriptor was closed before the start.
         self._is_open = stream is not None
         self._fd = stream.fileno() if stream else -1
         self._encoding = (stream.encoding if stream else "") or "utf-8"
@@ -323,7 +323,7 @@ class Sink:
             self.flush()
 
     def flush(self) -> None:
-        """Show an incomplete line, too, but not half a character."""
+        """Also show an incomplete line, but not half a character."""
         from ..core.text import without_broken_end
 
         whole = without_broken_end(self._held)
@@ -340,7 +340,7 @@ class Sink:
         rest = memoryview(data)
         try:
             while self._is_open and rest:
-                # Another program may have made this stream one that does not wait.
+                # Another program may have made this stream non-blocking.
                 select.select([], [self._fd], [])
                 with contextlib.suppress(BlockingIOError):
                     rest = rest[os.write(self._fd, rest) :]
@@ -350,7 +350,7 @@ class Sink:
 
 
 def pieces(excerpt: Excerpt, taken: int = 0) -> list[bytes]:
-    """All of it but the first `taken` bytes, or the beginning and the end with a note in between."""
+    """Everything after the first `taken` bytes; or head and tail with a note in between."""
     if not excerpt.omitted:
         return [(excerpt.head + excerpt.tail)[taken:]]
     from ..core.text import KEPT_BYTES

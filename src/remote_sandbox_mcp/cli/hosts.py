@@ -1,4 +1,4 @@
-"""`hosts`: the host keys that we remember, and forgetting those of a machine that was set up anew."""
+"""`hosts`: the host keys that we remember, and forgetting those of a machine that was reinstalled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Remembered:
-    """One line of our own known_hosts, and the machines that it is for."""
+    """One line of our own known_hosts, and the machines that it belongs to."""
 
     host: str
     type: str
@@ -27,7 +27,7 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Place:
-    """A host on the way to a machine, as known_hosts names it; `files` are those of others that may know it."""
+    """A host on the way to a machine, as known_hosts names it; `files` are other known_hosts files that may have it."""
 
     host: str
     port: int
@@ -69,6 +69,7 @@ def places(configuration: Configuration) -> Iterator[tuple[str, Place]]:
     from ..core.machine import Hop
 
     for machine in configuration.machines:
+        # Without files of its own, a machine is looked up where OpenSSH looks.
         files = machine.known_hosts_files or USUAL_FILES
         target = Hop(machine.host, machine.port, host_key_name=machine.host_key_name)
         for hop in (target, *machine.hops):
@@ -76,7 +77,7 @@ def places(configuration: Configuration) -> Iterator[tuple[str, Place]]:
 
 
 def remembered(own: Path, configuration: Configuration) -> list[Remembered]:
-    """What our own file holds; a line that cannot be read is passed over."""
+    """Content of our own file; unreadable lines are skipped."""
     lines = own.read_text(errors="replace").splitlines() if own.exists() else []
     users: dict[str, list[str]] = {}
     for name, place in places(configuration):
@@ -111,7 +112,7 @@ def _list(configuration: Configuration, own: Path, as_json: bool) -> int:
 
 
 def _forget(configuration: Configuration, own: Path, name: str, as_json: bool) -> int:
-    """Raises UnknownSandbox for a name that is neither a machine's nor a host's that we remember."""
+    """Raises UnknownSandbox for a name that is neither a machine nor a remembered host."""
     from .render import print_json, write
 
     wanted = _wanted(configuration, own, name)
@@ -132,6 +133,7 @@ def _wanted(configuration: Configuration, own: Path, name: str) -> list[Place]:
 
     found = [place for machine, place in places(configuration) if machine == name]
     entries = {entry.host for entry in remembered(own, configuration)}
+    # A machine's name wins over a remembered host of the same name.
     if not found and name in entries:
         found = [_place(name)]
     if not found:
@@ -154,12 +156,13 @@ def _drop(wanted: Iterable[Place], own: Path) -> list[str]:
 
 
 def _elsewhere(wanted: Iterable[Place], own: Path) -> Iterator[str]:
-    """The commands that forget the hosts in the user's and the system's own files."""
+    """Commands that remove the hosts from the user's and the system's own files."""
     from ..backends.ssh.host_keys import HostKeys
 
     for place in wanted:
         for file in HostKeys(own, place.files).elsewhere(place.host, place.port):
             path = Path(file).expanduser()
+            # Files outside of the home folder are the system's.
             is_ours = path.is_relative_to(Path.home())
             yield ("" if is_ours else "sudo ") + shlex.join(["ssh-keygen", "-R", place.entry, "-f", str(path)])
 

@@ -1,4 +1,4 @@
-"""`hub`: the process that serves all MCP clients of this user: how it stands, ending it, its log."""
+"""`hub`: the process that serves all MCP clients of this user: status, stop, restart, log."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .verb import add_json, complain, say
 if TYPE_CHECKING:
     from ..hub_contact.place import Place
 
-# The exit code of `status` and `log` where there is none, and of what could not be done.
+# Exit code of `status` and `log` where there is no hub, and of a failure.
 NOT_RUNNING = FAILED = 1
 # A hub ends within two seconds of being told to; its clients start another at once.
 ENDING_S, BACK_S = 8.0, 10.0
 LOGGED, FOLLOW_S = 50, 0.3
-# Of a log, no more than its end is read.
+# Only this much of the end of a log is read.
 LOG_TAIL = 1 << 20
 AGAIN = "The watchdog's service starts it again; to end it for good: remote-sandbox-mcp watchdog remove"
 NONE = "No hub runs. The next client starts one."
@@ -66,14 +66,14 @@ async def _status(options: argparse.Namespace) -> int:
 
 
 def all_facts() -> list[dict[str, Any]]:
-    """Every hub of this state folder that runs; the one that a client started from here would use comes first."""
+    """Every running hub of this state folder; the one for this environment comes first."""
     from ..hub_contact.asking import hubs
 
     return [facts for place in hubs() if (facts := facts_of(place))]
 
 
 def facts_of(place: Place) -> dict[str, Any] | None:
-    """What a hub says of itself, or that it does not answer; None where it does not run."""
+    """A hub's own report, or that it does not answer; None where it does not run."""
     from ..hub_contact.asking import ask_hub, process_of
     from ..hub_contact.place import NoHub, Place
 
@@ -166,7 +166,7 @@ async def _stop(options: argparse.Namespace) -> int:
 
 
 async def _end(facts: dict[str, Any], quiet: bool) -> bool:
-    """End one, telling first what ends with it; returns whether it has ended."""
+    """Stop one, after saying what ends with it; returns whether it has ended."""
     if not quiet:
         say(*_consequences(facts))
     try:
@@ -208,7 +208,7 @@ async def _gone(facts: dict[str, Any]) -> bool:
     from ..processes.process import started
     from ..watchdog.service import until
 
-    # Another process may get its number, but not within seconds.
+    # Another process may get its pid, but not within seconds.
     return await until(lambda: not started(facts["pid"]), ENDING_S)
 
 
@@ -234,7 +234,7 @@ async def _restart(options: argparse.Namespace) -> int:
 
 
 async def _until_service_is_back() -> None:
-    """A service is started again after some seconds; what has not been by then was none."""
+    """Wait for a service to be restarted, which takes some seconds; if it is not by then, there is none."""
     from ..hub_contact.asking import process_of
     from ..hub_contact.place import Place
     from ..watchdog.service import until
@@ -243,8 +243,10 @@ async def _until_service_is_back() -> None:
 
 
 def _start_again(before: dict[str, Any], config: Path | None) -> dict[str, Any]:
-    """The hub that clients have started meanwhile, or a new one; it goes on with what the one before has watched, and
-    with transfers that were begun under the configuration in use here."""
+    """The hub that clients have started meanwhile, or a new one.
+
+    It continues what the previous one watched, and transfers of the configuration in use here.
+    """
     from ..hub_contact.asking import call_hub, leave_transfers
     from ..hub_contact.place import NoHub
 
@@ -277,7 +279,7 @@ async def _log(options: argparse.Namespace) -> int:
 
 
 def _print_end(file: Path, lines: int) -> tuple[int, int]:
-    """Print its last lines; returns which file that was, and how far it was read. Raises OSError."""
+    """Print the last lines; returns which file it was and how far it was read. Raises OSError."""
     with file.open("rb") as opened:
         found = os.fstat(opened.fileno())
         opened.seek(max(0, found.st_size - LOG_TAIL))
@@ -287,7 +289,7 @@ def _print_end(file: Path, lines: int) -> tuple[int, int]:
 
 
 def _print_new(file: Path, inode: int, read: int) -> tuple[int, int]:
-    """What has come since; of a file that has taken its place, all."""
+    """Print what was added since; all of it if the file was replaced."""
     try:
         with file.open("rb") as opened:
             found = os.fstat(opened.fileno())
@@ -296,7 +298,7 @@ def _print_new(file: Path, inode: int, read: int) -> tuple[int, int]:
             _print(opened.read(LOG_TAIL))
             return found.st_ino, opened.tell()
     except OSError:
-        # It is being replaced.
+        # The file is being replaced.
         return inode, read
 
 

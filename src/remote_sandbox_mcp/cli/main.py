@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-# What only verbs need is imported where they do: a server that is started has none, not even typing.
+# What only verbs need is imported there: starting a server imports nothing else, not even typing.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
@@ -49,8 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _plain_server(arguments: Sequence[str]) -> tuple[str, bool] | None:
-    """The configuration file, and whether through a hub, where a server is started with nothing else: the usual ways,
-    which wait for no parser."""
+    """Configuration file, and whether to use a hub, for the usual ways to start a server; None for anything else.
+
+    These need no argument parser, whose import would delay the start.
+    """
     words = [word for word in arguments if word != "--no-hub"]
     if not words:
         return "", words == [*arguments]

@@ -11,7 +11,7 @@ from .verb import add_json, complain, say
 if TYPE_CHECKING:
     from ..platform_server.life import Standing
 
-# The exit code of `status` where it does not run, or does not answer.
+# Exit code of `status` where it does not run, or does not answer.
 NOT_RUNNING = 1
 NAMED = 5
 

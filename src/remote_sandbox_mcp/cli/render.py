@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 COMMAND = "remote-sandbox-mcp"
 WIDEST = 110
-# Where the output is piped, lines are as long as they are: whoever reads them can cut them.
+# Piped lines are not wrapped: the reader can cut them.
 PIPED_WIDTH = 2000
 MARKS = {"ok": ("✓", "+", "green"), "warning": ("!", "!", "yellow"), "failed": ("✗", "x", "red bold")}
 MARKS |= {"skipped": ("–", "-", "dim")}
@@ -32,33 +32,33 @@ FILLED, EMPTY = "█", "░"
 
 
 def print_json(value: object) -> None:
-    """Two spaces deep, ASCII only: it survives every pipe and locale."""
+    """Indented by two spaces, ASCII only, so that it survives every pipe and locale."""
     write(json.dumps(value, indent=2) + "\n")
 
 
 def write(text: str) -> None:
-    """To standard output, whose reader may have had enough."""
+    """Write to standard output; exits quietly where the reader has closed it."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes once more when it ends, and would complain then.
+        # Python flushes once more at exit, and would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def command_path() -> str:
-    """Our own command as others can start it: by its name where that leads to it, else by its path."""
+    """Our own command as others can start it: by name if that finds this program, else by path."""
     beside = Path(sys.executable).with_name(COMMAND)
     started = Path(sys.argv[0]).absolute()
     own = beside if beside.exists() else started if started.name == COMMAND else None
     found = shutil.which(COMMAND)
-    # Another program may have the same name, or an older version of this one.
+    # Another program, or another version of this one, may have the same name.
     is_own = own is None or (found is not None and os.path.realpath(found) == os.path.realpath(own))
     return COMMAND if is_own else str(own)
 
 
 def shown_file(path: Path, is_read: bool) -> Text:
-    """A configuration file's path, and why it does not count where it does not."""
+    """Path of a configuration file, and why it is not used, if so."""
     is_there = os.path.lexists(os.path.expanduser(path))
     return styled((str(path), ""), ("" if is_read else " (cannot be used)" if is_there else " (not there)", "dim"))
 
@@ -81,7 +81,7 @@ class Page:
 
     def print(self, *parts: RenderableType, soft_wrap: bool = False) -> None:
         if self.is_terminal:
-            # Straight to the console, which knows where its spinner stands.
+            # Directly to the console, which knows where its spinner is.
             for part in parts:
                 self.console.print(part, soft_wrap=soft_wrap)
             return
@@ -94,7 +94,7 @@ class Page:
         self.print("", styled((text, "bold"), (f"  {after}" if after else "", "dim")))
 
     def rows(self, rows: Iterable[tuple[RenderableType, ...]], indent: int = 2) -> None:
-        """Aligned columns; the last one wraps within itself."""
+        """Aligned columns; the last one wraps."""
         from rich.padding import Padding
         from rich.table import Table
 
@@ -113,7 +113,7 @@ class Page:
         self.rows((self.mark("warning"), styled((problem, "yellow"))) for problem in problems)
 
     def waiting(self, text: str) -> AbstractContextManager[Status | None]:
-        """A spinner beside the page, for who looks at it."""
+        """A spinner, on a terminal only."""
         return self.console.status(text) if self.is_terminal else nullcontext()
 
     def mark(self, name: str) -> Text:
@@ -129,7 +129,7 @@ class Page:
 
 
 def styled(*parts: tuple[str, str]) -> Text:
-    """Text of unknown origin, made harmless, in colours."""
+    """Foreign text, made safe, in colours."""
     from rich.text import Text
 
     from ..core.text import harmless
@@ -186,18 +186,18 @@ def count(number: int, what: str) -> str:
 
 
 def share(headway: Headway) -> float:
-    """How much is done, by bytes where there are any."""
+    """The finished share, by bytes where there are any."""
     done, total = (headway.bytes, headway.bytes_total) if headway.bytes_total else (headway.files, headway.files_total)
     return min(1.0, done / total) if total else 0.0
 
 
 def percent(headway: Headway) -> str:
-    """Rounded down: what is not done is not 100 %."""
+    """Rounded down, so that 100 % means done."""
     return f"{int(100 * share(headway))} %"
 
 
 def one_line(text: str | bytes) -> str:
-    """A name or a sentence of unknown origin, harmless, and on one line."""
+    """A foreign name or sentence, made safe, on one line."""
     from ..core.text import harmless
 
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Serving MCP: what happens between the first instruction and the first answer."""
+"""Serving MCP: from the first instruction to the first answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 
 from ..config.paths import NO_HUB
 
-# A front, which passes through here, stays for as long as its client: it must stay small.
+# A front runs through here and stays as long as its client, so this must stay small.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from ..mcp_server.early import Early
     from ..web.terms import Terms
 
-# Threads take turns this often while loading, so that the first questions do not wait for it.
+# How often threads switch while modules load, so that the first questions do not wait.
 TURN_S = 0.0005
 
 
 def run(config: str, *, hub: bool = True) -> int:
-    """Serve, through the hub where there is one; does not return. `config` is empty for the usual file."""
+    """Serve, through the hub where possible; does not return. `config` is empty for the default file."""
     handed: Handed | None = None
     if hub and _is_stream(0) and _is_stream(1) and not os.environ.get(NO_HUB):
         from ..hub import front
@@ -42,7 +42,7 @@ def run(config: str, *, hub: bool = True) -> int:
 def _serve_here(config: Path | None, handed: Handed | None) -> int:
     """Serve in this process; does not return."""
     leave_when_told()
-    # The collector finds nothing in a start that only makes things which stay, but costs a fifth of it.
+    # Garbage collection during the start finds nothing, and would take a fifth of the time.
     gc.disable()
     early = _listen_early(config, handed)
     turn = sys.getswitchinterval()
@@ -63,7 +63,7 @@ def _serve_here(config: Path | None, handed: Handed | None) -> int:
 def run_http(config: Path | None, host: str | None, port: int | None, *, without_key: bool, hub: bool = True) -> int:
     """Serve over HTTP, through the hub where there is one; does not return unless it cannot listen. Raises ConfigError.
 
-    This process has the listening socket in any case.
+    This process holds the listening socket in any case.
     """
     from dataclasses import replace
 
@@ -77,7 +77,7 @@ def run_http(config: Path | None, host: str | None, port: int | None, *, without
     http = replace(http, host=host or http.host, port=http.port if port is None else port)
     terms = agree(http, paths.state_folder(), without_key=without_key)
     for name in SERVICE_VARIABLES["http"]["api_key"]:
-        # It is among the terms now, and programs that we start need not have it.
+        # The key is part of the terms now; programs that we start must not inherit it.
         os.environ.pop(name, None)
     with listen(terms.host, terms.port) as listener:
         _tell(terms, listener.getsockname()[1])
@@ -92,7 +92,7 @@ def run_http(config: Path | None, host: str | None, port: int | None, *, without
 
 
 def _serve_http_by_hub(listener: socket, terms: Terms, config: Path | None) -> None:
-    """Returns only where no hub can be had."""
+    """Returns only where there is no hub."""
     import logging
 
     from ..hub import http_front
@@ -102,24 +102,24 @@ def _serve_http_by_hub(listener: socket, terms: Terms, config: Path | None) -> N
 
 
 def leave_when_told() -> None:
-    """Until the event loop takes signals over there is nothing to wind down, and being told to end is no failure."""
+    """Until the event loop handles signals there is nothing to clean up, and being told to end is no failure."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os._exit(0))
 
 
 def _tell(terms: Terms, port: int) -> None:
-    """Where it is and, if we made it, the key: the one line that ever shows it."""
+    """Print the address and, if we made it, the key: the only place that shows it."""
     host = f"[{terms.host}]" if ":" in terms.host else terms.host
     lines = [f"remote-sandbox-mcp: serving MCP at http://{host}:{port} and http://{host}:{port}/mcp"]
     if terms.kept_in and terms.key:
         told = f"Authorization: Bearer {terms.key.reveal()}"
         lines.append(f"remote-sandbox-mcp: clients send {told} (kept in {terms.kept_in})")
-    # In one piece: whoever waits for the first line may read the key, or end us, at once.
+    # In one write: a reader that waits for the first line may end us right after it.
     print("".join(f"{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
 
 
 def _configured(config: Path | None) -> Source:
-    """The configuration, read, with what is wrong told, and the log begun."""
+    """Read the configuration, report its problems, and begin the log."""
     from ..config.source import Source
     from ..mcp_server import logs
 
@@ -132,7 +132,7 @@ def _configured(config: Path | None) -> Source:
 
 
 def _listen_early(config: Path | None, handed: Handed | None) -> Early | None:
-    """Begin to answer from memory, where input and output are pipes that can be waited for."""
+    """Begin to answer from the cache, if input and output are pipes that can be polled."""
     if not (_is_stream(0) and _is_stream(1)):
         return None
     from pathlib import Path

@@ -28,7 +28,7 @@ Chapter = Callable[[], Awaitable[bool]]
 
 
 class Tour:
-    """The chapters; each makes calls, shows them, and says whether all went as told.
+    """The chapters; each makes calls, shows them, and returns whether all went as announced.
 
     `is_walled` says whether the embedded sandbox can run here; without it, the chapters that need it are left out.
     """
@@ -107,7 +107,7 @@ class Tour:
         return answer.get("code") == "unknown_sandbox"
 
     async def hand_over(self) -> bool:
-        """The server is told to wait only two seconds for a command, so that you need not wait longer either."""
+        """The server is configured to wait only two seconds for a command, so that the demonstration is short."""
         begun = await self.call("exec_bash", command=TICKS, timeout_s=600)
         handle = begun["tmux_session"]
         asked = await self.call("check_background_task", tmux_session=handle, last_n_lines=2)
@@ -119,7 +119,7 @@ class Tour:
         if result.is_error:
             from ..mcp_server.results import about_error
 
-            # What an agent reads of an error is its text.
+            # An agent reads the text of an error.
             return {"error": result.content[0].text, **about_error(result)}
         return dict(result.structured_content or {})
 
@@ -142,7 +142,7 @@ class Tour:
 
 
 def _lines(answer: Answer) -> list[str]:
-    """What is short on one line; texts of several lines and lists of things below it."""
+    """Short values on one line; texts of several lines and lists below."""
     short, long = [], []
     for key, value in answer.items():
         if isinstance(value, list):
@@ -163,7 +163,7 @@ def _duration(seconds: float) -> str:
 
 
 async def guide(page: Page) -> int:
-    """The whole tour; 1 where a chapter did not go as told."""
+    """The whole tour; returns 1 where a chapter did not go as announced."""
     from ..backends.bubblewrap import local
 
     page.print(
@@ -179,12 +179,12 @@ async def guide(page: Page) -> int:
 
 
 async def _visit(page: Page, folder: Path, is_walled: bool) -> list[str]:
-    """The titles of the chapters that did not go as told."""
+    """Titles of the chapters that did not go as announced."""
     from mcp import Client, StdioServerParameters
 
     config = folder / "config.toml"
     config.write_text(CONFIG)
-    # Nothing of the user is read or written: not the configuration, not the state, not the environment.
+    # Nothing of the user's is read or written: neither configuration, nor state, nor environment.
     environment = {"REMOTE_SANDBOX_MCP_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder)}
     python, *words = module_words("remote_sandbox_mcp.server")
     server = StdioServerParameters(command=python, args=[*words, "--config", str(config)], env=environment)

@@ -1,4 +1,4 @@
-"""`transfers`: syncs that run in the background, or did: how far they are, what came of them, ending them."""
+"""`transfers`: syncs in the background: list, progress, result, cancel."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from ..store.transfers import Transfer
 
 ACTIONS = ("list", "show", "wait", "cancel", "log")
-# How many are listed, and how many lines of a log are told.
+# How many transfers are listed, and how many lines of a log are shown.
 LISTED, LOGGED, LOG_TAIL = 20, 1000, 20
 ASKED_EVERY_S = 0.4
-# What the list takes beside its last column, at most.
+# Maximum width of all columns but the last.
 OTHER_COLUMNS = 58
 UNATTENDED = "no process runs it; it goes on with the next client of the same configuration, or push or pull it again"
 STYLES = {"completed": "green", "failed": "red", "stale": "red", "cancelled": "yellow", "running": "cyan"}
@@ -101,7 +101,7 @@ def _end(place: Place, room: int) -> str:
 
 
 def _done(transfer: Transfer, stale: bool) -> tuple[str, str]:
-    """How much, and how fast."""
+    """Amount and rate."""
     from .render import percent, size
     from .summary import rate
 
@@ -109,13 +109,14 @@ def _done(transfer: Transfer, stale: bool) -> tuple[str, str]:
         return size(outcome.bytes), rate(outcome)
     headway = transfer.headway
     if not headway or not headway.files_total:
+        # Before the plan is made there are no totals, only the phase.
         return headway.phase if headway and not transfer.is_over else "", ""
     is_moving = headway.rate and not transfer.is_over and not stale
     return f"{percent(headway)} of {size(headway.bytes_total)}", f"{size(headway.rate)}/s" if is_moving else ""
 
 
 def _fields(transfer: Transfer, stale: bool) -> dict[str, Any]:
-    """As check_file_transfer_task tells it, with what its caller knows already."""
+    """The fields of check_file_transfer_task, plus those that its caller knows."""
     from ..mcp_server.results import plain_text
     from ..mcp_server.tools.sync_results import transfer_fields
 
@@ -159,7 +160,7 @@ def _facts(transfer: Transfer, stale: bool) -> Iterator[tuple[str, Text | str]]:
 
 
 def _news(transfer: Transfer, stale: bool) -> Iterator[tuple[str, str]]:
-    """How far it is, or what came of it."""
+    """Progress or result."""
     from .render import clock, one_line
     from .summary import outcome_lines
 
@@ -198,6 +199,7 @@ async def _wait_for(app: App, options: argparse.Namespace) -> int:
         _print_json(app, transfer, stale)
     else:
         _tell_end(transfer, stale)
+    # For scripts: problems with single files are a failure, too.
     return 0 if transfer.outcome and not transfer.outcome.problem_count else 1
 
 

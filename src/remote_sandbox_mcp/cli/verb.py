@@ -1,4 +1,4 @@
-"""What verbs share: the app, errors as sentences with exit codes, common options, hints for mistyped words."""
+"""What verbs share: the app, errors as sentences with exit codes, common options, hints for typos."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_CONNECTION, MISTAKE = 255, 2
 
 
 async def with_app(options: argparse.Namespace, work: Callable[[App], Awaitable[int]]) -> int:
-    """The exit code of the work, or of its failure."""
+    """Run the work with an app; returns its exit code, or that of its failure."""
     from ..app import compose
     from ..config.load import load
     from ..core.errors import ConnectError, LostContact, SandboxError, UnknownSandbox
@@ -49,7 +49,7 @@ def fail(problem: SandboxError, as_json: bool, code: int) -> int:
 
 
 def say(*lines: str) -> None:
-    """To standard output, whatever its encoding lacks."""
+    """Print to standard output, even if its encoding lacks characters."""
     from .render import write
 
     if isinstance(sys.stdout, TextIOWrapper):
@@ -66,11 +66,11 @@ def complain(*sentences: str) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes --config before and after each verb; verbs below it are read by parsers of this kind, too."""
+    """Accepts --config before and after each verb; parsers of subcommands do, too."""
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)
-        # A parser below another one must not put its default over what was given before the verb.
+        # A subparser must not overwrite a value that was given before the verb with its default.
         told = "a config.toml (or config.json) instead of the usual"
         self.add_argument("--config", type=Path, metavar="FILE", default=argparse.SUPPRESS, help=told)
 
@@ -91,6 +91,6 @@ def no_choice(word: str, choices: Iterable[str]) -> str:
 
 
 def add_json(*parsers: argparse.ArgumentParser, help: str = "for programs") -> None:
-    """The option --json, which holds wherever it stands: see Parser."""
+    """Add the option --json, valid before and after the verb: see Parser."""
     for parser in parsers:
         parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=help)

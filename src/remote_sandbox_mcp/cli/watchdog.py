@@ -1,4 +1,4 @@
-"""`watchdog`: what looks after background jobs, in the hub: running it, having it run, and how it stands."""
+"""`watchdog`: what looks after background jobs: run it, install it, show its state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .verb import add_json, complain, say
 if TYPE_CHECKING:
     from ..watchdog.service import WatchdogStatus
 
-# The exit code of a second one, and of `status` where there is none.
+# Exit code of a second watchdog, and of `status` where there is none.
 TAKEN, NOT_RUNNING = 3, 1
 PASSING = "No service manager runs here: it runs while something is watched, and after a restart with the next client."
 KINDS = {"launchd": "a launchd agent", "systemd": "a systemd user service", "hub": "part of the hub"}
@@ -54,7 +54,7 @@ async def _run(options: argparse.Namespace) -> int:
     except AlreadyWatched as problem:
         complain(str(problem))
         return TAKEN
-    # The process ends there.
+    # The process ends in there.
     await stay(lock, options.config)
     return 0
 

@@ -1,4 +1,4 @@
-"""What a person sees who starts remote-sandbox-mcp by hand: what it is, what it has, and how to go on."""
+"""The page for a person who starts remote-sandbox-mcp by hand: what it is, what is configured, what to do next."""
 
 from __future__ import annotations
 

@@ -66,6 +66,7 @@ class Builder:
     def _machine(self, entry: Entry) -> Machine:
         alias, target = self._alias(entry), self._target(entry)
         route = self._route(entry, (entry.name,))
+        # The stricter setting wins, unless the entry itself decides.
         strict = alias.strict_host_keys or self._settings.strict_host_keys
         timeout_s = entry.connect_timeout_s or alias.connect_timeout_s or self._settings.connect_timeout_s
         return Machine(
@@ -93,6 +94,7 @@ class Builder:
 
     def _login(self, entry: Entry, alias: Alias) -> Login:
         login = replace(
+            # An alias brings the login of ~/.ssh/config; a bare host gets OpenSSH's defaults.
             alias.login if entry.ssh_alias else self._plain_login(entry),
             password=entry.password,
             key_passphrase=entry.key_passphrase,
@@ -109,6 +111,7 @@ class Builder:
         return from_folder(path, self._environ)
 
     def _plain_login(self, entry: Entry) -> Login:
+        # A bare host may still match a Host block that sets only the user.
         user = entry.user or self._ssh.look_up(entry.host, current_user(self._environ)).user
         # If a key or password is named, offer only that: each further key would use up one of the server's few
         # attempts.
@@ -122,6 +125,7 @@ class Builder:
         alias = self._alias(entry)
         if entry.jump is None:
             return self._follow_aliases(alias, seen)
+        # An empty list switches jump hosts off, but not the alias's ProxyCommand.
         if not entry.jump:
             return Route(proxy_command=alias.proxy_command)
         first, *rest = entry.jump
@@ -158,6 +162,7 @@ class Builder:
     def _jump(self, jump: str) -> Alias:
         found = _JUMP.fullmatch(jump)
         try:
+            # "-" is never a valid host, so that a malformed jump is refused below.
             user, host, port = found.groups() if found else ("", "-", "")
             return self._resolve(readers.alias(host.strip("[]")), user or "", readers.port(port) if port else None)
         except Fault:
@@ -272,6 +277,7 @@ class _Meaning:
             user=self._found.user,
             key_files=key_files,
             certificate_files=(*filter(os.path.isfile, certificates), *certificates_beside(key_files)),
+            # IdentitiesOnly without usable identities must not offer every key of the agent.
             agent="" if limited and not identities else agent,
             agent_identities=identities,
         )
@@ -283,11 +289,13 @@ class _Meaning:
 
     def proxy_command(self) -> tuple[str, ...]:
         command = self._text(self._found.first("proxycommand"))
+        # OpenSSH runs it with a shell, too; exec, so that ending the process ends the command.
         return ("/bin/sh", "-c", f"exec {command}") if command and command != "none" else ()
 
     def known_hosts_files(self) -> tuple[str, ...]:
         setting = self._found.single.get("userknownhostsfile")
         files = ("/dev/null" if word == "none" else self._path(word) for word in setting.words) if setting else ()
+        # A configured file replaces the user's default one, but not the system's.
         return (*files, *SYSTEM_KNOWN_HOSTS) if setting else ()
 
     def _path(self, text: str) -> str:

@@ -55,6 +55,7 @@ class ProjectFile:
         """What it may set, and does; other keys are reported and ignored."""
         where = f"{plain(self.path, 200)} [opensandbox]"
         raw = self.document["opensandbox"]
+        # Reported by name only: a value of an unknown file may be anything.
         if refused := self._refused():
             also = "; a server_url may stand in OPENSANDBOX_SERVER, too" if "server_url" in refused else ""
             tell(
@@ -73,6 +74,7 @@ class ProjectFile:
         """Keys that it must not set; keys under `server` have no effect anywhere."""
         parts = [key for key in self.document if key not in ("server", "opensandbox")]
         keys = [key for key in self.document["opensandbox"] if key not in PROJECT_READERS]
+        # Bounded, because the file may have any number of keys.
         return [plain(key, 40) for key in [*keys, *parts][:12]]
 
 
@@ -96,6 +98,7 @@ def read_project(path: str, environ: Mapping[str, str], tell: Tell) -> Written |
     if project is None:
         return None
     accepted = _accepted(paths.state_path(environ)).get(project.path)
+    # By content, not by path: a pull may bring another file under the same name.
     if accepted != project.digest:
         why = "has changed since it was accepted" if accepted else "came with the current folder"
         tell(
@@ -122,6 +125,7 @@ def withdraw(path: str, state_folder: Path) -> bool:
 
 def _whole(path: str) -> str:
     folder, name = os.path.split(os.path.abspath(os.path.expanduser(path)))
+    # Links in the folder's path are resolved, so that one file has one name; the file itself may be a link.
     return os.path.join(os.path.realpath(folder), name)
 
 
@@ -140,6 +144,7 @@ def _accepted(state_folder: Path) -> dict[str, str]:
     try:
         with open(state_folder / ACCEPTED, "rb") as opened:
             facts = os.fstat(opened.fileno())
+            # Otherwise another user could accept files in this user's name.
             if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
                 return {}
             known = json.loads(opened.read())
@@ -153,6 +158,7 @@ def _write(state_folder: Path, accepted: Mapping[str, str]) -> None:
     fresh = file.with_name(f".{ACCEPTED}.{os.getpid()}")
     try:
         fresh.unlink(missing_ok=True)
+        # Written whole and renamed, so that a crash leaves the old list.
         with open(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as opened:
             json.dump(accepted, opened, indent=1)
         fresh.replace(file)

@@ -20,7 +20,9 @@ Reader = Callable[[Any], Any]
 PROVIDERS = ("embedded", "opensandbox")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
+# Neither a NUL byte nor half of a surrogate pair can be passed to a program.
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
+# Not beginning with a dash, which ssh would read as an option.
 _HOST = re.compile(r"(?!-)[\w.-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?")
 _ALIAS = re.compile(r"""(?!-)[^\s*?!,/;&|<>(){}$`'"\\#]+""")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -57,6 +59,7 @@ def name(value: object) -> str:
 def host(value: object) -> str:
     """A host name or an address, and nothing else."""
     given = text(value)
+    # People write IPv6 addresses in brackets, as in URLs.
     given = given[1:-1] if given.startswith("[") and given.endswith("]") else given
     if given and not _HOST.fullmatch(given):
         raise Fault("must be a host name or an address alone; the user and the port have their own keys")
@@ -94,6 +97,7 @@ def _port_range(value: object) -> str:
 
 def volumes(value: object) -> tuple[str, ...]:
     """Names of volumes, and absolute paths of folders; not "/", which is everything."""
+    # The slashes at the end are dropped, so that the comparison with a caller's path is exact.
     found = tuple(item if item == "/" else item.rstrip("/") for item in texts(value))
     if "/" in found or any(".." in item.split("/") for item in found):
         raise Fault('must be names of volumes or whole paths of folders, without ".." and not "/" itself')
@@ -118,6 +122,7 @@ def some(value: object) -> int:
 def _digits(value: object) -> int | None:
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value.strip()):
         return int(value)
+    # In Python, True is an int; a flag is no number.
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
@@ -167,6 +172,7 @@ def words(value: object) -> tuple[str, ...]:
     """An argument vector, as a list or as one line."""
     if not isinstance(value, str):
         return texts(value)
+    # Imported here: few configurations need it, and every start reads this file.
     import shlex
 
     try:
@@ -207,6 +213,7 @@ def webhook_format(value: object) -> str:
 def server_url(value: object) -> str:
     """Address of a server, with or without http://; its API key is a separate setting."""
     given = text(value)
+    # Without a scheme, as in localhost:8080, plain HTTP is meant.
     address = given if "://" in given else f"http://{given}"
     if not _SERVER.fullmatch(address):
         raise Fault("must be an address such as http://localhost:8080, without user, password, ? and #")
@@ -239,6 +246,7 @@ def pool(value: object) -> dict[str, int]:
 def network(value: object) -> Network:
     """Network of the embedded sandbox: on, off, this computer's own, or a list of allowed hosts."""
     if isinstance(value, (list, tuple)):
+        # An empty list of hosts means no network, not an unrestricted one.
         return Network(Reach.HOSTS, _hosts(value)) if value else Network()
     if isinstance(value, str) and value.strip().lower() == "host":
         return Network(Reach.HOST)
@@ -314,6 +322,7 @@ def program(value: object) -> tuple[str, ...]:
         raise Fault('must be a list of words, the program first, as in ["/path/to/program", "argument"]')
     first, *rest = map(_sendable, value)
     first = os.path.expanduser(first)
+    # A relative path would be looked up in whatever folder the server is started in.
     if "/" in first and not os.path.isabs(first):
         raise Fault("must name the program by its whole path, or by a name that is in PATH")
     return (first, *rest)
@@ -322,6 +331,7 @@ def program(value: object) -> tuple[str, ...]:
 def _plain(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return value
+    # A larger number is a typing error: TOML and JSON do not bound integers.
     return repr(value) if abs(value) < 1 << 64 else None
 
 

@@ -64,6 +64,7 @@ def read_services(files: Sequence[Written], environ: Mapping[str, str], tell: Te
     for name, readable in known.items():
         values[name], origins = _section(name, readable, files, environ, tell)
         sources |= {f"{name}.{key}": where for key, where in origins.items()}
+    # An address was written but is invalid: do not silently use another platform, or none.
     lost = "" if values["opensandbox"].get("server_url") else _unusable_server(files, environ)
     platform, found = (Platform(), {}) if lost else _platform(values["opensandbox"], environ)
     provider = values["disposable"].get("provider", "")
@@ -96,6 +97,7 @@ def _platform(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Pl
     own = running_platform(environ)
     if own is None:
         return named, {}
+    # Our own server has its address and key; which volumes are allowed is still the operator's choice.
     own = replace(own, volumes=named.volumes)
     return own, dict.fromkeys(("opensandbox.server_url", "opensandbox.api_key"), SOURCE)
 
@@ -123,6 +125,7 @@ def _section(
     for written in files:
         found = checked(written.document, name, known, written.file, tell)
         if name == "logging" and "file" in found:
+            # Only paths in files are relative to the file; those in variables are relative to the process.
             found["file"] = written.resolve(found["file"])
         if "api_key" in found and (why := doubt(written.document[name]["api_key"], environ)):
             tell(f"{written.file} [{name}]: api_key is kept elsewhere, and {why}.")
@@ -177,6 +180,7 @@ def _login(
         readers.registry(name)
     except Fault as fault:
         faults.append(f"its name {fault}")
+    # A missing key is reported only if nothing else is wrong, so that one mistake gives one message.
     faults += [] if faults else [f"{key} is missing" for key in known if not values.get(key)]
     if faults:
         return None, faults
@@ -208,6 +212,7 @@ def is_json(path: Path | None) -> bool:
 def own_json(given: Path | None, config_file: Path) -> Path | None:
     """The given file, else the one beside config.toml, if it exists."""
     beside = config_file.with_name(NAME)
+    # lexists: a dangling link is reported as a mistake instead of being ignored.
     return given or (beside if os.path.lexists(os.path.expanduser(beside)) else None)
 
 
@@ -229,6 +234,7 @@ def _read(path: Path, tell: Tell) -> dict[str, Any] | None:
 
     try:
         with open(os.path.expanduser(path), encoding="utf-8-sig") as opened:
+            # A longer file is cut, and then is not valid JSON.
             document = json.loads(opened.read(LARGEST))
     except FileNotFoundError:
         tell(f"{path} is not there, so nothing is configured by it; correct the path that was given.")

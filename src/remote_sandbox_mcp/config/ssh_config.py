@@ -66,6 +66,7 @@ class Lookup:
         return setting.words[0] if setting and setting.keyword == keyword else ""
 
     def take(self, setting: Line) -> None:
+        # For most keywords the first value counts; identity files add up, as in OpenSSH.
         if setting.keyword in _SEVERAL:
             values = self.several.setdefault(setting.keyword, [])
             values.extend(word for word in setting.words[:1] if word not in values)
@@ -95,6 +96,7 @@ class SshConfig:
     def look_up(self, alias: str, local_user: str, user: str = "") -> Lookup:
         """The settings for a host; `user` is already decided by the caller."""
         lookup = Lookup(alias, local_user)
+        # Taken first, so that a Match user block sees the caller's choice.
         if user:
             lookup.take(Line("user", (user,), ""))
         for block in self._blocks:
@@ -112,6 +114,7 @@ class SshConfig:
         )
 
     def _fulfils(self, name: str, pattern: str, wanted: bool, condition: Line, lookup: Lookup) -> bool:
+        # canonical and final never apply here: they need a second pass over the files, which OpenSSH makes.
         if name in {"all", "canonical", "final"}:
             return (name == "all") == wanted
         value = {
@@ -147,6 +150,7 @@ class _Parser:
                 block = self._begin((*conditions, setting))
             elif setting.keyword == "include":
                 self._include(setting, block.conditions, folder, (*chain, path))
+                # After an Include, settings belong to the surrounding block again.
                 block = self._begin(block.conditions)
             elif setting.keyword in _SINGLE | _SEVERAL:
                 block.settings.append(setting)
@@ -160,8 +164,10 @@ class _Parser:
 
         for pattern in setting.words:
             whole = os.path.join(folder, os.path.expanduser(pattern))
+            # The folder is watched for changes, too: a new file may match the pattern later.
             self.files.append(os.path.dirname(whole))
             for path in sorted(glob.glob(whole)):
+                # Includes may form a cycle.
                 if path in chain:
                     self._tell(f"{setting.where}: Include is passed over: the file would include itself.")
                 else:

@@ -158,7 +158,7 @@ class LostContact(SandboxError):
 
     @classmethod
     def while_running(cls, name: str, why: str, so_far: Running) -> LostContact:
-        """The outcome is open: nobody could be asked in time."""
+        """The outcome is unknown: the machine could not be asked in time."""
         return cls(
             f"contact with {name} was lost while the command ran and could not be made again ({why}); "
             f"it may still run or have ended. Ask later with check_background_task(tmux_session={so_far.run_id!r}) "

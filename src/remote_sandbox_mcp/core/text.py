@@ -15,7 +15,7 @@ _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t
 _CONTROLS |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-# As much of a stream as is kept in a file on the far side, there said by far/output.py and keeper.sh.
+# How much of a stream is kept in a file on the far side; the same number is in far/output.py and keeper.sh.
 KEPT_BYTES = 64 << 20
 LEAST_SHOWN = 200
 
@@ -37,15 +37,15 @@ class Clipped:
 
 
 def harmless(data: bytes) -> str:
-    """Decode bytes of unknown origin; no escape, control character, unseen one or broken UTF-8 survives."""
+    """Decode foreign bytes; no escape sequence, control character, invisible character or broken UTF-8 survives."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
     text = _ESCAPES.sub("", text).replace("\r", "\n")
-    # Letter by letter, which takes long where they are not ASCII.
+    # str.translate is slow for text that is not ASCII, so it is used only where needed.
     return reveal(text.translate(_CONTROLS) if text.isascii() or _CONTROL.search(text) else text)
 
 
 def last_line(data: bytes, limit: int = 200) -> str:
-    """The last line that says something."""
+    """The last nonempty line."""
     lines = harmless(data[-4096:]).split("\n")
     return next((line.strip()[:limit] for line in reversed(lines) if line.strip()), "")
 
@@ -71,13 +71,13 @@ def clip_both(first: Excerpt, second: Excerpt, limit: int, room: int | None = No
 
     while True:
         shown = clip(first, limit), clip(second, limit)
-        # What is harmless takes two signs for one at most.
+        # Escaping for JSON at most doubles harmless text.
         if room is None or limit <= LEAST_SHOWN or sum(2 * len(part.text) + 2 for part in shown) <= room:
             return shown
         size = sum(len(json.dumps(part.text, ensure_ascii=False)) for part in shown)
         if size <= room:
             return shown
-        # What has many quotes or line ends is longer as JSON: then once is not enough.
+        # Quotes and line breaks make it longer as JSON, so one cut may not be enough.
         limit = max(LEAST_SHOWN, min(limit, max(len(part.text) for part in shown)) * room // size * 9 // 10)
 
 
@@ -88,13 +88,13 @@ def _where(excerpt: Excerpt, offset: int) -> str:
     return f"; {much}: read_remote_file {excerpt.file} from offset {offset}"
 
 
-# How many bytes a text stands for is known where nothing in it had to be made harmless. Where something had, bytes are
-# counted instead of characters: what is said to be left out is exactly what is. Two bytes may be shown as six signs.
+# If nothing had to be made harmless, a text's bytes can be counted from it. Otherwise bytes are counted before, so that
+# the number left out is exact. Two bytes may be shown as six characters.
 MOST_SIGNS_PER_BYTE = 3
 
 
 def _beginning(data: bytes, limit: int) -> tuple[str, int]:
-    """At most `limit` characters, and how many bytes they stand for."""
+    """At most `limit` characters, and the number of bytes that they stand for."""
     text = harmless(without_broken_end(data))[:limit]
     shown = text.encode()
     if data.startswith(shown):
@@ -118,7 +118,7 @@ def _end(data: bytes, limit: int) -> tuple[str, int]:
 
 
 def without_broken_end(data: bytes) -> bytes:
-    """Without the first bytes of a character whose others are missing."""
+    """Without an incomplete character at the end."""
     for back in range(1, min(4, len(data)) + 1):
         lead = data[-back]
         if lead >= 0xC0:
@@ -141,34 +141,34 @@ _INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-# England, Scotland and Wales: the flags that are written with tags.
+# Flags of England, Scotland and Wales, which are written with tag characters.
 _FLAGS = "|".join(
     "\U0001f3f4" + "".join(chr(0xE0000 + ord(letter)) for letter in name) + "\U000e007f"
     for name in ("gbeng", "gbsct", "gbwls")
 )
 _UNSEEN = re.compile(f"{_FLAGS}|[{_INVISIBLE}]")
-# In a file every character counts: a carriage return alone hides what is before it.
+# In a file every character matters: a lone carriage return hides what is before it on a terminal.
 _UNSEEN_OR_CONTROL = re.compile(f"{_FLAGS}|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{_INVISIBLE}]")
-# Searching for one of these is many times as quick as for the whole of what is above, and most texts have none.
+# Much faster than the full expression above, and most texts contain none of these.
 _SUSPECT = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_INVISIBLE}]")
 _PLAIN_ASCII = bytes((0x09, 0x0A, *range(0x20, 0x7F)))
 _JOINERS = "\u200c\u200d"
 
 
 def reveal(text: str) -> str:
-    """The text with what is invisible in it as \\u202e; joined emoji and scripts that need joiners stay as they are."""
+    """The text with invisible characters as \u202e; joined emoji and scripts that need joiners are unchanged."""
     return text if text.isascii() or not _SUSPECT.search(text) else _UNSEEN.sub(_shown, text)
 
 
 @dataclass(frozen=True)
 class Revealed:
-    """A file's text as it is shown, and where each escape stands: in what is shown, and in the file."""
+    """A file's text as shown, and the position of each escape in the shown text and in the file."""
 
     text: str
     escapes: tuple[tuple[int, int], ...] = ()
 
     def place(self, at: int) -> int | None:
-        """Where a place of the shown text is in the file; None inside of an escape."""
+        """The position in the file for a position in the shown text; None inside of an escape."""
         number = bisect.bisect_right(self.escapes, (at, 1 << 62)) - 1
         if number < 0:
             return at
@@ -178,7 +178,7 @@ class Revealed:
 
 
 def reveal_file(text: str) -> Revealed:
-    """The same for the content of a file, with control characters; an edit finds what it shows."""
+    """The same for the content of a file, with control characters; an edit can find what it shows."""
     parts, escapes, done, length = [], [], 0, 0
     for found in _UNSEEN_OR_CONTROL.finditer(text):
         shown = _shown(found)
@@ -192,17 +192,17 @@ def reveal_file(text: str) -> Revealed:
 
 
 def visible(text: str) -> str:
-    """Any text without control characters and what is invisible; one that has none stays as it is."""
+    """Any text with control and invisible characters made visible; unchanged if it has none."""
     return text if _is_plain(text) else reveal_file(text).text
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text surely has none of what is shown as an escape; a quick look."""
+    """A quick check whether a text surely has nothing to escape."""
     return not (text.encode().translate(None, _PLAIN_ASCII) if text.isascii() else _SUSPECT.search(text))
 
 
 def replace_shown(text: str, old: str, new: str) -> tuple[str, int]:
-    """Replace what is `old` in the text as it is shown; the new text, and how many there were.
+    """Replace `old` in the text as it is shown; returns the new text and the number of replacements.
 
     An escape in `new` is taken for the character where the part that it replaces has that character.
     """
@@ -236,7 +236,7 @@ def _escape(letter: str) -> str:
 
 
 def _belongs(text: str, at: int) -> bool:
-    """Whether an invisible character is part of how the letters or emoji around it are written."""
+    """Whether an invisible character is part of the spelling of the letters or emoji around it."""
     letter, before, after = text[at], text[at - 1 : at], text[at + 1 : at + 2]
     if letter in _JOINERS:
         emoji = letter == "\u200d" and (_is_emoji(before) or before == "\ufe0f") and _is_emoji(after)
@@ -253,6 +253,6 @@ def _is_emoji(letter: str) -> bool:
 
 
 def _needs_joiners(letter: str) -> bool:
-    """Letters of Arabic, Persian, the scripts of India and others that are written joined."""
+    """Letters of Arabic, Persian, Indian and other scripts that are written joined."""
     in_range = "\u0600" <= letter <= "\u1cff" or "\ufb50" <= letter <= "\ufdff"
     return in_range and unicodedata.category(letter)[0] in "LM"

@@ -196,7 +196,7 @@ class TreeReader:
 
 
 def read_tree(end: dict[str, Any], parts: Iterable[bytes]) -> Tree:
-    """A tree from a scan's answer, whoever gave it. Raises FileProblem."""
+    """A tree from a scan's answer, of a real lane or of a test. Raises FileProblem."""
     reader = TreeReader(str(end.get("path", "") if isinstance(end, dict) else "")[:1000])
     for part in parts:
         reader.feed(part)

@@ -101,6 +101,7 @@ class Usage:
 def as_resources(usage: Usage, score: float) -> dict[str, object]:
     """The `resources` of a sandbox in list_sandboxes; what is unknown or empty is left out."""
     home, *others = usage.disks or (None,)
+    # Only a root disk that is nearly full is worth a line; the home's disk is always shown.
     full = [disk for disk in others if disk and disk.used_pct >= 90]
     return _filled(
         cpu=_cpu_fields(usage.cpu),
@@ -127,6 +128,7 @@ def _short(number: float | None) -> float | int | None:
 def _cpu_fields(cpu: Cpu | None) -> dict[str, object]:
     if cpu is None:
         return {}
+    # In a container, fewer CPUs may be usable than the machine has.
     machine = cpu.online if cpu.online != cpu.count else None
     return _filled(
         load_1m=cpu.load_1m, load_5m=cpu.load_5m, load_15m=cpu.load_15m, count=cpu.count, machine_count=machine
@@ -139,6 +141,7 @@ def _memory_fields(memory: Memory | None) -> dict[str, object]:
     return _filled(
         total_mb=round(memory.total_mb),
         used_mb=round(memory.used_mb),
+        # "free" as users expect it: memory that a new process could get.
         free_mb=round(memory.available_mb),
         used_pct=_short(100 * memory.used_mb / memory.total_mb),
     )
@@ -243,6 +246,7 @@ def _host(cpu: Cpu | None, memory: Memory | None) -> float:
     load = _load(cpu)
     idle = _UNKNOWN if load is None else max(0.0, 1 - load)
     available = _share(memory.available_mb, memory.total_mb) if memory else _UNKNOWN
+    # Half the scarcer of the two, half their average: one exhausted resource makes a machine useless for most work.
     return (min(idle, available) + (idle + available) / 2) / 2
 
 
@@ -269,6 +273,7 @@ def _closed(gpu: Gpu) -> bool:
 
 
 def _held(gpu: Gpu) -> bool:
+    # A driver and a desktop take a few percent; a tenth means that somebody works there.
     return bool(gpu.processes) or (gpu.mem_used_pct or 0) > 10
 
 
@@ -281,6 +286,7 @@ def _health(usage: Usage) -> float:
 def _memory_health(memory: Memory | None) -> float:
     if memory is None:
         return 1.0
+    # Absolute or relative, whichever is kinder: 16 GB are enough, also on a machine with a terabyte.
     return max(_share(memory.available_mb, memory.total_mb * 0.1), _share(memory.available_mb, 16 * 1024))
 
 

@@ -1,4 +1,4 @@
-"""How a disposable sandbox is made: counted and written down first, struck out if it comes to nothing."""
+"""Creating a disposable sandbox: counted and recorded first, removed again if it fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMED_WHEN_FULL = 3
 
 
 class Making:
-    """Makes sandboxes, or takes one that is kept ready."""
+    """Creates sandboxes, or takes one from the pool."""
 
     def __init__(self, known: Known, rules: Rules, sweep: Callable[[], Awaitable[object]]) -> None:
         self._known = known
@@ -32,7 +32,8 @@ class Making:
         order = checked(order, self.rules, self._known.offered, self._taken_names())
         task = self._under_way.start(self._obtain(order, self._plan(order)))
         try:
-            # Cut off in the middle nobody could tell whether it was made; so it is made, and then ended.
+            # If the call is cancelled in the middle, we could not tell whether it was made; so finish, and then delete
+            # it.
             made = await asyncio.shield(task)
         except asyncio.CancelledError:
             self._known.spawn(self._undo(task))
@@ -48,9 +49,10 @@ class Making:
         return bool(self._under_way)
 
     async def finish(self, seconds: float) -> None:
-        """Wait for what is being made: a platform goes on with what it was asked for, and only then it can be ended.
+        """Wait for sandboxes that are being made: a platform finishes what it was asked for, and only then it can be
+        deleted.
 
-        What takes longer is given up; it is written down, so that the next server looks for it.
+        What takes longer is given up; its row stays, so that the next process looks for it.
         """
         await self._under_way.settle(seconds)
 
@@ -62,7 +64,7 @@ class Making:
         return await self.make(plan, order)
 
     def _taken_names(self) -> set[str]:
-        """Of what is no disposable: those are in the rows, whoever has made them."""
+        """Names of configured sandboxes; names of disposable ones are in the rows, whichever process made them."""
         ours = {name for life in self._known.lives.values() for name in (life.kept.id, life.disposable.name)}
         return set(self._known.fleet.names) - ours
 
@@ -91,7 +93,7 @@ class Making:
         rows, most = self._known.rows, self.rules.max_concurrent
         refusal = await asyncio.to_thread(rows.reserve, plan, most)
         if refusal:
-            # One that has expired may have the name, or the place.
+            # An expired one may still have the name, or count against the limit.
             await self._sweep()
             refusal = await asyncio.to_thread(rows.reserve, plan, most)
         if refusal == NAME_TAKEN:
@@ -103,7 +105,7 @@ class Making:
             raise SandboxError(no_room(living, most, self._known.now(), self._known.configuration))
 
     async def make(self, plan: Kept, order: SandboxOrder) -> Kept:
-        """What was written down, made; nothing is left of it if that fails."""
+        """Make what was recorded; nothing is left of it if that fails."""
         begun = self._known.now()
         try:
             made = await self._known.provider_of(plan).create(plan.id, order)
@@ -113,7 +115,7 @@ class Making:
         return await self._write_down(plan, order, made, begun)
 
     async def _write_down(self, plan: Kept, order: SandboxOrder, made: Disposable, begun: float) -> Kept:
-        # The platform's clock may be another: only how long it lives is taken from it.
+        # The platform's clock may differ from ours: take only the duration from it.
         lives_s = made.expires - made.created if made.expires and made.created else order.timeout_s
         expires = begun + lives_s if lives_s else 0.0
         it = replace(made, id=plan.id, key=made.key or plan.id, provider=order.provider, name=order.name)
@@ -125,7 +127,7 @@ class Making:
         return kept
 
     async def _strike_out(self, plan: Kept, problem: BaseException) -> None:
-        # A platform that has not answered may have made it all the same: it is looked for later.
+        # A platform that did not answer may have made it all the same: it is looked for later.
         if isinstance(problem, SandboxError) and not isinstance(problem, ConnectError):
             await asyncio.to_thread(self._known.rows.remove, plan.id)
         else:
@@ -138,14 +140,14 @@ class Making:
         await self._end(task.result())
 
     async def _end(self, made: Kept) -> None:
-        """Nobody wants it any more. Should this fail, it is swept like any other whose end was begun."""
+        """Delete one that nobody waits for. If this fails, it is swept like any other whose deletion was begun."""
         await asyncio.to_thread(self._known.rows.note_ending, made.id, made.disposable.key)
         await self._known.provider_of(made).delete(made.disposable)
         await asyncio.to_thread(self._known.rows.end, made.id, GONE, DELETED, self._known.now())
 
 
 def no_room(living: Sequence[Kept], most: int, now: float, configuration: str = "") -> str:
-    """What to do where there are as many as there may be."""
+    """What to do when the limit is reached, as a sentence."""
     held = [kept for kept in living if not kept.pool and kept.disposable.status != ENDING]
     ours = [kept.disposable for kept in held if is_visible(kept, configuration)]
     oldest = ", ".join(f"{it.title} (made {(now - it.created) / 60:.0f} min ago)" for it in ours[:NAMED_WHEN_FULL])

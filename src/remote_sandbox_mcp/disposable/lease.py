@@ -23,13 +23,13 @@ from ..store.disposables import ENDED, EXPIRED, GONE, OVER, PAUSED, DisposableRo
 from ..waiting import within
 from .policy import farewell, is_about_to_expire, why_ended
 
-# How long a provider may take to say how one is, and to renew it.
+# How long a provider may take to report a sandbox's state, and to renew it.
 LOOK_S = 5.0
 RENEW_S = 15.0
 JOBS_S = 10.0
-# A command's own timeout is followed by two seconds of grace, and by its result.
+# After its timeout, a command has two seconds of grace; then its result has to be sent.
 MARGIN_S = 10.0
-# The shortest life with which anything is begun.
+# Nothing is begun in a sandbox that lives for less than this.
 LEAST_S = 1.0
 TOUCH_S = 15.0
 
@@ -38,17 +38,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a life needs of the house: its clock, its rows, a place for work that nobody waits for."""
+    """What a Life needs from its surroundings: a clock, the rows, and a place for background work."""
 
     now: Callable[[], float]
     rows: DisposableRows
     spawn: Callable[[Awaitable[object]], None]
-    # The row is written already: take it out of the fleet.
+    # Removes the sandbox from the fleet, after its row was written.
     bury: Callable[[str], None]
 
 
 class Life:
-    """Counts what is done in a sandbox and lets it live as long as anything is."""
+    """Counts the use of a sandbox, and keeps it alive as long as there is any."""
 
     def __init__(self, kept: Kept, provider: Callable[[], Provider], around: Surroundings, traits: Traits) -> None:
         self.kept = kept
@@ -62,7 +62,7 @@ class Life:
         self._calls = 0
         self._runs: dict[str, float] = {}
         self._lanes: list[Lane] = []
-        # Weak: one that nobody has any more is no use, closed or not.
+        # Weak references: a stream that was dropped without closing does not count as use.
         self._streams: weakref.WeakSet[object] = weakref.WeakSet()
         self._touched = kept.idle_since
         self._renewing = asyncio.Lock()
@@ -73,7 +73,7 @@ class Life:
         return self.kept.disposable
 
     def follow(self, kept: Kept) -> None:
-        """What the row says by now; of use, whichever was later."""
+        """Take over the row's current values; of the times of use, the later one."""
         self.kept = replace(kept, idle_since=max(kept.idle_since, self.kept.idle_since))
 
     def describe(self) -> Description:
@@ -83,7 +83,7 @@ class Life:
     # The sandbox itself
 
     async def open_raw(self) -> Sandbox:
-        """The sandbox as its provider gives it; opening it is no use of it."""
+        """The sandbox as its provider opens it; opening does not count as use."""
         async with self._opening:
             self.raw = self.raw or await self._provider().open(self.disposable)
         return self.raw
@@ -94,7 +94,7 @@ class Life:
 
     @asynccontextmanager
     async def telling(self) -> AsyncIterator[None]:
-        """What fails because it is not there any more is told as that."""
+        """Turn failures into "it is gone" where the sandbox no longer exists."""
         try:
             yield
         except SandboxError as problem:
@@ -106,7 +106,7 @@ class Life:
 
     @asynccontextmanager
     async def use(self, needs_s: float = 0.0) -> AsyncIterator[None]:
-        """While something is done in it that may take so long."""
+        """Use around work in the sandbox that may take `needs_s` seconds."""
         self._calls += 1
         try:
             await self._ready(needs_s)
@@ -117,7 +117,7 @@ class Life:
             self.touch()
 
     def touch(self) -> None:
-        """It is used now; others learn it soon, and no call waits for that."""
+        """Note that it is used now; written to the row soon, without making the call wait."""
         now = self._around.now()
         self.kept = replace(self.kept, idle_since=max(now, self.kept.idle_since))
         if now - self._touched >= TOUCH_S:
@@ -128,19 +128,19 @@ class Life:
         await asyncio.to_thread(self._around.rows.touch, self.kept.id, self.kept.idle_since)
 
     def goes_on(self, run_id: str, seconds: float) -> None:
-        """A run has outlasted its caller: it is use until its own time is over, or somebody sees its end."""
+        """A run outlasted its call: it counts as use until its time limit, or until its end is seen."""
         self._runs[run_id] = self._around.now() + seconds + MARGIN_S
 
     def has_ended(self, run_id: str) -> None:
         self._runs.pop(run_id, None)
 
     def carry(self, lane: Lane) -> Lane:
-        """A line for files is use as long as it is open."""
+        """A lane counts as use while it is open."""
         self._lanes = [*(known for known in self._lanes if known.is_alive), lane]
         return lane
 
     def hold(self, stream: object) -> None:
-        """A connection to one of its ports is use as long as it is open."""
+        """A connection to one of its ports counts as use while it is open."""
         self._streams.add(stream)
 
     def release(self, stream: object) -> None:
@@ -160,7 +160,7 @@ class Life:
         return max((until - self._around.now() for until in self._runs.values()), default=0.0)
 
     async def has_jobs(self) -> bool:
-        """Whether a background job runs in it. Raises SandboxError where that cannot be learned."""
+        """Whether a background job runs in it. Raises SandboxError where that cannot be determined."""
         try:
             sandbox = await within(self.open_raw(), JOBS_S)
             return any(job.is_running for job in await within(sandbox.jobs.list(), JOBS_S))
@@ -172,7 +172,7 @@ class Life:
     # How long it lives
 
     async def _ready(self, needs_s: float) -> None:
-        """It is awake and lives long enough, or it is told why not."""
+        """Make sure that it is not paused and lives long enough; raises why not."""
         if self.disposable.status == PAUSED:
             await self._see_that_it_is_awake()
         try:
@@ -181,18 +181,18 @@ class Life:
             told = await self.explain(problem)
             if told is not problem:
                 raise told from problem
-            # It lives, and the work may well be done before its time is over.
+            # It lives, and the work may be done before it expires.
             log.warning("%s could not be renewed: %s", self.disposable.title, problem)
 
     async def _see_that_it_is_awake(self) -> None:
-        """Another process may have resumed it."""
+        """Ask its provider, because another process may have resumed it."""
         row = await asyncio.to_thread(self._around.rows.get, self.kept.id)
         self.follow(row or self.kept)
         if self.disposable.status == PAUSED:
             raise ConnectError(f"{self.disposable.title} is paused; continue it with resume_sandbox")
 
     async def live_on(self, needs_s: float = 0.0) -> None:
-        """See to it that it lives for so long; with less than half of its time left it is renewed in passing."""
+        """Make sure that it lives for `needs_s`; renew it in the background when half of its time is over."""
         if not self.disposable.expires:
             return
         least = needs_s + MARGIN_S if needs_s else LEAST_S
@@ -202,13 +202,13 @@ class Life:
             self._around.spawn(self.extend(self.kept.timeout_s))
 
     async def extend(self, seconds: float) -> None:
-        """Renew it with its provider, unless somebody has, for as long."""
+        """Renew it with its provider, unless it was already renewed for as long."""
         async with self._renewing:
             expires = self._around.now() + seconds
             before = await asyncio.to_thread(self._around.rows.extend, self.kept.id, expires)
             if before is None or before.ended:
                 raise ConnectError(f"{self.disposable.title} is not there any more")
-            # A renewal that began a moment ago will do: the same wish is always a little later.
+            # A renewal of a moment ago is enough: without this tolerance, every call would renew it a little.
             if not before.disposable.expires or before.disposable.expires >= expires - LEAST_S:
                 self._note_expires(before.disposable.expires)
                 return
@@ -220,7 +220,7 @@ class Life:
             except BaseException:
                 self._around.spawn(asyncio.to_thread(self._around.rows.take_back, before, expires))
                 raise
-            # As the provider has set it, which may be another time than was asked for.
+            # The provider may have set another expiry than we asked for.
             if abs(renewed.expires - expires) > LEAST_S:
                 await asyncio.to_thread(self._around.rows.note_expires, self.kept.id, renewed.expires)
             self._note_expires(renewed.expires)
@@ -237,7 +237,7 @@ class Life:
     # What became of it
 
     async def explain(self, problem: SandboxError) -> SandboxError:
-        """Why it failed: that it is not there any more, or is paused, or what was said in the first place."""
+        """Why something failed: the sandbox is gone, or paused; else the original problem."""
         row = await asyncio.to_thread(self._around.rows.get, self.kept.id)
         if row is None or row.ended:
             now = self._around.now()
@@ -258,19 +258,19 @@ class Life:
             return None
 
     async def note_end(self, row: Kept, status: str) -> str:
-        """Its provider says that it is over; what is to be said of it from now on."""
+        """Record that it has ended, as its provider reports; returns what callers are told from now on."""
         now = self._around.now()
         why = self.ending or why_ended(row, status, now)
         await asyncio.to_thread(self._around.rows.end, self.kept.id, status, why, now)
         self._around.bury(self.kept.id)
         if status in (EXPIRED, ENDED):
-            # Something is still there of one whose time is over, or that has ended by itself.
+            # Remove what is left of one that expired or ended by itself.
             self._around.spawn(self._provider().delete(self.disposable))
         return farewell(self.disposable.title, why, now)
 
 
 def _as(problem: SandboxError, sentence: str) -> SandboxError:
-    """The sentence in place of the problem's own; what a command had printed until then stays."""
+    """The problem with another sentence; output that a command had printed is kept."""
     if isinstance(problem, LostContact):
         return LostContact(sentence, outcome="lost", so_far=problem.so_far)
     return ConnectError(sentence)
@@ -280,7 +280,7 @@ Noted = TypeVar("Noted", Completed | Running, Completed | Running | Missing)
 
 
 class Tended:
-    """Keeps the Sandbox protocol around another one. Opening and closing it is no use."""
+    """A Sandbox around another one that counts use. Opening and closing do not count."""
 
     def __init__(self, sandbox: Sandbox, life: Life) -> None:
         self._sandbox = sandbox
@@ -288,7 +288,7 @@ class Tended:
 
     @property
     def description(self) -> Description:
-        # One that was kept ready was made before it had a name.
+        # One from the pool was made before it had its name.
         return replace(self._sandbox.description, name=self._life.disposable.title)
 
     @property
@@ -314,7 +314,7 @@ class Tended:
             try:
                 return self._noted(await self._sandbox.run(command, patience_s=patience_s, progress=progress))
             except LostContact:
-                # It may well run.
+                # It may still be running.
                 raise
             except BaseException:
                 self._life.has_ended(command.run_id)
@@ -362,7 +362,7 @@ class Tended:
 
 
 class TendedStream:
-    """Keeps the Stream protocol around another one, which is use until it is closed."""
+    """A Stream around another one that counts as use until it is closed."""
 
     def __init__(self, stream: Stream, life: Life) -> None:
         self._stream = stream
@@ -379,7 +379,7 @@ class TendedStream:
 
 
 class TendedJobs:
-    """Keeps the Jobs protocol around another sandbox's."""
+    """The Jobs of the wrapped sandbox, counted as use."""
 
     def __init__(self, sandbox: Sandbox, life: Life) -> None:
         self._sandbox = sandbox

@@ -1,4 +1,4 @@
-"""Sandboxes that are kept ready, so that one is there at once when it is wanted."""
+"""Sandboxes that are kept ready, so that a new one is available at once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..store.disposables import CREATING, GONE, Kept
 from .policy import FROM_OUTSIDE, is_plain, provider_for, suits
 from .registry import Known
 
-# A ready one is renewed while its server lives, and ends soon after a crash.
+# Ready ones are renewed while their process lives, and expire soon after a crash.
 READY_S = 1800.0
-# After one could not be made.
+# Pause after a sandbox could not be made.
 REST_S = 60.0
 
 log = logging.getLogger(__name__)
@@ -23,19 +23,19 @@ Make = Callable[[Kept, SandboxOrder], Awaitable[Kept]]
 
 
 class Pool:
-    """So many of each image, as the rules say; they count against nothing else."""
+    """Keeps a number of ready sandboxes per image, as the rules say; they do not count against the limit."""
 
     def __init__(self, known: Known, rules: Rules, make: Make) -> None:
         self._known = known
         self.rules = rules
         self._make = make
-        # Who only looks at sandboxes, or ends some, needs none that are ready.
+        # Reads and deletes do not fill the pool.
         self.is_wanted = False
         self._filling: set[str] = set()
         self._not_before: dict[str, float] = {}
 
     async def take(self, order: SandboxOrder, wanted: Kept) -> Kept | None:
-        """A ready one as `wanted`, or none."""
+        """A ready sandbox turned into `wanted`; None where there is none."""
         if not is_plain(order, self._known.offered[order.provider]) or order.image not in self.rules.pool:
             return None
         rows, as_wanted = self._known.rows, replace(wanted, pool=label(order.image))
@@ -49,18 +49,18 @@ class Pool:
         return None
 
     async def _given_its_time(self, taken: Kept) -> Kept:
-        """Renewing also shows that it is still there."""
+        """Set its expiry; a renewal also shows that it still exists."""
         expires = (await self._known.provider_of(taken).renew(taken.disposable, taken.timeout_s)).expires
         await asyncio.to_thread(self._known.rows.note_expires, taken.id, expires)
         return replace(taken, disposable=replace(taken.disposable, expires=expires))
 
     async def renew(self, ready: Kept) -> None:
-        """One more while, for one that nobody has taken yet."""
+        """Renew one that is still unused."""
         expires = (await self._known.provider_of(ready).renew(ready.disposable, ready.timeout_s)).expires
         await asyncio.to_thread(self._known.rows.extend, ready.id, expires)
 
     def refill(self) -> None:
-        """See to it, in the background, that there are enough."""
+        """Fill the pool in the background."""
         for image in self._due() if self.is_wanted else ():
             self._filling.add(image)
             self._known.spawn(self._fill(image))
@@ -69,7 +69,7 @@ class Pool:
         try:
             traits = self._known.offered[provider_for("", self.rules, self._known.offered)]
         except ConfigError:
-            # Whoever orders one without naming a provider is told.
+            # No provider can be chosen; a caller who orders a sandbox is told why.
             return []
         now = self._known.now()
         images = [image for image in self.rules.pool if suits(image, traits) and image not in self._filling]
@@ -106,5 +106,5 @@ class Pool:
 
 
 def label(image: str) -> str:
-    """As a row says for what one is kept ready. An image may have no name, where it is this machine's own system."""
+    """The pool's name for an image; empty images stand for this computer's own system."""
     return f"image:{image}"

@@ -1,4 +1,4 @@
-"""Looks after disposable sandboxes: what is used lives on, what is not is cleaned up, what was left behind is swept."""
+"""Looks after disposable sandboxes: renews what is used, deletes what is idle, sweeps what crashed processes left."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from .pool import Pool
 from .registry import Known, look
 
 DELETE_S = 30.0
-# So long after its server has died a sandbox may still appear that it had ordered.
+# How long after the death of a process a sandbox that it ordered may still appear on the platform.
 LATE_S = 120.0
-# So long one is remembered that nobody here can end.
+# How long a sandbox is remembered that we cannot delete.
 FORGOTTEN_S = 86400.0
 
 log = logging.getLogger(__name__)
 
 
 class Tending:
-    """One round after the other, until it is cancelled."""
+    """Runs one round after another until cancelled."""
 
     def __init__(self, known: Known, rules: Rules) -> None:
         self._known = known
@@ -49,10 +49,10 @@ class Tending:
         self.pool: Pool | None = None
 
     def wake(self) -> None:
-        """There is something to look after: begin, or think again about when to look next."""
+        """Start the loop if needed, or recompute when to look next."""
         self._news.set()
         if self._task is None or self._task.done():
-            # Who only looks up a name has nothing to look after.
+            # Without an event loop (a lookup by name) there is nothing to start.
             with suppress(RuntimeError):
                 self._task = asyncio.get_running_loop().create_task(self.tend())
 
@@ -62,14 +62,14 @@ class Tending:
             living: Sequence[Kept] = ()
             try:
                 living = await self.tick()
-            # Whatever is wrong in a round must not end the next ones: it is told and tried again.
+            # No exception may end the loop: it is logged, and the round is tried again.
             except Exception:
                 log.exception("a round over the disposable sandboxes failed")
             with suppress(asyncio.TimeoutError):
                 await within(self._news.wait(), pause_for(self.rules, living))
 
     async def tick(self) -> Sequence[Kept]:
-        """Look after each of them once; those that may exist."""
+        """Look after each sandbox once; returns those that may exist."""
         async with self._round:
             known_before = {life.kept.id: life.disposable for life in self._known.lives.values()}
             living = await self._living()
@@ -88,7 +88,7 @@ class Tending:
         return () if rows.is_empty() else await asyncio.to_thread(rows.living)
 
     def _follow(self, living: Sequence[Kept], known_before: Mapping[str, Disposable]) -> None:
-        """What others have changed is known here, too; but what we have changed since the rows were read is newer."""
+        """Take over changes by other processes, except where ours are newer than the rows that were read."""
         for kept in living:
             life = self._known.lives.get(kept.id)
             if life is not None and life.disposable is known_before.get(kept.id):
@@ -99,7 +99,7 @@ class Tending:
             await self._see_to(kept, fate)
         except (SandboxError, asyncio.TimeoutError) as problem:
             log.info("%s: %s", kept.disposable.title, problem or "no answer in time")
-        # One that is strange must not keep us from the others.
+        # A failure with one sandbox must not keep us from the others.
         except Exception:
             log.exception("%s could not be looked after", kept.disposable.title)
 
@@ -140,11 +140,11 @@ class Tending:
         if claimed is not None:
             self._known.admit(claimed).follow(claimed)
             self._known.changed()
-            # It may have gone while no server was there.
+            # It may have ended while no process was looking.
             await look(self._known, claimed)
 
     async def _tend_one(self, life: Life, kept: Kept) -> None:
-        """Nothing is done in it from here; but a job may run in it."""
+        """Not in use by this process; but a background job may run in it."""
         now = self._known.now()
         if not is_unused(kept, self.rules, now) and not is_nearly_over(kept, now):
             return
@@ -165,7 +165,7 @@ class Tending:
         await self.sweep(kept, EXPIRED if why == EXPIRED_BY_TIME else GONE, why)
 
     async def sweep(self, kept: Kept, status: str, why: str) -> None:
-        """End one that nobody needs any more, unless it was used since it was looked at. Raises SandboxError."""
+        """Delete one that is no longer needed, unless it was used since. Raises SandboxError."""
         claimed = await asyncio.to_thread(self._known.rows.claim, kept, self._known.me, ENDING, why)
         if claimed is None:
             return
@@ -176,24 +176,24 @@ class Tending:
             await asyncio.to_thread(self._known.rows.end, kept.id, status, why, self._known.now())
 
     async def _delete(self, kept: Kept) -> bool:
-        """Whether nothing of it is left."""
+        """Delete it; returns whether nothing is left of it."""
         now = self._known.now()
         try:
             provider = self._known.provider_of(kept)
         except ConfigError:
-            # Nobody here can reach it any more; its platform ends it when its time is over.
+            # It cannot be reached from here; its platform deletes it when it expires.
             return is_expired(kept, now) or now - kept.disposable.created > FORGOTTEN_S
         if kept.disposable.key:
             await within(provider.delete(kept.disposable), DELETE_S)
             return True
-        # Its maker never learned what the platform calls it, or even whether it was made.
+        # The process that made it never learned the platform's id, or even whether it was made.
         found = [it for it in await within(provider.list(), DELETE_S) if it.id == kept.id]
         for it in found:
             await within(provider.delete(it), DELETE_S)
         return bool(found) or now - kept.disposable.created > LATE_S
 
     async def _bury_all_but(self, living: Sequence[Kept]) -> None:
-        """What another process has ended is out of our fleet, too."""
+        """Remove sandboxes that another process has deleted from our fleet."""
         ids = {kept.id for kept in living}
         for life in [life for life in self._known.lives.values() if life.kept.id not in ids]:
             # It may also be one that was made since.
@@ -213,7 +213,7 @@ class Tending:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def leave(self) -> None:
-        """Begin to end what nobody has asked for yet; of all others, note when they were last used."""
+        """At the end: delete ready ones that were never used; record the last use of all others."""
         for kept in await self._living():
             if kept.owner != self._known.me:
                 continue
@@ -223,7 +223,7 @@ class Tending:
                 await life.write_touch()
 
     async def sweep_expired(self) -> None:
-        """End those whose time is over and whose server has ended, under whichever configuration they were made."""
+        """Delete those that are expired and whose process has ended, of any configuration."""
         async with self._round:
             living = await self._living()
             fates = await asyncio.to_thread(self._known.fates, living)
@@ -231,5 +231,5 @@ class Tending:
             await asyncio.gather(*(self._attempt(kept, Fate.SWEEP) for kept in over))
 
     def _is_tended_here(self, kept: Kept) -> bool:
-        """Whether it is in use in this very process, which may renew it yet; what was left half ended is not."""
+        """Whether this very process uses it, and may still renew it; not one whose deletion was begun."""
         return kept.owner == self._known.me and kept.disposable.status != ENDING

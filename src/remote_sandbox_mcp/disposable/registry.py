@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Known:
-    """Registry of the sandboxes that this process may use. Providers are made with the first question to them."""
+    """Registry of the sandboxes that this process may use. Providers are made when first needed."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class Known:
         self.configuration = configuration
         self.lives: dict[str, Life] = {}
         self.listeners: list[Callable[[], None]] = []
-        # Told of each new member.
+        # Called for each new member.
         self.admitted: Callable[[], None] = lambda: None
-        # What was read of one before its end must not bring it back.
+        # Ids of ended sandboxes: rows read before the end must not bring them back.
         self._over: set[str] = set()
         self._offers = offers
         self._providers: dict[str, Provider] = {}
@@ -66,7 +66,7 @@ class Known:
         return {kind: offer.traits for kind, offer in self._offers.items()}
 
     def provider(self, kind: str) -> Provider:
-        """Raises ConfigError where it is configured no more."""
+        """Raises ConfigError where it is no longer configured."""
         if kind not in self._offers:
             raise ConfigError(
                 f"the provider {kind!r} is not configured here; configure it again to reach its sandboxes"
@@ -76,7 +76,7 @@ class Known:
         return self._providers[kind]
 
     def reconfigure(self, rules: Rules, offers: Mapping[str, Offer]) -> None:
-        """A provider that is replaced is closed at the end: sandboxes that it has opened may be in use."""
+        """Use these providers. A replaced one is closed at the end, because its sandboxes may be in use."""
         before, self._offers = self._offers, offers
         stale = [
             kind for kind in self._providers if kind not in offers or offers[kind].settings != before[kind].settings
@@ -92,18 +92,18 @@ class Known:
         for listener in tuple(self.listeners):
             listener()
 
-    # Work that nobody waits for
+    # Background work
 
     def spawn(self, work: Awaitable[object]) -> None:
-        """It ends by itself, or with us; what goes wrong in it is logged."""
+        """Run in the background; failures are logged."""
         self._chores.start(work)
 
     async def settle(self, seconds: float) -> None:
-        """Wait for what runs; what has not ended by then is cancelled."""
+        """Wait for background work; cancel what has not ended by then."""
         await self._chores.settle(seconds)
 
     async def close(self) -> None:
-        """Let go of the providers and of the file."""
+        """Close the providers and the database."""
         made, self._providers = (*self._providers.values(), *self._replaced), {}
         await asyncio.gather(*(provider.close() for provider in made), return_exceptions=True)
         await asyncio.to_thread(self.rows.database.close)
@@ -111,7 +111,7 @@ class Known:
     # Places in the fleet
 
     def life_of(self, kept: Kept) -> Life:
-        """One that is used here already, or a new one that nobody finds yet."""
+        """The Life of a sandbox: the existing one, or a new one that is not in the fleet yet."""
         if life := self.lives.get(kept.id):
             return life
         around = Surroundings(self.now, self.rows, self.spawn, self.bury)
@@ -119,7 +119,7 @@ class Known:
         return Life(kept, functools.partial(self.provider_of, kept), around, traits)
 
     def admit(self, kept: Kept) -> Life:
-        """From now on every tool finds it, by its id and its name; nothing is opened."""
+        """Add it to the fleet, by id and name, so that every tool finds it; opens nothing."""
         life = self.life_of(kept)
         if kept.id not in self.lives and kept.id not in self._over:
             self.lives[kept.id] = life
@@ -128,7 +128,7 @@ class Known:
         return life
 
     def bury(self, disposable_id: str) -> None:
-        """It is over: nobody finds it any more."""
+        """Remove an ended sandbox from the fleet."""
         self._over.add(disposable_id)
         life = self.lives.pop(disposable_id, None)
         if life is None:
@@ -139,7 +139,7 @@ class Known:
         self.changed()
 
     def look_up(self, name: str) -> Member | None:
-        """For a name that nobody in the fleet has: one that another process has made, or what became of one."""
+        """For a name that is not in the fleet: a sandbox of another process, or an error with what became of it."""
         if (kept := self.rows.find(name, self.configuration)) is None:
             return None
         if kept.ended:
@@ -153,7 +153,7 @@ class Known:
         return self.fleet.member(kept.id)
 
     def admit_all(self, all_kept: Iterable[Kept]) -> dict[str, Fate]:
-        """Make members of those that can be used here; what is to become of each."""
+        """Add those that can be used here to the fleet; returns the fate of each."""
         fates = self.fates(all_kept := tuple(all_kept))
         for kept in all_kept:
             usable = fates[kept.id] in (Fate.MINE, Fate.SHARED, Fate.INHERIT) and is_visible(kept, self.configuration)
@@ -167,7 +167,7 @@ class Known:
         return {kept.id: fate(kept, self.me, living, self.now(), self.configuration) for kept in all_kept}
 
     async def find(self, name: str) -> Kept:
-        """One that lives or has lived, by its id or name; one of another configuration is not there for us.
+        """A live or ended sandbox by id or name; those of other configurations are invisible.
 
         Raises UnknownSandbox.
         """
@@ -187,14 +187,14 @@ async def _open(life: Life) -> Sandbox:
         return Tended(await life.open_raw(), life)
 
 
-# A provider that takes longer is told as not answering; all others are listed meanwhile.
+# A provider that takes longer is reported as not answering; the others are listed meanwhile.
 LIST_S = 3.0
 
 Seen = Mapping[str, Disposable] | str
 
 
 async def survey(known: Known, living: Sequence[Kept]) -> list[Disposable]:
-    """All that somebody has, as their providers know them; one provider that does not answer delays nobody."""
+    """All sandboxes in use, with their providers' current answers; a provider that does not answer delays no other."""
     held = [kept for kept in living if not kept.pool and kept.disposable.status != ENDING]
     kinds = sorted({kept.disposable.provider for kept in held})
     answers = dict(zip(kinds, await asyncio.gather(*(_ask(known, kind) for kind in kinds)), strict=True))
@@ -203,7 +203,7 @@ async def survey(known: Known, living: Sequence[Kept]) -> list[Disposable]:
 
 
 async def look(known: Known, kept: Kept) -> Disposable:
-    """One of them as it is now."""
+    """The current state of one sandbox."""
     if kept.disposable.status in (CREATING, ENDING):
         return kept.disposable
     try:
@@ -214,7 +214,7 @@ async def look(known: Known, kept: Kept) -> Disposable:
 
 
 async def trouble(known: Known, kind: str) -> str:
-    """Why no sandbox can be had of a provider now; empty where it answers."""
+    """Why a provider cannot make sandboxes now; empty where it answers."""
     seen = await _ask(known, kind)
     return seen if isinstance(seen, str) else ""
 
@@ -236,7 +236,7 @@ async def _view(known: Known, kept: Kept, seen: Seen) -> Disposable:
         return _doubtful(kept, seen)
     if kept.id in seen:
         return await _note(known, kept, seen[kept.id].status)
-    # That it is not in the list is no proof that it is gone.
+    # Missing from the list is no proof that it is gone.
     return await look(known, kept)
 
 
@@ -246,7 +246,7 @@ def _doubtful(kept: Kept, why: str) -> Disposable:
 
 
 async def _note(known: Known, kept: Kept, status: str) -> Disposable:
-    """What a provider says is written down."""
+    """Record a provider's answer."""
     it = replace(kept.disposable, status=status)
     if status in OVER:
         await known.life_of(kept).note_end(kept, status)

@@ -1,4 +1,4 @@
-"""What the verbs on disposable sandboxes do, once there is one."""
+"""Implementation of the verbs in verbs.py, loaded with the first sandbox."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from .registry import Known, look, survey, trouble
 if TYPE_CHECKING:
     from ..store.disposables import Kept
 
-# Letting go of all of them takes no longer than this, and this much longer where one is being made. Clients give a
-# server about four seconds.
+# Limits for closing: in general, and in addition while one is being made. Clients give a server about four seconds.
 CLOSE_S, MAKING_S = 1.0, 2.5
 
 T = TypeVar("T")
@@ -44,7 +43,7 @@ class Service:
         return [f"the sandbox {life.disposable.title} lives, and what runs in it would end" for life in own]
 
     def reconfigure(self, rules: Rules, offers: Mapping[str, Offer]) -> None:
-        """From now on these hold; a provider of other settings is made anew with the next question to it."""
+        """Use these rules and providers; a provider whose settings differ is made again when it is next needed."""
         self.tending.rules = self.making.rules = self.making.pool.rules = rules
         self.known.reconfigure(rules, offers)
         self.tending.wake()
@@ -103,16 +102,16 @@ class Service:
         elif self.known.fates([kept])[kept.id] is Fate.SWEEP:
             await self.tending.sweep(kept, GONE, DELETED)
         else:
-            # Whoever is still making it sees this, and ends it.
+            # The process that is still making it sees this, and deletes it.
             await asyncio.to_thread(self.known.rows.claim, kept, kept.owner, ENDING, DELETED)
         return replace(kept.disposable, status=GONE)
 
     async def renew(self, name: str, timeout_s: float) -> Disposable:
         check.in_range("timeout", timeout_s, 1, check.LONGEST_TIMEOUT_S)
         kept = await self._living(name)
-        # Nothing that runs in it is cut off, whatever was asked for.
+        # A run in it is never cut off, whatever was asked for.
         seconds = max(timeout_s, self.known.life_of(kept).needs_s)
-        # As the provider has set it: a platform allows no life that is shorter than its own least.
+        # The provider's value: a platform has its own minimum.
         renewed = await self._ask(kept, self.known.provider_of(kept).renew(kept.disposable, seconds))
         expires = renewed.expires
         await asyncio.to_thread(self.known.rows.renewed, kept.id, expires, timeout_s)
@@ -145,7 +144,7 @@ class Service:
         return kept
 
     async def _ask(self, kept: Kept, work: Awaitable[T]) -> T:
-        """What a provider answers; that the sandbox is gone is noted."""
+        """A provider's answer; if the sandbox is gone, that is recorded."""
         life = self.known.life_of(kept)
         async with life.telling():
             answer = await work
@@ -170,7 +169,7 @@ class Service:
         return self._noted(kept, status=seen.status)
 
     def _noted(self, kept: Kept, *, status: str = "", expires: float = 0.0) -> Disposable:
-        """What this process knows of it is what was just written down."""
+        """The sandbox with values that were just written, also in this process's registry."""
         it = kept.disposable
         changed = replace(it, status=status or it.status, expires=expires or it.expires)
         if life := self.known.lives.get(kept.id):

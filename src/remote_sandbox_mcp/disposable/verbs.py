@@ -1,4 +1,4 @@
-"""The verbs on disposable sandboxes: made, named, counted, renewed while in use, cleaned up, known again."""
+"""The verbs on disposable sandboxes; a thin layer that loads the service with the first one."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["Disposables"]
 
 
 class Disposables:
-    """One user's disposable sandboxes. Each is a member of the fleet by its id and its name while it lives.
+    """One user's disposable sandboxes. While it lives, each is a member of the fleet by id and name.
 
     Names are ids or names. Every method raises SandboxError with one sentence; UnknownSandbox says what became of one
-    that is over. What is needed is loaded, and providers are made, with the first sandbox.
+    that is over. Modules are imported, and providers made, with the first sandbox.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class Disposables:
         clock: Callable[[], float] = time.time,
         configuration: str = "",
     ) -> None:
-        """`mark` (store.mark) is a file that is there while any lives; it spares the rows where none does.
+        """`mark` (store.mark) is a file that exists while any lives; without it, no database is opened.
 
-        `configuration` (config.identity) limits what is seen to what was made under it; an empty one sees all.
+        `configuration` limits what is visible to sandboxes made under it; an empty one sees all.
         """
         self._fleet = fleet
         self._rules = rules
@@ -68,47 +68,47 @@ class Disposables:
         return Service(known, self._rules)
 
     def reconfigure(self, rules: Rules, offers: Mapping[str, Offer]) -> None:
-        """From now on these hold, also for those that there are; providers of other settings are made anew."""
+        """Use these from now on, also for existing sandboxes; providers whose settings differ are made again."""
         self._rules, self._offers = rules, offers
         if "_service" in self.__dict__:
             self._service.reconfigure(rules, offers)
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call it when the list is another, whoever has changed it; what is returned ends that."""
+        """Call it when the list changes, by whichever process; returns a function that ends that."""
         self._listeners.append(callback)
         return lambda: self._listeners.remove(callback)
 
     def needs(self) -> Sequence[str]:
-        """The sandboxes whose processes end with this one."""
+        """Sandboxes whose processes end with this process, as sentences."""
         return self._service.needs() if "_service" in self.__dict__ else ()
 
     @property
     def has_any(self) -> bool:
-        """Whether one that lives is looked after here."""
+        """Whether this process looks after a live one."""
         return "_service" in self.__dict__ and bool(self._service.known.lives)
 
     # From the server's start to its end
 
     async def adopt(self) -> None:
-        """At a start: those that live on become members again; what crashed servers left is swept, meanwhile."""
+        """At a start: make live ones members again; what crashed processes left is swept in the background."""
         if self._rules.pool or not self._is_empty():
             await self._service.adopt()
 
     async def tend(self) -> None:
-        """Look after all of them until cancelled. Begins by itself with the first, and ends at `close`."""
+        """Look after all of them until cancelled. Starts by itself with the first, and ends at `close`."""
         await self._service.tending.tend()
 
     async def tick(self) -> None:
-        """One round of that."""
+        """One round of `tend`."""
         await self._service.tending.tick()
 
     async def sweep(self) -> None:
-        """End those whose time is over and whose server has ended; all others are left as they are."""
+        """Delete those that are expired and whose process has ended; leave all others."""
         if not self._is_empty():
             await self._service.tending.sweep_expired()
 
     async def close(self) -> None:
-        """Let go of all, within seconds: each lives on until it is deleted or its time is over."""
+        """Close all connections within seconds; each sandbox lives on until it is deleted or expires."""
         if "_service" in self.__dict__:
             await self._service.close()
         elif "_rows" in self.__dict__:
@@ -126,7 +126,7 @@ class Disposables:
         return await self._service.create(replace(order, image=snapshot))
 
     async def find(self, name: str) -> Disposable | None:
-        """As it is written down, if it lives; nothing for a machine. Asks nobody else."""
+        """The recorded sandbox, if it lives; None for a machine. Asks no provider."""
         find = functools.partial(self._rows.find, name, self._configuration)
         kept = await asyncio.to_thread(find) if self._rows.exists() else None
         return kept.disposable if kept and not kept.ended else None
@@ -137,28 +137,28 @@ class Disposables:
         return kept is None or bool(kept.ended)
 
     async def get(self, name: str) -> Disposable:
-        """As its provider knows it now."""
+        """The sandbox with its provider's current answer."""
         return await self._service.get(name)
 
     async def list(self) -> Sequence[Disposable]:
-        """All that live, oldest first, as their providers know them; `notes` tell of one that does not answer."""
+        """All live ones, oldest first, with their providers' answers; `notes` name a provider that does not answer."""
         return () if self._is_empty() else await self._service.list()
 
     async def troubles(self, listed: Sequence[Disposable]) -> Sequence[str]:
-        """Why no sandbox can be had of a configured platform now; those of `listed` have told it in their `notes`."""
+        """Why a configured platform cannot make sandboxes now; those in `listed` have said so in their `notes`."""
         has_platform = any(offer.traits.is_platform for offer in self._offers.values())
         return await self._service.troubles(listed) if has_platform else ()
 
     async def delete(self, name: str) -> Disposable:
-        """End it with all that runs in it; of one that is over already `notes` say what became of it."""
+        """Delete it with all that runs in it; for one that is over already, `notes` say what became of it."""
         return await self._service.delete(name)
 
     async def renew(self, name: str, timeout_s: float) -> Disposable:
-        """Let it live for so long from now on, and as long again whenever it is used."""
+        """Set its lifetime from now on; each use renews it for as long."""
         return await self._service.renew(name, timeout_s)
 
     async def pause(self, name: str) -> Disposable:
-        """Let nothing in it go on until it is resumed."""
+        """Suspend everything in it until it is resumed."""
         return await self._service.pause(name)
 
     async def resume(self, name: str) -> Disposable:
@@ -166,16 +166,16 @@ class Disposables:
         return await self._service.resume(name)
 
     async def snapshot(self, name: str, label: str = "") -> str:
-        """Keep its files; the name under which `restore` takes them."""
+        """Keep its files; returns the name for `restore`."""
         return await self._service.snapshot(name, label)
 
     async def endpoint(self, name: str, port: int) -> str:
-        """A URL under which a person on this machine reaches that port of it."""
+        """A URL under which a person on this computer reaches that port."""
         return await self._service.endpoint(name, port)
 
     def _is_empty(self) -> bool:
         return not self._mark().exists() if self._mark else self._rows.is_empty()
 
     def _look_up(self, name: str) -> Member | None:
-        """For a name that nobody in the fleet has."""
+        """Called by the fleet for an unknown name."""
         return self._service.known.look_up(name) if self._rows.exists() else None

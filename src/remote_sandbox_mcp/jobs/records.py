@@ -85,6 +85,7 @@ class Known:
         """Record a job that is about to start, and its watch; returns the watch's number."""
         from ..store.jobs import JobRecord
 
+        # A repeated call may find the watch that it added before its process died.
         watch_id = (self._watching(order.job_id) or self.watches.add(watch).id) if watch else 0
         self.records.add(
             JobRecord(
@@ -103,6 +104,7 @@ class Known:
 
     def _watching(self, job_id: str) -> int:
         """The watch recorded by a process that died before it could record the job."""
+        # The limit stands for all active watches.
         active = self.watches.list(Status.ACTIVE, 10_000) if is_again() else ()
         return next((watch.id for watch in active if watch.job_id == job_id), 0)
 
@@ -138,6 +140,7 @@ class Known:
         watch, now = self.watches.get(watch_id), time.time()
         if watch is None or watch.status is not Status.ACTIVE:
             return
+        # If the row has changed meanwhile, or the machine reports no end, cancelling is the safe way.
         if seen.state is not JobState.ENDED or not self.watches.commit(decide(watch, seen, now), now):
             self.watches.cancel(watch_id)
 
@@ -160,6 +163,8 @@ class Target:
         """The recorded end; or, for a watch whose machine cannot be used here, whatever was seen last."""
         if self.record is not None and self.record.ended:
             return recorded(self.record, str(why))
+        # A completed watch has seen the end; anything else it saw may be outdated, unless its machine is out of reach
+        # for good.
         is_over = self.watch is not None and self.watch.last_state == "completed"
         if self.watch is not None and (is_over or isinstance(why, UnknownSandbox)):
             return watched(self.watch, str(why))

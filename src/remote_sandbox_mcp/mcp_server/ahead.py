@@ -1,4 +1,4 @@
-"""Opens the sandbox of a client's first call while the SDK is loaded, with only the validators that are needed."""
+"""Opens the sandbox of a client's first call while the SDK is still loading, with as few validators as possible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..session import KeptSelection
 from ..waiting import Chores
 from .early import LONGEST_QUESTION, NO_MESSAGE, Early
 
-# Tools that begin with opening their sandbox, and the argument without which they do nothing.
+# Tools that begin by opening their sandbox, and the argument without which they do nothing.
 OPENERS = {
     "exec_bash": "command",
     "exec_bash_background": "command",
@@ -30,7 +30,7 @@ OPENERS = {
 
 
 async def serve(source: Source, early: Early | None, loaded: Callable[[], None]) -> None:
-    """Load the server beside the event loop, then serve; `loaded` is called in between. The process ends here."""
+    """Load the server in a thread, then serve; `loaded` is called in between. The process ends here."""
     stock = Stock()
     members = stock.take(source.current)
     app = compose(source.current, members=members)
@@ -49,7 +49,7 @@ async def serve(source: Source, early: Early | None, loaded: Callable[[], None])
 
 
 class Opening:
-    """Opens what calls name, or else the sandbox that this client means."""
+    """Opens the sandboxes that calls name, or else the one that this client has selected."""
 
     def __init__(self, app: App, selection: KeptSelection) -> None:
         self._fleet = app.fleet
@@ -57,23 +57,23 @@ class Opening:
         self._chores = Chores("opening a sandbox ahead of its call")
 
     def heed(self, call: dict[str, Any]) -> None:
-        """A call that was heard before the server could take it."""
+        """Take a call that came before the server was ready."""
         named = sandbox_in(call)
         if named is not None:
             self._chores.start(self._open(named))
 
     def heed_line(self, line: bytes) -> None:
-        """The same for a line that may be such a call."""
+        """The same for a line that may contain such a call."""
         with contextlib.suppress(*NO_MESSAGE):
             message = json.loads(line) if line and len(line) <= LONGEST_QUESTION else None
             if isinstance(message, dict) and message.get("method") == "tools/call":
                 self.heed(message)
 
     async def _open(self, named: str) -> None:
-        # Why it cannot be found or read is said by the call itself.
+        # The call itself reports why the sandbox cannot be found.
         with contextlib.suppress(SandboxError):
             name = named or await self._selection.name() or self._fleet.default
-            # Others may be disposable sandboxes, of which nothing is known yet.
+            # Other names may be disposable sandboxes, which are not loaded yet.
             if name in self._fleet.names:
                 self._fleet.member(name).open_ahead()
 
@@ -94,23 +94,23 @@ def sandbox_in(call: dict[str, Any]) -> str | None:
 
 
 def load(module: str) -> ModuleType:
-    """A module of this package, with the SDK."""
+    """Import a module of this package, and with it the SDK."""
     with validators_made_when_used():
         return importlib.import_module(module, __package__)
 
 
 @contextmanager
 def validators_made_when_used() -> Iterator[None]:
-    """Models that are defined meanwhile get their validators with their first use.
+    """Defer the validators of models that are defined meanwhile to their first use.
 
-    The SDK defines some hundreds of models, for every message of every version of the protocol, and a session uses few.
+    The SDK defines hundreds of models, for every message of every protocol version, and a session uses few.
     """
     from pydantic import BaseModel, TypeAdapter
 
     usual, make = BaseModel.model_config, TypeAdapter.__init__
 
     def make_later(self: Any, type: Any, *, config: Any = None, _parent_depth: int = 2, **more: Any) -> None:
-        # Others have a configuration of their own, and may be given none.
+        # Other types have their own configuration, and must not be given one.
         if config is None and get_origin(type) in (Union, UnionType):
             config = {"defer_build": True}
         make(self, type, config=config, _parent_depth=_parent_depth + 1, **more)

@@ -1,4 +1,4 @@
-"""Which client a call comes from, as far as that can be told, what it has selected, and what it can take."""
+"""Which client a call comes from, what it has selected, and how large a result it accepts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ..core.client import STRANGER, Client, client_named
 from ..session import Session, current
 
 STATE = "remote_sandbox_mcp.session"
-# What a result has besides its content: other fields, and the first line of its text.
+# Size of a result besides its content: other fields, and the first line of its text.
 BESIDES = 1000
 LEAST_ROOM = 1000
 
-# The program whose call is answered now.
+# The client whose call is being answered.
 calling: ContextVar[Client] = ContextVar("calling", default=STRANGER)
-# Told how the client calls itself, for who shows who is connected.
+# Called with the client's name, for `hub status`.
 introduced: ContextVar[Callable[[str], None] | None] = ContextVar("introduced", default=None)
 
 
 def client_of(context: Context[None, Any] | None) -> Client:
-    """By the name that it gave when it connected or, from 2026-07-28 on, that comes with the call."""
+    """By the name that it gave when it connected or, from 2026-07-28 on, with the call."""
     params = context.session.client_params if context else None
     name = params.client_info.name if params else ""
     if heard := introduced.get():
@@ -32,20 +32,20 @@ def client_of(context: Context[None, Any] | None) -> Client:
 
 
 def room() -> int:
-    """How many characters of content this client takes in one result."""
+    """How many characters of content this client accepts in one result."""
     return max(LEAST_ROOM, calling.get().result_chars - BESIDES)
 
 
 class Clients(Protocol):
-    """Tells the clients of a server apart."""
+    """Distinguishes the clients of a server."""
 
     def session(self, context: Context[None, Any] | None) -> Session | None:
-        """That of the client whose call this is; None where it cannot be told from others."""
+        """The session of the client that made this call; None where clients cannot be told apart."""
         ...
 
 
 class OneClient:
-    """All calls come from the same client, as over standard input."""
+    """All calls come from one client, as on standard input."""
 
     def __init__(self, session: Session | None = None) -> None:
         self._session = session or Session()
@@ -71,7 +71,7 @@ class Sessions:
 
 
 class Conversations:
-    """Each call is made in the context of the conversation that it belongs to, or of many that came over HTTP."""
+    """Each call runs in the context of its conversation, or of the many that came over HTTP."""
 
     def __init__(self) -> None:
         self._over_http = Sessions()

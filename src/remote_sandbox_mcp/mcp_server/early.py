@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from ..hub_contact.hello import Handed
 
 QUESTIONS = frozenset({"initialize", "server/discover", "tools/list", "resources/list", "prompts/list"})
-# Of these, what changes nothing in the server.
+# Questions that change nothing in the server.
 LISTS = frozenset({"tools/list", "resources/list", "prompts/list"})
 FIRST_LINES = 20
 LONGEST_QUESTION = 1 << 16
 MOST_ANSWERS = 32
 ADVANCED = "REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS"
-# Raised by what cannot be read as JSON; the SDK tells the client.
+# Raised by what is not JSON; the SDK reports it to the client.
 NO_MESSAGE = (ValueError, RecursionError)
 
 
 def stamp_of(files: Iterable[Path], *versions: str) -> str:
-    """Changes whenever the answers could: with a version, or with a file that makes them."""
+    """A value that changes whenever the answers could: with a version, or with a file that they depend on."""
     parts = [*versions]
     for file in files:
         found = file.stat()
@@ -45,17 +45,17 @@ def stamp_of(files: Iterable[Path], *versions: str) -> str:
 
 
 def first_memory(state: Path, config: Path | None) -> Memory:
-    """What earlier starts of this program, under this configuration, have answered."""
+    """Cached answers of earlier starts of this program with this configuration."""
     sdk = find_spec("mcp")
     makers = [*sorted(Path(__file__).parent.rglob("*.py")), *([Path(sdk.origin)] if sdk and sdk.origin else [])]
-    # Which tools there are is configured, too.
+    # The configuration also decides which tools there are.
     settings = [file for file in {config or paths.config_file(), paths.config_file()} if file.is_file()]
     stamp = stamp_of([*makers, *sorted(settings)], __version__, os.environ.get(ADVANCED, ""))
     return Memory(state / "first-answers.json", stamp)
 
 
 class Memory:
-    """Answers of earlier starts, in an owner-only file."""
+    """Answers of earlier starts, in a private file."""
 
     def __init__(self, file: Path, stamp: str) -> None:
         self._file = file
@@ -67,7 +67,7 @@ class Memory:
 
     @staticmethod
     def key(question: Any) -> str:
-        """What a message asks, or nothing where it is not one of the first questions."""
+        """Key of a message in the cache; empty where it is not one of the first questions."""
         if not isinstance(question, dict) or not isinstance(question.get("id"), (str, int)):
             return ""
         if str(question.get("method")) not in QUESTIONS:
@@ -76,7 +76,7 @@ class Memory:
         return hashlib.sha256(asked.encode()).hexdigest()
 
     def answer(self, question: Any) -> bytes:
-        """The whole reply as a line, or nothing."""
+        """The whole reply as a line; empty for none."""
         known = self._answers.get(self.key(question))
         if known is None:
             return b""
@@ -114,13 +114,13 @@ class Early:
         self._thread.start()
 
     def tell_calls(self, tell: Callable[[dict[str, Any]], None]) -> None:
-        """Call `tell`, from any thread, with each tool call that is heard; one that came before may be told twice."""
+        """Call `tell`, from any thread, for each tool call that is read; an earlier one may be reported twice."""
         self._tell = tell
         for call in tuple(self._calls):
             tell(call)
 
     def hand_over(self) -> None:
-        """Stop; `heard` is all that came, `answered` the ids that need no answer any more."""
+        """Stop; `heard` is all that was read, `answered` the ids that have their answer."""
         os.write(self._wake, b".")
         self._thread.join()
         os.close(self._wake)
@@ -153,7 +153,7 @@ class Early:
 
 
 class Learner:
-    """Watches the first messages of a conversation: what is new is remembered, what was answered is dropped."""
+    """Watches the first messages of a conversation: caches new answers, drops those already given from the cache."""
 
     def __init__(self, early: Early) -> None:
         self._memory = early.memory
@@ -163,11 +163,11 @@ class Learner:
 
     @property
     def is_over(self) -> bool:
-        """Whether the first messages have passed."""
+        """Whether the first messages are over."""
         return not self._left
 
     def asked(self, line: str) -> bool:
-        """Whether the SDK has time to answer: it was done from memory, and what is remembered is only checked."""
+        """Whether the SDK may take its time: the client has the cached answer, and the SDK's only confirms it."""
         if not self._left:
             return False
         self._left -= 1
@@ -179,7 +179,7 @@ class Learner:
         return False
 
     def passes(self, line: str) -> bool:
-        """Whether the SDK's message goes out to the client."""
+        """Whether a message of the SDK goes out to the client."""
         if not self._asked and not self._answered:
             return True
         message = json.loads(line)

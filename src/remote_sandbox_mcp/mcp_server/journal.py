@@ -1,4 +1,4 @@
-"""Calls that must not be made twice: what has begun is written down, so that the next process of ours knows."""
+"""Calls that must not be repeated: their beginning is recorded, so that the next process knows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .results import failure
 log = logging.getLogger(__name__)
 
 Answer = CallToolResult | InputRequiredResult
-# What they begin has a name that is made of the call, so it is found again where it runs.
+# What these begin has a name made from the call, so it is found again where it runs.
 NAMED = frozenset({"exec_bash", "run_command", "exec_bash_background", "exec_bash_background_watch"})
-# To make these twice does no harm, but the second answer would be an error.
+# Repeating these does no harm, but the second answer would be an error.
 ANSWERED_ONCE = frozenset({"delete_sandbox"})
 UNKNOWN = (
     "the process of remote-sandbox-mcp that worked on this {tool} was killed, so whether it was done is not known; "
@@ -30,14 +30,14 @@ UNKNOWN = (
 
 
 def is_kept(tool: str, hints: ToolAnnotations | None, arguments: Mapping[str, Any]) -> bool:
-    """Whether a call is written down."""
+    """Whether a call is recorded."""
     if tool in NAMED or hints is None or hints.read_only_hint:
         return False
     return not hints.idempotent_hint or tool in ANSWERED_ONCE or bool(arguments.get("create_only"))
 
 
 class Journal:
-    """Makes calls at most once. Where it cannot be written, as on a full disk, they are made all the same."""
+    """Makes each call at most once. If it cannot be recorded, as on a full disk, the call is made all the same."""
 
     @functools.cached_property
     def _rows(self) -> CallRows:
@@ -46,7 +46,7 @@ class Journal:
         return CallRows(Database(paths.state_folder() / STATE_FILE))
 
     async def once(self, call: Call, tool: str, make: Callable[[], Awaitable[Answer]]) -> Answer:
-        """The answer that was given before, or that of making it now."""
+        """The recorded answer, or that of making the call now."""
         known = await self._attempt(lambda: self._rows.get(call.name)) if call.again else None
         if known is not None:
             return self._recall(known)

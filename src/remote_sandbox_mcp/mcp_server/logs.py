@@ -1,4 +1,4 @@
-"""What the server writes down of itself: on standard error, or in a file of the owner's that does not grow for ever."""
+"""The server's log: on standard error, or in a private file of bounded size."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from ..session import current
 log = logging.getLogger(__name__)
 
 OURS = "remote_sandbox_mcp"
-# What the hub itself says of its life, and of what it watches.
+# Loggers of the hub itself and of the watchdog.
 HUB = tuple(f"{OURS}.{part}." for part in ("hub", "watchdog", "jobs"))
 FORMAT = "remote-sandbox-mcp: %(levelname)s: %(message)s"
 
 
 def begin(wanted: Logging) -> str:
-    """Log from now on; why not into the file that is wanted, or nothing. Never on standard output."""
+    """Begin to log; returns why the wanted file cannot be used, or nothing. Never on standard output."""
     on_screen = logging.StreamHandler(sys.stderr)
     on_screen.setFormatter(logging.Formatter(FORMAT))
     handler, problem = _wanted(wanted)
     handler, problem = handler or on_screen, f"{problem}; the log is on standard error" if problem else ""
     level = logging.getLevelName(wanted.level)
-    # Who finds a handler here, as the SDK does, sets up none of its own.
+    # The SDK sets up no handler of its own where it finds one.
     logging.root.addHandler(handler)
-    # Libraries say what they send and receive: only their troubles are wanted.
+    # Libraries log what they send and receive: only their warnings are wanted.
     logging.root.setLevel(max(level, logging.WARNING))
     logging.getLogger(OURS).setLevel(level)
     return problem
 
 
 class OwnLogs(logging.Handler):
-    """The log of a process that serves several sessions: what is said in the name of one goes where that one wants it.
+    """Log of a process that serves several sessions: each session's records go to the log that it has configured.
 
-    All else, and what is said in the name of those who want nothing else, goes to `common`, if it is a trouble.
+    All other records, and those of sessions without a log, go to `common` if they are warnings.
     """
 
     def __init__(self, common: logging.Handler) -> None:
@@ -54,7 +54,7 @@ class OwnLogs(logging.Handler):
 
 
 class SessionLog:
-    """Where the sessions of one configuration want their log, and how much of it."""
+    """Log settings of the sessions of one configuration."""
 
     def __init__(self) -> None:
         self._wanted: Logging | None = None
@@ -62,7 +62,7 @@ class SessionLog:
         self.handler: logging.Handler | None = None
 
     def follow(self, wanted: Logging) -> None:
-        """Log like this from now on."""
+        """Use these settings from now on."""
         if wanted == self._wanted:
             return
         self.close()
@@ -80,7 +80,7 @@ class SessionLog:
 
 
 class FrontLog:
-    """That of a configuration; what goes into no file of it is printed by the front for which HTTP is served."""
+    """Log of a configuration served over HTTP; records without a file are printed by its front."""
 
     def __init__(self, log: SessionLog, front: logging.Handler) -> None:
         front.setFormatter(logging.Formatter(FORMAT))
@@ -89,7 +89,7 @@ class FrontLog:
 
     @property
     def level(self) -> int:
-        # Calls that are given up warn of answers that nobody reads.
+        # Cancelled calls warn about answers that nobody reads.
         return self._log.level if self._front else max(self._log.level, logging.ERROR)
 
     @property
@@ -97,12 +97,12 @@ class FrontLog:
         return self._log.handler or self._front
 
     def close(self) -> None:
-        """The front is gone; work that was begun for it is being given up."""
+        """The front is gone; its work is being cancelled."""
         self._front = None
 
 
 def _wanted(wanted: Logging) -> tuple[logging.Handler | None, str]:
-    """The file that is wanted, if one is, or why it cannot be had."""
+    """The configured log file, if any, or why it cannot be used."""
     if not wanted.file:
         return None, ""
     try:

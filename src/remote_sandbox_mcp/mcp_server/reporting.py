@@ -1,4 +1,4 @@
-"""MCP progress for as long as a call lasts."""
+"""MCP progress notifications during a call."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..core.client import current_call
 from ..core.progress import Beat, Progress
 from ..core.text import visible
 
-# Between two messages, and before the same message is sent again as a sign of life.
+# Pause between two messages, and before the same message is repeated as a sign of life.
 PAUSE_S, SAME_S = 0.5, 5.0
 
 
 class Reporting:
-    """Sends progress without making anybody wait: the newest message, at most two a second, none after the end."""
+    """Sends progress in the background: the newest message, at most two per second, none after the end."""
 
     def __init__(self, ctx: Context[None, Any]) -> None:
         self._ctx = ctx
@@ -36,8 +36,8 @@ class Reporting:
             self._sending.cancel()
 
     def send(self, progress: float, total: float | None, message: str) -> None:
-        """`total` is given only where it is known: a client makes a percentage of it."""
-        # Work that outlasts its call may go on saying how it goes.
+        """`total` is given only where it is known, because clients compute a percentage."""
+        # Work that outlasts its call may go on reporting.
         if self._is_over or (message == self._sent[1] and time.monotonic() < self._sent_at + SAME_S):
             return
         self._newest = progress, total, message
@@ -50,23 +50,23 @@ class Reporting:
             if (left := self._sent_at + PAUSE_S - time.monotonic()) > 0:
                 await asyncio.sleep(left)
             (progress, total, message), self._newest = self._newest, None
-            # The protocol wants it to grow with each message, also where the work stands still.
+            # The protocol requires it to grow with each message, even where the work stands still.
             progress = max(progress, self._sent[0] + 0.001)
             self._sent_at, self._sent = time.monotonic(), (progress, message)
             await self._ctx.report_progress(progress, total, visible(message))
 
 
 def _note(sending: asyncio.Task[None]) -> None:
-    """A client that is gone hears of no progress; the call itself finds out."""
+    """A client that is gone gets no progress; the call itself finds that out."""
     if not sending.cancelled():
         sending.exception()
 
 
 def beats(reporting: Reporting) -> Progress:
-    """Seconds and the last line printed; how long a command will take nobody knows, so that there is no total."""
+    """Seconds and the last printed line; without a total, because a command's duration is unknown."""
 
     call = current_call()
-    # A command that another process of ours has started is seen from the moment at which this one looks at it.
+    # For a command that an earlier process started, time is counted from there.
     before_s = call.waited_s if call else 0.0
 
     def send(beat: Beat, /) -> None:

@@ -19,10 +19,10 @@ from ..core.usage import as_resources
 from .clients import calling
 
 LONGEST_SENTENCE = 1000
-# Of what was printed before a failure, that much of each stream is in the text of the error.
+# Characters of each stream, printed before a failure, that the error's text contains.
 SO_FAR_CHARS = 5000
-# The code of an error, and what a program has to know of it. It is no structured content: that would have to keep to
-# the output schema of the tool, and strict clients throw the whole answer away where it does not.
+# Key of an error's code and fields in `_meta`. Not structured content: that would have to match the tool's output
+# schema, and strict clients reject the whole answer otherwise.
 ABOUT_ERROR = "remote-sandbox/error"
 NOT_STARTED = "nothing was started"
 STARTERS = frozenset(
@@ -36,9 +36,9 @@ STARTERS = frozenset(
 def reply(
     structured: dict[str, Any], text: str, *, whole: bool = False, images: Sequence[ImageContent] = ()
 ) -> CallToolResult:
-    """The border that every result passes: nothing in it is invisible, and it is no longer than its client takes.
+    """Every result passes here: invisible characters are shown, and it is cut to what the client accepts.
 
-    `whole`: a client of which we know nothing gets all of it, because a program asked for these very bytes.
+    `whole`: an unknown client gets all of it, because a program asked for these very bytes.
     """
     client, fields = calling.get(), all_visible(structured)
     most = 1 << 30 if whole and not client.name else client.result_chars
@@ -46,7 +46,7 @@ def reply(
     if fitted is not fields:
         fitted = {**fitted, "truncated": True, "cut": CUT}
         text = f"{text}\n{CUT}"
-    # What a client never shows need not be long.
+    # A text that the client never shows can be short.
     longest = MOST_DROPPED_TEXT if client.drops_text else client.result_chars
     return CallToolResult(
         content=[TextContent(type="text", text=shorten(visible(text), longest)), *images], structured_content=fitted
@@ -62,12 +62,12 @@ def all_visible(value: Any) -> Any:
 
 
 def lean(**fields: Any) -> dict[str, Any]:
-    """Fields that say something; false flags, empty texts and empty lists are left out, zero is not."""
+    """Non-empty fields: false flags, empty texts and empty lists are dropped, zero is kept."""
     return {name: value for name, value in fields.items() if value not in (None, "", [], ()) and value is not False}
 
 
 def failure(problem: SandboxError, tool: str = "") -> CallToolResult:
-    """An error as the agent reads it: a sentence, whether anything was started, and what it printed until then."""
+    """An error as the agent reads it: a sentence, whether anything was started, and output until then."""
     fields = error_fields(problem)
     parts = [with_fate(fields["error"], problem, tool)]
     parts += [f"{name} so far:\n{fields[name]}" for name in ("stdout", "stderr") if name in fields]
@@ -82,7 +82,7 @@ def failed(text: str, about: dict[str, Any]) -> CallToolResult:
 
 
 def about_error(answer: object) -> dict[str, Any]:
-    """What a program has to know of an error: `code`, and after trouble with the connection `outcome` and more."""
+    """An error's fields for programs: `code` and, after connection trouble, `outcome` and more."""
     return dict((getattr(answer, "meta", None) or {}).get(ABOUT_ERROR, {}))
 
 
@@ -91,7 +91,7 @@ def code_of(answer: object) -> str:
 
 
 def error_fields(problem: SandboxError) -> dict[str, Any]:
-    """An error for programs."""
+    """An error's fields for programs."""
     fields: dict[str, Any] = {"error": sentence(problem), "code": problem.code}
     if isinstance(problem, ConnectError):
         fields |= {"connection_error": True, "outcome": "not_started"}
@@ -103,7 +103,7 @@ def error_fields(problem: SandboxError) -> dict[str, Any]:
 
 
 def with_fate(text: str, problem: SandboxError, tool: str) -> str:
-    """The sentence, and whether what the call was to start has been started."""
+    """The sentence, plus whether what the call was to start has been started."""
     if _was_not_started(problem, tool):
         # Apart from the sentence: many end with a command, which is copied to its end.
         return f"{text.rstrip('.')} ({NOT_STARTED})"
@@ -123,12 +123,12 @@ def _was_not_started(problem: SandboxError, tool: str) -> bool:
 
 
 def told_where(answer: CallToolResult, sandbox: str) -> CallToolResult:
-    """The answer to a call that named no sandbox, with the one that it was carried out in."""
+    """The answer to a call that named no sandbox, with the name of the one that was used."""
     told = about_error(answer) if answer.is_error else dict(answer.structured_content or {})
     if "sandbox" in told or told.get("code") == BadArgument.code:
         return answer
     told |= {"sandbox": sandbox}
-    # A text comes first; images may follow it.
+    # The text comes first; images may follow.
     first, *others = answer.content
     assert isinstance(first, TextContent)
     if answer.is_error:
@@ -139,7 +139,7 @@ def told_where(answer: CallToolResult, sandbox: str) -> CallToolResult:
 
 
 def sentence(problem: SandboxError | str) -> str:
-    """What an error says: it may name a path of any length, with any bytes in it, or quote another machine."""
+    """An error's text, safe and bounded: it may quote a path with any bytes in it, or another machine."""
     text = harmless(str(problem).encode("utf-8", "surrogatepass"))
     half = LONGEST_SENTENCE // 2
     return text if len(text) <= LONGEST_SENTENCE else f"{text[:half]} [...] {text[-half:]}"
@@ -158,7 +158,7 @@ def sandbox_fields(view: View) -> dict[str, Any]:
 
 
 def exec_fields(report: Report) -> dict[str, Any]:
-    """exec_bash's result for every way in which a command can end, or not end yet."""
+    """exec_bash's result for every way in which a command can end, or go on."""
     seen = report.seen
     fields: dict[str, Any] = {}
     if isinstance(seen, Completed):
@@ -202,7 +202,7 @@ def exec_head(report: Report) -> str:
 
 
 def _how(seen: Completed) -> str:
-    """What the exit code alone does not say of an end."""
+    """What the exit code alone does not say about an end."""
     told = [seen.signal] if seen.ending is Ending.EXITED and seen.signal else []
     told += [seen.ending.value.replace("_", " ")] if seen.ending is not Ending.EXITED else []
     for name, pids in (("still alive", seen.survivors), ("left running", seen.left_running)):
@@ -229,7 +229,7 @@ def _last_lines(text: str, lines: int) -> str:
 
 
 def file_content(data: bytes) -> dict[str, Any]:
-    """Text as text, with what is invisible in it as escapes; what is not text as base64, told by `encoding`."""
+    """Text as text with invisible characters escaped; other content as base64, marked by `encoding`."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -243,29 +243,29 @@ def file_content(data: bytes) -> dict[str, Any]:
 
 
 def plain_text(path: str) -> str:
-    """Names and texts of another machine for a reader: bytes that are no UTF-8 and controls are shown, not sent."""
-    # A name of nothing but escapes would vanish.
+    """Names and texts of another machine, for a reader: invalid UTF-8 and control characters are made visible."""
+    # A name of nothing but escape sequences would vanish.
     return harmless(path.encode("utf-8", "surrogateescape")) or visible(path)
 
 
-# Of a text that the client never shows its model, this much is sent.
+# Length of a text that the client does not show to its model.
 MOST_DROPPED_TEXT = 2000
 CUT = "this result was cut to what your client takes; ask for less at once to see the rest"
 
 T = TypeVar("T")
 
 
-# json.dumps would make one for each call.
+# One encoder: json.dumps would make one for each call.
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def size_of(value: object) -> int:
-    """How many characters it has as JSON, which is how clients show the structured part."""
+    """Number of characters as JSON, which is how clients show the structured part."""
     return len(_ENCODER.encode(value))
 
 
 def fit(fields: dict[str, Any], most: int) -> dict[str, Any]:
-    """The fields themselves where they fit; else with the longest texts and lists among them cut."""
+    """The fields if they fit; otherwise with the longest texts and lists cut."""
     return fields if size_of(fields) <= most else _smaller_fields(fields, most - len(CUT) - 40)
 
 
@@ -279,7 +279,7 @@ def shorten(text: str, most: int) -> str:
 
 
 def first_that_fit(items: Sequence[T], sizes: Sequence[int], most: int) -> Sequence[T]:
-    """As many items as fit, one at least: without one, nobody could ever go on."""
+    """As many items as fit, but at least one: with none, paging could never go on."""
     used = 0
     for number, size in enumerate(sizes):
         used += size + 1
@@ -301,14 +301,14 @@ def _smaller(value: Any, most: int) -> Any:
 
 def _smaller_text(text: str, most: int) -> str:
     kept = text
-    # What has many quotes or line ends is longer as JSON: then once is not enough.
+    # Quotes and line breaks make it longer as JSON, so one cut may not be enough.
     while (size := size_of(kept)) > most and len(kept) > 100:
         kept = shorten(text, max(100, len(kept) * most // size - 10))
     return kept
 
 
 def _smaller_fields(fields: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """The largest field gives way first, then the next."""
+    """Cut the largest field first, then the next."""
     kept = dict(fields)
     for name in sorted(kept, key=lambda name: -size_of(kept[name])):
         over = size_of(kept) - most
@@ -318,19 +318,19 @@ def _smaller_fields(fields: Mapping[str, Any], most: int) -> dict[str, Any]:
     return kept
 
 
-# Of one result.
+# Number and bytes of images in one result.
 MOST_SHOWN, MOST_TOGETHER = 4, 3_000_000
 
 
 class Images:
-    """The images of one result, and what is said of those that are not shown."""
+    """Images of one result, and what is said about those that are not shown."""
 
     def __init__(self) -> None:
         self.blocks: list[ImageContent] = []
         self._bytes = 0
 
     def add(self, image: Image, found: FileSlice) -> dict[str, Any]:
-        """What the result says of it in place of its content."""
+        """The image's fields in the result, in place of its content."""
         if not (problem := self._problem(image, found)):
             data = base64.b64encode(found.data).decode()
             self.blocks.append(ImageContent(type="image", data=data, mime_type=image.mime_type))
@@ -351,9 +351,9 @@ class Images:
 
 
 async def look(app: App, path: str, *, usual: int, limit: int, name: str) -> tuple[FileSlice, Image | None]:
-    """A file from its beginning and, where it is an image, all of it.
+    """The beginning of a file; an image is read completely.
 
-    `limit` other than the usual one asks for so many bytes: then the part of an image is only bytes.
+    A `limit` other than the usual one asks for just these bytes, so a part of an image is not shown as one.
     """
     found = await app.read(path, Span(limit=limit), name=name)
     image = recognise(found.data)

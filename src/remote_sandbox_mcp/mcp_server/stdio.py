@@ -25,11 +25,11 @@ from .upkeep import Upkeep
 from .watchdog import revive
 
 FAREWELL_S = 0.1
-# What is kept ready is ended before we go, and lines into disposable sandboxes are closed.
+# With disposable sandboxes: ready ones are deleted before we go, and connections are closed.
 LONG_FAREWELL_S = 1.5
 WIND_DOWN_S = 0.15
 LONGEST_LINE = 256 << 20
-# So long nothing has come from a client that is quiet.
+# A client counts as quiet after this long without a message.
 QUIET_S = 1.0
 HALF_PAIR = "the message holds half of a surrogate pair, which is no text; nothing was done, so send valid Unicode"
 
@@ -37,7 +37,7 @@ HALF_PAIR = "the message holds half of a surrogate pair, which is no text; nothi
 async def serve(
     app: App, source: Source, stock: Stock, members: Sequence[Member], early: Early | None, selection: KeptSelection
 ) -> NoReturn:
-    """Serve until the input ends or a signal comes; the process ends here. `source` is what the app was made of."""
+    """Serve until the input ends or a signal comes; the process ends here. `source` is the app's configuration."""
     stopped, ended = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -54,14 +54,14 @@ async def serve(
     selection.release()
     if stopped.is_set():
         serving.cancel()
-    # Every call in progress is given up, and its command with it: nobody is left to hear of it.
+    # Every call in progress is cancelled, with its command: the client is gone.
     await asyncio.wait((serving,), timeout=WIND_DOWN_S)
     failed = serving.exception() if serving.done() and not serving.cancelled() else None
     await leave(app, failed, FAREWELL_S)
 
 
 async def leave(app: App, failed: BaseException | None, farewell_s: float) -> NoReturn:
-    """End this process, with what it has open, and say what made it end."""
+    """End this process with everything it has open; logs what made it end."""
     if failed:
         print(f"remote-sandbox-mcp: {failed!r}", file=sys.stderr)
     patience, has_transfers = LONG_FAREWELL_S if app.has_disposables else farewell_s, bool(app.transfers.needs())
@@ -69,12 +69,12 @@ async def leave(app: App, failed: BaseException | None, farewell_s: float) -> No
     if has_transfers:
         await asyncio.wait((asyncio.ensure_future(_leave_transfers(app)),), timeout=LONG_FAREWELL_S)
     sys.stderr.flush()
-    # From inside the loop: its own end would wait for every call and every thread that is still at work.
+    # From inside the loop: its own end would wait for every call and thread that is still at work.
     os._exit(1 if failed else 0)
 
 
 async def _leave_transfers(app: App) -> None:
-    """Have the hub go on with what this process has not finished."""
+    """Hand unfinished transfers to the hub."""
     from ..hub_contact.asking import leave_transfers
     from ..hub_contact.place import NoHub
 
@@ -88,14 +88,14 @@ async def _leave_transfers(app: App) -> None:
 
 
 async def _converse(server: SandboxServer, early: Early | None, ended: asyncio.Event) -> None:
-    # What cannot be waited for, such as a file, is left to the SDK and its threads.
+    # Streams that cannot be polled, such as a file, are left to the SDK and its threads.
     streams: Any = await take_standard_streams(early, ended) if early else ()
     async with stdio_server(*streams) as (incoming, outgoing):
         await server.run_over(incoming, outgoing)
 
 
 async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Lines, Answers]:
-    """Standard input and output for the protocol alone: a stray print goes to stderr, a child reads nothing."""
+    """Reserve standard input and output for the protocol: a stray print goes to stderr, a child reads nothing."""
     early.hand_over()
     source, sink = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -115,13 +115,13 @@ async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Lin
 
 
 def calls_of(who: Mapping[str, Any]) -> Calls | None:
-    """The names of a conversation's calls, as its front has told; nothing where it has no name."""
+    """Names for the calls of a conversation, as its front told; None where it has no name."""
     session = str(who.get("session") or "")
     return Calls(session, str(who.get("prefix") or ""), who.get("again") or ()) if session else None
 
 
 class LineReader(Protocol):
-    """Where messages of the client come from."""
+    """Source of the client's messages."""
 
     async def readline(self) -> bytes: ...
 
@@ -133,7 +133,7 @@ class Sink(Protocol):
 
 
 class Lines:
-    """Input as the SDK's transport reads it, but on the event loop: a thread would add to every call."""
+    """Input in the form that the SDK's transport reads, but on the event loop: a thread would delay every call."""
 
     def __init__(
         self,
@@ -143,13 +143,13 @@ class Lines:
         calls: Calls | None = None,
         learner: Learner | None = None,
     ) -> None:
-        """`calls` names the calls, where another process may have begun them or may have to go on with them."""
+        """`calls` names the calls, where another process may have begun them or may have to continue them."""
         self._reader = reader
         self._calls = calls
         self._learner = learner
         self._answers = answers
         self._ended = ended
-        # Questions that were answered from memory: the SDK gets them when the client is quiet, or has begun to work.
+        # Questions answered from the cache: the SDK gets them once the client is quiet, or has begun to work.
         self._put_off: list[str] = []
         self._reading: asyncio.Task[bytes] | None = None
 
@@ -182,7 +182,7 @@ class Lines:
 
 
 def refuse_half_pairs(line: str) -> str:
-    """The reply to a message with half of a surrogate pair, which the SDK would drop without a word; else nothing."""
+    """The reply to a message with half of a surrogate pair, which the SDK would drop silently; else empty."""
     if "\\ud" not in line and "\\uD" not in line:
         return ""
     message: Any = None
@@ -199,7 +199,7 @@ def refuse_half_pairs(line: str) -> str:
 
 
 class Answers:
-    """Output as the SDK's transport writes it; one message after another, however long they are."""
+    """Output in the form that the SDK's transport writes; one message after another, however long."""
 
     def __init__(self, fd: int, learner: Learner) -> None:
         self._fd = fd
@@ -219,7 +219,7 @@ class Answers:
                     await self._writable()
 
     async def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing is buffered."""
 
     async def _writable(self) -> None:
         loop, ready = asyncio.get_running_loop(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""The text of results: complete by itself, because some clients show their model nothing else, and short."""
+"""The text of results: complete by itself, because some clients show their model nothing else; and short."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST_INLINE = 200
 
 
 def told(first: str, fields: Fields, *, without: Collection[str] = ()) -> str:
-    """A first line, then all other fields: short ones in a line, texts of several lines and lists below."""
+    """A first line, then all other fields: short ones on one line, longer texts and lists below."""
     rest = {name: value for name, value in fields.items() if name not in without}
     short = [_pair(name, value) for name, value in rest.items() if not _is_long(value)]
     long = [line for name, value in rest.items() if _is_long(value) for line in _block(name, value)]
@@ -50,7 +50,7 @@ def _inline(value: Any) -> str:
 
 
 def one_line(text: str) -> str:
-    """A name or sentence of another machine as a part of a line: a line end in it must not begin another row."""
+    """A foreign name or sentence on one line: a line break in it must not begin another row."""
     return text.replace("\n", "\\n")
 
 
@@ -58,7 +58,7 @@ def one_line(text: str) -> str:
 
 
 def sandboxes_text(fields: Fields) -> str:
-    """One line for each sandbox, whatever it has, and the problems of the configuration."""
+    """One line per sandbox, and the problems of the configuration."""
     rows: Sequence[Fields] = fields["sandboxes"]
     active = fields["active_sandbox"] or "none"
     lines = [f"{_how_many_answer(rows)}; active: {active}", *map(sandbox_line, rows)]
@@ -89,7 +89,7 @@ def kind_and_address(row: Fields) -> str:
 
 
 def _resources(found: Fields) -> Iterator[str]:
-    """What a machine has and uses, its GPUs too, as parts of one line."""
+    """What a machine has and uses, including GPUs, as parts of one line."""
     if "idle_score" in found:
         yield f"idle_score {found['idle_score']}"
     if cpu := found.get("cpu"):
@@ -151,7 +151,7 @@ def matches_text(fields: Fields) -> str:
 
 
 def go_on(fields: Fields) -> str:
-    """How to get what comes next, where there is more."""
+    """How to get the next part, where there is more."""
     if next_cursor := fields.get("next_cursor"):
         return f"; there are more: the same call with cursor={next_cursor!r} goes on"
     return "; there are more" if fields.get("truncated") else ""
@@ -162,7 +162,7 @@ def _problems(fields: Fields) -> Iterator[str]:
 
 
 def content_text(fields: Fields, length: int) -> str:
-    """A part of a file after a line that says which part it is."""
+    """A part of a file, after a line that says which part it is."""
     offset = fields.get("offset", 0)
     parts = [f"{length} of {counted(fields['size'], 'byte')}" + (f" from offset {offset}" if offset else "")]
     if "next_offset" in fields:
@@ -186,7 +186,7 @@ def taken_text(fields: Fields) -> str:
     lines = [f"not taken: {problem['reason']}" for problem in fields.get("problems", ())]
     lines += [f"problem_count: {fields['problem_count']}"] if "problem_count" in fields else []
     lines += ["what is truncated: local_dir copies it whole"] if any(file.get("truncated") for file in files) else []
-    # What is missing comes before what may be long.
+    # Failures come before content, which may be long.
     return "\n".join((f"{len(files)} taken", *lines, *_file_lines(files)))
 
 
@@ -206,7 +206,7 @@ def _file_lines(files: Sequence[Fields]) -> Iterator[str]:
 
 
 def _readable(content: str) -> str:
-    """Base64 as the text that it stands for, where it is one."""
+    """Base64 decoded to text, if it is text."""
     import base64
 
     try:

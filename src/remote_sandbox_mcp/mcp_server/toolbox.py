@@ -1,4 +1,4 @@
-"""The server's tools, each made on first use, and what the tool list shows of their schemas."""
+"""The server's tools, each built on first use, and what the tool list shows of their schemas."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 ToolFunction = Callable[..., Awaitable[CallToolResult]]
-# Claude Code keeps tools behind a search, but for those that say this of themselves: the ones that work begins with.
+# Claude Code hides tools behind a search, except for those marked like this: the ones that work begins with.
 ALWAYS_LOADED = {"anthropic/alwaysLoad": True}
 FIRST_TOOLS = frozenset({"list_sandboxes", "exec_bash", "read_remote_file"})
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A tool that may be called."""
+    """A tool that can be called."""
 
     function: ToolFunction
     title: str
@@ -27,7 +27,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Parameters:
-    """The names of all that a tool takes, of those that the list shows, and of those that a call must give."""
+    """Parameter names of a tool: all, those in the list, and required ones."""
 
     all: tuple[str, ...] = ()
     listed: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Parameters:
 
 
 class Toolbox(ToolManager):
-    """Making the schemas of all tools takes a good part of a start, and a client's first call needs those of one."""
+    """Builds a tool's schemas on first use: all of them would slow the start, and a first call needs one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Toolbox(ToolManager):
         return name in self._offers
 
     def parameters(self, name: str) -> Parameters:
-        """None at all for a tool that is not there."""
+        """Empty for an unknown tool."""
         return self._parameters[name] if self.get_tool(name) else Parameters()
 
     def get_tool(self, name: str) -> Tool | None:
@@ -62,7 +62,7 @@ class Toolbox(ToolManager):
         return [tool for name in self._offers if (tool := self.get_tool(name))]
 
     def _make(self, name: str, offer: Offer) -> None:
-        """The list shows of its schemas what an agent needs."""
+        """Build the tool, with schemas reduced to what an agent needs."""
         made = self.add_tool(
             offer.function,
             title=offer.title,
@@ -77,9 +77,9 @@ class Toolbox(ToolManager):
 
 
 _MARK = "unlisted"
-# For a parameter that only earlier configurations send: accepted as before, and not shown to new ones.
+# Marks a parameter that only old configurations send: still accepted, but not listed.
 UNLISTED = Field(json_schema_extra={_MARK: True})
-# The same thing under the name that another tool has for it; accepted in place of the tool's own.
+# Names that other tools use for the same parameter; accepted here, too.
 OTHER_NAMES = {
     "sandbox_id": "sandbox_name",
     "sandbox_name": "sandbox_id",
@@ -89,7 +89,7 @@ OTHER_NAMES = {
 
 
 def listed_input(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool's parameters without the unlisted ones. An empty default is left out: so may the argument be."""
+    """A tool's parameters without the unlisted ones. Empty defaults are dropped: the argument is optional anyway."""
     slimmed: dict[str, Any] = slim(schema)
     listed = {name: item for name, item in slimmed["properties"].items() if not item.get(_MARK)}
     return slimmed | {"properties": {name: _without_empty_default(item) for name, item in listed.items()}}
@@ -100,14 +100,14 @@ def _without_empty_default(parameter: dict[str, Any]) -> dict[str, Any]:
 
 
 def listed_output(schema: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A result's fields without the words of our own classes, which are for readers of the source."""
+    """A result's fields without our classes' docstrings, which are for readers of the source."""
     return _without(slim(dict(schema or {})), "description")
 
 
 def slim(schema: Any, shapes: Mapping[str, Any] | None = None) -> Any:
-    """A schema without titles, without what is the default of JSON Schema, and with its $defs put where they are used.
+    """A schema without titles and JSON Schema defaults, with its $defs put in place.
 
-    Our shapes do not contain themselves, so that this ends.
+    Our shapes are not recursive, so this terminates.
     """
     if isinstance(schema, list):
         return [slim(item, shapes) for item in schema if item != {"type": "null"}]
@@ -125,7 +125,7 @@ def slim(schema: Any, shapes: Mapping[str, Any] | None = None) -> Any:
 
 
 def _says_nothing(key: str, item: Any) -> bool:
-    """Titles repeat names; that numbers do not begin below 0 or 1 goes without saying, and an error says it."""
+    """Whether an entry can be dropped: titles repeat names, and minimums of 0 or 1 go without saying."""
     if key == "minimum":
         return bool(-1 <= item <= 1)
     return key == "$defs" or (key == "title" and isinstance(item, str)) or (key, item) == ("additionalProperties", True)
@@ -136,7 +136,7 @@ def _without(schema: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def with_own_names(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
-    """Arguments under the tool's own names for them. What is given under both names stays, and is refused."""
+    """Arguments under the tool's own names. If both names are given, both stay, and the call is refused."""
     return {_own_name(name, given, own): value for name, value in given.items()}
 
 

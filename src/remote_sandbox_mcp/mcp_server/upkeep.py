@@ -1,4 +1,4 @@
-"""Keeps a server's configuration as its files have it, and tells its clients what that changes for them."""
+"""Keeps a server's configuration up to date with its files, and notifies its clients of changes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ..fleet import Member
 from ..waiting import Chores
 from .server import SandboxServer, build
 
-# The files are looked at when a call comes, at most so often, and now and then where none does.
+# Files are checked when a call comes, at most this often; and now and then without one.
 LOOK_S, IDLE_LOOK_S = 1.0, 4.0
 
 
 class Upkeep:
-    """One server's. `members` are the sandboxes that it has taken from the stock."""
+    """Upkeep of one server. `members` are the sandboxes that it has taken from the stock."""
 
     def __init__(self, server: SandboxServer, source: Source, stock: Stock, members: Sequence[Member]) -> None:
         self._server = server
         self._source = source
         self._stock = stock
         self._members = members
-        # Those of earlier configurations that may still be in use.
+        # Members of earlier configurations that may still be in use.
         self._owed: list[Sequence[Member]] = []
         self._next = time.monotonic() + LOOK_S
         self._turn = asyncio.Lock()
@@ -36,19 +36,19 @@ class Upkeep:
         self._chores.start(self._keep_looking())
 
     async def look_in_time(self) -> None:
-        """See whether something has changed, unless that was done a moment ago."""
+        """Check for a change, unless that was done a moment ago."""
         if time.monotonic() >= self._next:
             await self.look()
 
     async def look(self) -> None:
-        """See whether something has changed, and go by it."""
+        """Check for a change, and apply it."""
         async with self._turn:
             self._next = time.monotonic() + LOOK_S
             if (fresh := await asyncio.to_thread(self._source.look)) is not None:
                 await self._follow(fresh)
 
     async def close(self) -> None:
-        """The sandboxes go back to the stock."""
+        """Return the sandboxes to the stock."""
         self._chores.cancel()
         for members in (*self._owed, self._members):
             await self._stock.give_back(members)
@@ -72,7 +72,7 @@ class Upkeep:
         await server.tell_changes(tools=has_other_tools, resources=set(app.fleet.names) != listed)
 
     async def _give_back(self, members: Sequence[Member]) -> None:
-        """Once no call, and no transfer, can be using them that began before the change."""
+        """Return them once no call and no transfer that began before the change can be using them."""
         self._owed.append(members)
         await self._server.calls.settled()
         await self._server.app.transfers.settled()

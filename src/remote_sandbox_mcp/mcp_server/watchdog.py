@@ -1,4 +1,4 @@
-"""The watchdog as a server needs it: started with the first watch, and again where it is missed."""
+"""Starts the watchdog for a server: with the first watch, and again after a restart."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ..core.errors import SandboxError
 
 log = logging.getLogger(__name__)
 
-# Not in the way of a client's first questions.
+# Delayed, so as not to slow a client's first questions.
 ADOPT_S, REVIVE_S = 1.5, 3.5
 
 
 async def start_watchdog(app: App) -> str:
-    """See to it that it runs; says why it does not, or nothing."""
+    """Make sure that the watchdog runs; returns why it does not, or nothing."""
     from ..watchdog.ensure import ensure_running
 
     return await ensure_running(paths.state_folder(), app.jobs.config_file, begin=app.begin_watching)
 
 
 async def revive(app: App) -> None:
-    """After a restart, transfers wait to be taken up, watches to be looked after, and sandboxes to be ended."""
+    """After a restart: continue transfers, adopt disposable sandboxes, start the watchdog if something is watched."""
     await asyncio.sleep(ADOPT_S)
     try:
         await app.transfers.take_up()

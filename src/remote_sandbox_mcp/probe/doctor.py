@@ -122,12 +122,14 @@ class Visit:
             self.steps += [
                 Step(name, Mark.SKIPPED, "a proxy command makes the connection") for name in ("name", "port")
             ]
+            # The address is needed to look up host keys; a proxy command hides it.
             return ""
         first = machine.hops[0] if machine.hops else Hop(machine.host, machine.port)
         addresses = await self._look_up(first)
         self.steps.append(checkup.name_step(first.host, addresses, bool(machine.hops)))
         self._enter_step("port")
         self.steps.append(await self._knock(first))
+        # Behind a jump host only that host's address is known here.
         return "" if machine.hops else addresses[0]
 
     async def _look_up(self, first: Hop) -> list[str]:
@@ -143,6 +145,7 @@ class Visit:
         try:
             banner = await self._in_time(_read_banner(reader), "it is open, but says nothing")
         finally:
+            # Aborted, not closed: a server that says nothing would not answer the close, either.
             writer.transport.abort()
         if not banner:
             raise Unreachable("what listens there does not speak SSH")
@@ -165,6 +168,7 @@ class Visit:
         try:
             connection = await self.gate.enter()
         except ConnectError as problem:
+            # The host key was accepted, so it is the login that failed.
             if problem.code != "host_key":
                 self.steps.append(self._host_key_step(known, self._knows(address)))
                 self._enter_step("login", also=checkup.by_hand(self.machine))
@@ -193,6 +197,7 @@ class Visit:
         self._enter_step(
             "shell", "Check the login shell and its start-up files", f"{checkup.by_hand(self.machine)} true"
         )
+        # A random word, so that output of start-up files cannot be taken for the answer.
         token = secrets.token_hex(8)
         try:
             done = await within(
@@ -228,6 +233,7 @@ async def inspect(opener: Opener, environment: Environment, python: str, login_n
     sandbox = await opener()
     try:
         before = time.time()
+        # Both at once: the clock's error is bounded by the time that the answer takes.
         findings, usage = await asyncio.gather(_look_around(sandbox, python), measure(sandbox))
         clock = checkup.clock_step(usage.clock, before, time.time())
     finally:

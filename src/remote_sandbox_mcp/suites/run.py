@@ -84,6 +84,7 @@ class _NothingToRun(SandboxError):
 
 async def _look(sandbox: Sandbox, run_id: str, path: str, given: Suite | None) -> tuple[Found, str]:
     plan = (given.dumped(),) if given else ()
+    # The script prints names and texts of files, so it may print more than a command usually keeps.
     seen = await sandbox.run(Command(script("look.sh", run_id, *plan), path, LOOK_S, KEEP * 5))
     sandbox.forget(seen.run_id)
     try:
@@ -145,6 +146,7 @@ async def _report(sandbox: Sandbox, suite: Suite | None, end: Completed) -> Test
     planned = suite or _planned(sandbox, end.run_id, collected)
     evidence = await _evidence(sandbox, end, collected)
     report = await asyncio.to_thread(make_report, planned, end, evidence)
+    # Everything printed is in the report, so the machine's copy can go; otherwise the report names its file.
     if not (end.stdout.omitted or end.stderr.omitted or report.log.omitted or report.stderr.omitted):
         sandbox.forget(end.run_id)
         return replace(report, log=replace(report.log, file=""), stderr=replace(report.stderr, file=""))
@@ -176,6 +178,7 @@ async def _evidence(sandbox: Sandbox, end: Completed, collected: Collected) -> E
     notes = [f"{name} was read only in part: it is too large" for name in collected.cut[:3]]
     if not collected.whole:
         notes.append("what the run wrote could not be brought, or only in part")
+    # With a report file, the printed middle adds nothing, and may be large.
     stdout, gap = await _whole(sandbox, end.stdout, wanted=not collected.report)
     stderr, other = await _whole(sandbox, end.stderr, wanted=not collected.report)
     if (gap or other) and not collected.report:
@@ -194,6 +197,7 @@ async def _whole(sandbox: Sandbox, excerpt: Excerpt, *, wanted: bool) -> tuple[b
             span = Span(offset=len(excerpt.head), limit=min(excerpt.omitted, MOST_TEXT))
             middle = (await sandbox.read(excerpt.file, span)).data
     left_out = excerpt.omitted - len(middle)
+    # A line break in place of the gap, so that two halves do not form a line that was never printed.
     return excerpt.head + middle + (b"\n" if left_out else b"") + excerpt.tail, left_out
 
 

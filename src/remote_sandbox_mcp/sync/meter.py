@@ -45,6 +45,7 @@ class Meter:
             return
         self._told = now
         self._marks.append((now, self.arrived))
+        # Over the last seconds only, so that the rate follows the connection.
         while now - self._marks[0][0] > RATE_OVER_S:
             del self._marks[0]
         self.listener(self.headway())
@@ -75,6 +76,7 @@ class Flow:
     _limit: int = MOST_UNKNOWN
 
     def has_room(self, size: int) -> bool:
+        # A single piece always passes, even one larger than the limit; otherwise nothing would move.
         return not self.on_its_way or self.on_its_way + size <= self._limit
 
     @property
@@ -94,6 +96,7 @@ class Flow:
         seconds = min(now - self._begun, FLOW_OVER_S)
         if seconds >= FLOW_OVER_S / 2:
             rate = sum(count for _, count in self._arrivals) / seconds
+            # At least three round trips, so that the limit itself does not slow a long connection.
             wanted = int(rate * max(WAIT_S, 3 * self.round_trip_s))
             self._limit = min(MOST_ON_ITS_WAY, max(LEAST_ON_ITS_WAY, wanted))
 
@@ -115,9 +118,11 @@ class Squeeze:
 
     def add(self, now: float, count: int, way: str) -> None:
         """Record that `count` bytes arrived, sent that way."""
+        # Bytes that were sent before the last change of mode would distort the measurement.
         if not self.squeezer or bool(way) != self.squeezing:
             return
         if not self._begun:
+            # The first arrival only starts the clock.
             self._begun = now
             return
         self._bytes += count
@@ -128,9 +133,11 @@ class Squeeze:
 
     def _decide(self, now: float) -> None:
         raw, squeezed = self._rates.get(False), self._rates.get(True)
+        # At this rate one core cannot compress fast enough, so it is not even tried.
         if now < self._until or (raw is not None and raw > FAST and not self.squeezing):
             return
         if raw is None or squeezed is None:
+            # The other mode has not been measured yet.
             self.squeezing = not self.squeezing
         else:
             self.squeezing = squeezed > BETTER * raw

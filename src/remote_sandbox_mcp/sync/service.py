@@ -108,7 +108,7 @@ class Syncs:
             asking.cancel()
 
     async def _ask_in_silence(self, order: Order, ear: Ear) -> None:
-        """A frozen line says nothing; who asks it for a sign of life finds out, and ends it."""
+        """Ping both machines while nothing moves: a frozen connection is noticed only by asking."""
         while True:
             await asyncio.sleep(SILENCE_S)
             if ear.silent_s > SILENCE_S:

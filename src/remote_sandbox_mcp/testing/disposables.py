@@ -51,7 +51,7 @@ class FakeProvider:
             self._failures[verb] = failure
 
     def kill(self, disposable_id: str) -> None:
-        """It vanishes, and whoever uses it loses contact."""
+        """Make it vanish: its users lose contact."""
         self.made.pop(disposable_id, None)
         sandbox = self.sandboxes.pop(disposable_id, None)
         if sandbox is not None:

@@ -95,6 +95,6 @@ def converse(service: Service, line: asyncio.Future[None]) -> MemoryStream:
         serving.cancel()
 
     line.add_done_callback(lose)
-    # What went wrong in a service is not lost on whoever wrote it: the event loop tells of it.
+    # A failure of a fake service is not hidden: the event loop logs it.
     serving.add_done_callback(lambda _: line.remove_done_callback(lose))
     return ours

@@ -87,7 +87,7 @@ class FakeSandbox:
         self._failure = failure
 
     def lose_contact(self) -> None:
-        """Cut the line: whoever waits in `run` gets LostContact, the runs go on, the next call opens a new line."""
+        """Cut the connection: waiting calls of `run` get LostContact, the runs go on, the next call opens a new one."""
         if self._line is not None and not self._line.done():
             self._line.set_result(None)
 

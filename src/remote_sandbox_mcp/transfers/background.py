@@ -38,6 +38,7 @@ async def cancel(records: Records, transfer: Transfer, wait_s: float) -> Cancell
         return Cancelled(transfer, already_finished=True)
     await asyncio.to_thread(records.ledger.ask_to_cancel, transfer.id)
     deadline = time.monotonic() + wait_s
+    # Polled, because the process that runs it may be any other: rows and locks are all they share.
     while not await asyncio.to_thread(_has_ended, records, transfer.id):
         if time.monotonic() > deadline:
             return _refused(records, transfer, wait_s)
@@ -123,6 +124,7 @@ class BackgroundTransfers:
 
     async def take_up(self, runner: Runner) -> None:
         """Continue transfers of this configuration that no process runs any more."""
+        # Without an identity, machine names could mean other machines.
         if self._configuration:
             await self._see_through(self._take_up(runner))
 
@@ -137,6 +139,7 @@ class BackgroundTransfers:
             return None
         try:
             if transfer := self._records.ledger.take(task_id, os.getpid()):
+                # The note shows in the log that people read why the transfer paused.
                 self._records.log(task_id).note(f"taken up by process {os.getpid()}")
                 return transfer, lock
             # It has ended since the row was read.
@@ -201,6 +204,7 @@ class BackgroundTransfers:
 
     def _add_running(self, order: Order) -> tuple[Transfer, Lock]:
         task_id = self._records.new_id()
+        # The lock first, then the row: a row without a held lock would be taken up by another process.
         lock = Lock.take(self._records.lock_file(task_id))
         try:
             lock.sign()

@@ -84,6 +84,7 @@ class TransferService:
         from ..store.chunks import Chunks
         from ..sync.service import Syncs
 
+        # Not self._routes itself: these are replaced by a new configuration, and the Syncs stay.
         def route(source: str, target: str) -> Bridging | None:
             return self._routes(source, target)
 
@@ -115,6 +116,7 @@ class TransferService:
             return Place(self._fleet.member(name).name, path[len(name) + 1 :])
         if sandbox is not None:
             return Place(self._fleet.member(sandbox).name, path)
+        # A slash at the end means "into this folder", and os.path.abspath drops it.
         whole = absolute(path) + ("/" if path.endswith("/") else "")
         return Place("", whole, free)
 
@@ -139,6 +141,7 @@ class TransferService:
             raise BadArgument(f"exclude_file {exclude_file} cannot be read: {why}; check it") from None
         if len(text) > LARGEST_RULES:
             raise BadArgument(f"exclude_file {exclude_file} is over 1 MiB, which no list of patterns is; check it")
+        # No path contains a NUL byte, and it separates paths on the wire.
         lines = text.decode("utf-8", "surrogateescape").replace("\0", "").split("\n")
         return (*(line.rstrip("\r") for line in lines), *excludes)
 
@@ -149,6 +152,7 @@ class TransferService:
 
     async def copy_out(self, path: str, local_dir: str, *, name: str) -> tuple[str, Outcome]:
         """Copy a file or folder of a sandbox into a local folder; returns where it is then."""
+        # The name of the root folder is empty.
         here = self.place(f"{local_dir.rstrip('/')}/{path.rstrip('/').rpartition('/')[2] or 'files'}", sandbox=None)
         order = Order(source=self._inside(path, name), target=here)
         return here.path, await self._copy(order)
@@ -162,6 +166,7 @@ class TransferService:
         try:
             return await self.syncs.run(order, unheard)
         except Unsupported:
+            # An archive needs one local end.
             if order.source.sandbox and order.target.sandbox:
                 raise
             return await self.archives.run(order)
@@ -191,6 +196,7 @@ class TransferService:
             return await self.syncs.attempt(order, all_of(told, listener), job)
 
         job: Synchronization | None = None
+        # Repeated by a new hub after the old one died: the earlier transfer continues, and no second one begins.
         if begun := await self.background.begun_before(runner):
             return await self.background.check(begun.id, wait_s=wait_s)
         if background:
@@ -204,6 +210,7 @@ class TransferService:
         try:
             return await self.background.begin(order, runner, wait_s=wait_s)
         except BaseException:
+            # Not prepared any more means that the transfer has taken the plan over, and gives its lanes back.
             if job.is_prepared:
                 job.release()
             raise

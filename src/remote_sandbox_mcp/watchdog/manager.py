@@ -101,6 +101,7 @@ class Program:
     @property
     def suffix(self) -> str:
         """Distinguishes its service from that of another state folder; empty for the default one."""
+        # Eight digits suffice to tell a user's few state folders apart, and keep the name of the unit short.
         return f"-{hashlib.sha256(self.home.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}" if self.home else ""
 
 
@@ -113,6 +114,7 @@ def make_program(state: Path, config: Path | None, environ: Mapping[str, str] = 
 
 def fixed(program: Program) -> dict[str, str]:
     """Variables for the service: without them it would not find the proxies and hooks of the user's shell."""
+    # Only these: the rest of the environment may hold secrets, and would be written to a file.
     own = {name: program.environ[name] for name in ("PATH", "PYTHONPATH") if program.environ.get(name)}
     return own | ({HOME: program.home} if program.home else {})
 

@@ -1,6 +1,6 @@
 """Connections with an unfinished request: each has a deadline, and beyond a limit the oldest is closed.
 
-Whoever reaches the port can connect and send half of a request, or nothing, without any key. Such a connection costs a
+Anyone can connect to the port and send half of a request, or nothing, without any key. Such a connection costs a
 file descriptor and a place among the connections that are served at once, so that a thousand of them would keep the
 owner of the key out. On loopback all peers have the same address, so they cannot be told apart by it: where there are
 too many, the oldest unfinished connection is ended for the new one. Strangers and clients that were let in are counted

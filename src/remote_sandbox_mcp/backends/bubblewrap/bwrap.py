@@ -1,4 +1,4 @@
-"""Bubblewrap: whether it can run here, on what footing, and the walls that it is asked to build."""
+"""Bubblewrap: whether and how it can run here, and the options that isolate a sandbox."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from . import seccomp
 
 TRIAL_S = 10.0
-# In a range that no distribution, service or container hands out.
+# A user id from a range that no distribution, service or container uses.
 STEP_DOWN_TO = 61100
 INSIDE = 1000
 SYSTEM_PYTHON = Path("/usr/bin/python3")
@@ -25,7 +25,7 @@ PYTHON_NAME = f"python{sys.version_info.major}.{sys.version_info.minor}"
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 ROOT_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
-# What programs read to run. Not the rest: passwords, private keys, and tokens in tools' system-wide settings.
+# Files of /etc that programs need. Nothing else: passwords, private keys and tokens are there as well.
 ETC = (
     "alternatives",
     "ca-certificates",
@@ -56,7 +56,7 @@ ETC = (
 )
 ETC_WITH_NETWORK = ("hosts",)
 
-# The switches that forbid user namespaces, and how to allow them.
+# System settings that forbid user namespaces, and the commands that allow them.
 SWITCHES = (
     (Path("/proc/sys/user/max_user_namespaces"), "0", "sysctl -w user.max_user_namespaces=15000"),
     (Path("/proc/sys/kernel/unprivileged_userns_clone"), "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
@@ -73,7 +73,7 @@ DOCKER_FLAGS = (
 
 @dataclass(frozen=True)
 class Footing:
-    """How bubblewrap can be used here.
+    """A way to use bubblewrap that works here.
 
     `step_down` is the user that the first process must turn into, or 0.
     """
@@ -85,16 +85,16 @@ class Footing:
 
     @property
     def user(self) -> int:
-        """Who commands are, as they see it."""
+        """The user id that commands see."""
         return self.step_down or INSIDE
 
 
-# Only what works is remembered: a reason why not may have been dealt with a minute later.
+# Only successes are cached: the reason for a failure may be fixed a minute later.
 _found: dict[tuple[str, int], Footing] = {}
 
 
 async def find_footing() -> Footing | str:
-    """A footing that was tried, or the sentence that says why there is none."""
+    """A Footing that was tried successfully, or a sentence that says why there is none."""
     if not sys.platform.startswith("linux"):
         return "the local sandbox needs Linux: it is made of bubblewrap and the namespaces of Linux"
     if (program := shutil.which("bwrap")) is None:
@@ -120,13 +120,13 @@ async def why_not() -> str:
 
 
 def footings(program: str, abi: seccomp.Abi, is_root: bool) -> Iterator[Footing]:
-    """The ways to lose all rights, best first.
+    """The ways to drop all privileges, best first.
 
-    Root inside a user namespace is still the owner of root's files and of /proc/sys, so root turns into a user who
+    Root inside a user namespace still owns root's files and /proc/sys, so root becomes a user that
     owns nothing; where root is one by name only, as in most containers, a user namespace is all there is.
     """
     if is_root:
-        # What the first process needs to become that user, and to see to it that nobody after it can have rights.
+        # Capabilities that the first process needs to become that user, and to drop all privileges for good.
         kept = (word for right in ("SETUID", "SETGID", "SETPCAP") for word in ("--cap-add", f"CAP_{right}"))
         yield Footing(program, abi, ("--cap-drop", "ALL", *kept), STEP_DOWN_TO)
     user = ("--unshare-user", "--uid", str(INSIDE), "--gid", str(INSIDE))
@@ -143,7 +143,7 @@ def _try_all(program: str, abi: seccomp.Abi) -> Footing | str:
 
 
 def try_out(footing: Footing) -> str:
-    """Build the walls around `true`; the complaint, if any."""
+    """Run `true` inside; returns the complaint, if any."""
     with seccomp.filter_file(footing.abi) as file:
         arguments = [*namespaces(footing, file, network=False), *system_folders(), *kernel_folders(), "true"]
         try:
@@ -164,7 +164,7 @@ def try_out(footing: Footing) -> str:
 
 
 def explain(complaint: str) -> str:
-    """Why bubblewrap failed, and the command that changes it."""
+    """Why bubblewrap failed, and the command that fixes it."""
     if cure := forbidding_switch():
         return f"the local sandbox needs user namespaces, which this system forbids: run `sudo {cure}` ({complaint})"
     return (
@@ -174,7 +174,7 @@ def explain(complaint: str) -> str:
 
 
 def forbidding_switch() -> str:
-    """The command that allows user namespaces where this system forbids them; else nothing."""
+    """The command that allows user namespaces where this system forbids them; else empty."""
     return next((cure for switch, forbidding, cure in SWITCHES if _read(switch) == forbidding), "")
 
 
@@ -186,20 +186,20 @@ def _read(path: Path) -> str:
 
 
 def namespaces(footing: Footing, seccomp_file: int, *, network: bool) -> list[str]:
-    """The beginning of every command line: nothing is shared but, with `network`, the one that it is started in."""
+    """The beginning of every command line: shares no namespace except, with `network`, the one it is started in."""
     return [
         footing.program,
         *footing.flags,
         *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
         *(() if network else ("--unshare-net",)),
-        # Bubblewrap's own first process would hold the line open to everybody in the namespace.
+        # With bubblewrap's own first process, the connection would stay open to every process in the namespace.
         *("--die-with-parent", "--new-session", "--as-pid-1"),
         *("--seccomp", str(seccomp_file)),
     ]
 
 
 def system_folders() -> Iterator[str]:
-    """The host's programs and libraries, merged into /usr or not as they are on the host."""
+    """The host's programs and libraries, with /bin and /lib merged into /usr as on the host."""
     yield from ("--ro-bind", "/usr", "/usr")
     for name in ROOT_FOLDERS:
         folder = Path("/", name)
@@ -210,15 +210,15 @@ def system_folders() -> Iterator[str]:
 
 
 def kernel_folders(shm_mb: int = 0, room: str = "") -> Iterator[str]:
-    """/proc and /dev; without a size, what lies in /dev/shm may take half of the host's memory."""
-    # The settings in /proc/sys ask who owns them, not for rights: one of them names a program to run as root.
+    """/proc and /dev. Without a size, /dev/shm may take half of the host's memory."""
+    # Files in /proc/sys check their owner, not capabilities, and one of them names a program that runs as root.
     yield from ("--proc", f"{room}/proc", "--remount-ro", f"{room}/proc")
     size = ("--size", str(shm_mb << 20)) if shm_mb else ()
     yield from ("--dev", f"{room}/dev", *size, "--tmpfs", f"{room}/dev/shm", "--remount-ro", f"{room}/dev")
 
 
 def settings(*, network: bool) -> Iterator[str]:
-    """The host's settings that programs read; each folder on the way is named, or only root could enter it."""
+    """The host's settings that programs read; every parent folder is created, or only root could enter it."""
     wanted = ETC + (ETC_WITH_NETWORK if network else ())
     for path in (found for name in wanted for found in sorted(Path("/etc").glob(name))):
         for folder in [*reversed(path.parents)][2:]:
@@ -227,14 +227,14 @@ def settings(*, network: bool) -> Iterator[str]:
 
 
 def find_python() -> tuple[str, tuple[str, ...]]:
-    """A Python inside the walls, and what must be bound for it: the system's, or else the one that runs us."""
+    """A Python for inside, and what must be bound for it: the system's, else the one that runs us."""
     if SYSTEM_PYTHON.exists() and is_usable(SYSTEM_PYTHON.resolve()):
         return str(SYSTEM_PYTHON), ()
     name = f"bin/{PYTHON_NAME}"
     home = Path(sys.base_prefix).resolve()
     if home.is_relative_to("/usr"):
         return str(home / name), ()
-    # Its programs and libraries only: other environments and settings may lie beside them.
+    # Only its programs and libraries: other environments and settings may be beside them.
     bound = [
         ("--dir", "/opt", "--dir", PYTHON_INSIDE, "--ro-bind", str(home / part), f"{PYTHON_INSIDE}/{part}")
         for part in ("bin", "lib")
@@ -245,7 +245,7 @@ def find_python() -> tuple[str, tuple[str, ...]]:
 
 
 def is_usable(python: Path) -> bool:
-    """Told by its real name: to ask it would take as long as to open the sandbox."""
+    """Judged by its real name: running it would take as long as opening the sandbox."""
     return is_new_enough(python) and python.is_relative_to("/usr")
 
 

@@ -1,4 +1,4 @@
-"""Control groups, version 1 and 2: where this server may make them, and what one of them holds."""
+"""Control groups, versions 1 and 2: where this process may create them, and their limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CPU_PERIOD_US = 100_000
 
 @dataclass(frozen=True)
 class Base:
-    """A group below which ours can be made for the controllers named; the server's own, so that its limits go on."""
+    """A group below which ours can be created, with these controllers. The server's own limits still apply."""
 
     folder: Path
     version: int
@@ -27,17 +27,18 @@ class Base:
 
 
 def find_bases(own: str | None = None, mounts: str | None = None) -> list[Base]:
-    """Where groups can be made; the texts are those of /proc/self/cgroup and /proc/self/mountinfo."""
+    """Where groups can be created; the texts are those of /proc/self/cgroup and /proc/self/mountinfo."""
     own = _read(Path("/proc/self/cgroup")) if own is None else own
     mounts = _read(Path("/proc/self/mountinfo")) if mounts is None else mounts
     lines = (line.split(":", 2) for line in own.splitlines())
     found = [base for _, controllers, path in lines for base in _base(controllers, path, mounts)]
-    # What a controller of version 1 holds, version 2 cannot.
+    # A controller that version 1 uses is not available in version 2.
     held = {name for base in found if base.version == 1 for name in base.controllers}
     return [base for base in found if base.version == 1 or not held.issuperset(base.controllers)]
 
 
 def _base(controllers: str, path: str, mounts: str) -> Iterator[Base]:
+    # Version 2 has a single hierarchy, whose line names no controllers.
     version = 1 if controllers else 2
     wanted = tuple(name for name in controllers.split(",") if name in WANTED)
     if version == 1 and not wanted:
@@ -53,10 +54,11 @@ def _base(controllers: str, path: str, mounts: str) -> Iterator[Base]:
 
 
 def _folder(controller: str, path: str, mounts: str) -> Path | None:
-    """Where this process' own group is mounted."""
+    """Mount point of this process's own group."""
     for line in mounts.splitlines():
         fields, _, rest = line.partition(" - ")
         kind, _, options = rest.split(" ", 2)
+        # Several hierarchies of version 1 may be mounted; the one with this controller counts.
         is_it = kind == "cgroup" and controller in options.split(",") if controller else kind == "cgroup2"
         root, place = fields.split(" ")[3:5]
         if is_it and (path + "/").startswith(root.rstrip("/") + "/"):
@@ -66,11 +68,12 @@ def _folder(controller: str, path: str, mounts: str) -> Path | None:
 
 
 def _delegated(folder: Path) -> Base | None:
-    """The nearest group above that hands controllers down: one that holds processes itself may not."""
+    """The nearest ancestor that delegates controllers: a group that contains processes itself may not."""
     while (folder / "cgroup.procs").exists():
         may = all(os.access(path, os.W_OK) for path in (folder, folder / "cgroup.procs"))
         if may and not _is_read_only(folder):
             names = tuple(name for name in WANTED if name in _enabled(folder))
+            # The top group of a container may be used even if it delegates nothing: freezing still works there.
             is_top = not (folder.parent / "cgroup.procs").exists()
             if names or is_top:
                 # Freezing needs no controller in version 2.
@@ -83,6 +86,7 @@ def _enabled(folder: Path) -> list[str]:
     missing = set(_read(folder / "cgroup.controllers").split()) & {"memory", "pids", "cpu"}
     missing -= set(_read(folder / "cgroup.subtree_control").split())
     if missing:
+        # Refused while the group contains processes; then its parent is tried.
         with contextlib.suppress(OSError):
             (folder / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(missing)))
     return _read(folder / "cgroup.subtree_control").split()
@@ -101,13 +105,13 @@ def _read(file: Path) -> str:
 
 @dataclass(frozen=True)
 class Group:
-    """One sandbox's place in the hierarchies; it is made of folders, and known again by their names."""
+    """One sandbox's groups in all hierarchies; identified by their folder names."""
 
     folders: tuple[Path, ...] = ()
 
     @property
     def joins(self) -> tuple[str, ...]:
-        """Version 1 takes a single thread through `tasks`, without the lock that stops all forks of the machine."""
+        """Files through which a process joins. Version 1 uses `tasks`, which avoids a lock that stops all forks."""
         files = (folder / ("tasks" if (folder / "tasks").exists() else "cgroup.procs") for folder in self.folders)
         return tuple(map(str, files))
 
@@ -128,12 +132,13 @@ class Group:
                 yield folder / "cgroup.freeze", "1", "0", "frozen 1"
 
     def freeze(self) -> bool:
-        """Stop everything in it where it stands; False where that takes too long."""
+        """Freeze everything in it; False where that takes too long."""
         for file, frozen, _, _ in self._freezers():
             file.write_text(frozen)
         until = time.monotonic() + PAUSE_S
         while not self.is_frozen():
             if time.monotonic() > until:
+                # Never left half frozen: nothing would run in the sandbox, and nobody would know why.
                 self.thaw()
                 return False
             time.sleep(0.002)
@@ -150,23 +155,24 @@ class Group:
             file.write_text(thawed)
 
     def end(self) -> None:
-        """Kill all that is in it and remove it. What is frozen must thaw before it can die in version 1."""
+        """Kill everything in it and remove it. In version 1 frozen processes must be thawed before they can die."""
         until = time.monotonic() + END_S
         with contextlib.suppress(OSError):
             self.thaw()
+        # Repeated, because a process may fork between the reading of the list and its end.
         while self._kill() and time.monotonic() < until:
             time.sleep(0.002)
         for folder in self.folders:
             _remove(folder, until)
 
     def remove(self, seconds: float) -> None:
-        """Remove it once nothing is in it any more; what is in it after that time stays, and so does the group."""
+        """Remove it once it is empty; after that time it stays with what is in it."""
         until = time.monotonic() + seconds
         for folder in self.folders:
             _remove(folder, until)
 
     def _kill(self) -> bool:
-        """Whether there was anybody left."""
+        """Kill all processes; returns whether there were any."""
         members = self.members()
         for pid in members:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -175,7 +181,7 @@ class Group:
 
 
 def _remove(folder: Path, until: float) -> None:
-    """A group is busy for a moment after its last process."""
+    """Remove a folder; it is busy for a moment after its last process."""
     while time.monotonic() < until:
         try:
             folder.rmdir()
@@ -188,22 +194,23 @@ def _remove(folder: Path, until: float) -> None:
 
 
 def plan(bases: Sequence[Base], name: str) -> Group:
-    """A group of that name in every hierarchy, to be written down before it is made: a crash may come between."""
+    """The groups to create, recorded before that, because a crash may come in between."""
     return Group(tuple(base.folder / f"{PREFIX}{name}" for base in bases))
 
 
 def make(planned: Group) -> Group:
-    """The group, empty; folders that cannot be made are left out."""
+    """Create the groups; folders that cannot be created are skipped."""
     made = []
     for folder in planned.folders:
         with contextlib.suppress(OSError):
+            # It may exist after a crash between this and the record of it.
             folder.mkdir(exist_ok=True)
             made.append(folder)
     return Group(tuple(made))
 
 
 def limit_memory(group: Group, megabytes: int) -> bool:
-    """Swap counts: otherwise a sandbox is slow instead of ended."""
+    """Swap counts, too: otherwise a sandbox becomes slow instead of being ended."""
     size = str(megabytes << 20)
     done = _set(group, {"memory.limit_in_bytes": size, "memory.max": size})
     _set(group, {"memory.memsw.limit_in_bytes": size, "memory.swap.max": "0"})
@@ -215,12 +222,13 @@ def limit_processes(group: Group, count: int) -> bool:
 
 
 def limit_cpu(group: Group, cores: float) -> bool:
+    # The kernel refuses a quota below one millisecond.
     quota = max(1000, round(cores * CPU_PERIOD_US))
     return _set(group, {"cpu.cfs_quota_us": str(quota), "cpu.max": f"{quota} {CPU_PERIOD_US}"})
 
 
 def _set(group: Group, wanted: dict[str, str]) -> bool:
-    """Write where there is such a file; whether there was one that took it."""
+    """Write a value where the file exists; returns whether one accepted it."""
     files = (folder / name for folder in group.folders for name in wanted)
     return any([_write(file, wanted[file.name]) for file in files if file.exists()])
 
@@ -234,5 +242,5 @@ def _write(file: Path, text: str) -> bool:
 
 
 def known(folders: Iterable[str]) -> Group:
-    """A group as it was written down; only folders that bear our mark are ever touched."""
+    """A group from its record; only folders with our prefix are ever touched."""
     return Group(tuple(Path(folder) for folder in folders if Path(folder).name.startswith(PREFIX)))

@@ -1,4 +1,4 @@
-"""Disk space of a sandbox: a file system of its own size, or a watch over how much it takes."""
+"""Disk space of a sandbox: a file system of fixed size, or a watch over how much its files take."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .bwrap import SYSTEM_PATH
 
 NO_SETUID, NO_DEVICES = 2, 4
 DETACH = 2
-# A file needs a page; those who make many small ones reach this first.
+# A file in memory takes at least a page; many small files reach this limit first.
 FILES_PER_MB = 512
-# A disk has a table entry for 16 KB, as a rule; few projects have smaller files on average, but many are small.
+# Disks usually have one inode per 16 KB; few projects have smaller files on average.
 FILES_PER_MB_ON_DISK = 64
 LEAST_FILES = 20_000
 
 
 def mount_sized(folder: Path, megabytes: int, owner: int = 0) -> bool:
-    """A file system in memory on that folder, seen by every bubblewrap; False where this server may not."""
+    """Mount a file system in memory there, visible to every bubblewrap; False where this process may not."""
     if os.path.ismount(folder):
         return True
     if os.geteuid() != 0:
@@ -37,14 +37,14 @@ def mount_sized(folder: Path, megabytes: int, owner: int = 0) -> bool:
 
 
 def unmount(folder: Path) -> None:
-    """Detached at once, whoever still looks into it."""
+    """Detach it at once, even if it is in use."""
     if os.path.ismount(folder):
         ctypes.CDLL(None).umount2(os.fsencode(folder), DETACH)
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What files take of a disk: room, and entries in its tables, of which it has a fixed number as well."""
+    """Space and number of files: a disk has a fixed number of inodes as well."""
 
     megabytes: int
     files: int
@@ -57,12 +57,12 @@ class Usage:
 
 
 def most_files(megabytes: int) -> int:
-    """How many files may share so much room on the host's disk, which has a table entry for about as many."""
+    """Number of files for this much space; the host's disk has about as many inodes."""
     return max(LEAST_FILES, megabytes * FILES_PER_MB_ON_DISK)
 
 
 def measure(folder: Path) -> Usage:
-    """What the files below take; `du` follows no link, and no tree is too deep for it."""
+    """What the files below a folder take; `du` follows no links and handles any depth."""
     return Usage(_du("-skx", folder) >> 10, _du("-sx", folder, "--inodes"))
 
 
@@ -74,7 +74,7 @@ def _du(flags: str, folder: Path, *more: str) -> int:
 
 
 def room_left(folder: Path) -> Usage:
-    """What the file system there can still take, from anybody; nothing where it cannot be asked."""
+    """Free space of the file system; zero where it cannot be determined."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -83,7 +83,7 @@ def room_left(folder: Path) -> Usage:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder whose makers are dead, however deep it is and whatever its modes are.
+    """Remove a folder of any depth and with any modes, after its processes have ended.
 
     Each folder is moved up to the top before it is emptied, so that no path is long and no recursion deep.
     """
@@ -103,7 +103,7 @@ def remove_tree(folder: Path) -> None:
 
 
 def _empty(top: int, name: str, number: int) -> int:
-    """Remove one entry of the top; what it holds of folders becomes entries of the top."""
+    """Remove one entry of the top folder; its subfolders are moved to the top."""
     if _unlinked(top, name):
         return number
     try:
@@ -122,7 +122,7 @@ def _empty(top: int, name: str, number: int) -> int:
 
 
 def _unlinked(folder: int, name: str) -> bool:
-    """False for a folder."""
+    """Remove a file; False for a folder."""
     try:
         os.unlink(name, dir_fd=folder)
     except FileNotFoundError:
@@ -134,7 +134,7 @@ def _unlinked(folder: int, name: str) -> bool:
 
 def _move_up(inner: int, name: str, top: int, number: int) -> int:
     with contextlib.suppress(FileNotFoundError):
-        # A folder that nobody may write cannot be moved either: it knows the one above it.
+        # A read-only folder cannot be moved, because its `..` entry would change.
         os.chmod(name, 0o700, dir_fd=inner)
         while True:
             number += 1
@@ -156,18 +156,18 @@ def _open_folder(name: str, above: int | None = None) -> int:
     return os.open(name, flags, dir_fd=above)
 
 
-# Between two glances at how much room the host's file system has left, which cost one system call.
+# Between two checks of the host's free space, which cost one system call.
 GLANCE_S = 0.1
-# Between two looks at all files, and the share of the time that these may take.
+# Between two scans of all files, and the share of time that scans may take.
 LOOK_S = 1.0
 SHARE_OF_LOOKING = 0.05
-# What one that is over its limit may still add: enough to run the commands that remove something.
+# What a sandbox over its limit may still add: enough to run commands that delete something.
 SLACK = Usage(16, 1000)
 
 
 @dataclass(frozen=True)
 class Look:
-    """What all files took at one moment, and the room that the host's file system had left then."""
+    """Result of a scan, and the host's free space at that moment."""
 
     used: Usage
     left: Usage
@@ -176,7 +176,7 @@ class Look:
 
 
 class DiskWatch:
-    """Ends what runs in a sandbox when its files pass `most`, or when they grow further after that.
+    """Ends a sandbox's processes when its files exceed `most`, or grow further after that.
 
     `over` is what they took when they were last looked at, as long as that is more than they may. In a sandbox that
     `is_new` everything was written by what runs in it.
@@ -206,7 +206,7 @@ class DiskWatch:
                 await self._end()
 
     def _is_due(self) -> bool:
-        """At a steady pace; and sooner when the host has lost so much room that the limit may have been passed."""
+        """Whether to scan: at a steady pace, and sooner when the host's disk lost enough to pass the limit."""
         last = self._last
         if last is None:
             return True
@@ -218,7 +218,7 @@ class DiskWatch:
         return since > last.took and last.used.plus(gone).exceeds(self._allowed)
 
     async def look(self) -> bool:
-        """Whether the files have grown beyond what they may, or beyond what they took when they already had."""
+        """Scan; returns whether the files have grown over the limit, or further over it than before."""
         begun, left = time.monotonic(), room_left(self._folder)
         used = await asyncio.to_thread(measure, self._folder)
         is_first, now = self._last is None, time.monotonic()
@@ -229,5 +229,5 @@ class DiskWatch:
             self._allowed = self._most
         elif is_beyond:
             self._allowed = used.plus(SLACK)
-        # What was there before, nothing that runs now has written.
+        # What was there before was not written by what runs now.
         return is_beyond and not (is_first and not self._is_new)

@@ -1,4 +1,4 @@
-"""A disposable sandbox behind bubblewrap as a Sandbox: its line, its expiry, its disk, pause and resume."""
+"""A disposable bubblewrap sandbox: its connection, expiry and disk, pause and resume."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .walls import USER, Bounds, Folders
 
 
 class StillClient(OutpostClient):
-    """A client that can tell a paused outpost from a dead one."""
+    """A client that does not mistake a paused outpost for a dead one."""
 
     is_held = False
 
@@ -53,7 +53,7 @@ CROWDED = (
 
 
 class EmbeddedSandbox(OutpostSandbox):
-    """Refuses, in one sentence, what its state forbids.
+    """Refuses what its state forbids, with one sentence.
 
     `closed` says why it cannot be reached now, `full` why nothing more may be done in it; empty where there is no
     reason. `release` lets what is frozen go on: nothing frozen can be ended. `crowded` says what helps when it has as
@@ -118,7 +118,7 @@ class EmbeddedSandbox(OutpostSandbox):
         try:
             lane = await super().open_lane()
         except ConnectError as problem:
-            # Another bubblewrap is needed for it.
+            # Another bubblewrap has to be started for it, which reports that itself.
             raise problem.with_more(self.crowded) if problem.reason == lines.CROWDED else problem from None
         finally:
             self._lanes_to_come -= 1
@@ -135,12 +135,12 @@ class EmbeddedSandbox(OutpostSandbox):
         return self._lanes_to_come > 0 or any(lane.is_alive for lane in self._lanes)
 
     async def end_all(self) -> None:
-        """End what runs in it, and what brings files into it."""
+        """End all its processes, and syncs into it."""
         await asyncio.gather(*(lane.close() for lane in list(self._lanes)), return_exceptions=True)
         await EmbeddedSandbox.close(self)
 
     async def settle(self) -> None:
-        """On return nothing is being opened."""
+        """Wait until nothing is being opened."""
         if self._opening is not None:
             await asyncio.gather(self._opening, return_exceptions=True)
 
@@ -157,7 +157,7 @@ class EmbeddedSandbox(OutpostSandbox):
             self._client.go_on()
 
     async def close(self) -> None:
-        """On return nothing is being started any more."""
+        """Close it; on return nothing is being started any more."""
         self._release()
         await super().close()
         await self.settle()
@@ -172,7 +172,7 @@ LONGEST_NAP_S = 3600.0
 
 
 class Tenant:
-    """Holds the lock of its folder from beginning to end."""
+    """A sandbox in use by this process; holds the lock of its folder all the time."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class Tenant:
 
     def _closed(self) -> str:
         if self._is_over():
-            # Another server may have renewed it.
+            # Another process may have renewed it.
             self.record = self._shelf.read(self.record.made.id) or self.record
         made = self.record.made
         if self._is_over():
@@ -230,16 +230,16 @@ class Tenant:
         )
 
     def warm(self) -> None:
-        """Start it while its maker is still on the way back."""
+        """Open it in the background, because its maker will use it at once."""
         self._chores.start(self._open_quietly())
 
     async def _open_quietly(self) -> None:
-        # Who uses it is told why it cannot be opened.
+        # The next caller is told why it cannot be opened.
         with contextlib.suppress(SandboxError):
             await self.sandbox.open()
 
     def begin(self, expire: Callable[[Disposable], Awaitable[None]]) -> None:
-        """Let its time run, from what its record says now."""
+        """Start the expiry timer, by the record's current time."""
         if self._timer:
             self._timer.cancel()
         self._timer = asyncio.create_task(self._outlive(expire)) if self.record.made.expires else None
@@ -249,18 +249,18 @@ class Tenant:
             left = self.record.made.expires - time.time()
             if left <= 0:
                 break
-            # In naps: clocks are set, and machines sleep.
+            # In short sleeps, because clocks are set and computers suspend.
             await asyncio.sleep(min(left, LONGEST_NAP_S))
         self._timer = None
         await expire(self.record.made)
 
     def is_alone(self) -> bool:
-        """Whether no other server has it in use."""
+        """Whether no other process uses it."""
         return is_alone(self._lock)
 
     async def pause(self) -> None:
-        """Raises SandboxError, with everything going on, where it cannot be stopped."""
-        # To others it would be dead; and to end what is frozen, as they would try to, takes for ever.
+        """Raises SandboxError, with everything still running, where it cannot be paused."""
+        # Other processes would think it dead, and try to end frozen processes, which never finishes.
         if not self.is_alone():
             raise SandboxError(f"unable to pause {self.record.made.title}: another server uses it; close it there")
         if self.sandbox.is_moving_files:
@@ -292,7 +292,7 @@ class Tenant:
             processes.go_on(self._folders.home)
 
     async def leave(self) -> None:
-        """End our line into it, and whatever else of ours goes on for it."""
+        """Close our connection and other work of this process for it."""
         if self._timer and self._timer is not asyncio.current_task():
             self._timer.cancel()
             await asyncio.gather(self._timer, return_exceptions=True)

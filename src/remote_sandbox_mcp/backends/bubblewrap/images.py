@@ -1,4 +1,4 @@
-"""A folder with a root file system as a sandbox's own system: who may name it, what is bound, which Python runs."""
+"""Root file systems for sandboxes: which folders are allowed, what is bound, which Python runs."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from ...core.errors import BadArgument
 from ...core.shell import join
 from .bwrap import PYTHON_NAME, SYSTEM_PYTHON, is_new_enough, is_usable
 
-# Where the image's system is put together, beside the host's, from which the first process enters it.
+# Where the image is mounted, beside the host's system, before the first process enters it.
 ROOM = "/image"
-# For that, and to see to it that nothing after it can have rights.
+# Capabilities for that, and for dropping all privileges afterwards.
 RIGHTS_TO_ENTER = ("--cap-add", "CAP_SYS_CHROOT", "--cap-add", "CAP_SETPCAP")
-# A name that no root file system has: what is lent by the host lies there.
+# A name that no root file system has: what the host lends is mounted there.
 LENT = "/.host"
 LENT_PYTHON = f"{LENT}/python3"
 PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "/bin/python3")
-# Bubblewrap's own, or the sandbox's.
+# Provided by bubblewrap or the sandbox itself.
 OURS = {"proc", "dev", "sys", "tmp", "home", "etc", "run", "var", LENT.strip("/")}
-# Folders that documents for other sandboxes tell people to work in; see Folders.work.
+# Folders that documentation for other sandboxes tells people to work in; see Folders.work.
 WORK_FOLDERS = ("app", "workspace")
 LOADERS = ("/lib64/ld-linux-*.so.*", "/lib/ld-linux-*.so.*", "/usr/lib/*/ld-linux-*.so.*")
 MOST_LINKS = 40
-# Other systems than Linux have no O_PATH, and no sandboxes of this kind; they only read this file.
+# Only Linux has O_PATH; other systems have no such sandboxes and only import this file.
 FOLDER = getattr(os, "O_PATH", 0) | os.O_DIRECTORY | os.O_NOFOLLOW
 OTHERS_WRITE, GROUP_WRITES = stat.S_IWOTH, stat.S_IWGRP
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One name in the image as it was when the server looked: a link, or a folder or file with its identity."""
+    """One name in the image as the server saw it: a link, or a folder or file with its identity."""
 
     path: str
     link: str = ""
@@ -50,7 +50,7 @@ class Image:
     folder: Path
     entries: tuple[Entry, ...]
     python: str
-    # Names of work folders that the sandbox has as its own.
+    # Names of work folders that belong to the sandbox instead.
     free: tuple[str, ...] = ()
 
     @property
@@ -62,7 +62,7 @@ class Image:
         return [(f"{ROOM}{entry.path}", entry.device, entry.inode) for entry in self.entries if not entry.link]
 
     def walls(self, tmp: Path) -> Iterator[str]:
-        """All of it but what is ours; entry by entry, because nothing can be put into a read-only folder."""
+        """Bind all of it except what is ours; entry by entry, because nothing can be added to a read-only folder."""
         yield from ("--dir", ROOM)
         for name in ("etc", "run", "var"):
             yield from ("--dir", f"{ROOM}/{name}")
@@ -70,20 +70,20 @@ class Image:
             if entry.link:
                 yield from ("--symlink", entry.link, f"{ROOM}{entry.path}")
             else:
-                # Closed to us, it is closed to commands too.
+                # If we cannot read it, commands cannot either.
                 yield from ("--ro-bind-try", f"{self.folder}{entry.path}", f"{ROOM}{entry.path}")
         yield from ("--bind", str(tmp), f"{ROOM}/var/tmp")
 
 
 def check(image: str, state: Path) -> Path:
-    """The folder that `image` names. Raises BadArgument where no sandbox may have it as its system."""
+    """The folder that `image` names. Raises BadArgument where it may not be used as a root file system."""
     with opened(image, state) as found:
         return found.folder
 
 
 @contextmanager
 def opened(image: str, state: Path, synthetic: tuple[str, ...] = ()) -> Iterator[Image]:
-    """The image with what it holds at this moment. Raises BadArgument.
+    """The image with its current entries. Raises BadArgument.
 
     `state` is our state folder; `synthetic` are names in its /etc that are not taken from it.
     """
@@ -101,7 +101,7 @@ def opened(image: str, state: Path, synthetic: tuple[str, ...] = ()) -> Iterator
                           "there, for example with `docker export` or debootstrap, or leave `image` empty"
         ) from None  # fmt: skip
     try:
-        # As long as it is open, this name leads to that folder and nowhere else.
+        # While it is open, this path leads to exactly that folder.
         root = Path(f"/proc/self/fd/{descriptor}")
         python = _usable_python(image, root)
         skipped = {*synthetic, "resolv.conf", "mtab", "ld.so.preload"}
@@ -129,7 +129,7 @@ def _usable_python(image: str, root: Path) -> str:
 
 
 def _refusals(folder: Path, state: Path) -> dict[tuple[int, int], str]:
-    """Folders, by their identity, in which no image may lie, and why; raises where it holds one of them."""
+    """Folders, by identity, in which no image may be, and why; raises where the image contains one of them."""
     home = Path(os.path.expanduser("~")).resolve()
     state = state.resolve()
     if any(path.is_relative_to(folder) for path in (home, state)):
@@ -150,7 +150,7 @@ def _refusals(folder: Path, state: Path) -> dict[tuple[int, int], str]:
 
 
 def _hold(folder: Path, refused: dict[tuple[int, int], str]) -> int:
-    """Open a folder, one step after the other and through no link. Raises OSError, BadArgument."""
+    """Open a folder step by step, without following links. Raises OSError, BadArgument."""
     at = os.open("/", FOLDER)
     try:
         for number, part in enumerate(folder.parts[1:], 2):
@@ -173,20 +173,20 @@ def _hold(folder: Path, refused: dict[tuple[int, int], str]) -> int:
 
 
 def _who_else(found: os.stat_result, *, is_last: bool) -> str:
-    """Who beside us and root can change what an image is; on the way to it, a sticky folder keeps what is ours."""
+    """Who besides us and root could change the image; on the path to it, a sticky folder protects our entries."""
     if found.st_uid not in (0, os.geteuid()):
         return f"belongs to another user ({found.st_uid})"
     if found.st_mode & stat.S_ISVTX and not is_last:
         return ""
     if found.st_mode & OTHERS_WRITE:
         return "can be written by everybody"
-    # Where users have groups of their own, which have their number, folders are open to these as a matter of course.
+    # Where each user has a private group with the same number, group-writable folders are normal.
     is_own_group = found.st_gid == found.st_uid
     return f"can be written by the group {found.st_gid}" if found.st_mode & GROUP_WRITES and not is_own_group else ""
 
 
 def _entries(root: Path, inside: str, skipped: set[str]) -> Iterator[Entry]:
-    """What a folder of the image holds. A folder that is a link is left out, with what lies behind it."""
+    """Entries of a folder in the image. A linked folder is skipped, with everything behind it."""
     try:
         above = os.open(root / inside, os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if inside else 0))
     except OSError:
@@ -227,7 +227,7 @@ def find(root: Path, path: str) -> Path | None:
 
 
 def free_work_folders(root: Path) -> tuple[str, ...]:
-    """Those that the sandbox can have as its own: what an image holds under such a name stays, and stays read-only."""
+    """Work folders that the sandbox can have as its own; those that the image contains stay read-only."""
     return tuple(name for name in WORK_FOLDERS if _is_free(root / name))
 
 
@@ -241,7 +241,7 @@ def _is_free(folder: Path) -> bool:
 
 
 def find_python(root: Path) -> str:
-    """The image's own, told by its real name, or else the one that is lent."""
+    """The image's own Python, judged by its real name, else the lent one."""
     for python in PYTHONS:
         found = find(root, python)
         if found is not None and is_new_enough(found):
@@ -250,13 +250,13 @@ def find_python(root: Path) -> str:
 
 
 def loader() -> Path | None:
-    """The program of glibc that starts others; called by its name, it finds libraries wherever it is told to."""
+    """glibc's dynamic loader; called by name, it takes the path of its libraries as an option."""
     found = (path for pattern in LOADERS for path in sorted(Path("/").glob(pattern.lstrip("/"))))
     return next((path.resolve() for path in found), None)
 
 
 def lent_script() -> str:
-    """What stands for Python in an image that has none."""
+    """The script that stands in for Python in an image without one."""
     starter = loader() or Path("/")
     home = _lent_home()
     libraries = [f"{LENT}{starter.parent}", f"{LENT}/usr/lib64", f"{LENT}/usr/lib", f"{LENT}{home}/lib"]
@@ -266,7 +266,7 @@ def lent_script() -> str:
 
 
 def _lent_home() -> Path:
-    """Where the Python that is lent lives on the host."""
+    """Home of the lent Python on the host."""
     usable = SYSTEM_PYTHON.exists() and is_usable(SYSTEM_PYTHON.resolve())
     return Path("/usr") if usable else Path(sys.base_prefix).resolve()
 

@@ -1,4 +1,4 @@
-"""What a disposable sandbox may use: what is asked, by what means it is held, and what is told of that."""
+"""Limits of a disposable sandbox: what was asked for, how it is enforced, and what the caller is told."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ RUNS_MB = 64
 LEAST_MEMORY_MB = 32
 LEAST_PROCESSES = 16
 LEAST_CPU = 0.01
-# The one number that keeps the kernel from starting the host's own program for crashes; 0 does not.
+# Only 1 keeps the kernel from starting the host's crash handler; 0 does not.
 NO_CORE = 1
 
 
 @dataclass(frozen=True)
 class Held:
-    """Limits as they are in force, with what `told` says of them, and the means."""
+    """Limits in force, with the text of `told`, and how they are enforced."""
 
     limits: Limits
     bounds: Bounds
@@ -53,7 +53,7 @@ def most_on_disk(limits: Limits) -> Usage:
 
 
 def too_much(used: Usage, limits: Limits) -> str:
-    """What a sandbox holds that is over its limit, and the limit."""
+    """What exceeds its limit, and the limit, as a sentence."""
     most = most_on_disk(limits)
     if used.megabytes > most.megabytes:
         return f"{used.megabytes} MB in its home and /tmp, more than the {most.megabytes} MB that it may"
@@ -61,7 +61,7 @@ def too_much(used: Usage, limits: Limits) -> str:
 
 
 def hold(asked: Limits, group: Group, *, shares_user: bool, is_disk_real: bool, shm_mb: int = 0) -> Held:
-    """Put the limits in force, by a control group where there is one.
+    """Enforce the limits, by a control group where there is one.
 
     `shares_user`: other sandboxes run as the same user of the host, who is what an rlimit counts processes of.
     `is_disk_real`: its home and /tmp have a size of their own.
@@ -75,7 +75,7 @@ def hold(asked: Limits, group: Group, *, shares_user: bool, is_disk_real: bool, 
         *_cpu(asked.cpu, group),
         _disk(wanted, rlimits, is_real=is_disk_real),
     )
-    # What lies there counts as memory, and ending processes does not free it.
+    # Files there count as memory, and ending processes does not free them.
     shm_mb = shm_mb or min(SHM_MB, memory_mb // 4 or SHM_MB)
     return Held(replace(wanted, memory_mb=memory_mb, told=told), Bounds(rlimits, group.joins, shm_mb))
 
@@ -118,7 +118,7 @@ def _disk(wanted: Limits, rlimits: dict[int, int], *, is_real: bool) -> str:
             f"disk: {wanted.disk_mb} MB for its home and /tmp together, held by a file system in memory, which counts "
             "as its memory and does not survive a restart of this machine"
         )
-    # One file alone cannot pass it; many are noticed as soon as the host's disk has lost as much.
+    # Limits a single file; many files are noticed as soon as the host's disk has lost as much space.
     rlimits[resource.RLIMIT_FSIZE] = wanted.disk_mb << 20
     most = most_on_disk(wanted)
     return (

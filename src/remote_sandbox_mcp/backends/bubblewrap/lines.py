@@ -1,4 +1,4 @@
-"""Lines through bubblewrap's walls: to an outpost behind them, to its ports, and to a lane for files."""
+"""Connections into a bubblewrap sandbox: to its outpost, to its ports, and to a lane for files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CROWDED = "crowded"
 async def open_outpost(
     place: LocalPlace, folders: Folders, bounds: Bounds | None = None, client_kind: type[OutpostClient] = OutpostClient
 ) -> OutpostClient:
-    """One bubblewrap, one outpost, in time."""
+    """Start one bubblewrap with one outpost, within a deadline."""
     door = Doorway()
 
     async def greet(line: pipe.PipeLine, token: str) -> OutpostClient:
@@ -49,7 +49,7 @@ async def open_outpost(
 
 @dataclass(frozen=True)
 class Doors:
-    """The ways to ports inside, which no other bubblewrap would see: each has a network of its own."""
+    """Connections to ports inside; made by the outpost, because each bubblewrap has its own network."""
 
     name: str
 
@@ -58,11 +58,11 @@ class Doors:
         return await client.line.door.connect(client, port, self.name)
 
     async def close(self) -> None:
-        """They end with their lines."""
+        """Nothing to do: they end with their connections."""
 
 
 class WalledLine:
-    """A line through the walls, and the door beside it for what is no frame."""
+    """A connection into the sandbox, and a second socket beside it for passing descriptors."""
 
     def __init__(self, line: pipe.PipeLine, door: Doorway) -> None:
         self._line = line
@@ -75,7 +75,7 @@ class WalledLine:
 
 
 async def open_lane(place: LocalPlace, folders: Folders, bounds: Bounds | None = None) -> OutpostLane:
-    """Another bubblewrap with the same walls, and a lane in it, which needs no network to move files."""
+    """Start another bubblewrap with the same settings and a lane in it, which needs no network."""
 
     async def greet(line: pipe.PipeLine, token: str) -> OutpostLane:
         lane = OutpostLane(line, place.name)

@@ -1,4 +1,4 @@
-"""The local sandbox: one behind bubblewrap's walls that stays, with limits like those of disposable ones."""
+"""The `local` sandbox: a permanent one in bubblewrap, with limits like those of disposable ones."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ __all__ = ["LocalSandbox", "describe", "open_local", "why_not"]
 
 CLAIM_S = 5.0
 REMOVE_S = 1.0
-# Over its limit by so much, nothing more is run in it: each command that was ended may have left something.
+# This far over its limit, nothing is run any more: each command that was ended may have left something.
 MUCH = Usage(2048, 100_000)
 
 
 def describe(place: LocalPlace) -> Description:
-    """What is known of the place before it is opened."""
+    """What is known of it before it is opened."""
     return Description(
         place.name, "local", user=USER, capabilities=Capabilities(kills_trees=True, network=bool(place.network))
     )
 
 
 async def open_local(place: LocalPlace, state_folder: Path) -> LocalSandbox:
-    """Open it behind its walls, or not at all. Raises Unsupported, ConnectError."""
+    """Open it isolated, or not at all. Raises Unsupported, ConnectError."""
     sandbox = LocalSandbox(place, Folders.of(place, state_folder))
     try:
         await sandbox.open()
@@ -52,7 +52,7 @@ async def open_local(place: LocalPlace, state_folder: Path) -> LocalSandbox:
 
 
 class LocalSandbox(EmbeddedSandbox):
-    """Its home and /tmp stay when it is closed. All servers that have it open share one control group and its limits.
+    """Its home and /tmp stay when it is closed. All processes that have it open share one control group.
 
     Over its disk's limit, commands may run that remove something; much over it, none.
     """
@@ -74,13 +74,14 @@ class LocalSandbox(EmbeddedSandbox):
         self.limits = Limits()
 
     async def _reach(self) -> OutpostClient:
+        # One at a time: two calls at once must not take two locks.
         async with self._moving_in:
             if self._lock is None:
                 await self._move_in()
         return await super()._reach()
 
     async def _move_in(self) -> None:
-        """Put its limits in force, and have its disk watched."""
+        """Enforce its limits, and watch its disk."""
         limits.check(self._place.limits)
         footing = await bwrap.find_footing()
         if isinstance(footing, str):
@@ -97,7 +98,7 @@ class LocalSandbox(EmbeddedSandbox):
         self._bounds, self.limits = held.bounds, held.limits
         most = limits.most_on_disk(held.limits)
         self._disk = DiskWatch(root, most, lambda: self.is_in_use, self.end_all, is_new=False)
-        # What it holds already is measured while it is being opened.
+        # Its files are measured while it is being opened.
         self._watching = [asyncio.ensure_future(self._disk.look()), asyncio.ensure_future(self._disk.run())]
 
     def _too_much(self) -> str:
@@ -113,7 +114,7 @@ class LocalSandbox(EmbeddedSandbox):
         )
 
     async def _look_again(self) -> None:
-        """Something may have been removed since, even from outside."""
+        """Scan again: files may have been removed since, even from outside."""
         if self._disk and self._disk.over:
             await self._disk.look()
 
@@ -137,7 +138,7 @@ class LocalSandbox(EmbeddedSandbox):
         return await super().open_lane()
 
     async def close(self) -> None:
-        """All of its processes end, unless another server has it open too; then those of this one do."""
+        """End all its processes, unless another process of ours has it open, too; then only our own."""
         for task in self._watching:
             task.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
@@ -148,11 +149,12 @@ class LocalSandbox(EmbeddedSandbox):
 
 
 def group_name(root: Path) -> str:
+    # A digest, because a path is too long and may contain anything.
     return f"local-{hashlib.sha256(os.fsencode(root)).hexdigest()[:12]}"
 
 
 def claim_patiently(root: Path) -> int:
-    """In use by us too. Another server that is leaving it at this moment has it for itself until it has left."""
+    """Take a shared lock. A process that is just leaving has it exclusively for a moment."""
     until = time.monotonic() + CLAIM_S
     while (lock := claim(root)) is None:
         if time.monotonic() > until:
@@ -162,8 +164,9 @@ def claim_patiently(root: Path) -> int:
 
 
 def leave(lock: int, group: cgroups.Group) -> None:
-    """Remove the control group where nobody else has it in use."""
+    """Remove the control group if no other process uses it."""
     try:
+        # An exclusive lock succeeds only if no other process has the sandbox open.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         group.remove(REMOVE_S)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""A sandbox's processes as the host sees them, for hosts where no control group holds them together."""
+"""A sandbox's processes as the host sees them, for hosts without a usable control group."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ END_S = 10.0
 
 
 def bubblewraps(home: Path) -> set[int]:
-    """The outermost process of every line into the sandbox with that home; they show it in their arguments."""
+    """The outermost process of each connection into the sandbox with that home; its arguments name it."""
     wanted = os.fsencode(home)
     return {int(name) for name in os.listdir("/proc") if name.isdigit() and wanted in _words(name)}
 
 
 def _words(pid: str) -> list[bytes]:
     words = _read(f"/proc/{pid}/cmdline").split(b"\0")
-    # A command that only mentions the folder is none of ours.
+    # A command that only mentions the folder is not one of them.
     return words if os.path.basename(words[0]) == b"bwrap" else []
 
 
@@ -33,7 +33,7 @@ def _read(path: str) -> bytes:
 
 
 def family(roots: Iterable[int]) -> set[int]:
-    """They and all that descends from them; inside, whoever loses a parent becomes a child of the first process."""
+    """These and all descendants; inside, orphans become children of the first process."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         fields = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()
@@ -49,7 +49,7 @@ def family(roots: Iterable[int]) -> set[int]:
 
 
 def are_counted_by_namespace(kernel: str) -> bool:
-    """Whether an rlimit counts the processes of one user namespace, or all that its user has: since Linux 5.14."""
+    """Whether an rlimit counts processes per user namespace (since Linux 5.14), not per user."""
     version = re.match(r"(\d+)\.(\d+)", kernel)
     return version is not None and (int(version[1]), int(version[2])) >= (5, 14)
 
@@ -66,7 +66,7 @@ def _threads(pid: str, user: int) -> int:
 
 
 def stop(home: Path) -> None:
-    """Stop every process; again, until no new one has appeared while that went on."""
+    """Stop every process; repeated until no new one has appeared meanwhile."""
     stopped: set[int] = set()
     while new := family(bubblewraps(home)) - stopped:
         _send(new, signal.SIGSTOP)
@@ -78,7 +78,7 @@ def go_on(home: Path) -> None:
 
 
 def end(home: Path) -> None:
-    """Kill the outermost ones, and see all of them end: with its first process the kernel ends a pid namespace."""
+    """Kill the outermost ones and wait for all: the kernel ends a pid namespace with its first process."""
     until = time.monotonic() + END_S
     all_of_them = family(bubblewraps(home))
     while (outermost := bubblewraps(home)) and time.monotonic() < until:

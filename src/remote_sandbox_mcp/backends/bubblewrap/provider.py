@@ -1,4 +1,4 @@
-"""The provider that needs nothing set up: disposable sandboxes behind bubblewrap, on this machine."""
+"""The embedded provider, which needs no setup: disposable bubblewrap sandboxes on this computer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_RULES = Rules()
 
 
 class EmbeddedProvider:
-    """Sandboxes in folders of the state folder, which outlive this server; their processes end with it, or before."""
+    """Sandboxes in folders of the state folder; the files outlive this process, the processes in them do not."""
 
     traits = TRAITS
     where = "this machine"
@@ -48,12 +48,13 @@ class EmbeddedProvider:
         if reason := await way.why_not(network, footing):
             raise Unsupported(reason)
         image = str(images.check(order.image, self._shelf.root.parent)) if order.image else ""
+        # Before the new one is made: what a crash left may hold its disk space.
         await self._swept()
         try:
             tenant = self._make(disposable_id, order, image, footing)
         except OSError as problem:
             raise SandboxError(f"unable to make a sandbox in {self._shelf.root}: {problem.strerror}") from None
-        # Whoever makes one will use it at once.
+        # The process that makes one will use it at once.
         tenant.warm()
         return tenant.record.made
 
@@ -67,7 +68,7 @@ class EmbeddedProvider:
             raise
 
     def _network(self, is_wanted: bool, hosts: tuple[str, ...]) -> Network:
-        """Hosts narrow it whatever is configured; the host's own network is the operator's word alone."""
+        """A list of hosts always narrows the network; the host's own network only if the operator configured it."""
         if hosts:
             return Network(Reach.HOSTS, hosts, self.rules.private_ranges)
         if not is_wanted:
@@ -107,9 +108,10 @@ class EmbeddedProvider:
         return self._move_in(record, order.env, footing, lock)
 
     def _move_in(self, record: Record, env: Mapping[str, str], footing: Footing, lock: int) -> Tenant:
-        """Put its limits in force, write down what there is now, and have it in our hands."""
+        """Enforce its limits, write its record, and keep it as in use by us."""
         made, planned = record.made, self._plan_group(record.made.id)
         record = replace(record, groups=tuple(sorted({*record.groups, *map(str, planned.folders)})))
+        # Recorded before the groups exist, so that a crash in between leaves nothing unknown.
         self._shelf.write(record)
         group = cgroups.make(planned)
         asked = replace(made.limits, told=())
@@ -127,6 +129,7 @@ class EmbeddedProvider:
         if not disk.mount_sized(self._shelf.box(disposable_id), disk_mb):
             return False
         runs.mkdir(mode=0o700, exist_ok=True)
+        # The outpost's records need their own space: when the sandbox's disk is full, they must still be written.
         return disk.mount_sized(runs, limits.RUNS_MB, footing.step_down)
 
     def _plan_group(self, disposable_id: str) -> cgroups.Group:
@@ -135,7 +138,7 @@ class EmbeddedProvider:
         return cgroups.plan(self._bases, disposable_id)
 
     async def _swept(self) -> None:
-        """What servers of before have left is ended by the first who uses this one."""
+        """The first call sweeps what earlier processes have left."""
         if self._sweeping is None:
             self._sweeping = asyncio.create_task(asyncio.to_thread(sweep, self._shelf, time.time()))
         await asyncio.shield(self._sweeping)
@@ -146,14 +149,15 @@ class EmbeddedProvider:
         return tenant.sandbox
 
     async def _reopen(self, disposable: Disposable) -> Tenant:
-        """One that another server made, or this one in an earlier life."""
+        """Open one that another process made, or this one closed."""
         await self._swept()
         footing = await bwrap.find_footing()
         if isinstance(footing, str):
             raise Unsupported(footing)
         if disposable.id in self._tenants:
-            # Somebody else of ours was faster.
+            # Another task of this process was faster.
             return self._tenants[disposable.id]
+        # The lock first: once it is held, no other process removes the folder.
         lock, record = self._shelf.claim(disposable.id), self._shelf.read(disposable.id)
         if lock is None or record is None:
             raise ConnectError(f"unable to open {disposable.title}: it is gone; create another")
@@ -161,7 +165,7 @@ class EmbeddedProvider:
             os.close(lock)
             raise ConnectError(f"unable to open {disposable.title}: another server has paused it; resume it there")
         if record.has_real_disk:
-            # Empty, where this machine was restarted.
+            # Empty if this computer was restarted, because it is in memory.
             self._mount(disposable.id, record.made.limits.disk_mb, footing)
         return self._move_in(record, record.env, footing, lock)
 
@@ -177,6 +181,7 @@ class EmbeddedProvider:
         return [seen(record) for name in self._shelf.ids() if (record := self._shelf.read(name))]
 
     async def delete(self, disposable: Disposable) -> None:
+        # Raises for an id that is not ours, before anything is touched.
         self._shelf.folder(disposable.id)
         tenant = self._tenants.pop(disposable.id, None)
         if tenant:
@@ -184,7 +189,7 @@ class EmbeddedProvider:
         await asyncio.to_thread(take_down, self._shelf, disposable.id)
 
     async def _expire(self, disposable: Disposable) -> None:
-        """Its time may have been renewed, by another server even."""
+        """End it, unless it was renewed meanwhile, perhaps by another process."""
         record, tenant = self._shelf.read(disposable.id), self._tenants.get(disposable.id)
         if record is None or seen(record).status == "expired":
             await self.delete(disposable)
@@ -217,6 +222,7 @@ class EmbeddedProvider:
         if self._living(disposable).made.status == "paused":
             return await self.look(disposable)
         tenant = self._tenants.get(disposable.id) or await self._reopen(disposable)
+        # Recorded first: other processes must not open it while it freezes.
         made = self._change(disposable, paused)
         try:
             await tenant.pause()
@@ -252,12 +258,13 @@ class EmbeddedProvider:
         await asyncio.gather(*(self._let_go(tenant) for tenant in tenants), return_exceptions=True)
 
     async def _let_go(self, tenant: Tenant) -> None:
-        """Its files stay; what runs in it ends, unless another server uses it too."""
+        """Close it: its files stay; its processes end, unless another process uses it, too."""
         made, is_alone = tenant.record.made, tenant.is_alone()
         self._tenants.pop(made.id, None)
         await tenant.leave()
         if is_alone:
             with contextlib.suppress(SandboxError):
+                # A paused one could be resumed by nobody after this process is gone.
                 self._change(made, running)
             await asyncio.to_thread(cgroups.known(tenant.record.groups).end)
 
@@ -271,7 +278,7 @@ def paused(made: Disposable) -> Disposable:
 
 
 def seen(record: Record) -> Disposable:
-    """As it is now."""
+    """Its current state."""
     is_over = 0 < record.made.expires <= time.time()
     return replace(record.made, status="expired") if is_over else record.made
 
@@ -293,7 +300,7 @@ def check_time(timeout_s: float) -> None:
 
 
 def network_notes(network: Network) -> tuple[str, ...]:
-    """What is reached, and what refuses the rest."""
+    """What the network reaches, and what blocks the rest, as sentences."""
     if network.reach is Reach.HOST:
         return ("network: it reaches what listens on this machine's own loopback, and its abstract sockets, too",)
     if network.reach is Reach.OUTSIDE:
@@ -307,7 +314,7 @@ def network_notes(network: Network) -> tuple[str, ...]:
 
 
 def notes(order: SandboxOrder) -> list[str]:
-    """What its maker should know, and would not expect."""
+    """What its maker should know and might not expect."""
     told = []
     if order.image:
         told.append("image: read-only; its home and /tmp are its own, and /app and /workspace where the image has none")

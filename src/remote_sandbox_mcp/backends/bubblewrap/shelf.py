@@ -1,4 +1,4 @@
-"""Folders of disposable sandboxes on disk, each with a record and a lock; and taking them down."""
+"""Folders of disposable sandboxes on disk, each with a record and a lock; and how they are removed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ GONE = ".gone-"
 
 @dataclass(frozen=True)
 class Record:
-    """What is written down of a sandbox, its variables included: the next server needs them, too."""
+    """Record of a sandbox, including its variables, which the next process needs, too."""
 
     made: Disposable
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     groups: tuple[str, ...] = ()
-    # What its network is narrowed to, if it is.
+    # The only hosts that its network may reach, if limited.
     hosts: tuple[str, ...] = ()
     # Whether its home and /tmp have a size of their own.
     has_real_disk: bool = False
@@ -38,22 +38,22 @@ class Record:
 
 @dataclass(frozen=True)
 class Shelf:
-    """The folder of all of them."""
+    """The folder of all disposable sandboxes."""
 
     root: Path
 
     def folder(self, disposable_id: str) -> Path:
-        """Raises BadArgument for what is no id of ours: it may not lead elsewhere."""
+        """Raises BadArgument for what is not an id of ours: it must not lead elsewhere."""
         if not DISPOSABLE_ID.match(disposable_id):
             raise BadArgument(f"{disposable_id[:60]!r} is not the id of a disposable sandbox (sb-...)")
         return self.root / disposable_id
 
     def box(self, disposable_id: str) -> Path:
-        """What the sandbox itself may see a part of."""
+        """The part that the sandbox itself sees."""
         return self.folder(disposable_id) / "box"
 
     def runs(self, disposable_id: str) -> Path:
-        """The outpost's records, where the box has a size."""
+        """The outpost's records, outside of a box of limited size."""
         return self.folder(disposable_id) / "runs"
 
     def ids(self) -> list[str]:
@@ -62,7 +62,7 @@ class Shelf:
         return []
 
     def gone(self) -> list[Path]:
-        """Folders that are being removed, or were when their server died."""
+        """Folders that are being removed, or were when their process died."""
         with contextlib.suppress(FileNotFoundError):
             return [self.root / name for name in os.listdir(self.root) if name.startswith(GONE)]
         return []
@@ -82,14 +82,14 @@ class Shelf:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """While a folder appears or disappears: a moment at most."""
+        """Held while a folder appears or disappears, for a moment."""
         self.root.mkdir(parents=True, mode=0o700, exist_ok=True)
         with open(self.root / ".lock", "a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def claim_new(self, disposable_id: str) -> int:
-        """A new folder, in use by us. Raises BadArgument where there is one already."""
+        """Create a folder, in use by us. Raises BadArgument where it exists."""
         folder = self.folder(disposable_id)
         with self.locked():
             try:
@@ -101,12 +101,12 @@ class Shelf:
             return lock
 
     def claim(self, disposable_id: str) -> int | None:
-        """In use by us too, until the descriptor is closed; None where it is not there."""
+        """Mark it as in use by us, too, until the descriptor is closed; None where it does not exist."""
         with self.locked():
             return claim(self.folder(disposable_id)) if self.has(disposable_id) else None
 
     def set_aside(self, disposable_id: str) -> Path | None:
-        """Out of everybody's sight, to be removed; None where it is gone already."""
+        """Rename it out of sight for removal; None where it is gone already."""
         aside = self.root / f"{GONE}{disposable_id}"
         with self.locked(), contextlib.suppress(FileNotFoundError):
             self.folder(disposable_id).rename(aside)
@@ -115,11 +115,11 @@ class Shelf:
 
 
 def read_record(folder: Path) -> Record | None:
-    """None where there is none that can be read."""
+    """None where there is no readable record."""
     try:
         read = json.loads((folder / "record.json").read_text())
         made = read["made"]
-        # Earlier versions noted whether it outlives its server; all of them do now.
+        # Earlier versions recorded whether it outlives its process; now all do.
         made.pop("keep", None)
         limits = Limits(**{**made["limits"], "told": tuple(made["limits"]["told"])})
         disposable = Disposable(**{**made, "limits": limits, "notes": tuple(made["notes"])})
@@ -130,7 +130,7 @@ def read_record(folder: Path) -> Record | None:
 
 
 def claim(folder: Path, *, alone: bool = False) -> int | None:
-    """Many servers may have one in use; alone, only where nobody has. None where that fails."""
+    """Lock a folder, shared with other processes, or exclusively with `alone`. None where that fails."""
     try:
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
@@ -144,7 +144,7 @@ def claim(folder: Path, *, alone: bool = False) -> int | None:
 
 
 def is_alone(lock: int) -> bool:
-    """Whether nobody else has it in use."""
+    """Whether no other process uses it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -154,14 +154,14 @@ def is_alone(lock: int) -> bool:
     return True
 
 
-# Without a lock to ask, it may be in the middle of its removal by another server.
+# Age after which a folder without a lock file counts as abandoned; before, its removal may be in progress.
 ABANDONED_S = 60.0
 
 
 def take_down(shelf: Shelf, disposable_id: str) -> None:
-    """End all of its processes and remove all that is left of it; may be done twice, and by two at once."""
+    """End all its processes and remove everything; may be called twice, and by two processes at once."""
     record, home = shelf.read(disposable_id), shelf.box(disposable_id) / "home"
-    # Out of sight first: a server whose line is cut by this must not open it again.
+    # Out of sight first: a process whose connection is cut by this must not open it again.
     aside = shelf.set_aside(disposable_id)
     group = cgroups.known(record.groups if record else ())
     if group.exists():
@@ -182,8 +182,8 @@ def remove(aside: Path) -> None:
 
 
 def sweep(shelf: Shelf, now: float) -> None:
-    """Find what servers of before have left whose time is over, and end it. All others stay."""
-    # One that resists, such as a folder of another user, is tried again at the next start.
+    """Remove what earlier processes have left, if its time is over. All others stay."""
+    # One that cannot be removed, such as another user's folder, is tried again at the next start.
     with contextlib.suppress(OSError):
         for aside in (*_set_aside(shelf, now), *filter(_is_abandoned, shelf.gone())):
             with contextlib.suppress(OSError):
@@ -206,7 +206,7 @@ def _may_stay(shelf: Shelf, disposable_id: str, now: float) -> bool:
     record = shelf.read(disposable_id)
     if record is None or 0 < record.made.expires <= now:
         return False
-    # Frozen processes outlive their server.
+    # Frozen processes outlive the process that froze them.
     cgroups.known(record.groups).end()
     if record.made.status == "paused":
         shelf.write(replace(record, made=replace(record.made, status="running")))

@@ -1,4 +1,4 @@
-"""Walls about to be built: the folders of a local sandbox, what holds it, and what is started behind them."""
+"""Builds the bubblewrap command line of a sandbox: its folders, its limits, and the program inside."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ ENVIRONMENT = {"PATH": bwrap.SYSTEM_PATH, "HOME": HOME, "USER": USER, "LANG": "C
 
 @dataclass(frozen=True)
 class Bounds:
-    """What holds a sandbox's processes, beside the walls.
+    """Limits of a sandbox's processes, besides the isolation.
 
-    `joins` are files of control groups through which a process puts itself there; `rlimits` have the numbers of the
+    `joins` are files of control groups through which a process joins; `rlimits` uses the numbers of the
     resource module.
     """
 
@@ -46,7 +46,7 @@ class Bounds:
     shm_mb: int = 0
 
 
-# A shell on the way costs a millisecond. Moved by another process, a process waits for every processor in turn.
+# A shell costs a millisecond. A process that is moved into the group by another one waits for all processors in turn.
 JOIN = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 1; shift; done; shift; exec "$@"'
 
 
@@ -55,7 +55,7 @@ READ = "read=io.BufferedReader(io.FileIO(0,closefd=False),1).read;"
 
 @dataclass(frozen=True)
 class Start:
-    """One bubblewrap about to be started, and what shall run behind its walls."""
+    """One bubblewrap to be started, and the program inside."""
 
     place: LocalPlace
     folders: Folders
@@ -84,7 +84,7 @@ class Start:
         return ["/bin/sh", "-c", JOIN, "sh", *self.bounds.joins, "--"] if self.bounds.joins else []
 
     def before_walls(self) -> list[str]:
-        """After the control group, so that what carries the network counts as the sandbox's own."""
+        """Words before bwrap. The control group comes first, so that the network's carrier counts in it."""
         return [*self.joining(), *way.prefix(self.place.network, self.footing)]
 
     @contextmanager
@@ -116,7 +116,7 @@ class Start:
         return [word for name in names for word in ("--bind", str(self.folders.work(name)), f"{room}/{name}")]
 
     def system(self) -> list[str]:
-        """The host's own, as far as programs need it."""
+        """Options for the host's own system, as far as programs need it."""
         return [
             *bwrap.system_folders(),
             *self.folders.settings(),
@@ -127,7 +127,7 @@ class Start:
         ]
 
     def room(self, image: Image) -> list[str]:
-        """The image's system, and the host's Python beside it, which enters it."""
+        """Options for the image's system, with the host's Python beside it, which enters it."""
         return [
             *bwrap.system_folders(),
             *bwrap.find_python()[1],
@@ -138,7 +138,7 @@ class Start:
         ]
 
     def resolver(self, room: str = "") -> tuple[str, ...]:
-        """Who resolves names: nobody where a proxy does."""
+        """Options for name resolution; none where a proxy resolves names."""
         if self.place.network.reach is Reach.OUTSIDE:
             return ("--ro-bind", str(self.folders.root / "etc" / "resolv.conf"), f"{room}/etc/resolv.conf")
         shared = self.place.network.reach is Reach.HOST
@@ -148,17 +148,17 @@ class Start:
         python = bwrap.find_python()[0]
         if image is None:
             return [python, "-IS", "-c", self.loader(python, doors), token]
-        # Nothing of the image runs before the host's Python has given up all rights and compared what was bound.
+        # Nothing of the image runs before the host's Python has dropped all privileges and compared what was bound.
         inside = [image.python, "-IS", "-c", self.loader(image.python, doors, is_second=True), token]
         enter = f"check_entries(eval(read({len(compared(image))})));{self.first(images.ROOM)}"
         leave = f"os.environ['PATH']={bwrap.SYSTEM_PATH!r};os.execv({image.python!r},{inside!r})"
         return [python, "-IS", "-c", f"import io,os,sys;{READ}exec(read({len(first_process())}));{enter}{leave}"]
 
     def loader(self, python: str, doors: tuple[int, ...], *, is_second: bool = False) -> str:
-        """Python that takes the first process and then the outpost from its input: all can see a command line."""
-        # No command may have a door: what comes through it is taken for the outpost's own.
+        """Python source that reads the first process and the outpost from its input; a command line is public."""
+        # Commands must not inherit the doors: what comes through them is trusted as the outpost's.
         shut = "".join(f"os.set_inheritable({door},False);" for door in doors)
-        # A Python that was lent knows itself by a name under which nothing can start it.
+        # A lent Python reports a path of itself that cannot be started.
         known = f"import io,os,sys;sys.executable={python!r};{shut}{READ}"
         sizes = len(first_process()), len(compiled(self.pieces)), len(program.packed(self.pieces))
         first = f"exec(read({sizes[0]}));{'' if is_second else self.first()}keep_to_itself();"
@@ -170,12 +170,12 @@ class Start:
 
 @functools.cache
 def compiled(pieces: tuple[str, ...]) -> bytes:
-    """For a Python of the same kind as ours, which needs as long to compile it as for all else of its start."""
+    """Precompiled for a Python of the same version: compiling would take as long as the rest of its start."""
     return marshal.dumps(compile(program.source(pieces), "outpost", "exec"))
 
 
 def compared(image: Image) -> bytes:
-    """What must have been bound, for the first process; it may be too long for a command line."""
+    """What must have been bound, for the first process; too long for a command line."""
     return repr(image.identities).encode()
 
 
@@ -190,7 +190,7 @@ def hostname(name: str) -> str:
 
 @dataclass(frozen=True)
 class Folders:
-    """What stays of a local sandbox, closed to other users by its outermost folder.
+    """Folders of a local sandbox, protected from other users by the outermost one.
 
     `state` is the state folder that it lies in, where no image may be. `runs` is a place for the outpost's own records
     where the disk of commands has a size: what they do when it is full can be told only from there.
@@ -215,12 +215,12 @@ class Folders:
         return self.root / "tmp"
 
     def work(self, name: str) -> Path:
-        """The sandbox's own /app or /workspace, where it can be written as its home can."""
+        """The sandbox's own /app or /workspace, writable like its home."""
         return self.root / name
 
     def prepare(self, footing: Footing, hostname: str) -> None:
         self.root.parent.mkdir(parents=True, exist_ok=True)
-        # A command owns its home and can open that to everybody, but not the folder around it.
+        # A command owns its home and can open it to everybody, but not the folder around it.
         writable = (self.home, self.tmp, *map(self.work, images.WORK_FOLDERS))
         for folder in (self.root, self.root / "etc", *writable):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -230,13 +230,13 @@ class Folders:
                 os.chown(folder, footing.user, footing.user)
         for name, text in {**synthetic(footing.user, hostname), "resolv.conf": way.RESOLVER}.items():
             file = self.root / "etc" / name
-            # Another server may be using it at this moment.
+            # Another process may be using it at this moment.
             if not file.exists() or file.read_text() != text:
                 file.write_text(text)
                 file.chmod(0o644)
 
     def lend_python(self) -> Path:
-        """The script that stands for Python in an image that has none."""
+        """The script that stands in for Python in an image without one."""
         script = self.root / "python3"
         text = images.lent_script()
         if not script.exists() or script.read_text() != text:
@@ -254,7 +254,7 @@ SYNTHETIC = ("passwd", "group", "hostname", "hosts", "nsswitch.conf")
 
 
 def synthetic(user: int, hostname: str) -> dict[str, str]:
-    """Settings that name nobody and nothing of the host."""
+    """Files of /etc that reveal nothing about the host."""
     return {
         "passwd": f"root:x:0:0:root:/:/bin/false\n{USER}:x:{user}:{user}:{USER}:{HOME}:/bin/bash\n",
         "group": f"root:x:0:\n{USER}:x:{user}:\n",

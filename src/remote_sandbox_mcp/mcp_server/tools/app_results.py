@@ -21,7 +21,7 @@ LOG_CHARS = 6000
 
 
 def report_fields(report: TestReport, log_chars: int = LOG_CHARS) -> dict[str, Any]:
-    """Counts are always there; they mean something only where no problem is told."""
+    """Counts are always there, but mean something only without a problem."""
     fields: dict[str, Any] = {name: getattr(report, name) for name in ("passed", "failed", "skipped", "errors")}
     fields |= {"duration": round(report.duration, 3), "exit_code": report.exit_code}
     fields |= lean(problem=sentence(report.problem), failures=[failure_fields(it) for it in report.failures])
@@ -72,7 +72,7 @@ def app_fields(deployed: Sequence[Deployment], sandbox: str) -> list[dict[str, A
 def _app(deployed: Deployment) -> dict[str, Any]:
     fields: dict[str, Any] = {"port": deployed.port, "status": deployed.status}
     fields |= lean(url=deployed.url, task=deployed.task, problem=sentence(deployed.problem))
-    # It outlived the server that gave it an address, which opens none unasked.
+    # It outlived the process that forwarded its port; a list opens no new forward.
     unopened = deployed.status in ("running", "unhealthy") and not deployed.url
     return fields | lean(notes=["forward_port gives it an address"] if unopened else [])
 
@@ -109,7 +109,7 @@ def stamp(seconds: float) -> str:
 
 
 def moment(seconds: float) -> str:
-    """A time by ISO 8601, whatever a file system says: years that have no four digits become the nearest that has."""
+    """ISO 8601; years beyond four digits, which a file system may report, become the nearest valid one."""
     within = min(max(seconds, -62135596800.0), 253402300799.0)
     return f"{datetime(1970, 1, 1) + timedelta(seconds=int(within)):%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")
 

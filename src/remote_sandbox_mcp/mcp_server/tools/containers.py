@@ -66,7 +66,7 @@ def create(server: SandboxServer) -> Any:
         gpu: Annotated[int, Field(description="How many")] = 0,
         network: Annotated[bool | list[str] | None, Field(description="false, or the only hosts: must hold")] = None,
         volumes: Annotated[Sequence[str], Field(description="source:target[:rw], where the platform allows")] = (),
-        # Each outlives its server, so that there is nothing to ask for.
+        # Accepted for old configurations: every sandbox outlives its process anyway.
         keep: Annotated[bool, UNLISTED] = False,
     ) -> Annotated[CallToolResult, DisposableShape]:
         """Make a clean, isolated sandbox; all tools take its sandbox_id as sandbox_name. delete_sandbox when done."""
@@ -81,13 +81,13 @@ def create(server: SandboxServer) -> Any:
             volumes=tuple(map(volume, volumes)),
         )
         if image.startswith(("/", "~", ".")):
-            # A folder of the user's machine is shown inside.
+            # A folder of the user's computer is mounted as its root file system.
             order = replace(order, image=absolute(image))
             server.app.transfers.check_roots(image)
         made = await server.app.disposables.create(order)
         session = server.clients.session(ctx)
         if not (server.app.fleet.default or server.app.fleet.refusal) and session:
-            # Where nothing else is configured, it is the one that is meant.
+            # Where nothing else is configured, it becomes the client's selected sandbox.
             await session.selection.choose(made.id)
         await tell_change(ctx)
         fields = disposable_fields(made)
@@ -155,7 +155,7 @@ def download(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, FilesShape]:
         """Take files out of a sandbox: images are shown, others come as base64 or, with local_dir, all are copied
         (folders, too) without passing by you."""
-        # A client that shows results to a model cuts them; base64 that is cut is of no use to anybody.
+        # Clients cut results for their model, and truncated base64 is useless.
         each = max_bytes if not calling.get().name else min(max_bytes, room() * 3 // 4 // max(1, len(paths)))
         images = None if encoding else Images()
         done, problems = [], []
@@ -215,7 +215,7 @@ async def take(
 
 
 def fitting(taken: dict[str, Any], most: int) -> dict[str, Any]:
-    """With so many bytes of its content at most."""
+    """With at most so many bytes of its content."""
     content = base64.b64decode(taken.get("content", ""))
     if len(content) <= most:
         return taken
@@ -259,6 +259,6 @@ def volume(text: str) -> Volume:
 
 
 async def tell_change(ctx: Context[None, Any]) -> None:
-    """Whoever has subscribed hears that the list of sandboxes is another, whichever protocol it speaks."""
+    """Notify subscribed clients, of either protocol version, that the list of sandboxes has changed."""
     await ctx.notify_resources_changed()
     await ctx.session.send_resource_list_changed()

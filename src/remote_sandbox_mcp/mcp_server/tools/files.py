@@ -28,7 +28,7 @@ WRITE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_
 EDIT = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 
 USUAL_BYTES, MOST_BYTES = 200_000, 10_000_000
-# Of a file whose every byte takes many characters to show, at least so much comes at once.
+# Minimum per call, for files in which every byte takes many characters to show.
 LEAST_BYTES = 64
 
 RemoteFile = Annotated[str, Field(description="The file")]
@@ -78,6 +78,7 @@ def read_file(server: SandboxServer) -> Any:
         if not offset and not start_line and not line_count:
             found, image = await look(server.app, remote_path, usual=USUAL_BYTES, limit=max_bytes, name=sandbox_name)
             return shown(image, found) if image else part_of_file(found)
+        # Lines without a count: up to the end of the file, bounded by max_bytes.
         lines = (line_count or 1_000_000_000) if start_line or line_count else 0
         span = Span(offset, max_bytes, max(1, start_line), lines)
         return part_of_file(await server.app.read(remote_path, span, name=sandbox_name))
@@ -160,6 +161,7 @@ def search_files(server: SandboxServer) -> Any:
 def decode(content: str, encoding: str) -> bytes:
     if encoding == "text":
         try:
+            # A lone surrogate from U+DC80 to U+DCFF stands for one byte that is not UTF-8.
             return content.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
             raise BadArgument("content holds half of a surrogate pair; send it as base64") from None
@@ -170,15 +172,16 @@ def decode(content: str, encoding: str) -> bytes:
 
 
 def fitting(found: FileSlice, room: int) -> FileSlice:
-    """As much of it as fits, up to the end of a character, so that the next part is text again."""
+    """As much as fits, up to the end of a character, so that the next part is valid text again."""
     data = whole_characters(found.data) if found.more else found.data
     while (size := size_of(file_content(data))) > room and len(data) > LEAST_BYTES:
+        # A tenth less than the proportion, because the cut part may need more escapes than the average.
         data = whole_characters(data[: max(LEAST_BYTES, len(data) * room // size * 9 // 10)])
     return replace(found, data=data, more=found.more or len(data) < len(found.data))
 
 
 def whole_characters(data: bytes) -> bytes:
-    """Without the first bytes of a character whose others are missing, unless there is nothing else."""
+    """Without an incomplete character at the end, unless nothing else is left."""
     return without_broken_end(data) or data
 
 
@@ -186,6 +189,7 @@ def listing_fields(found: Listing, room: int) -> dict[str, Any]:
     rows = [entry_fields(entry, found.folder) for entry in found.entries]
     shown = first_that_fit(rows, [size_of(row) for row in rows], room)
     truncated = found.truncated or len(shown) < len(rows)
+    # The cursor follows what is shown, not what was found.
     keys = [entry.path for entry in found.entries[: len(shown)]]
     fields = {"truncated": truncated, "entries": shown} | next_cursor(truncated, found.start, keys)
     return fields | problem_fields(found.problems, found.folder)
@@ -211,7 +215,7 @@ def entry_fields(entry: Entry, folder: str) -> dict[str, Any]:
 
 
 def below(path: str, folder: str) -> str:
-    """A path as seen from the folder; one that is not in it stays as it is."""
+    """A path relative to the folder; one outside of it stays as it is."""
     start = f"{folder.rstrip('/')}/"
     return path[len(start) :] if folder and path.startswith(start) and path != start else path
 

@@ -21,7 +21,7 @@ IN_FIRST_LINE = ("running", "running_s", "exit_code", "truncated", "log_offset")
 
 
 def fit_log(seen: JobSeen, room: int, *, goes_on: bool = False) -> tuple[JobSeen, dict[str, Any]]:
-    """The job with as much of its log as there is room for, and what is said of the rest.
+    """The job with as much of its log as fits, and fields about the rest.
 
     `goes_on`: the log was asked for from a cursor, so its beginning is kept, and the next cursor is where it ends.
     Else its end is kept.
@@ -34,7 +34,7 @@ def fit_log(seen: JobSeen, room: int, *, goes_on: bool = False) -> tuple[JobSeen
     if not left_out:
         return seen, {}
     if seen.recalled:
-        # What was written down of it has no place in the file.
+        # A recorded tail has no position in the file.
         return replace(seen, log=log), {"truncated": True}
     if goes_on:
         return replace(seen, log=log, cursor=seen.cursor - left_out), {"truncated": True}
@@ -85,7 +85,7 @@ def usage_fields(usage: JobUsage) -> dict[str, Any]:
 
 
 def checkpoint_fields(checkpoint: Checkpoint, form: str = "text") -> dict[str, Any]:
-    """A checkpoint's text, or its value where it is JSON."""
+    """A checkpoint's text, or its value if it is JSON."""
     text = harmless(checkpoint.text)
     fields: dict[str, Any] = lean(mtime=checkpoint.mtime or None, error=sentence(checkpoint.problem))
     if form == "json" and not checkpoint.problem:

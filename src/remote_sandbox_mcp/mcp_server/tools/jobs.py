@@ -36,7 +36,7 @@ TYPE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_
 
 Session = Annotated[str, Field(description="As exec_bash_background or exec_bash returned it")]
 WatchId = Annotated[int, Field(description="Instead of tmux_session", ge=0)]
-# check_background_task tells the session of a watch, which the others then take.
+# check_background_task returns the session of a watch, which the other tools accept.
 UnlistedWatchId = Annotated[int, Field(ge=0), UNLISTED]
 Lines = Annotated[int, Field(description="Default 50", ge=1, le=5000)]
 Cursor = Annotated[int, Field(description="log_cursor of the last answer: only what is new", ge=-1)]
@@ -165,6 +165,7 @@ def wait_for_task(server: SandboxServer) -> Any:
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, WaitedShape]:
         """Wait until a job ends, prints a line that fits, or is silent. Use this instead of asking again and again."""
+        # Never longer than the client waits; the agent calls again.
         seconds = min(timeout_s, patience(server, ctx))
         if RUN_ID.match(tmux_session):
             if until_pattern or silence_s:
@@ -232,6 +233,7 @@ def send_input(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, SentShape]:
         """Answer a prompt of a running job, or use a debugger in it. Read what it says with wait_background_task."""
         which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
+        # Enter belongs to the text: keys alone are sent as they are.
         pressed = [*(["Enter"] if text and enter else []), *keys]
         session = await server.app.jobs.send(which, text=text, keys=pressed)
         return reply({"status": "sent", "tmux_session": session}, f"sent to {session}")
@@ -244,7 +246,7 @@ def cursor(given: int) -> int | None:
 
 
 def run_reply(fields: dict[str, Any], report: Report) -> CallToolResult:
-    """What is said of a command that outlasted exec_bash."""
+    """Result for a command that outlasted exec_bash."""
     without = ("running", "exit_code", "signal", "timed_out", "stopped")
     return reply(fields, told(exec_head(report), fields, without=without))
 

@@ -16,7 +16,7 @@ from .app_results import disposable_fields
 from .containers import GET, MAKE
 
 SandboxId = Annotated[str, Field(description="As create_sandbox returned it")]
-# Never with what is in them: a key belongs into no result.
+# Only the header's name, never its value: a key must not be in a result.
 HEADERS = "its requests must carry the header {}, which no browser sends: forward_port gives an address that opens"
 
 

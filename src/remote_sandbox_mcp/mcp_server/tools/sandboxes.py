@@ -36,7 +36,7 @@ def offer(server: SandboxServer) -> None:
         ] = False,
     ) -> Annotated[CallToolResult, SandboxesShape]:
         """All sandboxes, whether each answers and, on request, how busy it is (idle_score: 1 is idle, 0 is busy)."""
-        # Asked first: those of an earlier server are members from then on.
+        # Asked first, because this adds sandboxes of earlier processes to the fleet.
         disposables = await app.disposables.list()
         made = {it.id: listed_fields(it) for it in disposables}
         active, trouble = await active_sandbox(server, ctx)
@@ -79,10 +79,10 @@ def offer(server: SandboxServer) -> None:
 
 
 async def active_sandbox(server: SandboxServer, ctx: Context[None, Any] | None) -> tuple[str, list[str]]:
-    """What is meant where none is named; nothing, and why, where the selected one is over."""
+    """The sandbox for calls that name none; empty, with the reason, where the selected one is over."""
     try:
         return await server.meant(ctx), []
     except (UnknownSandbox, ConfigError) as problem:
-        # Where no configured machine can be used, the configuration's own problems say why.
+        # If no configured machine can be used, the problems of the configuration say why.
         is_told = isinstance(problem, ConfigError) and bool(server.app.fleet.refusal)
         return "", [sentence(problem)] if server.app.fleet.default and not is_told else []

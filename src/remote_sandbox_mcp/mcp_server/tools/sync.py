@@ -32,7 +32,7 @@ SYNC = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_h
 ASK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 
-# A transfer that is done within a moment needs no second call.
+# A transfer that ends this soon needs no second call.
 MOMENT_S = 3.0
 LONGEST_WAIT_S = 55.0
 LISTED = 20
@@ -40,7 +40,7 @@ LISTED = 20
 LocalPath = Annotated[str, Field(description="On the user's machine")]
 RemotePath = Annotated[str, Field(description="gpu1:/path names another sandbox")]
 Excludes = Annotated[Sequence[str], Field(description=".gitignore lines")]
-# Its lines may as well be given as excludes.
+# Not listed: its lines can as well be given as excludes.
 ExcludeFile = Annotated[str, UNLISTED]
 DefaultExcludes = Annotated[bool, Field(description="Also .git, __pycache__, node_modules, .venv")]
 Gitignore = Annotated[bool, Field(description="Heed .gitignore files")]
@@ -51,7 +51,7 @@ DryRun = Annotated[bool, Field(description="Only show what would be done, and wh
 
 
 def task_name(given: Any) -> Any:
-    """Some clients send an id of nothing but digits as a number, and without what comes before them."""
+    """Some clients send an id of digits only as a number, without its prefix."""
     return f"tr-{given:08d}" if isinstance(given, int) and not isinstance(given, bool) else given
 
 

@@ -47,7 +47,7 @@ def offer(server: SandboxServer) -> None:
     ):
         server.offer(make(server), title=title, annotations=ASK)
     server.offer(cancel_watch(server), title="Stop watching a job", annotations=SET)
-    # The old names stay for clients that know them.
+    # Old names of the same tool, for clients that know them.
     for name in ("install_watchdog", "install_macos_watchdog"):
         server.offer(named(install(server), name), title="Install the watchdog", annotations=SET)
     for name in ("uninstall_watchdog", "uninstall_macos_watchdog"):
@@ -186,7 +186,7 @@ def get_progress(server: SandboxServer) -> Any:
         try:
             seen, rest = fit_log(await server.app.jobs.watching.look_at(watch, lines=log_lines), room() // 2)
         except (ConnectError, LostContact, UnknownSandbox) as problem:
-            # What the watchdog saw last is there, whether or not its machine can be asked.
+            # The watchdog's last observation, whether or not the machine can be asked now.
             fields |= lean(log_tail=watch.last_log_tail) | {"connection_error": sentence(problem)}
             return watch_reply(fields, "it could not be asked; this is what was seen last")
         live = {key: value for key, value in seen_fields(seen).items() if key not in ("log_tail", "checkpoint")}

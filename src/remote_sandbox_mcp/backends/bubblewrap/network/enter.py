@@ -46,14 +46,14 @@ def main(arguments: list[str]) -> None:
         said = f"{problem.strerror or 'no answer from its carrier'} {problem.filename or ''}".strip().encode()
     if said != READY:
         sys.exit(f"no network of its own: {said.decode('utf-8', 'replace') or 'its carrier has ended'}")
-    # Python ignores them, and bubblewrap's commands would do so too.
+    # Python ignores SIGPIPE, and bubblewrap's commands would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     os.execvp(command[0], command)
 
 
 def make_inside(settings: dict[str, Any]) -> int:
-    """What the carrier needs of the namespace: its card, or a listener on its loopback."""
+    """What the carrier needs from the namespace: its network card, or a listener on its loopback."""
     if settings["reach"] == OUTSIDE:
         return kernel.make_card(CARD, ADDRESS, MASK, GATEWAY, MTU)
     listener = socket.create_server(("127.0.0.1", PROXY_PORT), backlog=WAITING)
@@ -61,17 +61,17 @@ def make_inside(settings: dict[str, Any]) -> int:
 
 
 def carry(settings: dict[str, Any], far: socket.socket, parent: int) -> NoReturn:
-    """The process that stays in the host's network; it ends with its parent, which bubblewrap is by then."""
+    """The process that stays in the host's network; it ends with its parent, which has become bubblewrap by then."""
     try:
         line = let_go_of_all_but(far)
-        # Before it becomes somebody who may not read our Python's folders.
+        # Imported before it becomes a user that may not read our Python's folders.
         serve = load(settings)
         if settings["user"]:
             kernel.become(settings["user"])
         kernel.forgo_new_rights()
         _, descriptors, _, _ = socket.recv_fds(line, 16, 1)
         if descriptors:
-            # Python leaves it open to programs that are started, whatever flag it is given (3.10, 3.11).
+            # Python 3.10 and 3.11 leave it inheritable, whatever flag they are given.
             os.set_inheritable(descriptors[0], False)
             serve(descriptors[0], settings, line, parent)
     except OSError as problem:
@@ -82,7 +82,7 @@ def carry(settings: dict[str, Any], far: socket.socket, parent: int) -> NoReturn
 
 
 def let_go_of_all_but(far: socket.socket) -> socket.socket:
-    """Of the sandbox's line, its door and its filter nothing may stay open here."""
+    """Close everything else: the sandbox's connection and filter must not stay open here."""
     kept = os.dup2(far.detach(), 3, inheritable=False)
     for name in os.listdir("/proc/self/fd"):
         if int(name) > kept:
@@ -96,7 +96,7 @@ def let_go_of_all_but(far: socket.socket) -> socket.socket:
 
 
 def load(settings: dict[str, Any]) -> Serve:
-    """In this process alone: the one that becomes bubblewrap does not wait for it."""
+    """Imported in this process only: the one that becomes bubblewrap does not wait for it."""
     if settings["reach"] == OUTSIDE:
         from .frames import carry_frames
 

@@ -1,4 +1,4 @@
-"""The network card of a sandbox, carried by slirp4netns; what goes to the user's own networks is turned back here."""
+"""A sandbox's network card, carried by slirp4netns; frames to private networks are rejected here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .enter import GATEWAY, MTU, NAMESERVER, READY
 LONGEST = MTU + 64
 LOOK_S = 1.0
 START_S = 5.0
-# An address that this machine gets is its own after so long at most.
+# A new address of this computer is noticed after this long at most.
 KNOWN_S = 5.0
 MOST_KNOWN = 4096
 MOST_SAID = 1 << 16
@@ -35,7 +35,7 @@ OPTIONS = ("--target-type=bess", "--disable-host-loopback", "--enable-seccomp", 
 
 
 class Filter:
-    """Decides on each frame that leaves the sandbox: IPv4 alone, and nothing to an address that is the user's own."""
+    """Decides on each frame that leaves the sandbox: IPv4 only, and nothing to private addresses."""
 
     def __init__(self, routes: kernel.Routes, excepted: tuple[Range, ...]) -> None:
         self._routes = routes
@@ -45,13 +45,15 @@ class Filter:
 
     def judge(self, frame: bytes) -> str:
         kind = frame[12:14]
+        # ARP stays on the link; without it the sandbox would not find its gateway.
         if kind == ARP:
             return PASS
-        # Options could name a further address to go to.
+        # IP options could name a further destination.
         if kind != VERSION_4 or len(frame) < 34 or frame[14] != NO_OPTIONS or frame[23] not in (ICMP, TCP, UDP):
             return DROP
         target = frame[30:34]
         if target == self._nameserver:
+            # slirp4netns forwards this address to the host's own resolver, so only DNS may go there.
             return PASS if _is_question(frame) else REFUSE
         return PASS if self.may_reach(target) else REFUSE
 
@@ -60,6 +62,7 @@ class Filter:
         may, until = self._known.get(target, (False, 0.0))
         if until > now:
             return may
+        # A port scan would otherwise fill the memory; the answers are cheap to find again.
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
         may = self._decide(target)
@@ -72,24 +75,37 @@ class Filter:
             return True
         try:
             return not is_private(address) and self._routes.leads_away(target)
+        # If the kernel cannot say where an address leads, it is refused.
         except OSError:
             return False
 
 
 def _is_question(frame: bytes) -> bool:
-    """For names, and in one piece, so that its port can be seen."""
+    """Whether it is an unfragmented DNS query, so that its port is visible."""
     is_whole = not int.from_bytes(frame[20:22], "big") & MORE_OR_LATER
     return is_whole and frame[23] in (TCP, UDP) and frame[36:38] == NAMES_PORT
 
 
 def refusal(frame: bytes) -> bytes:
-    """What a gateway answers that may not pass a packet on: whoever sent it knows at once."""
+    """The ICMP answer of a gateway that refuses a packet, so that the sender knows at once."""
+    # Never answer ICMP with ICMP, nor a multicast: RFC 1122.
     if frame[23] == ICMP or frame[30] >= 224:
         return b""
     body = struct.pack("!BBHI", 3, 13, 0, 0) + frame[14:42]
     body = body[:2] + struct.pack("!H", checksum(body)) + body[4:]
     head = struct.pack(
-        "!BBHHHBBH4s4s", 0x45, 0, 20 + len(body), 0, 0, 64, 1, 0, socket.inet_aton(GATEWAY), frame[26:30]
+        # Type 3, code 13: communication administratively prohibited.
+        "!BBHHHBBH4s4s",
+        0x45,
+        0,
+        20 + len(body),
+        0,
+        0,
+        64,
+        1,
+        0,
+        socket.inet_aton(GATEWAY),
+        frame[26:30],
     )
     head = head[:10] + struct.pack("!H", checksum(head)) + head[12:]
     return frame[6:12] + frame[0:6] + VERSION_4 + head + body
@@ -103,7 +119,7 @@ def checksum(data: bytes) -> int:
 
 
 def carry_frames(card: int, settings: Mapping[str, Any], line: socket.socket, parent: int) -> None:
-    """Until the parent ends. Raises OSError where slirp4netns does not start."""
+    """Carry frames until the parent ends. Raises OSError where slirp4netns does not start."""
     judge = Filter(kernel.Routes(), ranges(settings["private_ranges"]))
     slirp, carrier = start_slirp(settings["slirp"])
     try:
@@ -118,7 +134,7 @@ def carry_frames(card: int, settings: Mapping[str, Any], line: socket.socket, pa
 
 
 def start_slirp(program: str) -> tuple[int, socket.socket]:
-    """slirp4netns, and its socket for frames; should we be killed, it ends because we held its pipe."""
+    """Start slirp4netns; returns its pid and its socket for frames. It ends with us, because we hold its pipe."""
     folder = tempfile.mkdtemp(prefix="rsmcp-net-")
     path, said = f"{folder}/frames", os.memfd_create("said")
     try:
@@ -130,7 +146,7 @@ def start_slirp(program: str) -> tuple[int, socket.socket]:
 
 
 def _spawn(words: list[str], path: str, said: int) -> int:
-    # The other end stays open here for as long as this process lives, and nowhere else.
+    # We hold the other end as long as this process lives, and no other process does.
     held, _ = os.pipe()
     pid = os.fork()
     if pid:
@@ -140,6 +156,7 @@ def _spawn(words: list[str], path: str, said: int) -> int:
         os.set_inheritable(held, True)
         os.dup2(said, 1)
         os.dup2(said, 2)
+        # What it prints goes to a file in memory, which must not grow without end.
         resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_SAID, MOST_SAID))
         kernel.die_with_parent(signal.SIGKILL)
         walled = _wall_in()
@@ -151,7 +168,7 @@ def _spawn(words: list[str], path: str, said: int) -> int:
 
 
 def _wall_in() -> tuple[str, ...]:
-    """Where user namespaces are forbidden, it has no root of its own, and is the user without rights that we are."""
+    """Options for slirp4netns: where user namespaces are forbidden, it runs as our unprivileged user."""
     try:
         kernel.own_users(0, 0)
     except OSError:
@@ -176,7 +193,7 @@ def _connect(path: str, pid: int, said: int) -> socket.socket:
 
 
 class Pump:
-    """Moves frames between the card and slirp4netns, no faster than that one takes them."""
+    """Moves frames between the card and slirp4netns, no faster than slirp4netns takes them."""
 
     def __init__(self, card: int, carrier: socket.socket, judge: Filter) -> None:
         self._card = card
@@ -190,6 +207,8 @@ class Pump:
         if end is not None:
             poll.register(end, select.POLLIN)
         while kernel.lives(parent):
+            # While a frame waits for slirp4netns, nothing is read from the card: the kernel's queue holds back the
+            # sender.
             poll.register(self._card, 0 if self._waiting else select.POLLIN)
             poll.register(self._carrier, select.POLLIN | (select.POLLOUT if self._waiting else 0))
             for descriptor, _ in poll.poll(LOOK_S * 1000):
@@ -220,6 +239,7 @@ class Pump:
         if self._waiting:
             self._send(self._waiting)
         with contextlib.suppress(BlockingIOError):
+            # Bounded, so that incoming traffic does not starve outgoing.
             for _ in range(64):
                 frame = self._carrier.recv(LONGEST)
                 if not frame:

@@ -1,4 +1,4 @@
-"""What is asked of Linux for a network namespace: to make it, a card and a listener in it, and where an address is."""
+"""Linux calls for a network namespace: create it, a card and a listener in it, and look up routes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _libc_call(name: str, *arguments: int) -> None:
 
 
 def leave_network() -> None:
-    """Into a new network namespace, with a user namespace around it where that takes one.
+    """Enter a new network namespace, inside a new user namespace where that is required.
 
     Who was root may make one as it is. Anyone else is the same user in the user namespace as before, and has no rights
     in it any more after the next program is started.
@@ -45,9 +45,9 @@ def leave_network() -> None:
 
 
 def own_users(user: int, group: int, further: int = 0) -> None:
-    """Into a new user namespace, in which we are `user` and nobody else is anybody."""
+    """Enter a new user namespace, in which only `user` is mapped."""
     mine, ours = os.geteuid(), os.getegid()
-    # Who has just become another user may not write his own files in /proc.
+    # After a change of user, a process may not write its own files in /proc without this.
     _libc_call("prctl", SET_DUMPABLE, 1, 0, 0, 0)
     _libc_call("unshare", NEW_USER | further)
     Path("/proc/self/setgroups").write_text("deny")
@@ -56,14 +56,14 @@ def own_users(user: int, group: int, further: int = 0) -> None:
 
 
 def become(user: int) -> None:
-    """Another user for good."""
+    """Become another user for good."""
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
 
 
 def forgo_new_rights() -> None:
-    """No program that is started from here on can have more rights than we have."""
+    """No program started from here on can gain privileges."""
     _libc_call("prctl", NO_NEW_RIGHTS, 1, 0, 0, 0)
 
 
@@ -79,7 +79,7 @@ def bring_up(interface: str) -> None:
 
 
 def make_card(interface: str, address: str, mask: str, gateway: str, mtu: int) -> int:
-    """A network card in this namespace, whose frames go through the descriptor; all goes to the gateway."""
+    """A network card in this namespace, whose frames go through the descriptor; the default route is the gateway."""
     card = os.open(TUN, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     fcntl.ioctl(card, TUNSETIFF, struct.pack("16sH14x", interface.encode(), TAP | WITHOUT_HEADER))
     with contextlib.suppress(OSError):
@@ -100,7 +100,7 @@ def _socket_address(text: str) -> bytes:
 
 
 class Routes:
-    """Where an address is, as the network namespace knows it in which this was made."""
+    """Looks up routes in the network namespace in which this was made."""
 
     def __init__(self) -> None:
         self._asking = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
@@ -110,7 +110,7 @@ class Routes:
         self._asking.close()
 
     def leads_away(self, packed: bytes) -> bool:
-        """Whether it is on another machine: not our own, not many at once, and there is a way there."""
+        """Whether an address is on another machine: not local, not a multicast, and reachable."""
         family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
         wanted = ATTRIBUTE.pack(ATTRIBUTE.size + len(packed), DESTINATION) + packed
         body = ROUTE.pack(family, len(packed) * 8, 0, 0, 0, 0, 0, 0, 0) + wanted
@@ -130,5 +130,5 @@ def end_of(process: int) -> int | None:
 
 
 def lives(parent: int) -> bool:
-    """Whether the process that has started us is still there."""
+    """Whether our parent process still lives."""
     return os.getppid() == parent

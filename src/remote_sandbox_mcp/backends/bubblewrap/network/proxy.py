@@ -31,19 +31,19 @@ MOST_LOOKUPS = 8
 IDLE_S = 300.0
 LOOK_S = 1.0
 PIECE = 1 << 16
-# A status line is what most programs show of a refusal.
+# Most programs show the status line of a refusal.
 LONGEST_REASON = 300
 SOCKS5 = b"\x05"
 SOCKS_CONNECT, SOCKS_4, SOCKS_NAME, SOCKS_6 = 1, 1, 3, 4
 SOCKS_NOT_ALLOWED, SOCKS_UNREACHABLE, SOCKS_NO_COMMAND, SOCKS_NO_KIND = 2, 4, 7, 8
-# Between two neighbours; a body's length and coding are the other end's matter.
+# Headers for one connection only; a body's length and coding concern the other end.
 HOP_BY_HOP = {b"connection", b"proxy-connection", b"proxy-authorization", b"keep-alive", b"host", b"upgrade"}
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Turned(Exception):
-    """A request that is not carried on, with the status that says so."""
+    """A request that is refused, with its HTTP status."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -51,7 +51,7 @@ class Turned(Exception):
 
 
 class Guard:
-    """Decides where a connection may go, and makes it. Raises Turned."""
+    """Decides where a connection may go, and opens it. Raises Turned."""
 
     def __init__(self, hosts: Iterable[str], private_ranges: Iterable[str], routes: kernel.Routes) -> None:
         self._hosts = tuple(hosts)
@@ -70,7 +70,7 @@ class Guard:
         raise Turned(502, f"{name}:{port} could not be reached: {trouble}")
 
     async def addresses(self, name: str, port: int) -> list[Address]:
-        """Those that may be reached; never none."""
+        """The addresses that may be reached; never empty."""
         literal = _literal(name)
         if literal is not None:
             found = [literal] if any(rule.allows_address(literal, port) for rule in self._rules) else []
@@ -112,17 +112,17 @@ def _literal(name: str) -> Address | None:
 async def _resolve(name: str, port: int) -> list[Address]:
     loop = asyncio.get_running_loop()
     try:
-        # As bytes: for text, Python would load what encodes names of other alphabets, of which none is ever listed.
+        # As bytes: for a str, Python would load its IDNA codec, which no listed name needs.
         found = await within(loop.getaddrinfo(name.encode(), port, type=socket.SOCK_STREAM), CONNECT_S)
     except (OSError, UnicodeError, asyncio.TimeoutError):
         raise Turned(502, f"{name} could not be resolved to an address") from None
-    # An address with a zone is of a link of this machine.
+    # An address with a zone belongs to a link of this computer.
     addresses = [_literal(str(entry[4][0])) for entry in found]
     return list(dict.fromkeys(address for address in addresses if address is not None))
 
 
 class Proxy:
-    """Serves every connection that comes from inside; no more of them at once than `MOST_CONNECTIONS`."""
+    """Serves every connection from inside, at most `MOST_CONNECTIONS` at once."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -136,7 +136,7 @@ class Proxy:
                 return
             await self._serve(reader, writer)
         except (OSError, EOFError, asyncio.TimeoutError):
-            # Whoever asked has gone, or never said what it wants.
+            # The client has gone, or never sent a request.
             pass
         finally:
             self._open -= 1
@@ -159,7 +159,7 @@ class Proxy:
         await carry_both_ways((reader, writer), there)
 
     async def _begin(self, head: bytes) -> tuple[Streams, bytes, bytes]:
-        """The connection that a request asks for, what is sent ahead on it, and what is answered."""
+        """The connection that a request asks for, what is sent ahead on it, and the answer."""
         line, _, fields = head.partition(b"\r\n")
         if b"\n" in fields.replace(b"\r\n", b"") or b"\n" in line:
             raise Turned(400, "a line of the request's head does not end as HTTP wants it")
@@ -170,7 +170,7 @@ class Proxy:
         host, port, path = split_url(target)
         shown = f"[{host}]" if ":" in host else host
         authority = shown if port == 80 else f"{shown}:{port}"
-        # The host that was allowed, whatever the request calls it; and one request, so that no other can follow.
+        # The allowed host, whatever the request's Host header says; and a single request, so that no other can follow.
         first = f"{method} {path} {version}\r\nHost: {authority}\r\nConnection: close\r\n".encode("latin-1")
         kept = [field for field in fields.split(b"\r\n") if field.partition(b":")[0].strip().lower() not in HOP_BY_HOP]
         return await self._guard.connect(host, port), first + b"\r\n".join(kept), b""
@@ -178,7 +178,7 @@ class Proxy:
     async def _serve_socks(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         methods = (await within(reader.readexactly(1), HEAD_S))[0]
         await within(reader.readexactly(methods), HEAD_S)
-        # Nobody but the sandbox can come here: there is nothing to log in to.
+        # No login: only the sandbox can connect here.
         writer.write(b"\x05\x00")
         _, command, _, kind = await within(reader.readexactly(4), HEAD_S)
         if command != SOCKS_CONNECT or kind not in (SOCKS_4, SOCKS_NAME, SOCKS_6):
@@ -218,7 +218,7 @@ def split_port(target: str) -> tuple[str, int]:
 
 
 def split_url(target: str) -> tuple[str, int, str]:
-    """The host, the port and the rest of an address of a page."""
+    """Host, port and the rest of a URL."""
     try:
         url = urlsplit(target)
         host, port = url.hostname or "", url.port or 80
@@ -244,7 +244,7 @@ def _socks_answer(code: int) -> bytes:
 
 
 def page(status: int, reason: str) -> bytes:
-    """An answer in one sentence, also in its first line: programs show that of a tunnel that was refused."""
+    """An answer with one sentence, also in the status line: programs show that for a refused tunnel."""
     plain = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in reason)
     body = f"{plain}\n".encode()
     head = f"HTTP/1.1 {status} {plain[:LONGEST_REASON]}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
@@ -252,7 +252,7 @@ def page(status: int, reason: str) -> bytes:
 
 
 async def carry_both_ways(here: Streams, there: Streams) -> None:
-    """Until both have said their last, or nothing has moved for `IDLE_S`."""
+    """Copy until both sides have ended, or nothing has moved for `IDLE_S`."""
     moved = [time.monotonic()]
     ways = [asyncio.ensure_future(_carry(one[0], other[1], moved)) for one, other in ((here, there), (there, here))]
     try:
@@ -283,7 +283,7 @@ async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter, mov
 
 
 def serve_proxy(listener: int, settings: Mapping[str, Any], line: socket.socket, parent: int) -> None:
-    """Until the parent ends."""
+    """Serve until the parent ends."""
     guard = Guard(settings["hosts"], settings["private_ranges"], kernel.Routes())
     line.sendall(READY)
     line.close()
@@ -292,7 +292,7 @@ def serve_proxy(listener: int, settings: Mapping[str, Any], line: socket.socket,
 
 
 async def _serve(proxy: Proxy, listener: socket.socket, parent: int) -> None:
-    # Named here and not by asyncio, which would load it when this process may not read Python's folders any more.
+    # Set here: asyncio would import it later, when this process may not read Python's folders any more.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MOST_LOOKUPS))
     listener.setblocking(False)
     await asyncio.start_server(proxy.accept, sock=listener, limit=MOST_HEAD)

@@ -1,4 +1,4 @@
-"""Whether a sandbox on this machine can have a network of its own, and how bubblewrap is started in it."""
+"""Whether a local sandbox can have a private network, and how bubblewrap is started in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..bwrap import STEP_DOWN_TO, SYSTEM_PATH, Footing, forbidding_switch
 from .enter import NAMESERVER, PROXY_PORT
 
 TRIAL_S = 10.0
-# Not the user that commands are: what carries their network is not theirs.
+# Not the user that commands run as: they must not control the carrier of their network.
 CARRIER = STEP_DOWN_TO + 1
 PACKAGES = str(Path(__file__).parents[4])
 START = (
@@ -29,7 +29,7 @@ OTHERWISE = (
     f'name the hosts that it needs (network=["pypi.org", "files.pythonhosted.org"]), which takes no program; {SHARE}'
 )
 
-# Only what works is remembered: a reason why not may have been dealt with a minute later.
+# Only successes are cached: the reason for a failure may be fixed a minute later.
 _works: set[tuple[Reach, int]] = set()
 
 
@@ -43,7 +43,7 @@ def is_own(network: Network) -> bool:
 
 
 def prefix(network: Network, footing: Footing) -> list[str]:
-    """The beginning of a command line that runs the rest of it in a network of its own; empty where none is wanted."""
+    """The beginning of a command line that runs the rest in a private network; empty where none is wanted."""
     if not is_own(network):
         return []
     settings = {
@@ -57,7 +57,7 @@ def prefix(network: Network, footing: Footing) -> list[str]:
 
 
 def variables(network: Network) -> dict[str, str]:
-    """Where programs look for a proxy; some know the names in small letters alone, and of SOCKS most know nothing."""
+    """Proxy variables; some programs only know lower-case names, and most know nothing of SOCKS."""
     if network.reach is not Reach.HOSTS:
         return {}
     values = {"http_proxy": PROXY, "https_proxy": PROXY, "all_proxy": PROXY, "no_proxy": "localhost,127.0.0.1,::1"}
@@ -65,7 +65,7 @@ def variables(network: Network) -> dict[str, str]:
 
 
 async def why_not(network: Network, footing: Footing) -> str:
-    """Empty where it can be had; else one sentence that says what to do."""
+    """Empty where a private network is possible; else one sentence that says what to do."""
     if not is_own(network) or (network.reach, os.geteuid()) in _works:
         return ""
     if network.reach is Reach.OUTSIDE and not find_slirp():
