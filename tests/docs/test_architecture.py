@@ -96,9 +96,9 @@ def test_a_common_change_names_files_that_exist_and_names_that_are_in_them(row: 
         if found := [folder / word for folder in (ROOT, SOURCE) if (folder / word).exists()]:
             place = found[0]
         else:
-            # A function that is named belongs to the file before it.
+            # A function or constant that is named belongs to the file before it.
             assert place is not None, word
-            assert f"def {word}(" in place.read_text(encoding="utf-8"), word
+            assert re.search(rf"^\s*(?:def {word}\(|{word} = )", place.read_text(encoding="utf-8"), re.M), word
 
 
 def test_ten_common_changes_are_explained() -> None:
