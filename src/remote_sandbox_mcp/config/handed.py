@@ -73,15 +73,11 @@ def hand_over(names: Iterable[str], environ: Mapping[str, str], state_folder: Pa
     return _sentence(exposed, state_folder) if exposed else ""
 
 
-def handed_entries(state_folder: Path) -> str:
-    """The machines that were handed over, as REMOTE_SANDBOX_LIST takes them. May block for seconds."""
-    kept = _read(state_folder)
-    merged = _merged(kept, _held(kept, state_folder))
-    return json.dumps([item["entry"] for name, item in merged.items() if name != PLATFORM])
-
-
 def watchdog_environ(environ: Mapping[str, str], state_folder: Path) -> dict[str, str]:
-    """An environment in which the watchdog finds what was handed over; what it has itself comes first."""
+    """An environment in which the watchdog finds what was handed over; what it has itself comes first.
+
+    May block for seconds.
+    """
     kept = _read(state_folder)
     handed = _merged(kept, _held(kept, state_folder))
     platform = handed.pop(PLATFORM, {"entry": {}})["entry"]

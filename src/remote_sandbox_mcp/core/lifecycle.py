@@ -17,11 +17,6 @@ LONGEST_CHECKPOINT = 16_000
 LONGEST_REASON = 500
 
 
-def is_due(watch: Watch, now: float) -> bool:
-    """Whether it is time to look. Never is a look further away than the interval, unless the clock was put back."""
-    return watch.status is Status.ACTIVE and not now < watch.due <= now + watch.policy.interval_s
-
-
 def question(watch: Watch) -> JobLook:
     """What is asked about its job. One that was interrupted may have been started again, by a person, as another."""
     policy = watch.policy

@@ -100,10 +100,6 @@ class Plan:
     def bytes(self) -> int:
         return sum(item.size for item in self.send)
 
-    @property
-    def is_empty(self) -> bool:
-        return not (self.clear or self.send or self.touch or self.finish or self.delete_files or self.delete_folders)
-
 
 def check_deletion(order: Order, source: Tree, target: Tree) -> None:
     """Refuse to delete where a slip would cost most. Raises BadArgument."""

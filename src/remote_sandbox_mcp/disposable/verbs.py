@@ -94,14 +94,6 @@ class Disposables:
         if self._rules.pool or not self._is_empty():
             await self._service.adopt()
 
-    async def tend(self) -> None:
-        """Look after all of them until cancelled. Begins by itself with the first, and ends at `close`."""
-        await self._service.tending.tend()
-
-    async def tick(self) -> None:
-        """One round of that."""
-        await self._service.tending.tick()
-
     async def sweep(self) -> None:
         """End those whose time is over and whose server has ended; all others are left as they are."""
         if not self._is_empty():
@@ -135,10 +127,6 @@ class Disposables:
         """Whether it has ended, under whichever configuration it was made."""
         kept = await asyncio.to_thread(self._rows.get, disposable_id) if self._rows.exists() else None
         return kept is None or bool(kept.ended)
-
-    async def get(self, name: str) -> Disposable:
-        """As its provider knows it now."""
-        return await self._service.get(name)
 
     async def list(self) -> Sequence[Disposable]:
         """All that live, oldest first, as their providers know them; `notes` tell of one that does not answer."""
