@@ -40,10 +40,11 @@ from remote_sandbox_mcp.backends.outpost.lane import OutpostLane, _Request
 from remote_sandbox_mcp.core.errors import FileProblem, Unreachable
 from remote_sandbox_mcp.core.plan import Matcher
 from remote_sandbox_mcp.core.transfer import Reply, numbers
-from remote_sandbox_mcp.core.tree import Tree, read_tree
+from remote_sandbox_mcp.core.tree import Tree
 from tests.backends.announcements import announced, described
 from tests.backends.contract.basics import HOSTILE_NAMES
 from tests.support.pipe import SYSTEM_PATH, pythons
+from tests.support.values import read_tree
 
 FILE, LINK = stat.S_IFREG, stat.S_IFLNK
 TIME = 1_700_000_000_123_456_789

@@ -16,7 +16,7 @@ import keyring.errors
 import pytest
 
 from remote_sandbox_mcp.config import ring
-from remote_sandbox_mcp.config.handed import FILE, PLATFORM, hand_over, handed_entries, watchdog_environ, withdraw
+from remote_sandbox_mcp.config.handed import FILE, PLATFORM, hand_over, watchdog_environ, withdraw
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.machine import Machine
@@ -87,6 +87,11 @@ def state(tmp_path: Path) -> Path:
 
 def listed(*entries: object, **environ: str) -> dict[str, str]:
     return {"REMOTE_SANDBOX_LIST": json.dumps(entries), **environ}
+
+
+def handed_entries(state: Path) -> str:
+    """The machines that were handed over, as REMOTE_SANDBOX_LIST takes them."""
+    return watchdog_environ({}, state).get("REMOTE_SANDBOX_LIST", "[]")
 
 
 def handed(state: Path) -> dict[str, dict[str, Any]]:
@@ -429,7 +434,7 @@ def test_clients_that_hand_over_at_once_lose_nothing(state: Path) -> None:
 def test_nothing_heavy_is_imported_before_it_is_needed(state: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from remote_sandbox_mcp.config import handed\n"
-        f"handed.hand_over(['a'], {{}}, Path({str(state)!r})); handed.handed_entries(Path({str(state)!r}))\n"
+        f"handed.hand_over(['a'], {{}}, Path({str(state)!r})); handed.watchdog_environ({{}}, Path({str(state)!r}))\n"
         "print(sorted({'keyring', 'asyncssh', 'subprocess', 'hashlib'} & set(sys.modules)))"
     )
     done = subprocess.run(

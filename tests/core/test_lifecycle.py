@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.core.job import JOB_ID, Checkpoint, JobSeen, JobStarted, JobState
-from remote_sandbox_mcp.core.lifecycle import announcements, decide, is_due, question, resumed, span, take_back
+from remote_sandbox_mcp.core.lifecycle import announcements, decide, question, resumed, span, take_back
 from remote_sandbox_mcp.core.watch import Decision, Event, EventType, NoContact, Policy, Resume, Status, Watch
 
 NOW = 1_000_000.0
@@ -343,16 +343,6 @@ def test_the_life_of_a_watch() -> None:
 
 
 # When, and to whom
-
-
-@pytest.mark.parametrize(
-    ("due", "expected"),
-    [(NOW - 1, True), (NOW, True), (NOW + 1, False), (NOW + 300, False), (NOW + 301, True), (NOW + 1e9, True)],
-    ids=["past", "now", "soon", "next", "too far away", "clock put back"],
-)
-def test_a_watch_is_due_in_time_and_never_later_than_its_interval(due: float, expected: bool) -> None:
-    assert is_due(watch(due=due), NOW) is expected
-    assert not is_due(watch(due=due, status=Status.CANCELLED), NOW)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.values import is_empty, read_tree
 
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem
 from remote_sandbox_mcp.core.plan import LARGE, UNKNOWN, Attributes, Item, Plan, check_deletion, make_plan
 from remote_sandbox_mcp.core.transfer import Order, Place
-from remote_sandbox_mcp.core.tree import FOLDER, Tree, read_tree
+from remote_sandbox_mcp.core.tree import FOLDER, Tree
 
 HERE, FAR = Place("", "/s"), Place("gpu1", "/t")
 PUSH = Order(source=HERE, target=FAR)
@@ -100,7 +101,7 @@ def test_entries_that_differ_only_in_mode_or_time_are_touched(
     source: str, target: str, touch: list[Attributes]
 ) -> None:
     plan = make_plan(tree({"a": source}), tree({"a": target}), PUSH)
-    assert (plan.touch, plan.send, plan.skipped, plan.is_empty) == (touch, [], 1, not touch)
+    assert (plan.touch, plan.send, plan.skipped, is_empty(plan)) == (touch, [], 1, not touch)
 
 
 # Both trees; what is cleared without delete_extras, and with it. None: it stays, and that is told.
@@ -128,7 +129,7 @@ def test_an_entry_of_another_kind_is_cleared_before_it_is_replaced(
     plan = make_plan(tree(source), tree(target), order(delete_extras=deletes))
     expected = cleared if deletes else careful
     if expected is None:
-        assert (plan.clear, plan.send, plan.is_empty) == ([], [], True)
+        assert (plan.clear, plan.send, is_empty(plan)) == ([], [], True)
         assert [problem.path for problem in plan.problems] == ["a"]
         assert "delete_extras=true" in plan.problems[0].reason
         return
@@ -177,7 +178,7 @@ def test_folders_are_finished_from_the_deepest_up(
     plan = make_plan(tree(source), tree(target), PUSH)
     assert [item.path.decode() for item in plan.finish] == finished
     assert plan.new_folders == made
-    assert plan.is_empty is not bool(plan.finish or plan.touch)
+    assert is_empty(plan) is not bool(plan.finish or plan.touch)
     for item in plan.finish:
         mode, _, mtime = source[f"{item.path.decode()}/"].split(" ")
         assert (item.mode, item.mtime) == (int(mode[1:], 8), int(mtime))
@@ -254,7 +255,7 @@ def test_which_extras_are_deleted(
     assert [path.decode() for path in plan.delete_folders] == folders
     assert (plan.send, plan.clear, plan.problems) == ([], [], [])
     kept = make_plan(ours, tree(target), order(**rules))
-    assert (kept.delete_files, kept.delete_folders, kept.is_empty) == ([], [], True)
+    assert (kept.delete_files, kept.delete_folders, is_empty(kept)) == ([], [], True)
 
 
 def test_nothing_is_deleted_where_the_source_could_not_be_read() -> None:
@@ -320,7 +321,7 @@ def test_equal_folders_are_not_parsed() -> None:
     # Two folders that say the same are equal, whatever it is that they say.
     both = [Tree("dir", "/t", "/t", "/", folders={b"": b"nonsense"}, counts={b"": 7}) for _ in range(2)]
     plan = make_plan(both[0], both[1], PUSH)
-    assert (plan.skipped, plan.is_empty) == (7, True)
+    assert (plan.skipped, is_empty(plan)) == (7, True)
     with pytest.raises(FileProblem):
         make_plan(both[0], both[1], order(checksum=True))
 
@@ -512,7 +513,7 @@ def test_a_plan_that_was_carried_out_makes_both_trees_equal(source: dict[str, st
     plan = make_plan(tree(source), tree(target), asked)
     assert carried_out(plan, source, target) == source
     again = make_plan(tree(source), tree(source), asked)
-    assert (again.is_empty, again.skipped) == (True, sum(not meta.startswith("d") for meta in source.values()))
+    assert (is_empty(again), again.skipped) == (True, sum(not meta.startswith("d") for meta in source.values()))
 
 
 @settings(max_examples=300)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.values import succeeded
 
 from remote_sandbox_mcp.core.command import Completed, Ending, Excerpt
 from remote_sandbox_mcp.core.suites.reading import LOG_BYTES, coverage_in
@@ -41,14 +42,14 @@ def given(command: str = "make test") -> Suite:
 
 def test_a_suite_that_passes_succeeded() -> None:
     seen = report(report=GOOD)
-    assert (seen.passed, seen.problem, seen.complete, seen.succeeded) == (2, "", True, True)
+    assert (seen.passed, seen.problem, seen.complete, succeeded(seen)) == (2, "", True, True)
     assert (seen.runner, seen.command, seen.duration) == ("pytest", "python3 -m pytest", 12.0)
     assert seen.source == "the report that pytest wrote"
 
 
 def test_failing_tests_are_not_a_problem_of_the_run() -> None:
     seen = report(report=BAD, exit_code=1)
-    assert (seen.passed, seen.failed, seen.problem, seen.complete, seen.succeeded) == (1, 1, "", True, False)
+    assert (seen.passed, seen.failed, seen.problem, seen.complete, succeeded(seen)) == (1, 1, "", True, False)
 
 
 CRASHES = [
@@ -121,7 +122,7 @@ def test_a_run_that_did_not_come_to_its_end_never_looks_like_success(how: dict[s
     seen = report(**how)  # type: ignore[arg-type]
     assert problem in seen.problem
     assert not seen.complete
-    assert not seen.succeeded
+    assert not succeeded(seen)
 
 
 def test_tests_that_ended_before_the_time_limit_are_counted() -> None:
@@ -141,7 +142,7 @@ def test_an_exit_code_that_contradicts_the_counts_is_reported(exit_code: int, xm
     seen = report(report=xml, exit_code=exit_code, printed="Coverage failure\n")
     assert seen.problem == problem
     assert seen.complete
-    assert not seen.succeeded
+    assert not succeeded(seen)
 
 
 def test_an_exit_code_that_counts_failures_is_no_crash() -> None:
@@ -214,7 +215,7 @@ def test_a_hostile_result_file_is_reported_and_not_read() -> None:
 
 def test_a_command_that_prints_nothing_known_claims_nothing() -> None:
     seen = report(given(), exit_code=0, printed="all good\n")
-    assert (seen.total, seen.complete, seen.succeeded) == (0, False, False)
+    assert (seen.passed, seen.failed, seen.complete, succeeded(seen)) == (0, 0, False, False)
     assert seen.problem == "no test results were recognised in what it printed; it ended with exit code 0"
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.values import read_tree
 
 from remote_sandbox_mcp.core.errors import FileProblem
 from remote_sandbox_mcp.core.files import Problem
-from remote_sandbox_mcp.core.tree import FOLDER, MOST, Meta, Tree, child, is_name, read_meta, read_tree, size_of
+from remote_sandbox_mcp.core.tree import FOLDER, MOST, Meta, Tree, child, is_name, read_meta, size_of
 
 END: dict[str, Any] = {"kind": "dir", "path": "/t", "real": "/t", "home": "/home/me"}
 

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from remote_sandbox_mcp.core.disposable import Offer, Provider, Rules
+from remote_sandbox_mcp.core.disposable import Disposable, Offer, Provider, Rules
 from remote_sandbox_mcp.disposable.lease import Life
+from remote_sandbox_mcp.disposable.registry import look
 from remote_sandbox_mcp.disposable.verbs import Disposables
 from remote_sandbox_mcp.fleet import Fleet, Member
 from remote_sandbox_mcp.store.database import Database
@@ -81,6 +82,15 @@ class House:
 
     def life(self, disposable_id: str) -> Life:
         return self.disposables._service.known.lives[disposable_id]
+
+    async def tick(self) -> None:
+        """One round of looking after all of them."""
+        await self.disposables._service.tending.tick()
+
+    async def get(self, name: str) -> Disposable:
+        """One as its provider knows it now."""
+        service = self.disposables._service
+        return await look(service.known, await service._living(name))
 
     def row(self, disposable_id: str) -> Kept:
         kept = self.rows.get(disposable_id)

@@ -59,7 +59,7 @@ async def obey(house: House, verb: str, *words: str) -> object:
         return (await (await house.fleet.get(words[0])).jobs.start(order)).job_id
     if verb == "write":
         return (await (await house.fleet.get(words[0])).write(words[1], words[2].encode())).size
-    await house.disposables.tick()
+    await house.tick()
     return "ok"
 
 

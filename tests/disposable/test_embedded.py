@@ -96,7 +96,7 @@ async def test_a_job_keeps_its_sandbox_until_it_ends(make: Maker, tmp_path: Path
     job = await sandbox.jobs.start(JobOrder(session="work", script="while [ ! -e end ]; do sleep 0.05; done"))
     rounds = time.monotonic() + 2.0
     while time.monotonic() < rounds:
-        await house.disposables.tick()
+        await house.tick()
     assert made.id in house.fleet.names
     await sandbox.write("end", b"")
     await sandbox.jobs.look([JobLook(job_id=job.job_id)])

@@ -26,7 +26,7 @@ async def test_a_new_one_is_a_member_of_the_fleet_by_its_id_and_its_name(house: 
     assert house.changes == 1
     assert await house.disposables.find("web") == made
     assert await house.disposables.list() == [made]
-    assert await house.disposables.get(made.id) == made
+    assert await house.get(made.id) == made
 
 
 async def test_nothing_is_loaded_or_opened_before_the_first(house: House) -> None:
@@ -103,7 +103,7 @@ async def test_what_a_silent_platform_may_have_made_is_looked_for(house: House) 
     (left,) = house.rows.living()
     house.provider.fail(None, "create")
     await house.provider.create(left.id, SandboxOrder())
-    await house.disposables.tick()
+    await house.tick()
     assert (house.provider.made, house.rows.living()) == ({}, ())
 
 
@@ -111,10 +111,10 @@ async def test_what_never_appears_is_struck_out_after_a_while(house: House) -> N
     house.provider.fail(Unreachable("the platform does not answer"), "create")
     with pytest.raises(Unreachable):
         await house.disposables.create(SandboxOrder())
-    await house.disposables.tick()
+    await house.tick()
     assert len(house.rows.living()) == 1
     house.pass_time(121)
-    await house.disposables.tick()
+    await house.tick()
     assert house.rows.living() == ()
 
 
@@ -215,7 +215,7 @@ async def test_ready_ones_are_renewed_and_end_with_the_server(build: Build) -> N
     await house.disposables.adopt()
     await until(lambda: len(ready(house)) == 2)
     house.pass_time(1000)
-    await house.disposables.tick()
+    await house.tick()
     assert {seconds for _, seconds in house.provider.renewals} == {1800.0}
     await house.disposables.close()
     assert house.provider.made == {}
@@ -227,12 +227,12 @@ async def test_ready_ones_that_cannot_be_made_are_not_tried_all_the_time(build: 
     await house.disposables.adopt()
     await until(lambda: len(house.provider.orders) == 2)
     for _ in range(3):
-        await house.disposables.tick()
+        await house.tick()
     assert len(house.provider.orders) == 2
     await until(lambda: not house.disposables._service.making.pool._filling)
     house.provider.fail(None, "create")
     house.pass_time(61)
-    await house.disposables.tick()
+    await house.tick()
     await until(lambda: len(ready(house)) == 2)
 
 
@@ -240,14 +240,14 @@ async def test_who_only_looks_makes_none_ready(build: Build) -> None:
     await build().disposables.create(ORDER)
     house = build(POOL)
     await house.disposables.list()
-    await house.disposables.tick()
+    await house.tick()
     assert house.provider.orders == []
 
 
 async def test_images_of_containers_are_not_made_ready_without_a_platform(build: Build) -> None:
     house = build(Rules(pool={"python:3.12": 2}))
     await house.disposables.adopt()
-    await house.disposables.tick()
+    await house.tick()
     assert house.provider.orders == []
 
 

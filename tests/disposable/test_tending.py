@@ -27,10 +27,10 @@ async def test_what_nobody_uses_is_deleted(build: Build) -> None:
     house = build(IDLE)
     made = await house.disposables.create(ORDER)
     house.pass_time(590)
-    await house.disposables.tick()
+    await house.tick()
     assert made.id in house.provider.made
     house.pass_time(11)
-    await house.disposables.tick()
+    await house.tick()
     assert house.provider.deleted == [made.id]
     with pytest.raises(UnknownSandbox, match=r"web was cleaned up for want of use at .*; make a new one"):
         house.fleet.member("web")
@@ -40,7 +40,7 @@ async def test_without_cleaning_up_it_stays(build: Build) -> None:
     house = build(Rules(auto_cleanup=False))
     made = await house.disposables.create(ORDER)
     house.pass_time(1e6)
-    await house.disposables.tick()
+    await house.tick()
     assert made.id in house.provider.made
 
 
@@ -51,7 +51,7 @@ async def test_what_is_used_stays(build: Build) -> None:
     for _ in range(5):
         house.pass_time(400)
         await sandbox.run(Command("true"))
-        await house.disposables.tick()
+        await house.tick()
     assert house.row(made.id).idle_since == 1_002_000.0
     assert house.provider.deleted == []
 
@@ -63,12 +63,12 @@ async def test_a_job_that_runs_is_use(build: Build) -> None:
     job = await sandbox.jobs.start(JobOrder(session="serve", script="x"))
     for _ in range(20):
         house.pass_time(45)
-        await house.disposables.tick()
+        await house.tick()
     await until(lambda: house.provider.made[made.id].expires > house.clock())
     assert house.provider.deleted == []
     house.provider.sandboxes[made.id].jobs.end(job.job_id)
     house.pass_time(400)
-    await house.disposables.tick()
+    await house.tick()
     assert made.id not in house.fleet.names
 
 
@@ -76,10 +76,10 @@ async def test_jobs_are_asked_for_only_when_it_matters(build: Build) -> None:
     house = build(IDLE)
     made = await house.disposables.create(SandboxOrder(timeout_s=500))
     house.pass_time(400)
-    await house.disposables.tick()
+    await house.tick()
     assert house.provider.asked.count("open") == 0
     house.pass_time(50)
-    await house.disposables.tick()
+    await house.tick()
     assert house.provider.asked.count("open") == 1
     assert house.row(made.id).idle_since == 1_000_000.0
 
@@ -89,7 +89,7 @@ async def test_one_that_can_have_no_jobs_is_idle(build: Build) -> None:
     made = await house.disposables.create(ORDER)
     house.provider.sandboxes[made.id].jobs = NoJobs("there are no jobs here")  # type: ignore[assignment]
     house.pass_time(601)
-    await house.disposables.tick()
+    await house.tick()
     assert house.provider.deleted == [made.id]
 
 
@@ -98,10 +98,10 @@ async def test_one_that_does_not_say_is_left_for_now(build: Build) -> None:
     made = await house.disposables.create(ORDER)
     house.provider.sandboxes[made.id].fail(Unreachable("no answer"))
     house.pass_time(601)
-    await house.disposables.tick()
+    await house.tick()
     assert made.id in house.provider.made
     house.provider.sandboxes[made.id].fail(None)
-    await house.disposables.tick()
+    await house.tick()
     assert house.provider.deleted == [made.id]
 
 
@@ -110,18 +110,18 @@ async def test_what_could_not_be_deleted_is_tried_again_and_its_reason_stays(bui
     made = await house.disposables.create(ORDER)
     house.pass_time(601)
     house.provider.fail(Unreachable("the platform does not answer"), "delete")
-    await house.disposables.tick()
+    await house.tick()
     assert (house.row(made.id).disposable.status, list(house.fleet.names)) == ("ending", ["gpu1"])
     assert await house.disposables.list() == []
     house.provider.fail(None, "delete")
-    await house.disposables.tick()
+    await house.tick()
     assert house.row(made.id).why == "cleaned_up"
 
 
 async def test_an_expired_one_is_removed_and_told(house: House) -> None:
     made = await house.disposables.create(replace(ORDER, timeout_s=100))
     house.pass_time(103)
-    await house.disposables.tick()
+    await house.tick()
     assert house.row(made.id).disposable.status == "expired"
     with pytest.raises(UnknownSandbox, match="web has expired"):
         house.fleet.member(made.id)
@@ -133,7 +133,7 @@ async def test_one_that_others_use_meanwhile_is_not_cleaned_up(build: Build) -> 
     house.pass_time(601)
     sandbox = house.provider.sandboxes[made.id]
     sandbox.delay_s = 0.05
-    round_ = asyncio.ensure_future(house.disposables.tick())
+    round_ = asyncio.ensure_future(house.tick())
     await until(lambda: "open" in house.provider.asked)
     house.rows.touch(made.id, house.clock())
     await round_
@@ -146,7 +146,7 @@ async def test_a_busy_one_is_not_swept_even_if_it_could_not_be_renewed(house: Ho
     house.provider.fail(Unreachable("the platform does not answer"), "renew")
     await sandbox.run(Command("endless", timeout_s=1000), patience_s=0.01)
     house.pass_time(150)
-    await house.disposables.tick()
+    await house.tick()
     assert made.id in house.provider.made
 
 
@@ -163,7 +163,7 @@ async def test_strange_trouble_with_one_does_not_hurt_the_others(
     fine = await house.disposables.create(SandboxOrder(timeout_s=0, provider="embedded"))
     house.pass_time(601)
     with caplog.at_level(logging.ERROR):
-        await house.disposables.tick()
+        await house.tick()
     assert "could not be looked after" in caplog.text
     assert good.deleted == [fine.id]
     assert house.row(bad.id).disposable.status == "ending"
@@ -195,12 +195,12 @@ async def test_the_rounds_begin_with_the_first_sandbox_and_need_nobody(build: Bu
 
 async def test_changes_by_others_are_told(house: House, build: Build) -> None:
     await house.disposables.create(ORDER)
-    await house.disposables.tick()
+    await house.tick()
     before = house.changes
-    await house.disposables.tick()
+    await house.tick()
     assert house.changes == before
     await build(embedded=house.provider).disposables.create(SandboxOrder(name="other"))
-    await house.disposables.tick()
+    await house.tick()
     assert house.changes == before + 1
 
 
@@ -281,7 +281,7 @@ async def test_a_crash_while_one_was_made_is_swept(house: House, build: Build) -
 async def test_what_a_neighbour_leaves_that_crashes_is_taken_over_without_a_restart(house: House, build: Build) -> None:
     await house.disposables.create(SandboxOrder())
     orphan = await crashed(build(embedded=house.provider), SandboxOrder(name="left"))
-    await house.disposables.tick()
+    await house.tick()
     assert house.provider.deleted == []
     assert house.row(orphan).owner == house.disposables._service.known.me
     assert "left" in house.fleet.names
@@ -311,7 +311,7 @@ async def test_one_of_another_configuration_is_not_there(house: House, build: Bu
     assert await stranger.disposables.list() == []
     assert await stranger.disposables.find("web") is None
     assert not await stranger.disposables.is_over(made.id)
-    for asked in ("delete", "get", "pause", "resume"):
+    for asked in ("delete", "pause", "resume"):
         with pytest.raises(UnknownSandbox, match="was never made"):
             await getattr(stranger.disposables, asked)(made.id)
     with pytest.raises(UnknownSandbox, match="was never made"):
@@ -332,10 +332,10 @@ async def test_one_of_another_configuration_is_left_alone_until_its_time_is_over
     made = await crashed(build(configuration="a", embedded=house.provider), SandboxOrder(timeout_s=4000))
     stranger = build(IDLE, configuration="b", embedded=house.provider)
     house.pass_time(3000)
-    await stranger.disposables.tick()
+    await stranger.tick()
     assert (house.provider.deleted, stranger.row(made).owner.birth) == ([], "dead")
     house.pass_time(1003)
-    await stranger.disposables.tick()
+    await stranger.tick()
     assert house.provider.deleted == [made]
 
 

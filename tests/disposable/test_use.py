@@ -74,9 +74,9 @@ async def test_looking_whether_it_answers_is_no_use(house: House) -> None:
     made, sandbox = await opened(house)
     house.pass_time(400)
     await sandbox.open()
-    await house.disposables.get(made)
+    await house.get(made)
     await house.disposables.list()
-    await house.disposables.tick()
+    await house.tick()
     assert (house.row(made).idle_since, house.provider.renewals) == (1_000_000.0, [])
 
 
@@ -137,7 +137,7 @@ async def test_a_command_that_runs_is_not_cut_off(house: House) -> None:
     assert isinstance(seen, Running)
     for _ in range(10):
         house.pass_time(290)
-        await house.disposables.tick()
+        await house.tick()
     assert house.provider.made[made].expires > 1_003_000.0
     assert house.life(made).is_busy
     await sandbox.stop(seen.run_id)
@@ -228,7 +228,7 @@ async def test_what_another_process_has_deleted_leaves_the_fleet_by_itself(house
     made, _ = await opened(house)
     other = build(embedded=house.provider)
     await other.disposables.delete("web")
-    await house.disposables.tick()
+    await house.tick()
     assert list(house.fleet.names) == ["gpu1"]
     with pytest.raises(UnknownSandbox, match=r"web was deleted at "):
         house.fleet.member(made)
@@ -250,9 +250,9 @@ async def test_one_that_is_paused_says_so_until_it_is_resumed(house: House) -> N
     assert (await house.disposables.pause("web")).status == "paused"
     with pytest.raises(ConnectError, match="web is paused; continue it with resume_sandbox"):
         await sandbox.run(Command("true"))
-    assert (await house.disposables.get("web")).status == "paused"
+    assert (await house.get("web")).status == "paused"
     house.pass_time(3 * 3600)
-    await house.disposables.tick()
+    await house.tick()
     assert made in house.provider.made
     assert (await house.disposables.resume("web")).status == "running"
     assert isinstance(await sandbox.run(Command("true")), Completed)
@@ -303,7 +303,7 @@ async def test_every_verb_says_what_became_of_one_that_is_over(build: Build) -> 
     assert await house.disposables.endpoint(made, 80) == "http://127.0.0.1:80/"
     await house.disposables.delete(made)
     for asked in (
-        house.disposables.get(made),
+        house.get(made),
         house.disposables.renew(made, 60),
         house.disposables.pause(made),
         house.disposables.resume(made),
@@ -331,7 +331,7 @@ async def test_a_provider_that_does_not_answer_delays_nobody_and_is_told(build: 
     listed = {it.id: it for it in await house.disposables.list()}
     assert listed[near.id] == near
     assert "opensandbox did not answer (no route to the platform)" in listed[far.id].notes[0]
-    assert "did not answer" in (await house.disposables.get(far.id)).notes[0]
+    assert "did not answer" in (await house.get(far.id)).notes[0]
 
 
 async def test_what_is_not_there_any_more_is_not_listed(house: House) -> None:
@@ -358,7 +358,7 @@ async def test_who_listens_hears_of_changes_until_that_is_ended(house: House) ->
     await house.disposables.delete(made)
     assert len(heard) >= 2
     count = len(heard)
-    await house.disposables.tick()
+    await house.tick()
     assert len(heard) == count
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src/remote_sandbox_mcp"
@@ -17,11 +18,24 @@ def strings(tree: ast.AST) -> Iterator[str]:
     """All but docstrings, which no user sees."""
     unseen = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in unseen:
-            yield node.value
-        elif isinstance(node, ast.JoinedStr):
-            parts = (part.value if isinstance(part, ast.Constant) else "..." for part in node.values)
-            yield "".join(str(part) for part in parts)
+        if id(node) not in unseen and (text := text_of(node)) is not None:
+            yield text
+        elif isinstance(node, ast.Tuple | ast.Call):
+            # What was found and what to do: errors put these together, see SandboxError.of_parts.
+            parts = [text for part in children(node) if (text := text_of(part)) is not None]
+            yield from (f"{found}{turn}{remedy}" for found, remedy in pairwise(parts) for turn in ("; ", ". "))
+
+
+def children(node: ast.Tuple | ast.Call) -> list[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple) else node.args
+
+
+def text_of(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "..." for part in node.values)
+    return None
 
 
 def is_said(quote: str, text: str) -> bool:

@@ -98,7 +98,9 @@ def test_a_common_change_names_files_that_exist_and_names_that_are_in_them(row: 
         else:
             # A function or constant that is named belongs to the file before it.
             assert place is not None, word
-            assert re.search(rf"^\s*(?:(?:async )?def {word}\(|{word} = )", place.read_text(encoding="utf-8"), re.M), word
+            assert re.search(rf"^\s*(?:(?:async )?def {word}\(|{word} = )", place.read_text(encoding="utf-8"), re.M), (
+                word
+            )
 
 
 def test_ten_common_changes_are_explained() -> None:

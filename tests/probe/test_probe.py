@@ -186,7 +186,7 @@ def test_a_driver_that_tells_little_is_believed(machine: Machine, tmp_path: Path
     machine.nvidia(table(tmp_path / "gpus", ", ".join(row)))
     usage = machine.usage()
     (gpu,) = usage.gpus
-    assert (gpu.util_pct, gpu.mem_total_mb, gpu.power_w, gpu.power_limit_w, gpu.mig) == (3, None, 4.53, None, False)
+    assert (gpu.util_pct, gpu.mem_total_mb, gpu.power_w, gpu.mig) == (3, None, 4.53, False)
     assert usage.problems == ()
 
 
@@ -252,7 +252,7 @@ def test_the_questions_are_asked_at_the_same_time(machine: Machine, tmp_path: Pa
         "--query-compute-apps=*) meet apps gpus ;;\nesac",
     )
     machine.put("rocm-smi", f"meet rocm apps; cat {DATA / 'mi300x.json'}")
-    assert [gpu.vendor for gpu in machine.usage().gpus] == ["nvidia", "amd", "amd"]
+    assert [gpu.name.split()[0] for gpu in machine.usage().gpus] == ["NVIDIA", "AMD", "AMD"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -296,8 +296,6 @@ def test_a_mac_is_measured(machine: Machine) -> None:
     assert (usage.cpu.load_1m, usage.cpu.load_15m) == (2.1, 4.3)
     assert usage.memory is not None
     assert (usage.memory.total_mb, usage.memory.available_mb) == (16384, 2048)
-    assert usage.uptime_s is not None
-    assert usage.uptime_s > 1e6
 
 
 def test_the_script_is_clean() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -107,7 +107,7 @@ def test_unfinished_transfers_are_found_by_their_configuration(ledger: Ledger) -
     # Of a version that noted none.
     ledger.add(row("tr-old"))
     with ledger.database.writing() as connection:
-        connection.execute("UPDATE transfers SET wanted = ? WHERE id = 'tr-old'", (json.dumps(ORDER.as_json()),))
+        connection.execute("UPDATE transfers SET wanted = ? WHERE id = 'tr-old'", (json.dumps(asdict(ORDER)),))
     assert [found.id for found in ledger.unfinished("mine")] == ["tr-first", "tr-0"]
     assert (ledger.get("tr-old") or row()).configuration == ""
 
@@ -128,7 +128,7 @@ def test_old_transfers_are_found_and_removed(ledger: Ledger) -> None:
 
 def test_rows_of_a_newer_version_are_read_as_far_as_they_are_known(ledger: Ledger) -> None:
     ledger.add(row())
-    wanted = json.dumps({**ORDER.as_json(), "compression": "zstd"})
+    wanted = json.dumps({**asdict(ORDER), "compression": "zstd"})
     headway = json.dumps({"phase": "sending", "mood": "good"})
     with ledger.database.writing() as connection:
         connection.execute("UPDATE transfers SET wanted = ?, headway = ?", (wanted, headway))

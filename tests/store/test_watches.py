@@ -137,14 +137,6 @@ def test_a_row_is_read_as_it_was_written(watches: Watches) -> None:
     assert watches.get(2) is None
 
 
-def test_the_newest_watch_of_a_session_is_found(watches: Watches) -> None:
-    new(watches, session="job-1")
-    new(watches, session="job-10")
-    newest = new(watches, session="job-1")
-    assert watches.find("gpu1", "job-1") == newest
-    assert watches.find("gpu2", "job-1") is None
-
-
 def test_watches_are_listed_newest_first_and_by_status(watches: Watches) -> None:
     for number in range(4):
         new(watches, status=Status.COMPLETED if number % 2 else Status.ACTIVE)

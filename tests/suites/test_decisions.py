@@ -15,6 +15,7 @@ from remote_sandbox_mcp.core.suites.report import TestReport
 from remote_sandbox_mcp.suites import run
 from remote_sandbox_mcp.suites.run import results_of, run_tests
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
+from tests.support.values import succeeded
 
 LOOK = "@@ look 1\n@@ folder /home/fake\n@@ place /tmp/p\n@@ name pytest.ini\n@@ tool pytest python3\n@@ end\n"
 XML = '<testsuite name="pytest"><testcase classname="test_x" name="a" file="test_x.py" line="0"/></testsuite>'
@@ -50,7 +51,7 @@ async def test_three_round_trips_are_enough() -> None:
     machine = Machine()
     report = await run_tests(machine.sandbox, path="project", timeout_s=77)
     assert isinstance(report, TestReport)
-    assert report.succeeded
+    assert succeeded(report)
     assert machine.asked == ["look", "run", "collect"]
     look, tests, _ = machine.sandbox.commands
     assert (look.cwd, tests.cwd, tests.timeout_s) == ("project", "project", 77)

@@ -25,6 +25,7 @@ from remote_sandbox_mcp.sync.engine import Synchronization
 from remote_sandbox_mcp.sync.lanes import Lanes
 from tests.support.pace import at_most
 from tests.support.root import run_as_root
+from tests.support.values import is_empty
 from tests.sync.conftest import Pool
 from tests.sync.trees import MIB, File, Folder, Link, Node, differences, leftovers, noise, put, snapshot, touch
 
@@ -251,7 +252,7 @@ async def test_only_content_tells_an_edit_that_keeps_size_and_time(pool: Pool) -
     outcome = await pool.sync(checksum=True)
     assert (outcome.sent_files, outcome.skipped_files) == (2, 1)
     check_equal(pool)
-    assert (await pool.begin().prepare()).is_empty
+    assert is_empty(await pool.begin().prepare())
 
 
 async def test_equal_content_is_not_sent_again_for_another_time_or_mode(pool: Pool) -> None:
@@ -644,7 +645,7 @@ async def test_two_syncs_into_one_target_at_once_both_succeed(pool: Pool, change
     first, second = await asyncio.gather(pool.sync(), pool.sync())
     assert (first.problems, second.problems) == ((), ())
     check_equal(pool)
-    assert (await pool.begin().prepare()).is_empty
+    assert is_empty(await pool.begin().prepare())
 
 
 async def test_many_large_files_over_a_single_lane_on_either_side(pool: Pool) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
 from remote_sandbox_mcp.core.errors import Unreachable
+from tests.support.values import is_empty
 from tests.sync.conftest import Pool
 from tests.sync.trees import CHANGE_LISTS, TREES, Change, Folder, Snapshot, differences, leftovers, put, snapshot
 
@@ -64,7 +65,7 @@ async def check_done(pool: Pool, *, checksum: bool, delete_extras: bool = True) 
     """Nothing is left to do."""
     job = pool.begin(delete_extras=delete_extras, checksum=checksum)
     plan = await job.prepare()
-    assert plan.is_empty, plan
+    assert is_empty(plan), plan
     outcome = await job.carry_out()
     assert (outcome.sent_files, outcome.bytes, outcome.deleted_files, outcome.made_dirs) == (0, 0, 0, 0)
     assert not leftovers(os.fsencode(pool.target))

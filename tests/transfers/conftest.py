@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ class Server:
     """A stand-in server with one transfer, or one that takes up what others have left."""
 
     def __init__(self, state: Path, order: Order | None) -> None:
-        words = [str(state), json.dumps(order.as_json()) if order else ""]
+        words = [str(state), json.dumps(asdict(order)) if order else ""]
         self.process = subprocess.Popen(
             [*COMMAND, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )

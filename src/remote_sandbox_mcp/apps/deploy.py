@@ -144,7 +144,6 @@ class Deployments:
             health=wait.health,
             log=seen.log.decode("utf-8", "replace"),
             exit_code=seen.exit_code,
-            started=seen.started or time.time(),
             seconds=time.monotonic() - wait.begun,
         )
         if has_failed(seen, wait.health):
@@ -258,7 +257,6 @@ def deployment_of(order: DeployOrder, started: JobStarted) -> Deployment:
         health_path=order.health_path,
         log_file=started.log_file,
         notes=started.notes,
-        started=time.time(),
     )
 
 

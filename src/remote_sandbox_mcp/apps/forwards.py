@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -136,7 +135,6 @@ class _Door:
     answers: bool = False
     served: int = 0
     trouble: str = ""
-    opened: float = field(default_factory=time.time)
     server: asyncio.Server | None = None
     # False while it is tried out, and for connections that were pending when it was closed.
     serves: bool = False
@@ -149,7 +147,6 @@ class _Door:
             port=self.port,
             local_port=self.local_port,
             answers=self.answers,
-            opened=self.opened,
             connections=len(self.carriers),
             served=self.served,
             trouble=self.trouble,

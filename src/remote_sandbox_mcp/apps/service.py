@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TAIL = 4000
-
 
 class AppService:
     """The verbs on apps and ports; what they need is imported with the first call."""
@@ -194,5 +192,4 @@ def as_written(record: JobRecord) -> Deployment:
         cwd=record.app.cwd,
         health_path=record.app.health_path,
         log_file=record.log_file,
-        started=record.created,
     )

@@ -73,15 +73,8 @@ def hand_over(names: Iterable[str], environ: Mapping[str, str], state_folder: Pa
     return _sentence(exposed, state_folder) if exposed else ""
 
 
-def handed_entries(state_folder: Path) -> str:
-    """The machines that were handed over, in the form of REMOTE_SANDBOX_LIST. May block for seconds."""
-    kept = _read(state_folder)
-    merged = _merged(kept, _held(kept, state_folder))
-    return json.dumps([item["entry"] for name, item in merged.items() if name != PLATFORM])
-
-
 def watchdog_environ(environ: Mapping[str, str], state_folder: Path) -> dict[str, str]:
-    """The watchdog's environment plus what was handed over; its own variables come first."""
+    """The watchdog's environment plus what was handed over; its own variables come first. May block for seconds."""
     kept = _read(state_folder)
     handed = _merged(kept, _held(kept, state_folder))
     platform = handed.pop(PLATFORM, {"entry": {}})["entry"]

@@ -17,11 +17,6 @@ LONGEST_CHECKPOINT = 16_000
 LONGEST_REASON = 500
 
 
-def is_due(watch: Watch, now: float) -> bool:
-    """Whether it is time to look. A due time further away than the interval was set before the clock was put back."""
-    return watch.status is Status.ACTIVE and not now < watch.due <= now + watch.policy.interval_s
-
-
 def question(watch: Watch) -> JobLook:
     """What to ask about the job. After an interruption a person may have started the session again as a new job."""
     policy = watch.policy

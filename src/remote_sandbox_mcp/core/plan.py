@@ -101,10 +101,6 @@ class Plan:
     def bytes(self) -> int:
         return sum(item.size for item in self.send)
 
-    @property
-    def is_empty(self) -> bool:
-        return not (self.clear or self.send or self.touch or self.finish or self.delete_files or self.delete_folders)
-
 
 def check_deletion(order: Order, source: Tree, target: Tree) -> None:
     """Refuse delete_extras where a mistake would be most expensive. Raises BadArgument."""

@@ -52,8 +52,6 @@ class Forward:
     local_port: int
     # Whether something answered there when it was opened.
     answers: bool = True
-    # Seconds since the epoch.
-    opened: float = 0.0
     # How many connections there are now, and have been.
     connections: int = 0
     served: int = 0
@@ -126,7 +124,6 @@ class Deployment:
     # Why it is not running, or what its starter should know.
     problem: str = ""
     notes: tuple[str, ...] = ()
-    started: float = 0.0
     seconds: float = 0.0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import FileProblem
@@ -79,9 +79,6 @@ class Order:
     def rules(self) -> tuple[str, ...]:
         return (*(DEFAULT_EXCLUDES if self.default_excludes else ()), *self.excludes)
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Order:
         ends = {end: Place(**fields[end]) for end in ("source", "target")}
@@ -151,9 +148,6 @@ class Outcome:
             wire_bytes=self.wire_bytes + earlier.wire_bytes,
             seconds=self.seconds + earlier.seconds,
         )
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Outcome:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -193,14 +192,6 @@ class TreeReader:
     def _unreadable(self, problem: Exception) -> FileProblem:
         why = ascii(str(problem))[:100]
         return FileProblem(f"{self._path}: its machine gave a listing that cannot be read ({why})", "hostile")
-
-
-def read_tree(end: dict[str, Any], parts: Iterable[bytes]) -> Tree:
-    """A tree from a scan's answer, of a real lane or of a test. Raises FileProblem."""
-    reader = TreeReader(str(end.get("path", "") if isinstance(end, dict) else "")[:1000])
-    for part in parts:
-        reader.feed(part)
-    return reader.finish(end)
 
 
 def _read_end(end: dict[str, Any]) -> Tree:

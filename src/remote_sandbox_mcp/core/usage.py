@@ -49,15 +49,12 @@ class Gpu:
 
     index: int
     name: str
-    vendor: str = "nvidia"
     uuid: str = ""
-    driver: str = ""
     util_pct: float | None = None
     mem_total_mb: float | None = None
     mem_used_mb: float | None = None
     temperature_c: float | None = None
     power_w: float | None = None
-    power_limit_w: float | None = None
     compute_mode: str = ""
     mig: bool = False
     processes: tuple[GpuProcess, ...] = ()
@@ -94,7 +91,6 @@ class Usage:
     disks: tuple[Disk, ...] = ()
     gpu_error: str = ""
     clock: float | None = None
-    uptime_s: float | None = None
     problems: tuple[str, ...] = ()
 
 

@@ -62,7 +62,6 @@ def parse_usage(text: str) -> Usage:
         disks=disks,
         gpu_error=error,
         clock=_clock(report),
-        uptime_s=_uptime(report),
         problems=(*missing, *nvidia.problems, *amd.problems, *_unfinished(report)),
     )
     if not (cpu or memory or disks or usage.gpus or error):
@@ -188,14 +187,6 @@ def _clock(report: _Report) -> float | None:
     return _number("".join(_first(report, "clock").lines[:1]))
 
 
-def _uptime(report: _Report) -> float | None:
-    boot = re.search(r"sec = ([0-9]{1,18})", "".join(_first(report, "boot").lines[:1]))
-    clock = _clock(report)
-    if boot and clock is not None:
-        return max(0.0, clock - int(boot.group(1)))
-    return _number("".join(_first(report, "uptime").lines[:1]))
-
-
 def _unfinished(report: _Report) -> tuple[str, ...]:
     return () if "end" in report else ("the machine's answer was cut off",)
 
@@ -249,13 +240,11 @@ def _nvidia_gpu(row: Mapping[str, str]) -> Gpu:
         index=_whole(cell("index")) or 0,
         name=_known(cell("name")) or "NVIDIA GPU",
         uuid=_known(cell("uuid")),
-        driver=_known(cell("driver_version")),
         util_pct=_percent(cell("utilization.gpu")),
         mem_total_mb=_number(cell("memory.total")),
         mem_used_mb=_number(cell("memory.used")),
         temperature_c=_number(cell("temperature.gpu")),
         power_w=_number(cell("power.draw")),
-        power_limit_w=_number(cell("power.limit")),
         compute_mode=_known(cell("compute_mode")),
         mig=cell("mig.mode.current") == "Enabled",
     )
@@ -360,7 +349,6 @@ def _amd_gpu(name: str, card: Mapping[str, str]) -> Gpu:
     return Gpu(
         index=int(name[4:]),
         name=_known(some("card series", "card model", "device name", "card sku")) or "AMD GPU",
-        vendor="amd",
         uuid=some("guid") or name,
         util_pct=_percent(some(r"gpu use \(%\)")),
         mem_total_mb=_mib(some(r"vram total memory \(b\)")),

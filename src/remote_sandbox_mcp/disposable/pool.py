@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from ..core.disposable import Disposable, Rules, SandboxOrder, new_disposable_id
+from ..core.disposable import Disposable, Rules, SandboxOrder, Traits, new_disposable_id
 from ..core.errors import ConfigError, SandboxError
 from ..store.disposables import CREATING, GONE, Kept
 from .policy import FROM_OUTSIDE, is_plain, provider_for, suits
@@ -36,7 +36,9 @@ class Pool:
 
     async def take(self, order: SandboxOrder, wanted: Kept) -> Kept | None:
         """A ready sandbox turned into `wanted`; None where there is none."""
-        if not is_plain(order, self._known.offered[order.provider]) or order.image not in self.rules.pool:
+        # Its provider may not be configured any more: then making one says so.
+        traits = self._known.offered.get(order.provider, Traits())
+        if not is_plain(order, traits) or order.image not in self.rules.pool:
             return None
         rows, as_wanted = self._known.rows, replace(wanted, pool=label(order.image))
         while taken := await asyncio.to_thread(rows.take, as_wanted, self.rules.max_concurrent):

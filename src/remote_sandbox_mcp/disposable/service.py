@@ -15,7 +15,7 @@ from ..waiting import within
 from .create import Making
 from .policy import DELETED, Fate, farewell, is_visible
 from .reaper import DELETE_S, Tending
-from .registry import Known, look, survey, trouble
+from .registry import Known, survey, trouble
 
 if TYPE_CHECKING:
     from ..store.disposables import Kept
@@ -78,9 +78,6 @@ class Service:
         made = await self.making.create(order)
         self.tending.wake()
         return made
-
-    async def get(self, name: str) -> Disposable:
-        return await look(self.known, await self._living(name))
 
     async def list(self) -> Sequence[Disposable]:
         living = await asyncio.to_thread(self.known.rows.living)

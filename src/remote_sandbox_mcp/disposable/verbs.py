@@ -94,14 +94,6 @@ class Disposables:
         if self._rules.pool or not self._is_empty():
             await self._service.adopt()
 
-    async def tend(self) -> None:
-        """Look after all of them until cancelled. Starts by itself with the first, and ends at `close`."""
-        await self._service.tending.tend()
-
-    async def tick(self) -> None:
-        """One round of `tend`."""
-        await self._service.tending.tick()
-
     async def sweep(self) -> None:
         """Delete those that are expired and whose process has ended; leave all others."""
         if not self._is_empty():
@@ -135,10 +127,6 @@ class Disposables:
         """Whether it has ended, under whichever configuration it was made."""
         kept = await asyncio.to_thread(self._rows.get, disposable_id) if self._rows.exists() else None
         return kept is None or bool(kept.ended)
-
-    async def get(self, name: str) -> Disposable:
-        """The sandbox with its provider's current answer."""
-        return await self._service.get(name)
 
     async def list(self) -> Sequence[Disposable]:
         """All live ones, oldest first, with their providers' answers; `notes` name a provider that does not answer."""

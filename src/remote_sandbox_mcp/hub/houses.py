@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..app import App, Stock, compose
-from ..config.schema import Configuration
 from ..config.source import Source
 from ..core.client import ClientVariables, Variables
 from ..core.errors import SandboxError
@@ -121,10 +120,6 @@ class House:
         await asyncio.to_thread(load, ".stdio")
         sys.setswitchinterval(turn)
         return self.make(self)
-
-    @property
-    def configuration(self) -> Configuration:
-        return self.source.current
 
     def is_for(self, where: tuple[str, str], recorded: Recorded, environ: Mapping[str, str]) -> bool:
         return self.where == where and self.environ.agrees(environ) and recorded.agrees(self.first)
@@ -266,9 +261,6 @@ class Houses:
     async def needs(self) -> list[str]:
         """Why this process is needed even without clients, as sentences; a machine may be in several houses."""
         return list(dict.fromkeys([need for house in self._houses for need in await house.app.needs()]))
-
-    async def is_busy(self) -> bool:
-        return bool(await self.needs())
 
     async def leave(self, limit_s: float) -> None:
         """Close what can be closed in that time."""

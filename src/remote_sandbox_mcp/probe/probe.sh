@@ -8,8 +8,6 @@
 #
 #   @@ probe 1                  the version of this format
 #   @@ clock                    seconds since 1970
-#   @@ uptime                   seconds since boot (Linux)
-#   @@ boot                     `{ sec = SECONDS SINCE 1970, ... }` (macOS, BSD)
 #   @@ load                     three load averages, perhaps in braces, perhaps with more behind them
 #   @@ cpus                     `online: N` CPUs that run, `usable: N` that we may use, `quota: N` of each `period: N`
 #   @@ memory                   `NAME: NUMBER`: /proc/meminfo in KiB; cgroup limits and sysctl in bytes; vm_stat in pages
@@ -95,11 +93,9 @@ sysctl_memory() {
 host() {
     tell clock "$(date +%s)"
     if [ "$system" = Linux ]; then
-        tell uptime "$(cut -d ' ' -f 1 /proc/uptime 2>/dev/null)"
         tell load "$(cat /proc/loadavg 2>/dev/null)"
         tell memory "$(linux_memory 2>/dev/null)"
     else
-        tell boot "$(sysctl -n kern.boottime 2>/dev/null)"
         tell load "$(sysctl -n vm.loadavg 2>/dev/null)"
         tell memory "$(sysctl_memory 2>/dev/null)"
     fi

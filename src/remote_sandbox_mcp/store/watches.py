@@ -63,10 +63,6 @@ class Watches:
     def get(self, watch_id: int) -> Watch | None:
         return next(iter(self._select("get", id=watch_id)), None)
 
-    def find(self, sandbox: str, session: str) -> Watch | None:
-        """The newest of a session."""
-        return next(iter(self._select("find", sandbox=sandbox, session=session)), None)
-
     def list(self, status: Status | None = None, limit: int = 100) -> tuple[Watch, ...]:
         """Newest first."""
         return self._select("list", status=status.value if status else "", limit=limit)

@@ -12,9 +12,6 @@ INSERT INTO watches (
 -- name: get
 SELECT * FROM watches WHERE id = :id;
 
--- name: find
-SELECT * FROM watches WHERE sandbox = :sandbox AND session = :session ORDER BY id DESC LIMIT 1;
-
 -- name: list
 SELECT * FROM watches WHERE :status = '' OR status = :status ORDER BY id DESC LIMIT :limit;
 

@@ -35,7 +35,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class TestReport:
-    """One run of a suite. It passed only if `succeeded`: zero counts with a `problem` mean that the result is unknown.
+    """One run of a suite. Zero counts with a `problem` mean that the result is unknown.
 
     `complete` says that the run came to its end and that the counts cover all of it. `failures` holds the first
     MOST_FAILURES of `failed + errors`. `log` and `stderr` are both ends of what was printed, with the file on the
@@ -67,13 +67,5 @@ class TestReport:
     lent: str = ""
 
     @property
-    def total(self) -> int:
-        return self.passed + self.failed + self.skipped + self.errors
-
-    @property
     def failures_left_out(self) -> int:
         return max(0, self.failed + self.errors - len(self.failures))
-
-    @property
-    def succeeded(self) -> bool:
-        return self.complete and not self.problem and not self.failed and not self.errors and self.exit_code == 0
