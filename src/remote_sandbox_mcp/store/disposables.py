@@ -71,6 +71,11 @@ class DisposableRows:
         """Whether anything was ever written down."""
         return self.database.file.exists()
 
+    def version(self) -> int:
+        """Another number after each change that another process, or another part of this one, has made to the file."""
+        with self.database.reading() as connection:
+            return int(connection.execute("PRAGMA data_version").fetchone()[0])
+
     def reserve(self, kept: Kept, most: int) -> str:
         """Write a new one down, if its name is free and there are fewer than `most`; else the reason."""
         with self.database.writing() as connection:
