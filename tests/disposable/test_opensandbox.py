@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from mcp.shared.subscriptions import ResourceUpdated
 
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.core.command import Command, Completed
 from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder
 from remote_sandbox_mcp.core.errors import ConnectError, SandboxError, UnknownSandbox
 from remote_sandbox_mcp.store.disposables import Owner
+from remote_sandbox_mcp.waiting import within
 from tests.support.platform import API_KEY, IMAGE, Platform
 from tests.support.server import serve
 
@@ -146,6 +148,18 @@ async def test_while_the_platform_is_down_that_is_told_and_nothing_is_lost(make:
     # What may have been made meanwhile is looked for until it is certain that nothing was.
     (doubtful,) = house.rows.living()
     assert (doubtful.disposable.status, doubtful.disposable.key) == ("ending", "")
+
+
+async def test_a_client_hears_that_its_container_was_killed_by_somebody_else(
+    platform: Platform, tmp_path: Path
+) -> None:
+    config = f'[opensandbox]\nserver_url = "{platform.url}"\napi_key = "env:KEY"\ndefault_image = "{IMAGE}"\n'
+    async with serve(tmp_path, config=config, env={"KEY": API_KEY}) as server:
+        await server.call("create_sandbox", name="web")
+        async with server.client.listen(resource_subscriptions=["sandbox://web/status"]) as events:
+            await asyncio.to_thread(platform.engine.docker, "rm", "-f", *platform.containers())
+            assert await within(anext(events), 20) == ResourceUpdated("sandbox://web/status")
+        assert (await server.fail("run_command", sandbox_id="web", command="true"))["code"] == "unknown_sandbox"
 
 
 async def test_what_a_server_was_making_when_it_ended_is_ended_by_it_or_by_the_next(

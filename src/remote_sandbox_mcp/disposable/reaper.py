@@ -22,6 +22,7 @@ from .policy import (
     is_expired,
     is_nearly_over,
     is_unused,
+    is_visible,
     pause_for,
 )
 from .pool import Pool
@@ -200,6 +201,21 @@ class Tending:
             row = await asyncio.to_thread(self._known.rows.get, life.kept.id)
             if row is None or row.ended:
                 self._known.bury(life.kept.id)
+
+    async def glance(self) -> Mapping[str, tuple[str, str]]:
+        """Name and status, by id, of those that can be used here. What other processes have changed is known then.
+
+        Not a round: nothing is written, or every glance would be a change for others to glance at.
+        """
+        known_before = {life.kept.id: life.disposable for life in self._known.lives.values()}
+        living = await self._living()
+        self._follow(living, known_before)
+        await self._bury_all_but(living)
+        return {kept.id: (kept.disposable.name, kept.disposable.status) for kept in living if self._is_listed(kept)}
+
+    def _is_listed(self, kept: Kept) -> bool:
+        is_whole = kept.disposable.status not in (CREATING, ENDING)
+        return is_whole and not kept.pool and is_visible(kept, self._known.configuration)
 
     def _tell_changes(self, living: Sequence[Kept]) -> None:
         listed = frozenset((kept.id, kept.disposable.name, kept.disposable.status) for kept in living if not kept.pool)

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from ..core import check
 from ..core.disposable import Disposable, Offer, Rules, SandboxOrder
 from ..fleet import Fleet, Member
+from ..waiting import Chores
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ..store.disposables import DisposableRows
+    from .changes import Tell
     from .service import Service
 
 __all__ = ["Disposables"]
@@ -52,6 +54,7 @@ class Disposables:
         self._clock = clock
         self._configuration = configuration
         self._listeners: list[Callable[[], None]] = []
+        self._followers = Chores("following the disposable sandboxes")
         fleet.find = self._look_up
 
     @functools.cached_property
@@ -78,6 +81,14 @@ class Disposables:
         self._listeners.append(callback)
         return lambda: self._listeners.remove(callback)
 
+    def follow(self, tell: Tell) -> None:
+        """From now until `close`, tell which are new, over, or stand otherwise, whichever process has changed them."""
+        from .changes import Changes
+
+        changes = Changes(self._service_if_any, tell)
+        self.on_change(changes.stir)
+        self._followers.start(changes.follow())
+
     def needs(self) -> Sequence[str]:
         """Sandboxes whose processes end with this process, as sentences."""
         return self._service.needs() if "_service" in self.__dict__ else ()
@@ -101,6 +112,7 @@ class Disposables:
 
     async def close(self) -> None:
         """Close all connections within seconds; each sandbox lives on until it is deleted or expires."""
+        await self._followers.close()
         if "_service" in self.__dict__:
             await self._service.close()
         elif "_rows" in self.__dict__:
@@ -160,6 +172,10 @@ class Disposables:
     async def endpoint(self, name: str, port: int) -> str:
         """A URL under which a person on this computer reaches that port."""
         return await self._service.endpoint(name, port)
+
+    def _service_if_any(self) -> Service | None:
+        """Nothing where no sandbox lives, or has lived since the start: that spares loading it."""
+        return self._service if "_service" in self.__dict__ or not self._is_empty() else None
 
     def _is_empty(self) -> bool:
         return not self._mark().exists() if self._mark else self._rows.is_empty()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import difflib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Annotated, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -18,15 +19,18 @@ from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver import server as sdk
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
-from mcp.server.subscriptions import ResourcesListChanged, ToolsListChanged
+from mcp.server.subscriptions import ResourcesListChanged, ResourceUpdated, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolResult,
+    EmptyResult,
     GetPromptResult,
     InputRequiredResult,
+    SubscribeRequestParams,
     ToolAnnotations,
+    UnsubscribeRequestParams,
 )
 from pydantic import Field, ValidationError
 
@@ -35,6 +39,7 @@ from ..app import App
 from ..core.client import Client, current_call
 from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
 from ..session import InProgress, Session, begin, current
+from ..waiting import Chores, within
 from .clients import Clients, OneClient, calling, client_of
 from .journal import Journal, is_kept
 from .results import code_of, failure, sentence, told_where
@@ -88,6 +93,10 @@ ONLY_WAIT = frozenset({"wait_background_task", "check_file_transfer_task"})
 LEAST_PATIENCE_S = 5.0
 # Over HTTP the client itself has to repeat the request.
 MOVED = "the configuration has just changed, so this was not begun; send it once more"
+# What a client says first that can be told of changes; those of 2026-07-28 ask for it.
+CAN_BE_TOLD = frozenset({"initialize", "subscriptions/listen"})
+MOST_SUBSCRIBED = 1000
+TELL_S = 5.0
 SandboxName = Annotated[str, Field(description="Default: the active one")]
 
 
@@ -117,13 +126,22 @@ class SandboxServer(MCPServer[None]):
         self.calls = InProgress()
         # Connections of clients before 2026-07-28, which get change notifications without asking.
         self._connections: WeakSet[Connection] = WeakSet()
+        # What they have subscribed to.
+        self._subscribed: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
+        self._telling = Chores("telling a client of a change", expected=(asyncio.TimeoutError, TimeoutError))
+        self._follows = False
         self._lowlevel_server.middleware.append(self._attend)
+        self._lowlevel_server.add_request_handler("resources/subscribe", SubscribeRequestParams, self._subscribe)
+        self._lowlevel_server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, self._unsubscribe)
 
     async def _attend(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Runs around each message: waits for a new configuration, and sets the context of the call."""
-        # Not over HTTP, where a client that stops reading would block notifications to all others.
-        if ctx.method == "initialize" and ctx.session._connection.session_id is None:
+        if ctx.method == "initialize":
             self._connections.add(ctx.session._connection)
+        if ctx.method in CAN_BE_TOLD and not self._follows:
+            self._follows = True
+            # It is no part of the call that begins it.
+            contextvars.Context().run(self.app.disposables.follow, self._tell_sandboxes)
         if ctx.method not in UP_TO_DATE:
             return await call_next(ctx)
         await self.before_call()
@@ -145,17 +163,40 @@ class SandboxServer(MCPServer[None]):
         """Offer the tools of another server, which has the same app and clients."""
         self._tool_manager = self._toolbox = other._toolbox
 
-    async def tell_changes(self, *, tools: bool, resources: bool) -> None:
-        """Notify subscribed clients that the list of tools, or of sandboxes, has changed."""
-        if tools:
-            await self._subscriptions.publish(ToolsListChanged())
-        if resources:
-            await self._subscriptions.publish(ResourcesListChanged())
+    async def _subscribe(self, ctx: ServerRequestContext[Any, Any], params: SubscribeRequestParams) -> EmptyResult:
+        subscribed = self._subscribed.setdefault(ctx.session._connection, set())
+        if len(subscribed) >= MOST_SUBSCRIBED:
+            raise MCPError(INVALID_PARAMS, f"a client may subscribe to {MOST_SUBSCRIBED} resources; unsubscribe first")
+        subscribed.add(str(params.uri))
+        return EmptyResult()
+
+    async def _unsubscribe(self, ctx: ServerRequestContext[Any, Any], params: UnsubscribeRequestParams) -> EmptyResult:
+        self._subscribed.get(ctx.session._connection, set()).discard(str(params.uri))
+        return EmptyResult()
+
+    async def _tell_sandboxes(self, names: Collection[str]) -> None:
+        """Disposable sandboxes with these ids and names were created, have ended, or changed state."""
+        updated = ["sandbox://list", *(f"sandbox://{name}/status" for name in sorted(names))]
+        await self.tell_changes(tools=False, resources=True, updated=updated)
+
+    async def tell_changes(self, *, tools: bool, resources: bool, updated: Sequence[str] = ()) -> None:
+        """Notify clients that the list of tools or of sandboxes has changed, and subscribers of what was `updated`."""
+        events = [ToolsListChanged()] * tools + [ResourcesListChanged()] * resources
+        for event in (*events, *map(ResourceUpdated, updated)):
+            await self._subscriptions.publish(event)
         for connection in tuple(self._connections):
-            if tools:
-                await connection.send_tool_list_changed()
-            if resources:
-                await connection.send_resource_list_changed()
+            # A client that has stopped to read must not hold up all others.
+            telling = self._tell(connection, tools=tools, resources=resources, updated=updated)
+            self._telling.start(within(telling, TELL_S))
+
+    async def _tell(self, connection: Connection, *, tools: bool, resources: bool, updated: Sequence[str]) -> None:
+        if tools:
+            await connection.send_tool_list_changed()
+        if resources:
+            await connection.send_resource_list_changed()
+        subscribed = self._subscribed.get(connection, set())
+        for uri in filter(subscribed.__contains__, updated):
+            await connection.send_resource_updated(uri)
 
     def offer(self, tool: ToolFunction, *, title: str, annotations: ToolAnnotations) -> None:
         """Register a tool."""

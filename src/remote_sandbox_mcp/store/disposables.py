@@ -71,6 +71,11 @@ class DisposableRows:
         """Whether there is a database at all."""
         return self.database.file.exists()
 
+    def version(self) -> int:
+        """Another number after each change that another process, or another part of this one, has made to the file."""
+        with self.database.reading() as connection:
+            return int(connection.execute("PRAGMA data_version").fetchone()[0])
+
     def reserve(self, kept: Kept, most: int) -> str:
         """Add a new one, if its name is free and there are fewer than `most`; else return the reason."""
         with self.database.writing() as connection:

@@ -89,7 +89,6 @@ def create(server: SandboxServer) -> Any:
         if not (server.app.fleet.default or server.app.fleet.refusal) and session:
             # Where nothing else is configured, it becomes the client's selected sandbox.
             await session.selection.choose(made.id)
-        await tell_change(ctx)
         fields = disposable_fields(made)
         return reply(fields, told(f"{made.id} is {made.status}", fields, without=("sandbox_id", "status")))
 
@@ -175,7 +174,7 @@ def download(server: SandboxServer) -> Any:
 
 def delete(server: SandboxServer) -> Any:
     async def delete_sandbox(
-        sandbox_id: Annotated[str, Field(description="An id or name")], ctx: Context[None, Any]
+        sandbox_id: Annotated[str, Field(description="An id or name")],
     ) -> Annotated[CallToolResult, DisposableShape]:
         """End a disposable sandbox and all that runs in it, and remove its files."""
         if await server.app.restart(sandbox_id):
@@ -183,7 +182,6 @@ def delete(server: SandboxServer) -> Any:
             return reply({"sandbox_id": sandbox_id, "status": "restarted"}, text)
         gone = await server.app.disposables.delete(sandbox_id)
         await server.app.apps.forget(gone.id)
-        await tell_change(ctx)
         return reply({"sandbox_id": gone.id, "status": "deleted"}, f"{gone.id} is deleted")
 
     return delete_sandbox
@@ -256,9 +254,3 @@ def volume(text: str) -> Volume:
     if not source or not target.startswith("/") or mode not in ("", "ro", "rw"):
         raise BadArgument(f"a volume is written as source:/target or source:/target:rw, not {text[:80]!r}")
     return Volume(source, target, read_only=mode != "rw")
-
-
-async def tell_change(ctx: Context[None, Any]) -> None:
-    """Notify subscribed clients, of either protocol version, that the list of sandboxes has changed."""
-    await ctx.notify_resources_changed()
-    await ctx.session.send_resource_list_changed()
