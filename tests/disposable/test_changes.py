@@ -50,7 +50,7 @@ async def paused_outside(scene: Scene) -> None:
 
 async def cleaned_up_elsewhere(scene: Scene) -> None:
     scene.elsewhere.pass_time(31 * 60)
-    await scene.elsewhere.disposables.tick()
+    await scene.elsewhere.tick()
 
 
 async def expired(scene: Scene) -> None:
