@@ -17,7 +17,7 @@ from .enter import NAMESERVER, PROXY_PORT
 TRIAL_S = 10.0
 # Not the user that commands are: what carries their network is not theirs.
 CARRIER = STEP_DOWN_TO + 1
-PACKAGES = str(Path(__file__).parents[3])
+PACKAGES = str(Path(__file__).parents[4])
 START = (
     "import sys;sys.path.append(sys.argv[1]);"
     "from remote_sandbox_mcp.backends.bubblewrap.network.enter import main;main(sys.argv[2:])"
