@@ -99,12 +99,12 @@ async def test_every_change_is_told_and_known_whoever_made_it(scene: Scene, caus
 
 async def test_resuming_is_told(scene: Scene) -> None:
     scene.made = (await scene.here.disposables.create(SandboxOrder())).id
+    await until(lambda: scene.told)
     await scene.here.disposables.pause(scene.made)
-    await until(lambda: scene.told)
-    scene.told.clear()
+    await until(lambda: len(scene.told) == 2)
     await scene.elsewhere.disposables.resume(scene.made)
-    await until(lambda: scene.told)
-    assert scene.told[0] == {scene.made}
+    await until(lambda: len(scene.told) == 3)
+    assert scene.told == [{scene.made}] * 3
 
 
 async def test_those_of_another_configuration_are_not_told(build: Build, scene: Scene) -> None:
