@@ -204,7 +204,7 @@ def python_step(version: str, program: str, found: str) -> Step:
     return warning(
         "python3",
         f"{f'{found} is of no use' if found else f'there is no {program}'}, so the plain way is used: slower, with one "
-        "SSH session for each command, and a stop reaches only the command's own process group",
+        "SSH session for each command, and a stop reaches only the command's own session of processes",
         "Install Python 3.6 or newer there, or name one with python = in the machine's configuration",
     )
 

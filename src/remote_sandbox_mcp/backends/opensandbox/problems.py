@@ -19,6 +19,7 @@ from ...core.errors import (
     Unreachable,
     Unsupported,
 )
+from ..shell.transport import NoRoom
 
 if TYPE_CHECKING:
     from opensandbox.exceptions import SandboxException
@@ -31,10 +32,6 @@ LONGEST_WORDS = 300
 
 # The first published agent that gives a command the variables that a request names.
 OLDEST_AGENT = "1.0.7"
-
-
-class NoRoom(SandboxError):
-    """There is no room left on a disk."""
 
 
 @dataclass(frozen=True)
