@@ -101,6 +101,9 @@ report() {
 	starting:* | gone:never) rs_state=missing ;;
 	gone:*) conclude_for_keeper || rs_state=lost ;;
 	esac
+	rs_end=''
+	# It may be forgotten just now.
+	[ "$rs_state" != ended ] || read -r rs_end <"$rs_dir/end" || rs_state=missing
 	printf 'place %s\nbase %s\nstate %s\n' "$rs_place" "$rs_base" "$rs_state"
 	[ "$rs_state" != missing ] || return 0
 	[ "$rs_state" != lost ] || tell why "$rs_why"
@@ -108,10 +111,7 @@ report() {
 		clock
 		printf 'begun %s\nnow %s\n' "$rs_begun" "$rs_now"
 	fi
-	if [ -s "$rs_dir/end" ]; then
-		read -r rs_end <"$rs_dir/end"
-		printf 'end %s\n' "$rs_end"
-	fi
+	[ -z "$rs_end" ] || printf 'end %s\n' "$rs_end"
 	stream out
 	stream err
 }
@@ -341,7 +341,8 @@ stop() {
 	known
 	# A run that is not there must not come later.
 	[ -z "${RSM_REVOKE-}" ] || [ -s "$rs_dir/pid" ] || echo >"$rs_dir.never"
-	has_begun
+	# Nor one whose keeper has not claimed it yet, though whoever started that may be dead by now.
+	until has_begun || [ ! -d "$rs_dir" ] || withdraw; do :; done
 	case $rs_state:$rs_why in
 	running:orphaned) strike stopped ;;
 	running:*) strike stopped && concluded ;;
@@ -363,7 +364,7 @@ forget() {
 	for rs_id in $RSM_IDS; do
 		rs_dir=$rs_base/$rs_id
 		judge_run
-		[ "$rs_state" = running ] || rm -rf "$rs_dir" "$rs_dir.never" "$rs_dir.script"
+		[ "$rs_state" = running ] || { discard_folder && rm -f "$rs_dir.never" "$rs_dir.script"; }
 	done
 	echo 'state forgotten'
 }
