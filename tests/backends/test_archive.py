@@ -36,7 +36,7 @@ from tests.support.platform import WITHOUT_PYTHON
 from tests.sync.trees import File, Folder, Node, differences, put, snapshot
 from tests.sync.trees import Link as SymbolicLink
 
-from .test_container_shell import HereLink
+from .test_shell import HereLink
 
 ODD_NAMES = [b"-rf", b"new\nline", b"end\n", b'it\'s "odd" $HOME *', b"\xff\xfe", b"n" * 255, " é".encode(), b"..x"]
 

@@ -7,8 +7,10 @@ import pytest
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
 from remote_sandbox_mcp.core.command import Environment
+from remote_sandbox_mcp.core.errors import Unsupported
+from remote_sandbox_mcp.core.job import JobLook
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from tests.backends.contract import Contract, Opener
+from tests.backends.contract import Contract, JobContract, Opener
 from tests.support.sshd import Fleet
 
 
@@ -25,5 +27,8 @@ def opener(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Opener:
     return open_it
 
 
-class TestPlain(Contract):
-    pass
+class TestPlain(Contract, JobContract):
+    async def test_text_reaches_a_job(self, sandbox: Sandbox, session: str) -> None:
+        """The one thing that jobs cannot have here is told."""
+        with pytest.raises(Unsupported, match="that needs tmux and python3, and there is no python3 on the machine"):
+            await sandbox.jobs.send(JobLook(session=session), text="x")

@@ -22,7 +22,7 @@ from remote_sandbox_mcp.backends.outpost.far import jobstart as joblogin
 from remote_sandbox_mcp.backends.outpost.far.joblook import last_lines, read_gpu_memory
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
-from remote_sandbox_mcp.core.errors import LostContact, Unsupported
+from remote_sandbox_mcp.core.errors import LostContact
 from remote_sandbox_mcp.core.job import JobLook, JobRefused, Jobs, JobState, JobWait
 from tests.backends.contract.basics import eventually, in_background
 from tests.backends.jobs import (
@@ -539,16 +539,6 @@ async def test_a_start_and_a_look_take_one_round_trip(user: Sshd, tmp_path: Path
     clean(user)
     assert started - begun < 0.6 + 0.3
     assert seen - started < 0.6
-
-
-async def test_without_python_there_are_no_jobs(fleet: Fleet, tmp_path: Path) -> None:
-    sandbox = await open_machine(fleet.machine("plain", python=False).machine(), tmp_path / "known_hosts")
-    jobs = sandbox.jobs
-    calls = (jobs.start(order("true")), jobs.look([]), jobs.list(), jobs.stop(JobLook()), jobs.send(JobLook()))
-    for call in (*calls, jobs.wait(JobLook(), JobWait())):
-        with pytest.raises(Unsupported, match="plain: background jobs need python3"):
-            await call
-    await sandbox.close()
 
 
 async def test_a_wait_of_many_requests_finds_a_line_that_comes_in_pieces(

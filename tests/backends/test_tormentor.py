@@ -27,10 +27,12 @@ from remote_sandbox_mcp.backends.outpost.far import wire
 from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
 from remote_sandbox_mcp.backends.outpost.relay import PortRelay
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
+from remote_sandbox_mcp.backends.shell import jobs as shell_jobs
+from remote_sandbox_mcp.backends.shell import program, search
+from remote_sandbox_mcp.backends.shell import sandbox as shell_sandbox
 from remote_sandbox_mcp.backends.ssh import plain as plain_module
-from remote_sandbox_mcp.backends.ssh import plain_search, runner
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
-from remote_sandbox_mcp.core.command import Command, Environment
+from remote_sandbox_mcp.core.command import Command, Environment, Running
 from remote_sandbox_mcp.core.disposable import Disposable
 from remote_sandbox_mcp.core.errors import BrokenRules, FileProblem, SandboxError, Unreachable
 from remote_sandbox_mcp.core.files import Search, Span
@@ -88,8 +90,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         sandbox_module: {"MEND_S": 0.3, "LAST_LOOK_S": 0.1, "OVERTIME_S": 0.3},
         jobs_module: {"MEND_S": 0.3, "WAIT_S": 0.1},
         lane_module: {"SILENT_S": 0.2, "LOOK_S": 0.05},
-        runner: {"SILENCE_S": 0.2},
-        plain_module: {"MEND_S": 0.3, "START_S": 0.3, "SNAPSHOT_S": 0.2, "ANSWER_S": 0.5, "FORGET_S": 0.05},
+        plain_module: {"SILENCE_S": 0.2, "ANSWER_S": 0.5},
+        program: {"LOOK_S": 0.1, "LOOKS": 5},
+        shell_jobs: {"MEND_S": 0.05, "WAIT_S": 0.05},
+        shell_sandbox: {"MEND_S": 0.05, "START_S": 0.1, "SNAPSHOT_S": 0.1, "FORGET_S": 0.05, "OVERTIME_S": 0.1},
         pace: {"LONGEST_WAIT_S": 0.3},
     }.items():
         for name, value in names.items():
@@ -511,115 +515,65 @@ async def _relay_ends(line: Liar) -> None:
     await relay.close()
 
 
-# A machine's shell
+# A shell, of a machine and of a container
 
-WORDS = {
-    "here": "here /tmp/x",
-    "claimed": "claimed",
-    "beat": "beat 3 x",
-    "out": "out 3",
-    "err": "err 0",
-    "tail": "out.tail",
-    "folder": "folder /tmp/x/run",
-    "ended": "ended 1.5 exited 0 2.5",
-    "running": "running 1.5 2.5",
-    "lost": "lost 1.5 why",
-    "missing": "missing why",
-    "unstarted": "unstarted why",
-    "failed": "failed cwd why",
-    "ok": "ok /home",
+SHELL_CALLS: dict[str, Callable[[PlainSandbox | PlainContainer], Awaitable[Any]]] = {
+    "run": lambda box: box.run(Command("true", timeout_s=0.2, keep=1000), patience_s=0.3),
+    "look": lambda box: box.observe("run-0123456789abcdef", keep=1000),
+    "stop": lambda box: box.stop("run-0123456789abcdef", keep=1000),
+    "search": lambda box: box.search(Search("/", pattern="x", limit=10)),
+    "names": lambda box: box.search(Search("/", glob="*", limit=10)),
+    "jobs": lambda box: box.jobs.look([LOOK]),
+    "start a job": lambda box: box.jobs.start(JobOrder(session="train", script="true")),
+    "wait for a job": lambda box: box.jobs.wait(LOOK, JobWait(seconds=0.1, pattern="x")),
+    "list jobs": lambda box: box.jobs.list(10),
 }
-SHELL_CALLS: dict[str, Callable[[PlainSandbox], Awaitable[Any]]] = {
-    "run": lambda gpu1: gpu1.run(Command("true", timeout_s=0.2, keep=1000)),
-    "look": lambda gpu1: gpu1.observe("run-0123456789abcdef", keep=1000),
-    "stop": lambda gpu1: gpu1.stop("run-0123456789abcdef", keep=1000),
-    "search": lambda gpu1: gpu1.search(Search("/", pattern="x", limit=10)),
+CONTAINER_CALLS: dict[str, Callable[[PlainContainer], Awaitable[Any]]] = {
+    **SHELL_CALLS,
+    "read": lambda box: box.read("/a", Span(limit=1000)),
+    "write": lambda box: box.write("/a", b"abc"),
+    "list": lambda box: box.list("/", limit=10),
 }
-lines = st.one_of(
-    st.sampled_from(list(WORDS.values())),
-    st.sampled_from(
-        [f"{word.partition(' ')[0]} {odd}" for word in WORDS.values() for odd in ("", "x", "-1", "nan y z")]
-    ),
-    st.sampled_from(
-        [f"ended {odd}" for odd in ("1 2", "1 exited", "nan exited 0 inf", "1 exited 9e9 ²", "1 exited 0 2 x")]
-    ),
-    st.sampled_from(["names", "lines", "large", "ok", "failed", "failed unsupported", "out " + "9" * 5000]),
-    st.text(max_size=20),
-)
 
 
 async def over_shell(shell: LyingShell, verb: str) -> Any:
     gate = SimpleNamespace(machine=SimpleNamespace(name="gpu1"))
     sandbox = PlainSandbox(Description("gpu1", "ssh"), Environment(), gate)  # type: ignore[arg-type]
-    sandbox._channels = shell  # type: ignore[assignment]
-    sandbox._place, sandbox._home = "/tmp/x", "/home"
+    sandbox._shell._transport._channels = shell  # type: ignore[attr-defined]
+    sandbox._shell._home = "/home"
     try:
         return await ends_well(SHELL_CALLS[verb](sandbox))
     finally:
         await sandbox.close()
 
 
-def told(token: str, *words: str, body: bytes = b"abc") -> bytes:
-    said = [f"\n{token} {word}\n".encode("utf-8", "surrogateescape") for word in words]
-    return body.join(said)
-
-
-@torment
-@given(words=st.lists(lines, max_size=6), verb=st.sampled_from(list(SHELL_CALLS)), body=st.binary(max_size=20))
-async def test_whatever_a_shell_says_a_call_ends_in_a_value_or_a_sentence(
-    words: list[str], verb: str, body: bytes
-) -> None:
-    clean = [word.replace("\n", " ").encode("utf-8", "replace").decode() for word in words]
-    shell = LyingShell(lambda _, token: [told(token, WORDS["here"], *clean, body=body)])
-    await over_shell(shell, verb)
-    assert shell.opened <= 12
-
-
 @pytest.mark.parametrize("verb", SHELL_CALLS)
 @pytest.mark.parametrize(
     "flood",
-    [
-        lambda token: Endless(bytes(PIECE)),
-        lambda token: Endless(told(token, "out 3", body=b"x" * PIECE) + b"x" * PIECE),
-        lambda token: Endless(f"\n{token} names".encode() + b"x" * PIECE),
-    ],
-    ids=["bytes", "parts", "a line"],
+    [Endless(bytes(PIECE)), Endless(b"beat 1 x\n" * 1000), Endless(b"out.data " + b"x" * PIECE + b"\n")],
+    ids=["bytes", "beats", "lines"],
 )
 async def test_a_shell_that_does_not_stop_is_cut_off(
-    flood: Callable[[str], bytes], verb: str, bounded: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    flood: bytes, verb: str, bounded: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plain_search, "LARGEST_LISTING", 8 * MEGABYTE)
-    monkeypatch.setattr(plain_search, "MOST_HEARD", 16 * MEGABYTE)
-    shell = LyingShell(lambda _, token: [told(token, WORDS["here"], "claimed"), flood(token)])
+    monkeypatch.setattr(search, "MOST_NAMED", 8 * MEGABYTE)
+    shell = LyingShell(lambda token: [f"noise\n{token}\n".encode(), flood])
     seen = await over_shell(shell, verb)
-    assert "gpu1 sent more than it was asked for" in str(seen)
+    assert isinstance(seen, SandboxError | Running)
     assert shell.sent < 48 * MEGABYTE
     bounded(140 * MEGABYTE)
 
 
-async def test_a_shell_that_only_beats_does_not_keep_its_caller() -> None:
-    shell = LyingShell(lambda _, token: [told(token, WORDS["here"]), Endless(told(token, "beat 1 x", "beat 2 y"))])
+async def test_a_shell_that_beats_and_never_ends_does_not_keep_its_caller() -> None:
+    shell = LyingShell(lambda token: [f"\n{token}\nclaimed\n".encode(), Endless(b"beat 1 eA==\n")])
     assert isinstance(await over_shell(shell, "look"), Unreachable)
 
 
-# A container's shell
-
-CONTAINER_CALLS: dict[str, Callable[[PlainContainer], Awaitable[Any]]] = {
-    "run": lambda box: box.run(Command("true", timeout_s=0.2, keep=1000), patience_s=0.3),
-    "look": lambda box: box.observe("run-0123456789abcdef", keep=1000),
-    "read": lambda box: box.read("/a", Span(limit=1000)),
-    "write": lambda box: box.write("/a", b"abc"),
-    "list": lambda box: box.list("/", limit=10),
-    "search": lambda box: box.search(Search("/", pattern="x", limit=10)),
-    "names": lambda box: box.search(Search("/", glob="*", limit=10)),
-    "jobs": lambda box: box.jobs.look([LOOK]),
-    "list jobs": lambda box: box.jobs.list(10),
-}
 CONTAINER_WORDS = [
     *("base", "home", "state", "end", "begun", "now", "clock", "out.data", "out.size", "err.data", "err.size", "why"),
     *("found", "data", "start", "version", "created", "entries", "below", "names", "large", "lines", "complaint"),
     *("refused", "jobs", "0.state", "0.end", "0.begun", "0.size", "0.ordered", "0.grown", "0.usage", "0.saved"),
-    *("0.trouble", "0.data", "0.session", "0.log", "0.start"),
+    *("0.trouble", "0.data", "0.session", "0.log", "0.start", "place", "claimed", "beat", "reason"),
 ]
 CONTAINER_VALUES = [
     "",
@@ -637,6 +591,18 @@ CONTAINER_VALUES = [
     "81a4 3",
 ]
 container_lines = st.dictionaries(st.sampled_from(CONTAINER_WORDS), st.sampled_from(CONTAINER_VALUES), max_size=12)
+
+
+@torment
+@given(printed=container_lines, verb=st.sampled_from(list(SHELL_CALLS)), is_whole=st.booleans())
+async def test_whatever_a_machines_shell_says_a_call_ends_in_a_value_or_a_sentence(
+    printed: dict[str, str], verb: str, is_whole: bool
+) -> None:
+    said = "".join(f"{word} {value}\n" for word, value in printed.items())
+    shell = LyingShell(lambda token: [f"noise\n{token}\n{said}{token if is_whole else ''}\n".encode()])
+    await over_shell(shell, verb)
+    # Who waits for a line of a log asks for the next part of it as soon as one has come.
+    assert shell.opened <= 12 or verb == "wait for a job"
 
 
 @settings(torment, max_examples=2 * torment.max_examples)

@@ -31,10 +31,9 @@ TITLES = "each begins where a word does, and neither of its parts is longer than
 
 # Those that cannot be judged by rule: why each takes no more than its share, by a reader who has thought about it.
 REVIEWED = {
-    "backends.opensandbox.plain_search: '\\\\\\\\.|\\\\[\\\\^?\\\\]?(?:\\\\\\\\.|[^\\\\]\\\\\\\\])*\\": SHORT_PATTERNS,
-    "backends.opensandbox.plain_search: to_bytes(search.pattern)": COMPILED,
-    "backends.opensandbox.plain_jobs: to_bytes(pattern)": COMPILED,
-    "backends.ssh.plain_search: pattern": COMPILED,
+    "backends.shell.search: '\\\\\\\\.|\\\\[\\\\^?\\\\]?(?:\\\\\\\\.|[^\\\\]\\\\\\\\])*\\": SHORT_PATTERNS,
+    "backends.shell.search: to_bytes(search.pattern)": COMPILED,
+    "backends.shell.jobs: to_bytes(pattern)": COMPILED,
     "backends.opensandbox.search_lines: pattern": IN_ANOTHER,
     "backends.outpost.far.chunks: re.escape(mark)": "a plain text",
     "backends.outpost.far.files: to_bytes(pattern)": IN_ANOTHER,

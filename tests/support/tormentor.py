@@ -244,7 +244,7 @@ def check_value(value: Any) -> None:
 class LyingShell:
     """In the place of the channels of a machine without Python: every process answers what `reply` says."""
 
-    def __init__(self, reply: Callable[[str, str], list[bytes]]) -> None:
+    def __init__(self, reply: Callable[[str], list[bytes]]) -> None:
         self.is_open = True
         self.opened = 0
         self.sent = 0
@@ -258,9 +258,8 @@ class LyingShell:
     async def close(self) -> None: ...
 
     def answer(self, asked: bytes) -> list[bytes]:
-        found = re.search(rb"rs_token='?(\w+)", asked)
-        verb = re.search(rb"rs_verb='?(\w+)", asked)
-        return self._reply(verb[1].decode() if verb else "search", found[1].decode() if found else "")
+        (token,) = re.findall(rb"echo (\w{32})' EXIT", asked)
+        return self._reply(token.decode())
 
 
 class LyingProcess:

@@ -198,7 +198,7 @@ def python_step(version: str, program: str, found: str, *, kills_trees: bool) ->
     """`version` is that of the Python that runs our outpost there; without one, the slower shell path is used."""
     if version:
         return ok("python3", version)
-    stop = "" if kills_trees else ", and a stop reaches only the command's own process group"
+    stop = "" if kills_trees else ", and a stop reaches only the command's own session of processes"
     return warning(
         "python3",
         f"{f'{found} is of no use' if found else f'there is no {program}'}, so the plain way is used: slower, with one "

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from ...core.disposable import Disposable, Platform, RegistryLogin
 from ...core.errors import ConfigError, ConnectError, SandboxError, UnknownSandbox
 from ...waiting import within
+from ..shell.transport import Gone, Paused
 from . import KIND
 from .order import ID, NAME, NETWORK, SNAPSHOT, STATUS, Request, is_ours, label_name
 from .problems import told
@@ -230,14 +231,6 @@ def reason(disposable: Disposable, status: str) -> ConnectError | None:
     if status == "failed":
         return Gone(f"{name}: it was killed, or ended by itself; delete it and create another one")
     return Gone(f"{name}: it is gone from the platform, where somebody deleted it; create another one")
-
-
-class Paused(ConnectError):
-    """Nothing runs in it until it is resumed."""
-
-
-class Gone(ConnectError):
-    """It does not come back, nor does what ran in it."""
 
 
 def connection_config(platform: Platform) -> ConnectionConfig:

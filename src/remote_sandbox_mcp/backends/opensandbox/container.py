@@ -21,8 +21,10 @@ from ..outpost.client import NoOutpost, OutpostClient
 from ..outpost.lane import OutpostLane
 from ..outpost.relay import RELAY, PortRelay, RelayPorts
 from ..outpost.sandbox import OutpostSandbox
+from ..shell.sandbox import lost_with
+from ..shell.transport import Gone, Paused
 from . import KIND
-from .api import IN_MEMORY, Gone, Link, Paused
+from .api import IN_MEMORY, Link
 from .http_bridge import IN_PLACE
 from .http_line import HttpLine
 from .problems import too_old
@@ -202,16 +204,6 @@ def _port(done: Execution, printed: str) -> int:
 @functools.cache
 def bridge_source() -> str:
     return files(__package__).joinpath("http_bridge.py").read_text(encoding="utf-8")
-
-
-def lost_with(name: str, fate: ConnectError | None, so_far: Running) -> LostContact | None:
-    """What became of a container says what became of a run in it; None where nothing did."""
-    if isinstance(fate, Gone):
-        return LostContact(f"the command was lost with {name}. {fate}", outcome="lost", so_far=so_far)
-    if isinstance(fate, Paused):
-        words = f"{name} was paused while the command ran; it goes on when {name} is resumed, and can be asked for as"
-        return LostContact(f"{words} {so_far.run_id!r}", outcome="unknown", so_far=so_far, says_how_to_ask=True)
-    return None
 
 
 class ContainerSandbox(OutpostSandbox):

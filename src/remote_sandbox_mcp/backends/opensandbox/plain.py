@@ -1,223 +1,133 @@
-"""A container without Python as a Sandbox: commands and files through the platform's own agent and a POSIX shell."""
+"""A container without Python as a Sandbox: a POSIX shell in it, through the platform's own way of running commands."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import time
-from collections.abc import Coroutine
-from typing import Any
+import secrets
+from typing import TYPE_CHECKING
 
-from ...core.command import RUN_ID, Command, Completed, Environment, Missing, Observation, Running
+from ...core.command import Environment
 from ...core.disposable import Disposable
-from ...core.errors import (
-    BadArgument,
-    BrokenRules,
-    ConnectError,
-    LostContact,
-    NotStarted,
-    SandboxError,
-    Unreachable,
-    Unsupported,
-)
+from ...core.errors import ConnectError, SandboxError, Unreachable, Unsupported
 from ...core.files import FileSlice, Found, Listing, Search, Span, Written
 from ...core.port import Stream
-from ...core.progress import Beat, Progress, silent
-from ...core.text import last_line
 from ...core.transfer import Lane
-from ...waiting import within
-from ..outpost.far.place import to_bytes
-from .api import Gone, Link, Paused
-from .container import describe, lost_with
-from .plain_files import PlainFiles
-from .plain_jobs import PlainJobs
-from .plain_search import find_matches
-from .problems import NoRoom
-from .shell import FULL, LONGEST_VALUE, RUNS, Answer, Shell, fits, start_values
+from ..shell.files import ShellFiles
+from ..shell.program import RUNS, source
+from ..shell.sandbox import ShellSandbox
+from ..shell.search import find_matches
+from ..shell.transport import FULL, NoRoom, Place, Printed, Request
+from .api import IN_MEMORY, Link
+from .container import describe
+from .problems import too_old
 
-BEAT_S, MEND_S, SOON_S = 2.0, 20.0, 0.1
-FORGET_S = 1.0
+if TYPE_CHECKING:
+    from opensandbox.models.execd import Execution, OutputMessage
+
+# The platform's agent keeps what a command prints in a file of the container's temporary folder. On a full disk nothing
+# of it arrives: then nothing is done, and the same is asked again with the answer in RSM_ANSWER, a file in memory.
+HERE, OVER, NO_ROOM = "here", "over", 75
+LINE = f"""exec sh -c 'if [ -n "${{RSM_ANSWER-}}" ]; then
+(umask 077; set -C; : >"$RSM_ANSWER") && exec >>"$RSM_ANSWER" || exit {NO_ROOM}; fi
+echo {HERE} || exit {NO_ROOM}; trap "echo {OVER}" EXIT; eval "$RSM_PROGRAM"'"""
 NO_PYTHON = "there is no python3 in the container"
 
 
-class PlainContainer:
-    """The answers of an outpost, from a POSIX shell: slower, without file sync and ports.
+class PlatformShell:
+    """Each request is one command of the platform."""
 
-    A run ends with its process group: who has left that cannot be found.
-    """
-
-    def __init__(self, link: Link, disposable: Disposable, environment: Environment) -> None:
-        self.description = describe(disposable, kills_trees=False)
+    def __init__(self, link: Link, disposable: Disposable) -> None:
         self._link = link
         self._disposable = disposable
-        self._environment = environment
-        self._shell = Shell(link, disposable)
-        self._files = PlainFiles(self._shell, disposable.title)
-        self.jobs = PlainJobs(self._shell, disposable.title, environment)
-        self._starting: dict[str, float] = {}
-        self._known: set[str] = set()
-        self._chores: set[asyncio.Task[Any]] = set()
-
-    @property
-    def is_open(self) -> bool:
-        return self._shell.is_open
-
-    async def open(self) -> None:
-        await self._shell.open()
+        self._doing = f"unable to run a command in {disposable.title}"
+        # An answer was cut short: the next one comes through a file in memory.
+        self._was_cut = False
+        self.is_open = True
 
     async def close(self) -> None:
-        """Runs go on: the end of our requests does not reach them."""
-        if self._known and self.is_open:
-            with contextlib.suppress(SandboxError, asyncio.TimeoutError):
-                await within(self._forget_known(), FORGET_S)
-        for chore in self._chores:
-            chore.cancel()
-        await asyncio.gather(*self._chores, return_exceptions=True)
-        self._shell.is_open = False
+        self.is_open = False
 
-    async def run(
-        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
-    ) -> Completed | Running:
-        if not RUN_ID.match(command.run_id):
-            raise BadArgument(f"{command.run_id!r} is not a run id")
-        begun = self._starting[command.run_id] = time.monotonic()
-        running = self._later(self._follow(command))
-        limit_s = command.timeout_s + MEND_S
-        until = begun + (limit_s if patience_s is None else min(patience_s, limit_s))
+    async def why_not(self) -> ConnectError | None:
+        return await self._link.why_not(self._disposable)
+
+    async def run(self, request: Request) -> Printed:
         try:
-            while not running.done() and time.monotonic() < until:
-                await asyncio.wait((running,), timeout=min(BEAT_S, max(0.0, until - time.monotonic())))
-                if not running.done() and time.monotonic() < until:
-                    progress(await self._beat(command))
-            if running.done():
-                seen: Completed | Running = running.result()
-                return seen
-            return await self._so_far(command, given_up=patience_s is None)
-        except asyncio.CancelledError:
-            self._later(self._stop_quietly(command.run_id))
+            printed = await self._printed(request)
+        except ConnectError:
+            # Its address may be another one since the platform was restarted.
+            self._link.forget(self._disposable.key)
+            self.is_open = False
             raise
+        self.is_open = True
+        return printed
 
-    async def _so_far(self, command: Command, *, given_up: bool) -> Completed | Running:
-        seen = self._truth(await self.observe(command.run_id, keep=command.keep))
-        if given_up and isinstance(seen, Running):
-            raise LostContact.while_running(self.description.name, "it did not end when it was killed", seen)
-        return seen
+    async def _printed(self, request: Request) -> Printed:
+        """The whole answer. Raises Unreachable for a part of one."""
+        done = None if self._was_cut else await self._run(request)
+        if done is None or done.exit_code == NO_ROOM:
+            self._was_cut = False
+            return await self._printed_in_memory(request)
+        complaints = tuple(message.text for message in done.logs.stderr)
+        printed = [message.text for message in done.logs.stdout]
+        if not printed:
+            why = " ".join(complaints)[-200:] or f"exit code {done.exit_code}"
+            raise Unsupported(f"{self._doing}: its shell could not: {why}")
+        if printed[-1] != OVER:
+            self._was_cut = True
+            what = "a part of the answer is missing; the disk of its temporary folder may be full"
+            raise Unreachable(f"{self._doing}: {what}")
+        if len(printed) == len((HERE, OVER)):
+            raise too_old(self._doing, self._link.name)
+        return Printed(printed[:-1], complaints)
 
-    async def _follow(self, command: Command) -> Completed | Running:
-        """Start it, or find the start that an earlier request made, and wait for the end."""
+    async def _printed_in_memory(self, request: Request) -> Printed:
+        """Raises NoRoom where there is no room for an answer in memory either."""
+        place = f"{IN_MEMORY}/remote-sandbox-{secrets.token_hex(16)}"
+        done = await self._run(request, RSM_ANSWER=place)
+        if done.exit_code == NO_ROOM:
+            raise NoRoom(f"{self._doing}: {FULL}")
+        read = await self._link.take_file(self._disposable.key, place, self._doing)
+        printed = read.decode("utf-8", "replace").splitlines()
+        if not printed or printed[-1] != OVER:
+            raise NoRoom(f"{self._doing}: {FULL}")
+        return Printed(printed[:-1])
+
+    async def _run(self, request: Request, **more: str) -> Execution:
+        from opensandbox.models.execd import ExecutionHandlers, RunCommandOpts
+
+        async def hear(message: OutputMessage) -> None:
+            request.heard(message.text)
+
+        sandbox = await self._link.sandbox(self._disposable.key, self._doing)
+        options, request.sent = RunCommandOpts(envs={**request.variables, **more}), True
+        running = sandbox.commands.run(LINE, opts=options, handlers=ExecutionHandlers(on_stdout=hear))
+        return await self._link.told_by_agent(self._doing, running)
+
+    async def upload(self, base: str, name: str, content: bytes) -> str:
+        doing = f"unable to send a file to {self._disposable.title}"
+        # The platform's agent takes `$NAME` in a path for a variable, and would write another file.
+        if not base or "$" in base:
+            raise Unsupported(f"{doing}: no folder in it is private and writable")
+        sandbox, place = await self._link.sandbox(self._disposable.key, doing), f"{base}/{name}"
         try:
-            values, give_up = await self._order(command), 0.0
-            while True:
-                try:
-                    answer = await self._shell.follow(RUNS, "start", **values)
-                    return self._truth(self._seen(command, answer))
-                except NoRoom:
-                    raise NotStarted(f"{self.description.name}: unable to begin: {FULL}") from None
-                except ConnectError as problem:
-                    await self._explain(command)
-                    give_up = give_up or time.monotonic() + MEND_S
-                    if time.monotonic() > give_up or isinstance(problem, BrokenRules):
-                        so_far = Running(command.run_id)
-                        raise LostContact.while_running(self.description.name, str(problem), so_far) from None
-                    await asyncio.sleep(SOON_S)
-        finally:
-            self._starting.pop(command.run_id, None)
-
-    async def _order(self, command: Command) -> dict[str, str]:
-        """Raises NotStarted for what a container without Python cannot be told."""
-        values, script = start_values(command, self._environment), self._environment.source(command.script)
-        if not fits(values["exports"]) or not fits(values["words"]):
-            raise NotStarted(
-                f"{self.description.name}: the variables are longer than {LONGEST_VALUE} bytes, and {NO_PYTHON}"
-            )
-        if fits(script):
-            return {**values, "script": script}
-        try:
-            return {**values, "from": await self._shell.upload(f"{command.run_id}.script", to_bytes(script))}
+            await self._link.told_by_agent(doing, sandbox.files.write_file(place, content, mode=600))
         except NoRoom:
-            raise NotStarted(f"{self.description.name}: unable to begin: {FULL}") from None
+            # The agent leaves what there was room for.
+            with contextlib.suppress(SandboxError):
+                await self._run(Request({"RSM_PROGRAM": source(RUNS), "RSM_VERB": "discard", "RSM_FROM": place}))
+            raise
+        return place
 
-    def _seen(self, command: Command, answer: Answer) -> Observation:
-        if answer.text("state") == "refused":
-            why = answer.data("why").decode("utf-8", "replace")
-            raise NotStarted(f"{self.description.name}: {why}")
-        return answer.observation(command.run_id, command.keep)
 
-    async def _explain(self, command: Command) -> None:
-        """Raises LostContact where it was lost with its container, or paused with it."""
-        fate = await self._link.why_not(self._disposable)
-        if lost := lost_with(self.description.name, fate, Running(command.run_id)):
-            raise lost
+class PlainContainer(ShellSandbox):
+    """The answers of an outpost, from a POSIX shell, without file sync and ports."""
 
-    def _truth(self, seen: Observation) -> Completed | Running:
-        if isinstance(seen, Missing):
-            words = f"the run was lost: {seen.reason}; look before repeating it"
-            raise LostContact(words, outcome="lost", so_far=Running(seen.run_id, seen.stdout, seen.stderr))
-        return seen
-
-    async def _stop_quietly(self, run_id: str) -> None:
-        # Its start may come after us; then it must find that it is not wanted any more.
-        with contextlib.suppress(SandboxError):
-            await self._shell.ask(RUNS, "stop", id=run_id, keep="0", revoke="yes")
-
-    async def _beat(self, command: Command) -> Beat:
-        """Raises LostContact where it was paused, or is gone."""
-        seconds = time.monotonic() - self._starting.get(command.run_id, time.monotonic())
-        try:
-            seen = await self.observe(command.run_id, keep=4096)
-        except (Gone, Paused):
-            await self._explain(command)
-            return Beat(seconds)
-        except SandboxError:
-            return Beat(seconds)
-        heard = seen.stdout.tail or seen.stdout.head or seen.stderr.tail or seen.stderr.head
-        return Beat(seconds, seen.stdout.total + seen.stderr.total, last_line(heard))
-
-    def _later(self, chore: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.create_task(chore)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
-        # A failure that nobody waits for any more is not an error in the log.
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return task
-
-    async def observe(self, run_id: str, *, keep: int = 40_000) -> Observation:
-        seen = await self._ask_about("look", run_id, keep)
-        begun = self._starting.get(run_id)
-        # A start that is on its way is no run that is missing.
-        if isinstance(seen, Missing) and begun is not None:
-            return Running(run_id, seconds=round(time.monotonic() - begun, 2))
-        return seen
-
-    async def stop(self, run_id: str, *, keep: int = 40_000) -> Observation:
-        seen = await self._ask_about("stop", run_id, keep)
-        while isinstance(seen, Missing) and run_id in self._starting:
-            await asyncio.sleep(SOON_S)
-            seen = await self._ask_about("stop", run_id, keep)
-        return seen
-
-    async def _ask_about(self, verb: str, run_id: str, keep: int) -> Observation:
-        if not RUN_ID.match(run_id):
-            return Missing(run_id, "it is not known in this container")
-        answer = await self._shell.ask(RUNS, verb, id=run_id, keep=str(keep))
-        return answer.observation(run_id, keep)
-
-    def forget(self, run_id: str) -> None:
-        if not self.is_open or not RUN_ID.match(run_id):
-            return
-        if not self._known:
-            self._later(self._forget_soon())
-        self._known.add(run_id)
-
-    async def _forget_soon(self) -> None:
-        """Many at once: a request for each would be in the way of the next commands."""
-        await asyncio.sleep(FORGET_S)
-        with contextlib.suppress(SandboxError):
-            await self._forget_known()
-
-    async def _forget_known(self) -> None:
-        known, self._known = self._known, set()
-        await self._shell.ask(RUNS, "forget", ids=" ".join(sorted(known)))
+    def __init__(self, link: Link, disposable: Disposable, environment: Environment) -> None:
+        # A container that is started again finds its folders as they were.
+        place = Place(disposable.title, "container", jobs_at_home=False)
+        described = describe(disposable, kills_trees=False)
+        super().__init__(described, environment, PlatformShell(link, disposable), place)
+        self._files = ShellFiles(self._shell)
 
     async def read(self, path: str, span: Span) -> FileSlice:
         return await self._files.read(path, span)

@@ -19,6 +19,7 @@ from ...core.errors import (
     Unreachable,
     Unsupported,
 )
+from ..shell.transport import NoRoom
 
 if TYPE_CHECKING:
     from opensandbox.exceptions import SandboxException
@@ -33,10 +34,6 @@ IMAGE_UNKNOWN, LOGIN_WANTED, NETWORK_POLICY = "image_unknown", "login_wanted", "
 _WANTS_LOGIN = re.compile("no basic auth credentials|unauthorized|authentication required", re.IGNORECASE)
 # The first published agent that gives a command the variables that a request names.
 OLDEST_AGENT = "1.0.7"
-
-
-class NoRoom(SandboxError):
-    """There is no room left on a disk."""
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,41 @@
 #!/bin/sh
-# Starts background jobs in a container without Python: job_start. Goes after container_job_state.sh, before
-# container_job_keeper.sh. Words, exports, shell and script are those of container_runs.sh, and
-#   RSM_ID       the job, which is the name of its folder: mkdir of it is the start, which succeeds once
+# Background jobs where there is no Python: job_start, job_keep, job_stop, job_strike. Goes after runs.sh, before
+# looks.sh. Words, exports, shell and script are those of runs.sh, and
+#   RSM_ID       the job, which is the name of its folder
+#   RSM_LASTING  not empty where jobs must outlive a restart of the machine: they are kept at home, not with the runs
 #   RSM_SESSION  the name that one job at a time may have
 #   RSM_LOG      the log, empty for .codex_logs/SESSION.log; RSM_SHOWN: what is told of the command
 #   RSM_INSTEAD  the job that must be gone without an end, or empty
+#   RSM_GRACE    job_stop: hundredths of a second between TERM and KILL; RSM_TICKS: how many of them may be waited
 #
-# Answers with reason and why, where it was refused; else with begun (first, or again) and what the order says.
+# job_start answers with reason and why, where it was refused; else with begun (first, or again) and what the order says;
+# job_stop as job_look does.
 #
-# A job's folder: starter (pid, birth, boot), claim (a link whose text is the pid and birth of the one keeper), order
-# (as container_looks.sh tells it), log and cwd (links), command, pid (group, birth, keeper, birth, begun, boot), stop
-# (who strikes it; the s in its mode says that somebody does), end. For pid and end there is room before the start: a
-# disk that is full by then must not lose them. sessions/NAME.N is a link whose text is the Nth job of that name.
+# A job's folder also has: order (as looks.sh tells it), log and cwd (links), command, stop (who strikes it; the s in its
+# mode says that somebody does). sessions/NAME.N is a link whose text is the Nth job of that name.
 # shellcheck disable=SC2034,SC2153,SC2154 # they read what the others found, and what is asked is in the environment
 
 rs_reason=folder rs_mine='' rs_link='' rs_new_log='' rs_kept=''
 rs_full='unable to make the job'
 
+# Homes are often shared by several machines: each has a folder of its own there.
+settle_jobs() {
+	boot
+	settle || rs_base=''
+	if [ -n "${RSM_LASTING-}" ]; then
+		rs_path=${HOME-}/.local/state/remote-sandbox/shell
+		rs_name=$(uname -n)-$({ cat /etc/machine-id || uname -n; } 2>/dev/null | cksum)
+		rs_path=$rs_path/${rs_name%% *}
+		! own "${rs_path%/*}" || ! own "$rs_path" || rs_base=$rs_path
+	fi
+	rs_dir=$rs_base/${RSM_ID-}
+	[ -n "$rs_base" ]
+}
+
 # Instead of that for runs. Nothing is left of a start that was refused.
 refuse() {
 	take_back 2>/dev/null
-	printf 'base %s\nreason %s\n' "$rs_base" "$rs_reason"
+	printf 'reason %s\n' "$rs_reason"
 	tell why "$1"
 	exit
 }
@@ -36,21 +51,18 @@ take_back() {
 }
 
 job_start() {
-	settle || refuse 'unable to make the job: there is no folder that is private and writable'
-	boot
+	settle_jobs || refuse 'unable to make the job: there is no folder that is private and writable'
 	while [ -d "$rs_dir" ]; do
 		if has_begun; then
 			tell_started again
-		elif [ -d "$rs_dir" ]; then
-			withdraw
 		fi
+		[ ! -d "$rs_dir" ] || ! withdraw || discard_folder
 	done
 	check_predecessor
 	check_session
-	rs_apart=$(command -v setsid) || refuse 'there is no setsid in the container, without which no job could be ended'
 	check_shell
 	rs_reason=cwd
-	enter
+	enter_cwd
 	find_log
 	rs_reason=folder
 	if rs_said=$(LC_ALL=C mkdir -m 700 "$rs_dir" 2>&1); then
@@ -62,23 +74,20 @@ job_start() {
 	fi
 }
 
-# Whether somebody else's start has come to something.
-has_begun() {
-	rs_turns=200
-	job_judge
-	while [ "$rs_state" = starting ] && [ "$rs_turns" -gt 0 ]; do
-		nap 0.05
-		# Whoever lives says so at once.
-		[ -s "$rs_dir/starter" ] && rs_turns=$((rs_turns - 1)) || rs_turns=$((rs_turns - 5))
-		job_judge
-	done
-	case $rs_state:$rs_why in missing: | starting: | gone:never) return 1 ;; esac
+# judge_other ID
+judge_other() {
+	rs_own=$rs_dir rs_dir=$rs_base/$1
+	judge
+	rs_dir=$rs_own
 }
 
-# Takes the claim, so that a keeper that comes late begins nothing, and makes room for another start.
-withdraw() {
-	ln -s 'withdrawn 0' "$rs_dir/claim" || [ "$(readlink "$rs_dir/claim")" = 'withdrawn 0' ] || return
-	mv "$rs_dir" "$rs_base/.gone-$$" && rm -rf "$rs_base/.gone-$$"
+# newest SESSION: sets rs_newest to its job, and rs_turn to how many it had.
+newest() {
+	rs_turn=0 rs_newest=''
+	for rs_file in "$rs_base/sessions/$1".*; do
+		[ ! -L "$rs_file" ] || [ "${rs_file##*.}" -le "$rs_turn" ] || rs_turn=${rs_file##*.}
+	done
+	[ "$rs_turn" = 0 ] || rs_newest=$(readlink "$rs_base/sessions/$1.$rs_turn")
 } 2>/dev/null
 
 check_predecessor() {
@@ -123,13 +132,8 @@ check_syntax() {
 }
 
 find_log() {
-	# shellcheck disable=SC2088 # the tilde that a caller wrote
-	case $RSM_LOG in
-	'') rs_log=${PWD%/}/.codex_logs/$RSM_SESSION.log ;;
-	/*) rs_log=$RSM_LOG ;;
-	'~/'*) rs_log=${HOME-}/${RSM_LOG#'~/'} ;;
-	*) rs_log=${PWD%/}/$RSM_LOG ;;
-	esac
+	locate "${RSM_LOG:-".codex_logs/$RSM_SESSION.log"}" "${PWD%/}"
+	rs_log=$rs_path
 }
 
 refuse_log() {
@@ -169,12 +173,11 @@ begin_job() {
 	open_log
 	rs_said=$(note_order 2>&1) || refuse "$rs_full: ${rs_said##*: }"
 	name_session
-	launch
+	start_job
 }
 
 furnish_job() {
-	born "$$"
-	echo "$$ $rs_birth $rs_boot" | LC_ALL=C cat >"$rs_dir/starter" || return
+	note_starter || return
 	if [ -n "${RSM_FROM-}" ]; then
 		LC_ALL=C cp "$RSM_FROM" "$rs_dir/command" || return
 	else
@@ -188,9 +191,10 @@ furnish_job() {
 
 note_order() {
 	clock
+	size "$rs_log"
 	rs_told=$(
 		printf 'ordered %s %s\n' "$(date +%s)" "$rs_ticks"
-		printf 'log_start %s\nid %s\n' "$(stat -L -c %s "$rs_log")" "$RSM_ID"
+		printf 'log_start %s\nid %s\n' "$rs_size" "$RSM_ID"
 		tell session "$RSM_SESSION"
 		tell cwd "$PWD"
 		tell log "$rs_log"
@@ -217,11 +221,9 @@ name_session() {
 	rm -f "$rs_base/sessions/$RSM_SESSION.$((rs_turn - 2))"
 }
 
-launch() {
-	# The end of the line ends us, and nobody else. The keeper holds our pipe until it has begun.
-	# shellcheck disable=SC2016 # for the shell that runs it
-	rs_said=$(RSM_VERB=job_keep RSM_BASE=$rs_base "$rs_apart" sh -c 'eval "$RSM_PROGRAM"' "$rs_apart" </dev/null 2>/dev/null &)
-	if [ "$rs_said" != begun ] && { ln -s 'withdrawn 0' "$rs_dir/claim" 2>/dev/null || [ ! -L "$rs_dir/claim" ]; }; then
+start_job() {
+	start_keeper job_keep >/dev/null
+	if ! has_begun && withdraw; then
 		rs_reason=keeper
 		refuse "the job's keeper did not come to life"
 	fi
@@ -230,10 +232,79 @@ launch() {
 
 # tell_started first|again
 tell_started() {
-	printf 'base %s\nbegun %s\n' "$rs_base" "$1"
+	printf 'begun %s\n' "$1"
 	cat "$rs_dir/order"
 	rm -f "${RSM_FROM-}"
 	set -- "$rs_base"/job-*
 	[ "$#" -le 300 ] || prune_jobs
 	exit
+}
+
+# Keeps one job: starts the command, and writes down its end.
+job_keep() {
+	rs_base=$RSM_BASE rs_dir=$RSM_BASE/$RSM_ID
+	RSMCP_JOB_ID=$RSM_ID
+	export RSMCP_JOB_ID
+	take_claim && launch "$rs_dir/log" | conclude_job
+}
+
+conclude_job() {
+	await_pid && await_exit || exit
+	rs_ending=exited rs_living=''
+	if is_struck; then
+		rs_ending=stopped
+		while is_being_struck; do nap 0.05; done
+		members
+	fi
+	clock
+	# As long as there is no room even to overwrite, the job counts as running.
+	until write_down end "$rs_ending $rs_code $rs_now$rs_living" || [ ! -d "$rs_dir" ]; do nap 1; done
+	last_line "$rs_code"
+}
+
+# The last line of the log, for people and for tools that read it there.
+last_line() {
+	rs_break=''
+	[ ! -f "$rs_dir/log" ] || [ -z "$(tail -c 1 "$rs_dir/log")" ] || rs_break='\n'
+	printf '%bEXIT_CODE=%s\n' "$rs_break" "$1" >>"$rs_dir/log"
+} 2>/dev/null
+
+job_stop() {
+	begin_looks
+	find_wanted
+	clock
+	rs_limit=$((rs_ticks + RSM_TICKS))
+	while [ "$rs_state" = running ] || [ "$rs_state" = starting ]; do
+		if [ "$rs_state" = running ] && ! is_being_struck; then strike_apart; fi
+		nap 0.05
+		judge
+		clock
+		[ "$rs_ticks" -lt "$rs_limit" ] || break
+	done
+	describe_job
+}
+
+# In a session of its own: what was begun goes on when the line ends.
+strike_apart() {
+	start_keeper job_strike >/dev/null
+	rs_turns=0
+	until is_struck || [ "$rs_turns" -ge 40 ]; do
+		nap 0.05
+		rs_turns=$((rs_turns + 1))
+	done
+}
+
+job_strike() {
+	rs_base=$RSM_BASE rs_dir=$RSM_BASE/$RSM_ID
+	! is_being_struck && read_record || exit
+	born "$$"
+	# The pid before the mark: whoever sees the mark looks for us.
+	printf '%s\n' "$$ $rs_birth" 1<>"$rs_dir/stop"
+	chmod 4600 "$rs_dir/stop"
+	fell "$RSM_GRACE" 25
+	if ! lives "$rs_keeper" "$rs_keeper_birth" && [ ! -s "$rs_dir/end" ] && ! is_alive; then
+		clock
+		write_down end "stopped 143 $rs_now"
+		last_line 143
+	fi
 }

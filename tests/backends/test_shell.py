@@ -1,4 +1,4 @@
-"""The shell programs for containers without Python, in the plainest shells: what no platform shows at will."""
+"""The shell program for places without Python, in the plainest shells: what no platform or sshd shows at will."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -16,10 +17,11 @@ from typing import Any, cast
 import pytest
 from opensandbox.exceptions import SandboxConnectionException
 
-from remote_sandbox_mcp.backends.opensandbox.api import Link, Paused
+from remote_sandbox_mcp.backends.opensandbox.api import Link
 from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
-from remote_sandbox_mcp.backends.opensandbox.plain_search import required
 from remote_sandbox_mcp.backends.opensandbox.problems import told
+from remote_sandbox_mcp.backends.shell.search import required
+from remote_sandbox_mcp.backends.shell.transport import Paused
 from remote_sandbox_mcp.core.command import Command, Completed, Ending, Environment, Missing, Observation, Running
 from remote_sandbox_mcp.core.disposable import Disposable
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, FileProblem, LostContact, NotStarted
@@ -48,8 +50,6 @@ class HereLink:
         self.fate: ConnectError | None = None
         # Called with each request's process once it runs; who raises cuts the line.
         self.watch: Callable[[str, asyncio.subprocess.Process], Any] | None = None
-        # The next start is kept back until this is set.
-        self.gate: asyncio.Event | None = None
 
     async def sandbox(self, key: str, doing: str) -> Any:
         return SimpleNamespace(commands=self, files=self)
@@ -60,11 +60,9 @@ class HereLink:
     def forget(self, key: str) -> None:
         pass
 
-    async def run(self, line: str, opts: Any) -> Any:
+    async def run(self, line: str, opts: Any, handlers: Any) -> Any:
         verb = opts.envs["RSM_VERB"]
         self.asked.append(verb)
-        if verb == "start" and self.gate:
-            await self.gate.wait()
         shell = shutil.which("sh", path=self.environment["PATH"])
         assert shell
         process = await asyncio.create_subprocess_exec(
@@ -76,15 +74,18 @@ class HereLink:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            limit=1 << 24,
         )
+        assert process.stderr
         try:
             if self.watch:
                 await self.watch(verb, process)
-            out, err = await process.communicate()
+            out, err = await asyncio.gather(_read(process.stdout, handlers), process.stderr.read())
+            await process.wait()
         except BaseException:
             # As an agent does when its client has left.
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
             raise
         return SimpleNamespace(
@@ -103,6 +104,15 @@ class HereLink:
         content = await asyncio.to_thread(Path(place).read_bytes)
         Path(place).unlink()
         return content
+
+
+async def _read(stream: Any, handlers: Any) -> bytes:
+    """All of it, each line told as it comes."""
+    read = b""
+    async for line in stream:
+        read += line
+        await handlers.on_stdout(SimpleNamespace(text=line.decode("utf-8", "replace").rstrip("\n")))
+    return read
 
 
 def _lines(text: bytes) -> list[SimpleNamespace]:
@@ -209,17 +219,11 @@ async def test_a_cut_line_is_mended_and_the_command_runs_once(
     assert (done.exit_code, (tmp_path / "began").read_text()) == (5, "x\n")
 
 
-async def test_what_was_cancelled_before_it_arrived_never_starts(
-    link: HereLink, sandbox: PlainContainer, tmp_path: Path
-) -> None:
-    link.gate = asyncio.Event()
+async def test_a_start_that_comes_after_its_stop_starts_nothing(sandbox: PlainContainer, tmp_path: Path) -> None:
     command = Command(f"touch {tmp_path}/ran")
-    running = asyncio.ensure_future(sandbox.run(command))
-    await eventually(lambda: asyncio.sleep(0, list(link.asked)), bool, "the request")
-    await cancel(running)
-    await eventually(lambda: asyncio.to_thread(_revoked, tmp_path, command.run_id), bool, "the revocation")
-    link.gate.set()
-    await eventually(lambda: asyncio.sleep(0, set(sandbox._starting)), lambda left: not left, "the start's answer")
+    await sandbox._stop_quietly(command.run_id)
+    with pytest.raises(NotStarted, match="it was stopped before it started"):
+        await sandbox.run(command)
     assert not (tmp_path / "ran").exists()
     assert isinstance(await sandbox.observe(command.run_id), Missing)
 
@@ -239,10 +243,6 @@ async def test_a_cancel_at_any_moment_of_a_start_leaves_nothing_running(sandbox:
     assert await asyncio.to_thread(processes_with, b"0.0471") == []
 
 
-def _revoked(folder: Path, run_id: str) -> bool:
-    return (folder / "runs" / f"{run_id}.never").exists()
-
-
 async def test_a_run_whose_keeper_was_killed_is_lost_and_can_be_ended(sandbox: PlainContainer, tmp_path: Path) -> None:
     running = await sandbox.run(Command(FOREVER), patience_s=0.3)
     group, _, keeper, *_ = (tmp_path / "runs" / running.run_id / "pid").read_text().split()
@@ -259,18 +259,17 @@ async def test_a_run_whose_keeper_was_killed_is_lost_and_can_be_ended(sandbox: P
 
 
 async def test_a_pause_is_told_while_a_command_runs(
-    link: HereLink, sandbox: PlainContainer, monkeypatch: pytest.MonkeyPatch
+    link: HereLink, sandbox: PlainContainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.backends.opensandbox.plain.BEAT_S", 0.1)
-    monkeypatch.setattr("remote_sandbox_mcp.backends.opensandbox.shell.LOOK_S", 0.1)
+    monkeypatch.setattr("remote_sandbox_mcp.backends.shell.program.LOOK_S", 0.1)
 
     async def freeze(verb: str, process: asyncio.subprocess.Process) -> None:
-        if verb == "look":
-            link.fate = Paused("it is paused")
-            await asyncio.Event().wait()
+        await eventually(lambda: asyncio.to_thread((tmp_path / "began").exists), bool, "the command")
+        link.fate = Paused("it is paused")
+        await asyncio.Event().wait()
 
     link.watch = freeze
-    command = Command(FOREVER)
+    command = Command(f"touch {tmp_path}/began; {FOREVER}")
     with pytest.raises(LostContact, match="bare was paused while the command ran") as lost:
         await sandbox.run(command)
     assert lost.value.outcome == "unknown"
@@ -300,7 +299,7 @@ async def test_what_cannot_be_told_is_not_started(sandbox: PlainContainer, link:
 async def test_a_refused_command_leaves_nothing(sandbox: PlainContainer, tmp_path: Path) -> None:
     with pytest.raises(NotStarted, match="unable to enter /none: No such file or directory"):
         await sandbox.run(Command("true #" + "x" * 200_000, cwd="/none"))
-    assert list((tmp_path / "runs").iterdir()) == []
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["mark"]
 
 
 # Files
@@ -350,7 +349,7 @@ async def test_only_one_of_those_who_expect_the_same_version_writes(sandbox: Pla
 async def test_a_search_goes_on_beyond_one_answer(
     link: HereLink, sandbox: PlainContainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.backends.opensandbox.plain_search.LARGEST_PAGE", 1000)
+    monkeypatch.setattr("remote_sandbox_mcp.backends.shell.search.LARGEST_PAGE", 1000)
     for number in range(5):
         await sandbox.write(f"d/{number}", b"some text\n" * 30 + b"%d\n" % number)
     await sandbox.write("d/3", b"text\n" * 1000)
@@ -362,7 +361,7 @@ async def test_a_search_goes_on_beyond_one_answer(
 
 
 async def test_a_hopeless_pattern_stops_nobody_else(sandbox: PlainContainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.backends.opensandbox.patterns.SEARCH_S", 0.5)
+    monkeypatch.setattr("remote_sandbox_mcp.backends.shell.patterns.SEARCH_S", 0.5)
     await sandbox.write("d/file", b"a" * 60 + b"\n")
     with pytest.raises(BadArgument, match="takes longer than"):
         await sandbox.search(Search("d", pattern="(a+)+b"))

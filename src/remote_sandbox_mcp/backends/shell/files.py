@@ -1,4 +1,4 @@
-"""Files of a container without Python: a shell reads, writes and lists them; the platform brings large ones."""
+"""Files where there is no Python: a shell reads, writes and lists them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from ...core.files import Entry, FileSlice, Listing, Problem, Span, Written
 from ...core.foreign import to_number, to_whole, understood
 from ..outpost.far.files import MOST_PROBLEMS
 from ..outpost.far.place import to_bytes, to_text
-from .problems import NoRoom
-from .shell import FILES, FULL, Answer, Shell
+from .program import FILES, Answer, Shell
+from .transport import FULL, NoRoom
 
 # As much as one variable, and as one answer, should hold.
 LARGEST_PUT, LARGEST_GET = 60_000, 1 << 20
+# A path, and what is told of it.
+LONGEST_ENTRY = 8 << 10
 # A file may be replaced while it is read; then it is read again.
 TRIES = 3
 KINDS = {0x8: "file", 0x4: "dir", 0xA: "link"}
@@ -41,20 +43,20 @@ REFUSALS = {
 }
 
 
-class PlainFiles:
+class ShellFiles:
     """Reads, writes and lists. Every method raises SandboxError; paths are absolute, or begin at home."""
 
-    def __init__(self, shell: Shell, name: str) -> None:
+    def __init__(self, shell: Shell) -> None:
         self._shell = shell
-        self._name = name
+        self._name = shell.place.name
 
     async def absolute(self, path: str) -> str:
         below = path[2:] if path.startswith("~/") else "" if path == "~" else path
         return posixpath.normpath(posixpath.join(await self._shell.home(), below))
 
-    async def ask(self, verb: str, path: str, *, token: str = "", **values: str) -> Answer:
-        """About an absolute path. Raises FileProblem with what the programs there complained about."""
-        answer = await self._shell.ask(FILES, verb, path=path, token=token, **values)
+    async def ask(self, verb: str, path: str, size: int, *, token: str = "", **values: str) -> Answer:
+        """About an absolute path; `size`: of what is asked for. Raises FileProblem with what programs there say."""
+        answer = await self._shell.ask(FILES, verb, {**values, "path": path, "token": token}, 2 * size)
         return self._checked(path, answer)
 
     def _checked(self, path: str, answer: Answer) -> Answer:
@@ -84,7 +86,7 @@ class PlainFiles:
 
     async def _get(self, path: str, span: Span, limit: int) -> FileSlice:
         lines = {"line": str(span.line or 1), "lines": str(span.lines) if span.lines else ""}
-        answer = await self.ask("get", path, offset=str(span.offset), limit=str(limit), **lines)
+        answer = await self.ask("get", path, limit, offset=str(span.offset), limit=str(limit), **lines)
         mode, size = _numbers(answer.text("found"))
         if not answer.has("data"):
             raise self._unreadable(path, KINDS.get(mode >> 12, "other"))
@@ -105,7 +107,7 @@ class PlainFiles:
     async def _read_on(self, path: str, span: Span, found: FileSlice) -> FileSlice | None:
         """The rest of a large file, one answer after the other; None where it was replaced meanwhile.
 
-        Not through the platform's own download: its agent takes `$NAME` in a path for a variable, and would read
+        Not through a platform's own download: its agent takes `$NAME` in a path for a variable, and would read
         another file.
         """
         wanted = min(span.limit, found.size - found.offset)
@@ -129,7 +131,7 @@ class PlainFiles:
         try:
             if len(data) > LARGEST_PUT:
                 values["from"] = await self._shell.upload(f"put-{token}", data)
-            answer = self._checked(path, await self._shell.ask_once(FILES, "put", **values))
+            answer = self._checked(path, await self._shell.ask_once(FILES, "put", values))
         except NoRoom:
             raise self.problem(path, FULL, "ENOSPC") from None
         return Written(_numbers(answer.text("found"))[1], _version(answer), answer.has("created"))
@@ -138,7 +140,7 @@ class PlainFiles:
         path = await self.absolute(path)
         token = secrets.token_hex(16)
         depth = "" if recursive else "1"
-        answer = await self.ask("list", path, token=token, depth=depth, most=str(limit + 1))
+        answer = await self.ask("list", path, limit * LONGEST_ENTRY, token=token, depth=depth, count=str(limit + 1))
         with understood(self._name):
             records = answer.data("entries").split(f"{token} ".encode(), limit + 2)[1:]
             below = to_text(answer.data("below"))
@@ -169,7 +171,7 @@ def _entry(below: str, record: bytes) -> Entry:
 
 
 def _numbers(found: str) -> tuple[int, int]:
-    """The mode and the size of a file; what a container prints may be anything."""
+    """The mode and the size of a file; what another machine prints may be anything."""
     mode, _, size = found.partition(" ")
     try:
         return to_whole(int(mode, 16)), to_whole(int(size))

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Looks at background jobs of a container without Python: job_look, job_wait, job_list. Goes after
-# container_job_keeper.sh, before container_checkpoint.sh. What is asked of the Nth job:
+# Looks at background jobs where there is no Python, at what they have saved, and at what they use: job_look, job_wait,
+# job_list. Goes after jobs.sh. What is asked of the Nth job:
 #   RSM_N_ID     the job; or else RSM_N_SESSION: the newest of that name, and RSM_N_LOG: its log, where that is meant
 #   RSM_N_CURSOR where its log is wanted from ("start": where this job began), or else RSM_N_LINES; RSM_N_MOST bytes
 #   RSM_N_PATH, RSM_N_COMMAND, RSM_N_CWD   its checkpoint: a file, or what a command prints
 #   RSM_N_USAGE  not empty where its use is wanted
-# and RSM_LOOKS, how many there are; job_list: RSM_MOST jobs; job_wait: RSM_TICKS, how many hundredths of a second it may
+# and RSM_LOOKS, how many there are; job_list: RSM_COUNT jobs; job_wait: RSM_TICKS, how many hundredths of a second it may
 # take, and RSM_SEEN, where a log of another size than that ends it.
 #
 # clock UPTIME EPOCH; jobs COUNT; and for each: N.state, N.why (a word); its order: N.ordered EPOCH TICKS, N.log_start,
@@ -17,11 +17,10 @@
 rs_n=0
 
 begin_looks() {
-	settle || rs_base=/nonexistent
-	boot
+	settle_jobs || rs_base=/nonexistent
 	clock
 	rs_epoch=$(date +%s)
-	printf 'base %s\nclock %s %s\n' "$rs_base" "$rs_now" "$rs_epoch"
+	printf 'clock %s %s\n' "$rs_now" "$rs_epoch"
 }
 
 # ask NAME: sets rs_asked to what is asked of the job that it is about.
@@ -33,16 +32,15 @@ say() {
 	printf '%s.%s %s\n' "$rs_n" "$1" "$2"
 }
 
-# place PATH FOLDER: sets rs_path to where it is.
-place() {
-	# shellcheck disable=SC2088 # the tilde that a caller wrote
-	case $1 in
-	/*) rs_path=$1 ;;
-	'~') rs_path=${HOME:-/} ;;
-	'~/'*) rs_path=${HOME-}/${1#'~/'} ;;
-	*) rs_path=$2/$1 ;;
-	esac
-}
+# which_file FILE: sets rs_which to what tells it from every other file that is there.
+which_file() {
+	rs_which=$(stat -L -c %d:%i "$1" || stat -L -f %d:%i "$1")
+} 2>/dev/null
+
+# Sets rs_mtime.
+mtime() {
+	rs_mtime=$(stat -L -c %Y "$1" || stat -L -f %m "$1")
+} 2>/dev/null
 
 job_look() {
 	begin_looks
@@ -68,17 +66,19 @@ find_wanted() {
 		has_that_log || rs_id=''
 	fi
 	rs_dir=$rs_base/${rs_id:-none}
-	job_judge
+	judge
 }
 
 # Whether the log that is asked for, if any is, is this job's.
 has_that_log() {
 	ask LOG
 	[ -n "$rs_asked" ] && [ -n "$rs_id" ] || return 0
-	rs_here=$(stat -L -c %d:%i "$rs_dir/log" 2>/dev/null || readlink "$rs_dir/log")
+	which_file "$rs_dir/log" || rs_which=$(readlink "$rs_dir/log")
+	rs_here=$rs_which
 	for rs_folder in "${HOME-}" "$(readlink "$rs_dir/cwd")"; do
-		place "$rs_asked" "$rs_folder"
-		[ "$(stat -L -c %d:%i "$rs_path" 2>/dev/null || echo "$rs_path")" != "$rs_here" ] || return 0
+		locate "$rs_asked" "$rs_folder"
+		which_file "$rs_path" || rs_which=$rs_path
+		[ "$rs_which" != "$rs_here" ] || return 0
 	done
 	return 1
 }
@@ -106,14 +106,14 @@ tell_record() {
 		say "$rs_word" "$rs_value"
 		[ "$rs_word" != log_start ] || rs_log_start=$rs_value
 	done <"$rs_dir/order"
-	! job_record || say begun "$rs_begun"
+	! read_record || say begun "$rs_begun"
 	! read -r rs_end <"$rs_dir/end" || say end "$rs_end"
 }
 
 # The last line in the log follows the record of the end at once.
 await_last_line() {
 	rs_turns=0
-	while [ "$rs_turns" -lt 25 ] && job_record && lives "$rs_keeper" "$rs_keeper_birth"; do
+	while [ "$rs_turns" -lt 25 ] && read_record && lives "$rs_keeper" "$rs_keeper_birth"; do
 		nap 0.02
 		rs_turns=$((rs_turns + 1))
 	done
@@ -125,7 +125,7 @@ find_foreign() {
 	[ -z "$rs_asked" ] || return 0
 	ask LOG
 	[ -n "$rs_asked" ] || return 0
-	place "$rs_asked" "${HOME-}"
+	locate "$rs_asked" "${HOME-}"
 	[ -f "$rs_path" ] && [ -r "$rs_path" ] || return 0
 	rs_log=$rs_path rs_state=gone rs_why=foreign
 	say foreign "$(printf %s "$rs_log" | coded)"
@@ -138,10 +138,11 @@ find_foreign() {
 
 # The wanted part of the log, as it was when its size was looked at.
 tell_log() {
-	# shellcheck disable=SC2046 # two numbers
-	set -- $(stat -L -c '%s %Y' "$rs_log")
+	size "$rs_log"
+	mtime "$rs_log"
+	set -- "$rs_size"
 	say size "$1"
-	say grown "$2"
+	say grown "$rs_mtime"
 	ask MOST
 	rs_most=${rs_asked:-0}
 	ask CURSOR
@@ -175,20 +176,21 @@ job_wait() {
 	find_wanted
 	rs_until=$((rs_ticks + RSM_TICKS))
 	while [ "$rs_state" = running ] || [ "$rs_state" = starting ]; do
-		[ "${RSM_SEEN-none}" = none ] || [ "$(stat -L -c %s "$rs_dir/log" 2>/dev/null)" = "$RSM_SEEN" ] || break
+		size "$rs_dir/log"
+		[ "${RSM_SEEN-none}" = none ] || [ "$RSM_SEEN" = "$rs_size" ] || break
 		clock
 		[ "$rs_ticks" -lt "$rs_until" ] || break
 		nap 0.1
-		job_judge
+		judge
 	done
 	job_look
 }
 
 job_list() {
 	begin_looks
-	for rs_id in $(each_order | sort -k1,1nr -k2,2nr | head -n "$RSM_MOST" | cut -d ' ' -f 3); do
+	for rs_id in $(each_order | sort -k1,1nr -k2,2nr | head -n "$RSM_COUNT" | cut -d ' ' -f 3); do
 		rs_dir=$rs_base/$rs_id
-		job_judge
+		judge
 		describe_job
 		rs_n=$((rs_n + 1))
 	done
@@ -205,8 +207,107 @@ each_order() {
 prune_jobs() {
 	for rs_id in $(each_order | sort -k1,1nr -k2,2nr | tail -n +301 | cut -d ' ' -f 3); do
 		rs_dir=$rs_base/$rs_id
-		job_judge
+		judge
 		case $rs_state in running | starting) continue ;; esac
-		mv "$rs_dir" "$rs_base/.gone-$$" && rm -rf "$rs_base/.gone-$$"
+		discard_folder
 	done
 } 2>/dev/null
+
+# Of those that are asked for by a command, each has ten seconds.
+tell_checkpoint() {
+	ask PATH
+	rs_wanted=$rs_asked
+	ask COMMAND
+	[ -n "$rs_wanted$rs_asked" ] || return 0
+	rs_command=$rs_asked
+	ask CWD
+	if [ -n "$rs_asked" ]; then
+		locate "$rs_asked" "${HOME-}"
+	else
+		rs_path=$(readlink "$rs_dir/cwd") || rs_path=${HOME:-/}
+	fi
+	if [ -z "$rs_wanted" ]; then
+		ask_checkpoint
+	else
+		locate "$rs_wanted" "$rs_path"
+		read_checkpoint
+	fi
+}
+
+trouble() {
+	say trouble "$(printf %s "$1" | coded)"
+}
+
+read_checkpoint() {
+	if rs_said=$(LC_ALL=C ls -dL "$rs_path" 2>&1 >/dev/null); then
+		if [ -d "$rs_path" ]; then
+			trouble "$rs_path is a folder; list_remote_files shows what is in it"
+		elif [ ! -f "$rs_path" ]; then
+			trouble "$rs_path is a pipe, socket or device, not a file"
+		elif [ ! -r "$rs_path" ]; then
+			trouble 'Permission denied'
+		else
+			mtime "$rs_path"
+			say saved "$rs_mtime"
+			say checkpoint "$(tail -c 65536 "$rs_path" | coded)"
+		fi
+	else
+		trouble "${rs_said##*: }"
+	fi
+}
+
+ask_checkpoint() {
+	cd "$rs_path" 2>/dev/null || {
+		trouble 'No such file or directory'
+		return
+	}
+	rs_output=$rs_base/.checkpoint-$$
+	without_ours "$(command -v setsid)" </dev/null >"$rs_output" 2>&1 &
+	rs_group=$!
+	clock
+	rs_until=$((rs_ticks + 1000))
+	while born "$rs_group" && [ "$rs_ticks" -lt "$rs_until" ]; do
+		nap 0.05
+		clock
+	done
+	if born "$rs_group"; then
+		hit KILL
+		trouble 'the checkpoint command took longer than 10 s'
+	else
+		tell_output
+	fi
+	wait "$rs_group" 2>/dev/null
+	rm -f "$rs_output"
+	cd /
+}
+
+tell_output() {
+	wait "$rs_group"
+	set -- $?
+	if [ "$1" = 0 ]; then
+		say saved "$rs_epoch"
+		say checkpoint "$(tail -c 65536 "$rs_output" | coded)"
+	else
+		trouble "the checkpoint command ended with $1: $(tail -c 300 "$rs_output")"
+	fi
+}
+
+# without_ours SETSID: the checkpoint's command, with nothing of ours in its environment.
+without_ours() {
+	set -- "$1" "$(command -v bash || echo sh)" -c "$rs_command"
+	[ -n "$1" ] || shift
+	leave_ours
+	exec "$@"
+}
+
+tell_usage() {
+	members
+	rs_count=0 rs_pages=0 rs_used=0
+	for rs_pid in $rs_living; do
+		read -r rs_row <"/proc/$rs_pid/stat" || continue
+		# shellcheck disable=SC2086 # a row of numbers
+		set -- ${rs_row##*) }
+		rs_count=$((rs_count + 1)) rs_pages=$((rs_pages + ${22})) rs_used=$((rs_used + ${12} + ${13} + ${14} + ${15}))
+	done 2>/dev/null
+	say usage "$rs_count $rs_pages $rs_used $(getconf PAGESIZE 2>/dev/null || echo 4096)"
+}

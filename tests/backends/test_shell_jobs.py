@@ -1,4 +1,4 @@
-"""Background jobs of containers without Python, in the plainest shells: what no platform shows at will."""
+"""Background jobs without Python, in the plainest shells: what no platform or sshd shows at will."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from typing import Any, cast
 import pytest
 from opensandbox.exceptions import SandboxConnectionException
 
-from remote_sandbox_mcp.backends.opensandbox.api import Gone, Paused
 from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
-from remote_sandbox_mcp.backends.opensandbox.plain_jobs import read_jobs
-from remote_sandbox_mcp.backends.opensandbox.search_lines import LONGEST_PARTIAL, search_lines
-from remote_sandbox_mcp.backends.opensandbox.shell import Answer
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
+from remote_sandbox_mcp.backends.shell.jobs import read_jobs
+from remote_sandbox_mcp.backends.shell.program import Answer
+from remote_sandbox_mcp.backends.shell.search_lines import LONGEST_PARTIAL, search_lines
+from remote_sandbox_mcp.backends.shell.transport import Gone, Paused, Place
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, LostContact, NotStarted, Unreachable, Unsupported
 from remote_sandbox_mcp.core.job import JobLook, JobRefused, Jobs, JobState, JobWait, next_attempt
 from tests.backends.contract.basics import eventually
 from tests.backends.jobs import FOREVER, begin, has_printed, look, not_running, order, run
-from tests.backends.test_container_shell import HereLink, busybox, dash, link, opened, processes_with
+from tests.backends.test_shell import HereLink, busybox, dash, link, opened, processes_with
 from tests.jobs.test_on_a_machine import Scene
 from tests.support.pace import at_most
 from tests.support.sshd import wait_until
@@ -72,7 +72,7 @@ def home(link: HereLink) -> Path:
 
 
 def job_folders(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.name != "sessions")
+    return sorted(path.name for path in folder.iterdir() if path.name not in ("sessions", "mark"))
 
 
 def keeper_of(folder: Path, job_id: str) -> int:
@@ -237,7 +237,7 @@ async def test_a_cut_start_is_asked_for_again_and_starts_once(link: HereLink, jo
 async def test_a_start_that_nobody_answers_may_have_happened(
     link: HereLink, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.backends.opensandbox.plain_jobs.MEND_S", 0.3)
+    monkeypatch.setattr("remote_sandbox_mcp.backends.shell.jobs.MEND_S", 0.3)
 
     async def cut(verb: str, process: asyncio.subprocess.Process) -> None:
         raise SandboxConnectionException("cut")
@@ -252,7 +252,7 @@ async def test_a_start_that_nobody_answers_may_have_happened(
 async def test_a_start_tells_what_became_of_the_container(
     link: HereLink, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, fate: ConnectError, raised: type[Exception]
 ) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.backends.opensandbox.shell.LOOK_S", 0.1)
+    monkeypatch.setattr("remote_sandbox_mcp.backends.shell.program.LOOK_S", 0.1)
 
     async def freeze(verb: str, process: asyncio.subprocess.Process) -> None:
         link.fate = fate
@@ -442,7 +442,7 @@ async def test_a_wait_ends_with_silence(jobs: Jobs) -> None:
 async def test_a_pattern_that_is_none_or_takes_for_ever_is_an_error(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.backends.opensandbox.patterns.SEARCH_S", 0.5)
+    monkeypatch.setattr("remote_sandbox_mcp.backends.shell.patterns.SEARCH_S", 0.5)
     job = (await run(jobs, f"echo {'a' * 60}")).job_id
     for pattern, message in (("(", "not a regular expression"), ("(a+)+$b", "make it simpler")):
         with pytest.raises(BadArgument, match=message):
@@ -480,8 +480,9 @@ def test_lines_are_searched_once_but_for_one_that_may_grow(block: bytes, expecte
     ids=str,
 )
 def test_an_answer_that_makes_no_sense_is_told_as_one(printed: dict[str, str]) -> None:
-    with pytest.raises(Unreachable, match="a container's answer"):
-        read_jobs(Answer({"clock": "1 1", **printed} if printed else {}), [JobLook()])
+    place = Place("bare", "container", jobs_at_home=False)
+    with pytest.raises(Unreachable, match="bare's answer"):
+        read_jobs(Answer({"clock": "1 1", **printed} if printed else {}, place), [JobLook()], place)
 
 
 async def test_nothing_can_be_typed(jobs: Jobs) -> None:

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Files of a container without Python: get, put, list, search. Goes after container.sh.
+# Files where there is no Python: get, put, list, search. Goes after place.sh.
 #   RSM_PATH      an absolute path
 #   RSM_BASE      the folder for runs, where it is known
-#   RSM_TOKEN     marks records and names temporary files; nobody else in the container knows it
+#   RSM_TOKEN     marks records and names temporary files; nobody else there knows it
 #   get           RSM_OFFSET (from the end if negative) or RSM_LINE and RSM_LINES; RSM_LIMIT bytes, and one more
 #   put           RSM_DATA in base64, or RSM_FROM: a file to put in place; RSM_EXPECTED, where a version is expected
-#   list          RSM_DEPTH (1, or empty for any), RSM_MOST entries
+#   list          RSM_DEPTH (1, or empty for any), RSM_COUNT entries
 #   search        RSM_GLOB for names; RSM_LITERAL, perhaps empty, and RSM_CASE (i to ignore it) for lines, else unset;
-#                 RSM_MOST names, or bytes, of what is found after RSM_SKIP files
+#                 RSM_COUNT names, or bytes, of what is found after RSM_SKIP files
 #
 # complaint TEXT  what a program said, in English: the error is at its end
 # refused KIND    put: a link, a dir, or other; exists; stale
@@ -147,7 +147,7 @@ lock() {
 enter() {
 	start=. below=$RSM_PATH
 	if [ ! -d "$RSM_PATH" ]; then
-		[ -e "$RSM_PATH" ] || [ -L "$RSM_PATH" ] || describe -L
+		[ -e "$RSM_PATH" ] || [ -L "$RSM_PATH" ] || try ls -d "$RSM_PATH"
 		start=./${RSM_PATH##*/} below=${RSM_PATH%/*}/
 	fi
 	if ! cd "$below" 2>/dev/null || { [ "$start" = . ] && [ ! -r . ]; }; then
@@ -167,7 +167,7 @@ in_words() {
 
 list() {
 	enter
-	printf 'entries %s\n' "$(named | in_lines | head -n "$RSM_MOST" | in_words |
+	printf 'entries %s\n' "$(named | in_lines | head -n "$RSM_COUNT" | in_words |
 		xargs -0 -r stat -c "$RSM_TOKEN %f %s %Y %n" | coded)"
 }
 
@@ -188,7 +188,7 @@ search() {
 	enter
 	[ "$start" = . ] || RSM_GLOB='*'
 	if [ "${RSM_LITERAL-unset}" = unset ]; then
-		printf 'names %s\n' "$(files | head -n "$RSM_MOST" | coded)"
+		printf 'names %s\n' "$(files | head -n "$RSM_COUNT" | coded)"
 		return
 	fi
 	break=$(printf '\001')
@@ -197,7 +197,7 @@ search() {
 	if echo x | grep -qI x && ! printf 'x\000\n' | grep -qI x; then skips=I; fi 2>/dev/null
 	flags=F$RSM_CASE$skips
 	[ "$RSM_SKIP" -gt 0 ] || printf 'large %s\n' "$(files -size +65536 2>/dev/null | coded)"
-	printf 'lines %s\n' "$(files ! -size +65536 | holding | tail -n "+$((RSM_SKIP + 1))" | found_lines | head -c "$RSM_MOST" | coded)"
+	printf 'lines %s\n' "$(files ! -size +65536 | holding | tail -n "+$((RSM_SKIP + 1))" | found_lines | head -c "$RSM_COUNT" | coded)"
 }
 
 # The files that hold the literal at all; a name with a line break cannot be told by grep.

@@ -1,4 +1,4 @@
-"""Patterns of a caller on text of a container: looked for in a process of its own, which can be ended."""
+"""Patterns of a caller on foreign text: looked for in a process of its own, which can be ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Background jobs of a container without Python: asked of its shell, one request each."""
+"""Background jobs where there is no Python: asked of a shell, one request each."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from ...core.job import (
     lost_start,
 )
 from ..outpost.far.place import to_bytes, to_text
-from .api import Gone, Paused
 from .patterns import search
-from .problems import NoRoom
-from .shell import FULL, JOBS, LONGEST_VALUE, Answer, Shell, fits, start_values
+from .program import JOBS, TOO_LONG, Answer, Shell, fits, start_values
+from .transport import FULL, Gone, NoRoom, Paused, Place
 
 MEND_S, SOON_S = 20.0, 0.1
 # One request's share of a wait: a line that is cut is mended before the next.
@@ -38,16 +37,30 @@ WAIT_S = 20.0
 PACE_S = 0.2
 # What fits into one request's environment, whatever is asked.
 MOST_LOOKS = 50
-NO_TYPING = "nothing can be typed into its jobs, because that needs tmux and python3, and there is no python3 in it"
+NO_TYPING = "nothing can be typed into its jobs, because that needs tmux and python3, and there is no python3"
 
 
-class PlainJobs:
-    """The jobs of a container with a POSIX shell. Each ends with its session: who has left that cannot be found."""
+class ShellJobs:
+    """The jobs of a place with a POSIX shell. Each ends with its session: who has left that cannot be found."""
 
-    def __init__(self, shell: Shell, name: str, environment: Environment) -> None:
+    def __init__(self, shell: Shell, environment: Environment) -> None:
         self._shell = shell
-        self._name = name
+        self._place = shell.place
+        self._name = shell.place.name
         self._environment = environment
+
+    @property
+    def _kept(self) -> dict[str, str]:
+        """Where they are kept."""
+        return {"lasting": "yes" if self._place.jobs_at_home else ""}
+
+    async def _ask(self, verb: str, looks: Sequence[JobLook], **values: str) -> list[JobSeen]:
+        most = sum(2 * min(look.most_bytes, MOST_LOG) + MOST_SAVED for look in looks)
+        asked = look_values(looks) | values | self._kept
+        return self._read(await self._shell.ask(JOBS, verb, asked, most), looks)
+
+    def _read(self, answer: Answer, looks: Sequence[JobLook]) -> list[JobSeen]:
+        return read_jobs(answer, looks, self._place)
 
     async def start(self, order: JobOrder) -> JobStarted:
         check_order(order, self._name)
@@ -64,7 +77,7 @@ class PlainJobs:
         while True:
             try:
                 # The same id never starts twice.
-                answer = await self._shell.ask_once(JOBS, "job_start", **values)
+                answer = await self._shell.ask_once(JOBS, "job_start", {**values, **self._kept})
                 return self._started(order, answer)
             except Gone:
                 raise
@@ -76,14 +89,13 @@ class PlainJobs:
                 await asyncio.sleep(SOON_S)
 
     async def _describe(self, order: JobOrder) -> dict[str, str]:
-        """Raises JobRefused for what a container without Python cannot be told."""
+        """Raises JobRefused for what a shell cannot be told."""
         known = self._environment
         script = known.source(order.script)
         given = Environment(known.shell, env={**known.env, **order.env})
         values = start_values(Command(order.script, order.cwd), given)
         if not fits(values["exports"]) or not fits(values["words"]):
-            words = f"the variables are longer than {LONGEST_VALUE} bytes, and there is no python3 in the container"
-            raise JobRefused(f"{self._name}: {words}", "env")
+            raise JobRefused(f"{self._name}: {TOO_LONG} {self._place.at}", "env")
         values |= {"id": order.job_id, "session": order.session, "log": order.log_file, "instead": order.instead_of}
         values["shown"] = order.script[:2000]
         if fits(script):
@@ -107,7 +119,7 @@ class PlainJobs:
         seen: list[JobSeen] = []
         for first in range(0, len(looks), MOST_LOOKS):
             some = looks[first : first + MOST_LOOKS]
-            seen += read_jobs(await self._shell.ask(JOBS, "job_look", **look_values(some)), some)
+            seen += await self._ask("job_look", some)
         return seen
 
     async def wait(self, look: JobLook, wait: JobWait) -> JobWaited:
@@ -130,26 +142,27 @@ class PlainJobs:
     async def _wait_once(self, look: JobLook, search: LogSearch | None, seconds: float) -> tuple[JobSeen, str | None]:
         """Until something happens, for as long as one request may take."""
         looks = [look, search.look] if search else [look]
-        values = look_values(looks) | {"ticks": _ticks(min(seconds, WAIT_S))}
+        values = {"ticks": _ticks(min(seconds, WAIT_S))}
         if search:
             values |= {"1_cursor": search.cursor, "seen": search.size}
-        seen, *searched = read_jobs(await self._shell.ask(JOBS, "job_wait", **values), looks)
+        seen, *searched = await self._ask("job_wait", looks, **values)
         return seen, await search.take(searched[0]) if search else None
 
     async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
         until = time.monotonic() + grace_s + 12.0
-        values = look_values([look]) | {"grace": _ticks(grace_s), "ticks": _ticks(min(grace_s + 8.0, WAIT_S))}
+        values = {"grace": _ticks(grace_s), "ticks": _ticks(min(grace_s + 8.0, WAIT_S))}
         while True:
-            (seen,) = read_jobs(await self._shell.ask(JOBS, "job_stop", **values), [look])
+            (seen,) = await self._ask("job_stop", [look], **values)
             if not seen.is_running or time.monotonic() >= until:
                 return seen
 
     async def list(self, limit: int = 100) -> list[JobSeen]:
-        answer = await self._shell.ask(JOBS, "job_list", most=str(max(0, limit)))
-        return read_jobs(answer, [JobLook(lines=0)] * min(answer.number("jobs"), limit))
+        limit = max(0, limit)
+        answer = await self._shell.ask(JOBS, "job_list", {"count": str(limit), **self._kept}, limit * MOST_SAVED)
+        return self._read(answer, [JobLook(lines=0)] * min(answer.number("jobs"), limit))
 
     async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
-        raise Unsupported(f"{self._name}: {NO_TYPING}")
+        raise Unsupported(f"{self._name}: {NO_TYPING} {self._place.at}")
 
 
 def check_order(order: JobOrder, name: str) -> None:
@@ -173,7 +186,7 @@ def why_over(seen: JobSeen, line: str | None, silence_s: float, search: LogSearc
         return "pattern"
     if not seen.is_running:
         return "" if search and search.is_behind else "ended"
-    # The container tells whole seconds only.
+    # A shell tells whole seconds only.
     return "silence" if silence_s > 0 and seen.silent_s >= silence_s + 1.0 else ""
 
 
@@ -183,14 +196,16 @@ def _ticks(seconds: float) -> str:
 
 MOST_LOG = 4 << 20
 SESSION = re.compile(r"[\w,][\w@%+=,-]{0,59}\Z")
+# As much of an answer as a checkpoint, a command and its paths take.
+MOST_SAVED = 128 << 10
 REASONS = {
-    "restarted": "the container was restarted",
+    "restarted": "the {noun} was restarted",
     "orphaned": "its keeper was killed; its processes live",
     "killed": "its keeper was killed",
     "never": "it was never begun",
     "foreign": "its log has no exit code",
+    "elsewhere": "it was started on another machine that has the same home folder",
 }
-UNKNOWN = "nothing is known of it in this container"
 
 
 def look_values(looks: Sequence[JobLook]) -> dict[str, str]:
@@ -214,14 +229,15 @@ def look_values(looks: Sequence[JobLook]) -> dict[str, str]:
     return values
 
 
-def read_jobs(answer: Answer, looks: Sequence[JobLook]) -> list[JobSeen]:
-    """Raises BrokenRules: what a container prints may be anything."""
-    with understood("a container"):
-        uptime, epoch = answer.numbers("clock")
-        return [_read_job(answer.part(str(number)), look, uptime, epoch) for number, look in enumerate(looks)]
+def read_jobs(answer: Answer, looks: Sequence[JobLook], place: Place) -> list[JobSeen]:
+    """Raises BrokenRules: what another machine prints may be anything."""
+    with understood(place.name):
+        parts = [answer.part(str(number)) for number in range(len(looks))]
+        return [_read_job(part, look, answer, place) for part, look in zip(parts, looks, strict=True)]
 
 
-def _read_job(job: Answer, look: JobLook, uptime: float, epoch: float) -> JobSeen:
+def _read_job(job: Answer, look: JobLook, answer: Answer, place: Place) -> JobSeen:
+    uptime, epoch = answer.numbers("clock")
     state, why = JobState(job.text("state") or "missing"), job.text("why")
     log, size, started = job.data("data"), job.number("size"), float(job.number("ordered"))
     ending, code, ended, *living = job.text("end").split() or ("", "", uptime)
@@ -237,7 +253,7 @@ def _read_job(job: Answer, look: JobLook, uptime: float, epoch: float) -> JobSee
         exit_code=to_whole(int(code)) if ending else None,
         signal=_signal(int(code)) if is_stopped else "",
         ending=ending,
-        reason=UNKNOWN if state is JobState.MISSING else REASONS.get(why, why),
+        reason=_reason(state, why, place),
         rebooted=why == "restarted",
         started=started,
         seconds=round(max(0.0, to_number(float(ended)) - begun[0]), 2) if begun else 0.0,
@@ -250,6 +266,12 @@ def _read_job(job: Answer, look: JobLook, uptime: float, epoch: float) -> JobSee
         survivors=tuple(to_whole(int(word)) for word in living) if is_stopped else (),
         foreign=job.has("foreign"),
     )
+
+
+def _reason(state: JobState, why: str, place: Place) -> str:
+    if state is JobState.MISSING and not why:
+        return f"nothing is known of it {place.at.replace('the', 'this')}"
+    return REASONS.get(why, why).format(noun=place.noun)
 
 
 def _signal(code: int) -> str:

@@ -1,4 +1,4 @@
-"""Searching a container without Python: its find and grep bring the lines that may fit, and we look at those."""
+"""Search where there is no Python: find and grep there bring the lines that may fit, and we look at those."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from ...core.errors import FileProblem
 from ...core.files import Found, Match, Problem, Search
 from ..outpost.far.files import LONGEST_LINE, MOST_PROBLEMS, glob_test
 from ..outpost.far.place import to_bytes, to_text
+from .files import ShellFiles, complaints, inside
 from .patterns import search as search_in
-from .plain_files import PlainFiles, complaints, inside
-from .shell import Answer
+from .program import Answer
 
 ALL = 1_000_000_000
 MOST_PAGES, LONGEST_NUMBER = 1000, 19
 # As much as comes at once; then the next files are asked for.
 LARGEST_PAGE = 4 << 20
+# All names of a large tree, from which only we can choose.
+MOST_NAMED = 32 << 20
 LONGEST_LOOKED_AT = 1000
 _PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{[^}]*\}|.", re.DOTALL)
 # What goes on after its first letter, as \x41 does.
 _NUMBERED = re.compile(r"\\[^\W_AbBdDsSwWZtnrfva]")
 
 
-async def find_matches(files: PlainFiles, search: Search) -> Found:
+async def find_matches(files: ShellFiles, search: Search) -> Found:
     """Raises SandboxError."""
     _check(search)
     gathered = _Gathered(search, await files.absolute(search.path))
@@ -32,7 +34,7 @@ async def find_matches(files: PlainFiles, search: Search) -> Found:
     if not search.pattern:
         # Only we know the globs that name folders, too: then all names have to come.
         most = search.limit + 1 if "/" not in search.glob else ALL
-        answer = await files.ask("search", gathered.path, most=str(most), **values)
+        answer = await files.ask("search", gathered.path, MOST_NAMED, count=str(most), **values)
         gathered.take_names(answer)
     else:
         values |= {"literal": required(search.pattern), "case": "i" if search.ignore_case else ""}
@@ -43,10 +45,10 @@ async def find_matches(files: PlainFiles, search: Search) -> Found:
     return gathered.found()
 
 
-async def _page(files: PlainFiles, gathered: _Gathered, values: dict[str, str]) -> None:
+async def _page(files: ShellFiles, gathered: _Gathered, values: dict[str, str]) -> None:
     token = secrets.token_hex(16)
-    asked = {**values, "skip": str(gathered.looked_at), "most": str(LARGEST_PAGE)}
-    answer = await files.ask("search", gathered.path, token=token, **asked)
+    asked = {**values, "skip": str(gathered.looked_at), "count": str(LARGEST_PAGE)}
+    answer = await files.ask("search", gathered.path, LARGEST_PAGE, token=token, **asked)
     await gathered.take_lines(answer, token.encode())
 
 

@@ -1,0 +1,284 @@
+"""Asks the shell program, over whatever runs a command, and reads what it prints."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+
+from ...core.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
+from ...core.errors import BadArgument, BrokenRules, ConnectError, SandboxError, Unreachable
+from ...core.foreign import to_number
+from ...core.shell import join
+from ..outpost.far.place import to_bytes, to_text
+from .transport import Place, Request, Transport, unheard
+
+RUNS = ("place.sh", "runs.sh")
+JOBS = (*RUNS, "jobs.sh", "looks.sh")
+FILES = ("place.sh", "files.sh")
+TIMED_OUT = 124
+MOST_LIVING = 100
+# How often it is asked what became of a place that does not answer, and how many times.
+LOOK_S, LOOKS = 5.0, 12
+LONGEST_S = 10 * 365 * 86400.0
+# One variable may hold 128 KiB on Linux, also where each byte of it is written as five letters.
+LONGEST_VALUE, LONGEST_CODED = 100_000, 20_000
+# What an answer takes beside what was asked for.
+SMALL = 256 << 10
+TOO_LONG = f"the variables are longer than {LONGEST_VALUE} bytes, and there is no python3"
+NO_NUL = "a command or a path cannot hold a NUL character"
+# Not what is read-only in some shell, nor what would change how the program itself splits words.
+_EXPORTED = re.compile(r"(?!(?:IFS|UID|EUID|PPID|BASHOPTS|SHELLOPTS|(?:rs|RSM)_\w*)\Z)[A-Za-z_][A-Za-z0-9_]*\Z")
+_CODED = re.compile(rb"[^!-\[\]-~ ]")
+
+
+class Shell:
+    """A POSIX shell in one place; each question is one command there."""
+
+    def __init__(self, transport: Transport, place: Place) -> None:
+        self.place = place
+        self._transport = transport
+        self._base = ""
+        self._home = ""
+        # Which folder it is, of which machine, since which start: another one knows nothing of what was asked here.
+        self.where = ""
+        self._opening: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport.is_open
+
+    async def open(self) -> None:
+        """The shell has answered; callers who come meanwhile share it. Raises ConnectError."""
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.create_task(self._open())
+            # A failure that nobody waits for any more is not an error in the log.
+            self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(self._opening)
+
+    async def _open(self) -> None:
+        # An agent in a paused container takes requests and never answers them.
+        if known_reason := await self._transport.why_not():
+            raise known_reason
+        try:
+            await self._hello()
+        except ConnectError:
+            raise
+        except SandboxError as problem:
+            raise ConnectError(str(problem)) from None
+
+    async def close(self) -> None:
+        if self._opening:
+            self._opening.cancel()
+        await self._transport.close()
+
+    async def ask(self, pieces: tuple[str, ...], verb: str, values: Mapping[str, str], most: int = 0) -> Answer:
+        """One that may be asked twice, with an answer of `most` bytes or little more. Raises SandboxError."""
+        try:
+            return await self.ask_once(pieces, verb, values, most)
+        except Unreachable as problem:
+            if isinstance(problem, BrokenRules):
+                raise
+            # A connection that was kept open may have been cut long ago.
+            return await self.ask_once(pieces, verb, values, most)
+
+    async def ask_once(self, pieces: tuple[str, ...], verb: str, values: Mapping[str, str], most: int = 0) -> Answer:
+        if not self.is_open and verb != "hello":
+            await self.open()
+        asking = asyncio.ensure_future(self.send(self.request(pieces, verb, values, most)))
+        try:
+            for _ in range(LOOKS):
+                done, _ = await asyncio.wait((asking,), timeout=LOOK_S)
+                if done:
+                    return asking.result()
+                if known_reason := await self._transport.why_not():
+                    raise known_reason
+            raise Unreachable(f"{self.place.name}: no answer in {LOOKS * LOOK_S:.0f} s; try again")
+        except BaseException:
+            asking.cancel()
+            await asyncio.wait((asking,))
+            raise
+
+    async def why_not(self) -> ConnectError | None:
+        return await self._transport.why_not()
+
+    def request(
+        self,
+        pieces: tuple[str, ...],
+        verb: str,
+        values: Mapping[str, str],
+        most: int,
+        heard: Callable[[str], None] = unheard,
+        urgent: bool = True,
+    ) -> Request:
+        """Raises BadArgument for what no shell can hold."""
+        known = {"base": self._base, "mark": secrets.token_hex(8)}
+        given = {"RSM_PROGRAM": source(pieces), "RSM_VERB": verb, **coded({**known, **values})}
+        return Request(given, heard, SMALL + most, urgent)
+
+    async def send(self, request: Request) -> Answer:
+        """Ask what may take as long as it likes."""
+        printed = await self._transport.run(request)
+        answer = Answer(dict(map(pair, printed.lines)), self.place, printed.complaints)
+        self._base = answer.text("base") or self._base
+        self.where = answer.text("place") or self.where
+        return answer
+
+    async def _hello(self) -> None:
+        answer = await self.ask_once(RUNS, "hello", {})
+        self._home = to_text(answer.data("home")) or "/"
+
+    async def home(self) -> str:
+        if not self._home:
+            await self.open()
+        return self._home or "/"
+
+    async def upload(self, name: str, content: bytes) -> str:
+        """The path of what is more than fits into a variable. Raises SandboxError, NoRoom."""
+        if not self._base:
+            await self.open()
+        return await self._transport.upload(self._base, name, content)
+
+
+def start_values(command: Command, environment: Environment) -> dict[str, str]:
+    """What runs.sh has to know about a run, but for its script."""
+    shell, variables = environment.shell, environment.env
+    exports = [f"{name}={value}" for name, value in variables.items() if _EXPORTED.match(name)]
+    others = [f"{name}={value}" for name, value in variables.items() if not _EXPORTED.match(name)]
+    return {
+        "id": command.run_id,
+        "keep": str(command.keep),
+        "cwd": command.cwd,
+        "shell": shell[0] if shell else "",
+        "words": _joined([*(["env", *others] if others else []), *shell]),
+        "exports": f"export {_joined(exports)}" if exports else "",
+        "seek": variables.get("PATH", ""),
+        "limit": str(round(100 * min(max(0.0, command.timeout_s), LONGEST_S))),
+    }
+
+
+def _joined(words: Sequence[str]) -> str:
+    """Raises BadArgument."""
+    try:
+        return join(words)
+    except ValueError:
+        raise BadArgument(NO_NUL) from None
+
+
+def is_text(value: str) -> bool:
+    """Whether it can be said in JSON: what is not UTF-8 is held in surrogates."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def fits(value: str) -> bool:
+    """Whether one variable can hold it."""
+    return len(to_bytes(value)) <= (LONGEST_VALUE if is_text(value) else LONGEST_CODED)
+
+
+def pair(line: str) -> tuple[str, str]:
+    word, _, value = line.partition(" ")
+    return word, value
+
+
+def coded(values: Mapping[str, str]) -> dict[str, str]:
+    """Variables as an agent takes them, which knows texts alone. Raises BadArgument for what no shell can hold."""
+    given, names = {}, []
+    for name, value in values.items():
+        if "\0" in value:
+            raise BadArgument(NO_NUL)
+        if not is_text(value):
+            names.append(name.upper())
+            value = _CODED.sub(lambda found: b"\\0%03o" % found[0][0], to_bytes(value)).decode("ascii")
+        given[f"RSM_{name.upper()}"] = value
+    return {**given, "RSM_CODED": " ".join(names)}
+
+
+class Answer:
+    """Lines of a word and a value, and what programs complained about."""
+
+    def __init__(self, printed: Mapping[str, str], place: Place, complaints: tuple[str, ...] = ()) -> None:
+        self._printed = printed
+        self._place = place
+        self.complaints = complaints
+
+    def has(self, word: str) -> bool:
+        return word in self._printed
+
+    def text(self, word: str) -> str:
+        return self._printed.get(word, "")
+
+    def data(self, word: str) -> bytes:
+        """Raises BrokenRules: what another machine prints may be anything."""
+        try:
+            return base64.b64decode(self.text(word))
+        except ValueError:
+            raise self._nonsense(word, "is not in base64") from None
+
+    def part(self, name: str) -> Answer:
+        """The words that begin with a name and a dot, without them."""
+        mine = f"{name}."
+        words = {word[len(mine) :]: value for word, value in self._printed.items() if word.startswith(mine)}
+        return Answer(words, self._place)
+
+    def _nonsense(self, word: str, what: str) -> BrokenRules:
+        return BrokenRules(f"{self._place.name}'s answer cannot be understood: {word[:40]!r} {what}")
+
+    def numbers(self, word: str) -> list[float]:
+        """Raises BrokenRules."""
+        return [self._seconds(word, place) for place in range(len(self.text(word).split()))]
+
+    def number(self, word: str) -> int:
+        return int(self._seconds(word))
+
+    def _seconds(self, word: str, place: int = 0) -> float:
+        """Raises BrokenRules."""
+        try:
+            return to_number(float((self.text(word).split() or ["0"])[place]))
+        except (ValueError, IndexError, OverflowError):
+            raise self._nonsense(word, "is no number") from None
+
+    def observation(self, run_id: str, keep: int) -> Observation:
+        state, out, err = self.text("state"), self._excerpt(run_id, "out", keep), self._excerpt(run_id, "err", keep)
+        if state == "running":
+            return Running(run_id, out, err, round(max(0.0, self._seconds("now") - self._seconds("begun")), 2))
+        if state == "ended":
+            return self._completed(run_id, out, err)
+        return Missing(run_id, self._why_missing(state), out, err)
+
+    def _why_missing(self, state: str) -> str:
+        if state != "lost":
+            return self._place.unknown
+        is_restart = self.data("why") == b"restarted"
+        return f"the {self._place.noun} was restarted" if is_restart else "the process that kept it was killed"
+
+    def _completed(self, run_id: str, out: Excerpt, err: Excerpt) -> Completed:
+        ending, *_ = words = self.text("end").split() or [""]
+        living = tuple(int(word) for word in words[3:MOST_LIVING] if len(word) < 19 and word.isdecimal())
+        by_itself = ending not in (Ending.STOPPED, Ending.TIMED_OUT)
+        return Completed(
+            run_id,
+            TIMED_OUT if ending == Ending.TIMED_OUT else int(self._seconds("end", 1)),
+            Ending.EXITED if by_itself else Ending(ending),
+            stdout=out,
+            stderr=err,
+            seconds=round(max(0.0, self._seconds("end", 2) - self._seconds("begun")), 2),
+            survivors=() if by_itself else living,
+            left_running=living if by_itself else (),
+        )
+
+    def _excerpt(self, run_id: str, name: str, keep: int) -> Excerpt:
+        held, total = self.data(f"{name}.data"), self.number(f"{name}.size")
+        return Excerpt(
+            held[:keep], held[keep : 2 * keep], total, f"{self.text('base')}/{run_id}/{name}" if total else ""
+        )
+
+
+@functools.cache
+def source(pieces: tuple[str, ...]) -> str:
+    """Programs as one text; its last line calls main, so that a text that was cut does nothing."""
+    folder = files(__package__)
+    return "".join((*(folder.joinpath(piece).read_text(encoding="utf-8") for piece in pieces), 'main "$@"\n'))

@@ -1,0 +1,319 @@
+"""A Sandbox from a POSIX shell: its commands and jobs; how files are served is for the backend to say."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from ...core.command import RUN_ID, Command, Completed, Environment, Missing, Observation, Running
+from ...core.errors import (
+    BadArgument,
+    BrokenRules,
+    ConnectError,
+    LostContact,
+    NotStarted,
+    SandboxError,
+    Unreachable,
+)
+from ...core.progress import Beat, Progress, silent
+from ...core.sandbox import Description
+from ...core.text import last_line
+from ...waiting import within
+from ..outpost.far.place import to_bytes
+from . import program
+from .jobs import ShellJobs
+from .program import RUNS, TOO_LONG, Answer, Shell, fits, pair, start_values
+from .transport import FULL, Gone, NoRoom, Paused, Place, Request, Transport
+
+BEAT_S, MEND_S, SOON_S = 0.5, 20.0, 0.1
+FORGET_S = 1.0
+# How long a caller without patience still waits for its turn, and for what was printed so far.
+START_S, SNAPSHOT_S = 15.0, 5.0
+# How often a start that has not been heard of is looked for, and how long it may take to begin.
+ASK_S, CLAIM_S = 1.0, 60.0
+# How long after its own time limit the far side may take to end a run, and to tell it.
+OVERTIME_S = 60.0
+
+
+class ShellSandbox:
+    """The answers of an outpost, from a POSIX shell: slower. Files, ports and lanes are added by its backend.
+
+    A run ends with its session: who has left that cannot be found.
+    """
+
+    def __init__(self, description: Description, environment: Environment, transport: Transport, place: Place) -> None:
+        self.description = description
+        self._environment = environment
+        self._shell = Shell(transport, place)
+        self.jobs = ShellJobs(self._shell, environment)
+        # Their folders stay: they are what keeps a start that is still on its way from starting again.
+        self._tried_twice: set[str] = set()
+        self._known: set[str] = set()
+        self._chores: set[asyncio.Task[Any]] = set()
+
+    @property
+    def is_open(self) -> bool:
+        return self._shell.is_open
+
+    async def open(self) -> None:
+        """The far side has a shell that answers. Raises ConnectError."""
+        await self._shell.open()
+
+    async def close(self) -> None:
+        """Runs go on: the end of our requests does not reach them."""
+        if self._known and self.is_open:
+            with contextlib.suppress(SandboxError, asyncio.TimeoutError):
+                await within(self._forget_known(), FORGET_S)
+        for chore in self._chores:
+            chore.cancel()
+        await asyncio.gather(*self._chores, return_exceptions=True)
+        await self._shell.close()
+
+    async def run(
+        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
+    ) -> Completed | Running:
+        if not RUN_ID.match(command.run_id):
+            raise BadArgument(f"{command.run_id!r} is not a run id")
+        if not self.is_open:
+            await self.open()
+        watch = _Watch(command, patience_s, progress)
+        following = asyncio.ensure_future(self._follow(watch))
+        try:
+            while not following.done() and watch.left_s > 0:
+                await asyncio.wait((following,), timeout=min(BEAT_S, watch.left_s))
+                watch.report()
+            return following.result() if following.done() else await self._so_far(watch, following)
+        except asyncio.CancelledError:
+            if watch.sent:
+                self._later(self._stop_quietly(command.run_id))
+            raise
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    async def _so_far(self, watch: _Watch, following: asyncio.Future[Completed | Running]) -> Completed | Running:
+        """What there is of a run when its caller's patience is over; never before the far side has taken it."""
+        over, asked = time.monotonic(), 0.0
+        while not following.done():
+            waited = time.monotonic() - over
+            if waited > (CLAIM_S if watch.sent else START_S):
+                return self._never_its_turn(watch)
+            if watch.claimed or (watch.sent and waited - asked > ASK_S):
+                asked = waited
+                seen = await self._snapshot(watch)
+                if not isinstance(seen, Missing) or watch.claimed:
+                    return self._told(seen, watch)
+            await asyncio.wait((following,), timeout=SOON_S)
+        return following.result()
+
+    def _told(self, seen: Observation, watch: _Watch) -> Completed | Running:
+        if watch.given_up and isinstance(seen, Running):
+            raise LostContact.while_running(self.description.name, "it did not end when it was killed", seen)
+        return self._truth(seen)
+
+    def _never_its_turn(self, watch: _Watch) -> Running:
+        if watch.sent:
+            return watch.so_far()
+        raise NotStarted(f"{self.description.name}: all of its sessions are busy with other commands; try again later")
+
+    async def _snapshot(self, watch: _Watch) -> Observation:
+        """What a run that goes on has printed so far, if that can be learned soon."""
+        with contextlib.suppress(ConnectError, asyncio.TimeoutError):
+            return await within(self._ask_about("look", watch.command.run_id, watch.command.keep), SNAPSHOT_S)
+        return watch.so_far() if watch.claimed else Missing(watch.command.run_id, "")
+
+    async def _follow(self, watch: _Watch) -> Completed | Running:
+        """Start it, or find the start that an earlier request made, and wait for the end."""
+        values = await self._order(watch.command)
+        give_up, delay = 0.0, 0.0
+        while True:
+            begun, request = time.monotonic(), self._request(watch, values)
+            try:
+                if not self.is_open:
+                    await self.open()
+                return self._truth(self._seen(watch.command, await self._attended(request, watch)))
+            except NoRoom:
+                raise NotStarted(f"{self.description.name}: unable to begin: {FULL}") from None
+            except ConnectError as problem:
+                await self._explain(watch)
+                now = time.monotonic()
+                # What has begun, and was heard of, may be cut off as often as it likes.
+                give_up = give_up if give_up and watch.heard_at < begun else min(now + MEND_S, watch.until)
+                if now + delay >= give_up or not _is_passing(problem):
+                    raise self._lost(str(problem), watch) from None
+                await asyncio.sleep(delay)
+                delay = min(delay * 2 or SOON_S, 2.0)
+
+    def _request(self, watch: _Watch, values: dict[str, str]) -> Request:
+        """The same id never starts twice where the first start can be found again."""
+        if watch.sent:
+            self._tried_twice.add(watch.command.run_id)
+            values = {**values, "only_in": watch.where}
+        else:
+            watch.where = self._shell.where
+        request = self._shell.request(RUNS, "start", values, 6 * watch.command.keep, watch.hear, urgent=False)
+        watch.begin(request)
+        return request
+
+    async def _attended(self, request: Request, watch: _Watch) -> Answer:
+        """The answer, unless the place is found to be gone or paused while nothing is heard of it."""
+        asking = asyncio.ensure_future(self._shell.send(request))
+        try:
+            while not asking.done():
+                await asyncio.wait((asking,), timeout=program.LOOK_S)
+                if not asking.done() and time.monotonic() - watch.heard_at >= program.LOOK_S:
+                    await self._explain(watch)
+            return asking.result()
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    async def _order(self, command: Command) -> dict[str, str]:
+        """Raises NotStarted for what a shell cannot be told."""
+        values, script = start_values(command, self._environment), self._environment.source(command.script)
+        if "\0" in script:
+            raise BadArgument(program.NO_NUL)
+        if not fits(values["exports"]) or not fits(values["words"]):
+            raise NotStarted(f"{self.description.name}: {TOO_LONG} {self._shell.place.at}")
+        if fits(script):
+            return {**values, "script": script}
+        try:
+            return {**values, "from": await self._shell.upload(f"{command.run_id}.script", to_bytes(script))}
+        except NoRoom:
+            raise NotStarted(f"{self.description.name}: unable to begin: {FULL}") from None
+
+    def _seen(self, command: Command, answer: Answer) -> Observation:
+        if answer.text("state") == "refused":
+            why = answer.data("why").decode("utf-8", "replace")
+            raise NotStarted(f"{self.description.name}: {why}")
+        return answer.observation(command.run_id, command.keep)
+
+    async def _explain(self, watch: _Watch) -> None:
+        """Raises LostContact where it was lost with its container, or paused with it."""
+        fate = await self._shell.why_not()
+        if lost := lost_with(self.description.name, fate, Running(watch.command.run_id)):
+            raise lost
+
+    def _lost(self, why: str, watch: _Watch) -> LostContact:
+        so_far, name = watch.so_far(), self.description.name
+        if not watch.sent:
+            message = f"contact with {name} was lost before the command was sent ({why}); it was not started"
+            return LostContact(message, outcome="not_started", so_far=so_far)
+        return LostContact.while_running(name, why, so_far)
+
+    def _truth(self, seen: Observation) -> Completed | Running:
+        if isinstance(seen, Missing):
+            words = f"the run was lost: {seen.reason}. What it did before that is not known; look before repeating it"
+            raise LostContact(words, outcome="lost", so_far=Running(seen.run_id, seen.stdout, seen.stderr))
+        return seen
+
+    async def _stop_quietly(self, run_id: str) -> None:
+        # Its start may come after us; then it must find that it is not wanted any more.
+        with contextlib.suppress(SandboxError):
+            await self._shell.ask(RUNS, "stop", {"id": run_id, "keep": "0", "revoke": "yes"})
+
+    def _later(self, chore: Coroutine[Any, Any, Any]) -> None:
+        task: asyncio.Task[Any] = asyncio.create_task(chore)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+        # A failure that nobody waits for any more is not an error in the log.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def observe(self, run_id: str, *, keep: int = 40_000) -> Observation:
+        return await self._ask_about("look", run_id, keep)
+
+    async def stop(self, run_id: str, *, keep: int = 40_000) -> Observation:
+        return await self._ask_about("stop", run_id, keep)
+
+    async def _ask_about(self, verb: str, run_id: str, keep: int) -> Observation:
+        if not RUN_ID.match(run_id):
+            return Missing(run_id, self._shell.place.unknown)
+        answer = await self._shell.ask(RUNS, verb, {"id": run_id, "keep": str(keep)}, 6 * keep)
+        return answer.observation(run_id, keep)
+
+    def forget(self, run_id: str) -> None:
+        if not self.is_open or not RUN_ID.match(run_id) or run_id in self._tried_twice:
+            return
+        if not self._known:
+            self._later(self._forget_soon())
+        self._known.add(run_id)
+
+    async def _forget_soon(self) -> None:
+        """Many at once: a request for each would be in the way of the next commands."""
+        await asyncio.sleep(FORGET_S)
+        with contextlib.suppress(SandboxError):
+            await self._forget_known()
+
+    async def _forget_known(self) -> None:
+        known, self._known = self._known, set()
+        await self._shell.ask(RUNS, "forget", {"ids": " ".join(sorted(known))})
+
+
+def lost_with(name: str, fate: ConnectError | None, so_far: Running) -> LostContact | None:
+    """What became of a container says what became of a run in it; None where nothing did."""
+    if isinstance(fate, Gone):
+        return LostContact(f"the command was lost with {name}. {fate}", outcome="lost", so_far=so_far)
+    if isinstance(fate, Paused):
+        words = f"{name} was paused while the command ran; it goes on when {name} is resumed, and can be asked for as"
+        return LostContact(f"{words} {so_far.run_id!r}", outcome="unknown", so_far=so_far, says_how_to_ask=True)
+    return None
+
+
+def _is_passing(problem: ConnectError) -> bool:
+    return isinstance(problem, Unreachable) and not isinstance(problem, BrokenRules)
+
+
+class _Watch:
+    """One run as its caller waits for it: until its end, or until patience is over."""
+
+    def __init__(self, command: Command, patience_s: float | None, progress: Progress) -> None:
+        self.command = command
+        self._request: Request | None = None
+        self._was_sent = False
+        # The place of the first start.
+        self.where = ""
+        self.claimed = False
+        self._progress = progress
+        self._begun = self._reported = self.heard_at = time.monotonic()
+        self._bytes, self._line = 0, ""
+        # Who never tells the end of a run does not keep its caller for ever.
+        longest_s = max(0.0, command.timeout_s) + OVERTIME_S
+        self.given_up = patience_s is None or patience_s > longest_s
+        self.until = self._begun + (longest_s if patience_s is None else min(patience_s, longest_s))
+
+    @property
+    def left_s(self) -> float:
+        return self.until - time.monotonic()
+
+    @property
+    def sent(self) -> bool:
+        """Whether a start of it may have reached the far side."""
+        return self._was_sent or (self._request is not None and self._request.sent)
+
+    def begin(self, request: Request) -> None:
+        """Another attempt at its start."""
+        self._was_sent, self._request = self.sent, request
+
+    def hear(self, line: str) -> None:
+        """One line of the answer. What is no beat of ours means nothing."""
+        word, value = pair(line)
+        if word in ("claimed", "beat"):
+            self.heard_at, self.claimed = time.monotonic(), True
+        if word == "beat":
+            count, _, text = value.partition(" ")
+            with contextlib.suppress(ValueError):
+                self._line = last_line(base64.b64decode(text[:4096]))
+                self._bytes = min(int(count[:18]), 1 << 62)
+
+    def report(self) -> None:
+        now = time.monotonic()
+        if now - self._reported > BEAT_S * 0.9:
+            self._reported = now
+            self._progress(Beat(now - self._begun, self._bytes, self._line))
+
+    def so_far(self) -> Running:
+        return Running(self.command.run_id, seconds=time.monotonic() - self._begun)
