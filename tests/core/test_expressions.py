@@ -34,7 +34,7 @@ REVIEWED = {
     "backends.shell.search: '\\\\\\\\.|\\\\[\\\\^?\\\\]?(?:\\\\\\\\.|[^\\\\]\\\\\\\\])*\\": SHORT_PATTERNS,
     "backends.shell.search: to_bytes(search.pattern)": COMPILED,
     "backends.shell.jobs: to_bytes(pattern)": COMPILED,
-    "backends.opensandbox.search_lines: pattern": IN_ANOTHER,
+    "backends.shell.search_lines: pattern": IN_ANOTHER,
     "backends.outpost.far.chunks: re.escape(mark)": "a plain text",
     "backends.outpost.far.files: to_bytes(pattern)": IN_ANOTHER,
     "backends.outpost.far.jobwork: to_bytes(pattern)": IN_ANOTHER,

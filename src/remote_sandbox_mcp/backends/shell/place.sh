@@ -380,11 +380,11 @@ await_pid() {
 	rs_keeper=$rs_pid
 	born "$rs_keeper"
 	rs_keeper_birth=$rs_birth
+	clock
+	rs_begun=$rs_now
 	read -r _ rs_group || return
 	born "$rs_group"
 	rs_group_birth=$rs_birth
-	clock
-	rs_begun=$rs_now
 	write_down pid "$rs_group $rs_group_birth $rs_keeper $rs_keeper_birth $rs_begun $rs_boot"
 }
 
