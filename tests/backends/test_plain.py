@@ -28,6 +28,7 @@ from remote_sandbox_mcp.core.shell import quote
 from tests.backends.contract import Contract, Opener, counted, finish
 from tests.backends.contract.basics import Programs, ShellPrograms, begin, ended, eventually, said
 from tests.support.line import Line
+from tests.support.root import run_as_root
 from tests.support.sshd import Fleet, Sshd
 
 NEVER = "/no/such/file"
@@ -470,6 +471,21 @@ async def test_another_users_folder_is_not_used(fleet: Fleet, known: Known) -> N
             assert not list(trap.iterdir())
     finally:
         trap.rmdir()
+
+
+async def test_a_folder_that_somebody_else_makes_later_is_not_used(fleet: Fleet, known: Known) -> None:
+    sshd = fleet.machine(python=False)
+    trap = runs_of(sshd)
+    async with opened(known(sshd.machine())) as sandbox:
+        assert (await finish(sandbox, "echo x")).stdout.file.startswith(f"{trap}/")
+        run_as_root("rm", "-rf", str(trap))
+        trap.mkdir(mode=0o777)
+        trap.chmod(0o777)
+        try:
+            assert (await finish(sandbox, "echo x")).stdout.file.startswith("/dev/shm/")
+            assert not list(trap.iterdir())
+        finally:
+            trap.rmdir()
 
 
 # Files

@@ -10,8 +10,8 @@ import pytest
 
 from remote_sandbox_mcp.core.command import Command
 from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder
-from remote_sandbox_mcp.core.errors import SandboxError, UnknownSandbox, Unreachable
-from remote_sandbox_mcp.core.job import JobOrder, NoJobs
+from remote_sandbox_mcp.core.errors import SandboxError, UnknownSandbox, Unreachable, Unsupported
+from remote_sandbox_mcp.core.job import JobOrder, JobSeen
 from remote_sandbox_mcp.disposable import reaper as tending
 from remote_sandbox_mcp.store.disposables import Owner
 from remote_sandbox_mcp.testing.disposables import FakeProvider
@@ -84,10 +84,15 @@ async def test_jobs_are_asked_for_only_when_it_matters(build: Build) -> None:
     assert house.row(made.id).idle_since == 1_000_000.0
 
 
+class NoJobs:
+    async def list(self, limit: int = 100) -> list[JobSeen]:
+        raise Unsupported("there are no jobs here")
+
+
 async def test_one_that_can_have_no_jobs_is_idle(build: Build) -> None:
     house = build(IDLE)
     made = await house.disposables.create(ORDER)
-    house.provider.sandboxes[made.id].jobs = NoJobs("there are no jobs here")  # type: ignore[assignment]
+    house.provider.sandboxes[made.id].jobs = NoJobs()  # type: ignore[assignment]
     house.pass_time(601)
     await house.tick()
     assert house.provider.deleted == [made.id]

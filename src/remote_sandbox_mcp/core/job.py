@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Protocol
 
 from .command import RUN_ID, Running
-from .errors import BadArgument, LostContact, NotStarted, Unsupported
+from .errors import BadArgument, LostContact, NotStarted
 
 JOB_ID = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
 # tmux allows no "." and no ":" in a session's name; other special characters would need quotes in `tmux attach`.
@@ -239,28 +239,3 @@ class Jobs(Protocol):
     async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
         """Type a text, then keys by their tmux names, into a running job's pane. Raises NotStarted, Unsupported."""
         ...
-
-
-class NoJobs:
-    """Jobs of a sandbox that supports none: every method raises Unsupported with the reason."""
-
-    def __init__(self, why: str) -> None:
-        self._why = why
-
-    async def start(self, order: JobOrder) -> JobStarted:
-        raise Unsupported(self._why)
-
-    async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
-        raise Unsupported(self._why)
-
-    async def wait(self, look: JobLook, wait: JobWait) -> JobWaited:
-        raise Unsupported(self._why)
-
-    async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
-        raise Unsupported(self._why)
-
-    async def list(self, limit: int = 100) -> list[JobSeen]:
-        raise Unsupported(self._why)
-
-    async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
-        raise Unsupported(self._why)

@@ -106,7 +106,8 @@ own() {
 # brings large files into it, takes a dollar sign in a path for the beginning of a variable's name.
 settle() {
 	rs_base=${RSM_BASE-}
-	if [ -z "$rs_base" ] || [ ! -d "$rs_base" ]; then
+	# A folder that was removed meanwhile may be there again as somebody else's.
+	if [ -z "$rs_base" ] || ! is_private "$rs_base"; then
 		rs_uid=$(id -u)
 		for rs_base in "/tmp/remote-sandbox-$rs_uid" "/dev/shm/remote-sandbox-$rs_uid" "${HOME-}/.cache/remote-sandbox" ''; do
 			case $rs_base in '' | *'$'*) ;; *) own "$rs_base" && break ;; esac
@@ -380,11 +381,11 @@ await_pid() {
 	rs_keeper=$rs_pid
 	born "$rs_keeper"
 	rs_keeper_birth=$rs_birth
+	clock
+	rs_begun=$rs_now
 	read -r _ rs_group || return
 	born "$rs_group"
 	rs_group_birth=$rs_birth
-	clock
-	rs_begun=$rs_now
 	write_down pid "$rs_group $rs_group_birth $rs_keeper $rs_keeper_birth $rs_begun $rs_boot"
 }
 
