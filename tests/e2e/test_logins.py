@@ -55,6 +55,15 @@ async def test_a_connection_that_is_cut_during_the_login_is_made_again(machine: 
         assert line.total_opened == 2
 
 
+async def test_a_connection_that_is_cut_after_the_login_is_made_again(machine: Sshd, tmp_path: Path) -> None:
+    async with Line(machine.port, rtt_s=0.05) as line, serve_here(tmp_path, entry(machine, port=line.port)) as server:
+        before = machine.log.count("Accepted")
+        asked = asyncio.ensure_future(server.output("whoami"))
+        await until(lambda: machine.log.count("Accepted") > before, "the login")
+        line.cut()
+        assert await asked == f"{machine.user}\n"
+
+
 async def test_a_machine_that_cuts_every_login_is_asked_twice(machine: Sshd, tmp_path: Path) -> None:
     met = []
 

@@ -116,8 +116,23 @@ def connection_of(client: OutpostClient) -> asyncssh.SSHClientConnection:
     return client.line.connection
 
 
+class CutAfterLogin(Unreachable):
+    """The connection was cut after the login, before the outpost had greeted."""
+
+
 async def open_outpost(gate: Gate) -> OutpostClient:
-    """One connection, one channel, one outpost, all within the machine's deadline. Raises ConnectError, NoPython."""
+    """Open the connection and the outpost; once more where the connection is cut meanwhile.
+
+    Raises ConnectError, NoPython.
+    """
+    try:
+        return await _open_outpost(gate)
+    except CutAfterLogin:
+        return await _open_outpost(gate)
+
+
+async def _open_outpost(gate: Gate) -> OutpostClient:
+    """One connection, one channel, one outpost, all within the machine's deadline."""
     connection = await gate.enter()
     try:
         return await within(_start(connection, gate.machine), gate.deadline_s)
@@ -138,7 +153,8 @@ async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> 
     try:
         process = await connection.create_process(program.start_line(machine.python, token), encoding=None)
     except (OSError, asyncssh.Error) as problem:
-        raise Unreachable(f"{who}: logged in, but no session could be opened: {problem}") from None
+        kind = CutAfterLogin if connection.is_closed() else Unreachable
+        raise kind(f"{who}: logged in, but no session could be opened: {problem}") from None
     client = OutpostClient(ChannelLine(connection, process), machine.name)
     try:
         process.stdin.write(program.packed())
@@ -147,7 +163,8 @@ async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> 
         await process.wait_closed()
         # Only a shell that ended by itself has shown that there is no Python: one that was killed shows a shutdown.
         if process.exit_status is None or not 0 <= process.exit_status <= 128:
-            raise Unreachable(f"{who}: logged in, but its shell was cut off") from None
+            kind = CutAfterLogin if connection.is_closed() else Unreachable
+            raise kind(f"{who}: logged in, but its shell was cut off") from None
         raise NoOutpost(str(problem)) from None
     return client
 
