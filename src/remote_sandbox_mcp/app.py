@@ -41,6 +41,12 @@ if TYPE_CHECKING:
     from .store.disposables import DisposableRows
     from .suites.service import SuiteService
     from .sync.service import Routes
+# How long a local sandbox may take to list its running jobs.
+JOBS_S = 2.0
+# Bound for paging: for each page, all earlier entries are listed again.
+MOST_LISTED, MOST_FOUND = 50_000, 10_000
+# By then the client has the answer, or another process of ours has asked for it again.
+ANSWERED_S = 30.0
 
 
 class Stock:
@@ -154,14 +160,6 @@ def offers_of(settings: Settings) -> Mapping[str, Offer]:
     if settings.platform.server_url:
         offers[opensandbox.KIND] = Offer(opensandbox.TRAITS, make_platform, settings.platform)
     return offers
-
-
-# How long a local sandbox may take to list its running jobs.
-JOBS_S = 2.0
-# Bound for paging: for each page, all earlier entries are listed again.
-MOST_LISTED, MOST_FOUND = 50_000, 10_000
-# By then the client has the answer, or another process of ours has asked for it again.
-ANSWERED_S = 30.0
 
 
 @dataclass(frozen=True)

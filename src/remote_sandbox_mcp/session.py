@@ -30,6 +30,10 @@ SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh", "fish"})
 MOST_LAUNCHERS = 8
 # Adopt orphaned processes, so they are never the client.
 REAPERS = frozenset({"init", "systemd", "launchd", "tini", "dumb-init", "docker-init", "catatonit"})
+REMEMBERED_VERSIONS = 1000
+# Further calls of the same client wait, so that a flood from one does not starve the others. The second limit is for
+# many clients that cannot be told apart.
+MOST_AT_WORK, MOST_OF_MANY = 32, 128
 
 
 class Selection:
@@ -169,12 +173,6 @@ def _asked(pid: int) -> tuple[list[str], int]:
 def _program(words: list[str]) -> str:
     # npm writes its whole command line into the first word.
     return os.path.basename((words[0] if words else "").partition(" ")[0]).lstrip("-")
-
-
-REMEMBERED_VERSIONS = 1000
-# Further calls of the same client wait, so that a flood from one does not starve the others. The second limit is for
-# many clients that cannot be told apart.
-MOST_AT_WORK, MOST_OF_MANY = 32, 128
 
 
 class Versions:

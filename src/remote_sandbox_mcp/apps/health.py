@@ -19,6 +19,8 @@ from ..waiting import within
 ANSWER_S = 10.0
 # A proxy's answers for an app that does not listen.
 BEHIND_NOTHING = (502, 503, 504)
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
+LOG_LINES = 30
 
 
 async def check_health(sandbox: Sandbox, port: int, path: str = "", *, seconds: float = ANSWER_S) -> Health | None:
@@ -75,9 +77,6 @@ async def ask(stream: Stream, port: int, path: str) -> int:
         heard += data
     return status
 
-
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
-LOG_LINES = 30
 
 # Asks for a path within so many seconds; None where nothing listens.
 Ask = Callable[[str, float], Awaitable["Health | None"]]

@@ -10,6 +10,9 @@ from ..core.errors import Unreachable
 
 # A caller is kept waiting no longer than this, and told how long it would be.
 LONGEST_WAIT_S = 5.0
+# A connection that lives as long as this has done its work; the first that do not may have met the same fault.
+LIVED_S, FREE = 5.0, 4
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 60.0
 
 
 class Pace:
@@ -37,11 +40,6 @@ class Pace:
     def ended(self, at: float) -> None:
         """The last one ended, at a moment of the monotonic clock."""
         self._connections = self._connections.closed(at)
-
-
-# A connection that lives as long as this has done its work; the first that do not may have met the same fault.
-LIVED_S, FREE = 5.0, 4
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 60.0
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,9 @@ CLOSED_PIPE = 128 + signal.SIGPIPE
 MOST_CHARS, AGENT_CHARS = 1_000_000, 20_000
 SPINNER_AFTER_S = 0.5
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# An incomplete line is held back this long, because an escape sequence may be split.
+LINE_S = 0.3
+LONGEST_LINE = 1 << 14
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -253,11 +256,6 @@ def _complain(*sentences: str) -> None:
 
     for sentence in sentences:
         print(f"remote-sandbox-mcp: {harmless(sentence.encode('utf-8', 'replace'))}", file=sys.stderr)
-
-
-# An incomplete line is held back this long, because an escape sequence may be split.
-LINE_S = 0.3
-LONGEST_LINE = 1 << 14
 
 
 class Outflow:

@@ -39,6 +39,8 @@ LIST = "REMOTE_SANDBOX_LIST"
 # How many faults, and how many characters of each, an error names at once.
 MOST_FAULTS, MOST_SHOWN = 3, 250
 SINGLE_KEYS = ("host", "port", "user", "password", "key_file", "key_passphrase")
+# Settings that decide where code runs and which files it gets, if set by a variable.
+_DECISIVE = {"opensandbox.server_url": ("platform", "server_url"), "server.allowed_roots": ("allowed_roots",)}
 
 
 def load(config_path: Path | None = None, environ: Mapping[str, str] = os.environ, folder: str = "") -> Configuration:
@@ -331,10 +333,6 @@ def _default(document: Mapping[str, Any], file: str, names: list[str], tell: Tel
         shown = quoted(wanted) if isinstance(wanted, str) else "what it says"
         tell(f"{file}: default is passed over: no sandbox that can be used is named {shown}.")
     return fallback
-
-
-# Settings that decide where code runs and which files it gets, if set by a variable.
-_DECISIVE = {"opensandbox.server_url": ("platform", "server_url"), "server.allowed_roots": ("allowed_roots",)}
 
 
 def identity_of(configuration: Configuration) -> str:

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 
 _JUMP = re.compile(r"(?:ssh://)?(?:([^@]+)@)?(\[[^\]]+\]|[^:@\[\]/]+)(?::(\d+))?/?")
+DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+# Variables that hold the user's name; the first that is set counts.
+USER_VARIABLES = ("LOGNAME", "USER", "LNAME", "USERNAME")
+_YES = {"yes", "true"}
 
 
 @dataclass(frozen=True)
@@ -199,13 +204,6 @@ class Builder:
 def _refuse_circle(jump: str, seen: tuple[str, ...]) -> None:
     if jump in seen:
         raise Fault("its jump hosts lead round in a circle; take one of them out")
-
-
-DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
-SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
-# Variables that hold the user's name; the first that is set counts.
-USER_VARIABLES = ("LOGNAME", "USER", "LNAME", "USERNAME")
-_YES = {"yes", "true"}
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ LITERAL = "literal:"
 COMMAND_LIMIT_S = 20.0
 # Variables that select a keyring; if a client's differ from ours, a separate process asks the keyring.
 KEYRING_VARIABLES = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "DISPLAY", "PYTHON_KEYRING_BACKEND")
+KEY_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -209,9 +210,6 @@ _DOUBTS: dict[str, Callable[[Reference], str]] = {
     "command": _doubt_command,
     "keyring": _doubt_keyring,
 }
-
-
-KEY_BYTES = 32
 
 
 def key_in(file: Path) -> str:

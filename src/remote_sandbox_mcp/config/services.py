@@ -36,6 +36,12 @@ _RULES = {
     "cleanup_after_minutes": "cleanup_after_minutes",
     "pool": "pool",
 }
+KEY = "registries"
+NAME = "config.json"
+LARGEST = 1 << 20
+SOURCE = "platform up"
+FOLDER = "platform"
+LOCK_FILE, KEY_FILE, URL_FILE = "lock", "key", "url"
 
 
 @dataclass(frozen=True)
@@ -143,9 +149,6 @@ def _exposed(values: Mapping[str, Mapping[str, Any]], sources: Mapping[str, str]
             yield where
 
 
-KEY = "registries"
-
-
 def read_registries(
     document: Mapping[str, Any], file: str, environ: Mapping[str, str], tell: Tell
 ) -> dict[str, RegistryLogin]:
@@ -187,10 +190,6 @@ def _login(
     if why := doubt(raw["password"], environ):
         tell(f"{where}: password is kept elsewhere, and {why}.")
     return RegistryLogin(**values), []
-
-
-NAME = "config.json"
-LARGEST = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -249,11 +248,6 @@ def _read(path: Path, tell: Tell) -> dict[str, Any] | None:
             return document
         tell(f"{path} is passed over: it must be a JSON object, so put {{ and }} around it.")
     return None
-
-
-SOURCE = "platform up"
-FOLDER = "platform"
-LOCK_FILE, KEY_FILE, URL_FILE = "lock", "key", "url"
 
 
 def running_platform(environ: Mapping[str, str] = os.environ) -> Platform | None:

@@ -8,6 +8,16 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+# Variables that differ from terminal to terminal, and that never decide how a program logs in.
+_OF_A_TERMINAL = frozenset(
+    {
+        *("_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLORTERM", "COLUMNS", "LINES", "WINDOWID", "WINDOW", "STY"),
+        *("TERM_PROGRAM", "TERM_PROGRAM_VERSION", "TERM_SESSION_ID", "ITERM_SESSION_ID", "TMUX", "TMUX_PANE"),
+        *("SSH_TTY", "SSH_CLIENT", "SSH_CONNECTION", "XDG_SESSION_ID", "GPG_TTY", "VTE_VERSION", "INVOCATION_ID"),
+        *("JOURNAL_STREAM", "CLAUDECODE", "KITTY_PID", "KITTY_WINDOW_ID", "WEZTERM_PANE", "ALACRITTY_WINDOW_ID"),
+    }
+)
+
 
 @dataclass(frozen=True)
 class Client:
@@ -104,17 +114,6 @@ def name_for_call(kind: str) -> str:
     """Name of what the current call begins, the same at each repetition; empty where calls cannot be told apart."""
     call = _call.get()
     return call.name_of(kind) if call else ""
-
-
-# Variables that differ from terminal to terminal, and that never decide how a program logs in.
-_OF_A_TERMINAL = frozenset(
-    {
-        *("_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLORTERM", "COLUMNS", "LINES", "WINDOWID", "WINDOW", "STY"),
-        *("TERM_PROGRAM", "TERM_PROGRAM_VERSION", "TERM_SESSION_ID", "ITERM_SESSION_ID", "TMUX", "TMUX_PANE"),
-        *("SSH_TTY", "SSH_CLIENT", "SSH_CONNECTION", "XDG_SESSION_ID", "GPG_TTY", "VTE_VERSION", "INVOCATION_ID"),
-        *("JOURNAL_STREAM", "CLAUDECODE", "KITTY_PID", "KITTY_WINDOW_ID", "WEZTERM_PANE", "ALACRITTY_WINDOW_ID"),
-    }
-)
 
 
 class ClientVariables(dict[str, str]):

@@ -12,6 +12,9 @@ from .sandbox import Sandbox
 from .secret import Secret
 
 DISPOSABLE_ID = re.compile(r"sb-[a-z0-9]{8,40}\Z")
+HUB = "docker.io"
+# Other names of Docker Hub.
+_ALSO_HUB = ("index.docker.io", "registry-1.docker.io")
 
 
 def new_disposable_id() -> str:
@@ -214,11 +217,6 @@ class Provider(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-HUB = "docker.io"
-# Other names of Docker Hub.
-_ALSO_HUB = ("index.docker.io", "registry-1.docker.io")
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ OF_THE_SYSTEM = (
     *("/snap", "/sys", "/usr", "/Applications", "/Library", "/System", "/private/etc", "/private/var/db"),
 )
 IN_HIDING = "a hidden folder of a home folder, where keys and settings are"
+# Length and digest of a piece, one after the other as they follow each other in the file.
+PIECE = struct.Struct(">I16s")
 
 
 class Item(NamedTuple):
@@ -345,10 +347,6 @@ class _Planner:
             self.parents[above] = source_entries(self.source, self.target, above, self.order)
         if name in self.parents[above]:
             self.finish(folder, read_meta(self.parents[above][name]))
-
-
-# Length and digest of a piece, one after the other as they follow each other in the file.
-PIECE = struct.Struct(">I16s")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,18 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # How much of a stream is kept in a file on the far side; the same number is in far/output.py and keeper.sh.
 KEPT_BYTES = 64 << 20
 LEAST_SHOWN = 200
+# If nothing had to be made harmless, a text's bytes can be counted from it. Otherwise bytes are counted before, so that
+# the number left out is exact. Two bytes may be shown as six characters.
+MOST_SIGNS_PER_BYTE = 3
+# Soft hyphen, joiners, fillers, zero-width and bidirectional controls, separators of lines, variation selectors, tags.
+_INVISIBLE = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+# Much faster than the full expression above, and most texts contain none of these.
+_SUSPECT = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_INVISIBLE}]")
+_PLAIN_ASCII = bytes((0x09, 0x0A, *range(0x20, 0x7F)))
+_JOINERS = "\u200c\u200d"
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -88,11 +100,6 @@ def _where(excerpt: Excerpt, offset: int) -> str:
     return f"; {much}: read_remote_file {excerpt.file} from offset {offset}"
 
 
-# If nothing had to be made harmless, a text's bytes can be counted from it. Otherwise bytes are counted before, so that
-# the number left out is exact. Two bytes may be shown as six characters.
-MOST_SIGNS_PER_BYTE = 3
-
-
 def _beginning(data: bytes, limit: int) -> tuple[str, int]:
     """At most `limit` characters, and the number of bytes that they stand for."""
     text = harmless(without_broken_end(data))[:limit]
@@ -136,11 +143,6 @@ def without_broken_start(data: bytes) -> bytes:
     return data[start:]
 
 
-# Soft hyphen, joiners, fillers, zero-width and bidirectional controls, separators of lines, variation selectors, tags.
-_INVISIBLE = (
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
-    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
-)
 # Flags of England, Scotland and Wales, which are written with tag characters.
 _FLAGS = "|".join(
     "\U0001f3f4" + "".join(chr(0xE0000 + ord(letter)) for letter in name) + "\U000e007f"
@@ -149,10 +151,6 @@ _FLAGS = "|".join(
 _UNSEEN = re.compile(f"{_FLAGS}|[{_INVISIBLE}]")
 # In a file every character matters: a lone carriage return hides what is before it on a terminal.
 _UNSEEN_OR_CONTROL = re.compile(f"{_FLAGS}|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{_INVISIBLE}]")
-# Much faster than the full expression above, and most texts contain none of these.
-_SUSPECT = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_INVISIBLE}]")
-_PLAIN_ASCII = bytes((0x09, 0x0A, *range(0x20, 0x7F)))
-_JOINERS = "\u200c\u200d"
 
 
 def reveal(text: str) -> str:

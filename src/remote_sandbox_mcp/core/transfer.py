@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from .orders import LaneOrder
 
 DEFAULT_EXCLUDES = (".git", "__pycache__", "node_modules", ".venv")
+# Bound for an answer without data: problems of two hundred files, each with a long path.
+SMALL_ANSWER = 4 << 20
+# Bound for what a source sends for one request, where no better one is known: one frame.
+MOST_PASSED = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -155,10 +159,6 @@ class Outcome:
         return cls(**{**fields, "problems": problems, "excluded": tuple(fields["excluded"])})
 
 
-# Bound for an answer without data: problems of two hundred files, each with a long path.
-SMALL_ANSWER = 4 << 20
-# Bound for what a source sends for one request, where no better one is known: one frame.
-MOST_PASSED = 64 << 20
 # Requests are numbered across all lanes, because a source's frames are handed to a target as they are.
 numbers = itertools.count(1)
 # How a request names its folder: by a path; or by a path without links plus device and inode of everything along it,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 _LISTED_PROCESSES = 8
 _LISTED_PROBLEMS = 3
+# Value of an unknown part: neither for nor against the machine.
+_UNKNOWN = 0.5
 
 
 @dataclass(frozen=True)
@@ -185,10 +187,6 @@ def _duration(seconds: int | None) -> str:
     parts = (("d", seconds // 86400), ("h", seconds // 3600 % 24), ("m", seconds // 60 % 60), ("s", seconds % 60))
     first = next((n for n, (_, amount) in enumerate(parts) if amount), 3)
     return " ".join(f"{amount}{unit}" for unit, amount in parts[first : first + 2] if amount) or "0s"
-
-
-# Value of an unknown part: neither for nor against the machine.
-_UNKNOWN = 0.5
 
 
 def idle_score(usage: Usage) -> float:

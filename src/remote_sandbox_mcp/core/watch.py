@@ -11,6 +11,12 @@ from typing import Any
 from . import check
 from .errors import BadArgument
 
+FORMATS = ("text", "json")
+PLAN_KEYS = ("resume_command", "cwd", "env", "checkpoint_path", "checkpoint_format")
+LEAST_INTERVAL_S, LONGEST_S = 1.0, 7 * 86400.0
+MOST_ATTEMPTS = 100
+LONGEST_METADATA = 64 << 10
+
 
 class Status(str, Enum):
     """State of a watch. Only an active one is looked after."""
@@ -136,13 +142,6 @@ class Unsent(Exception):
     def __init__(self, reason: str, *, passing: bool = False) -> None:
         super().__init__(reason)
         self.passing = passing
-
-
-FORMATS = ("text", "json")
-PLAN_KEYS = ("resume_command", "cwd", "env", "checkpoint_path", "checkpoint_format")
-LEAST_INTERVAL_S, LONGEST_S = 1.0, 7 * 86400.0
-MOST_ATTEMPTS = 100
-LONGEST_METADATA = 64 << 10
 
 
 @dataclass(frozen=True, kw_only=True)

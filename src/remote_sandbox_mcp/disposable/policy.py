@@ -31,6 +31,10 @@ _ENDINGS = {
     BY_ITSELF: "ended by itself when its main process ended",
     FROM_OUTSIDE: "was ended by its platform or from outside",
 }
+LONGEST_NAME = 60
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+# The most that can be meant: more is a slip of the pen.
+_MOST = {"cpu": 1024, "memory_mb": 16 << 20, "processes": 1 << 22, "disk_mb": 1 << 30, "gpus": 64}
 
 
 class Fate(Enum):
@@ -104,12 +108,6 @@ def why_ended(kept: Kept, status: str, now: float) -> str:
         return BY_ITSELF
     over = 0 < kept.disposable.expires < now + GRACE_S
     return EXPIRED_BY_TIME if status == EXPIRED or over else FROM_OUTSIDE
-
-
-LONGEST_NAME = 60
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-# The most that can be meant: more is a slip of the pen.
-_MOST = {"cpu": 1024, "memory_mb": 16 << 20, "processes": 1 << 22, "disk_mb": 1 << 30, "gpus": 64}
 
 
 def checked(order: SandboxOrder, rules: Rules, offered: Mapping[str, Traits], names: Collection[str]) -> SandboxOrder:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+# A provider that takes longer is reported as not answering; the others are listed meanwhile.
+LIST_S = 3.0
 
 
 class Known:
@@ -186,9 +188,6 @@ async def _open(life: Life) -> Sandbox:
     async with life.telling():
         return Tended(await life.open_raw(), life)
 
-
-# A provider that takes longer is reported as not answering; the others are listed meanwhile.
-LIST_S = 3.0
 
 Seen = Mapping[str, Disposable] | str
 

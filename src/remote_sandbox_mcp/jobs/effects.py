@@ -29,6 +29,8 @@ RETRIES_S = (10.0, 60.0, 300.0)
 REFUSALS = (NotStarted, BadArgument, Unsupported, FileProblem)
 
 log = logging.getLogger(__name__)
+# How long a machine may take to answer.
+LIMIT_S = 30.0
 
 
 class Effects:
@@ -189,9 +191,6 @@ def order(watch: Watch, resume: Resume) -> JobOrder:
         instead_of=resume.instead_of,
     )
 
-
-# How long a machine may take to answer.
-LIMIT_S = 30.0
 
 Result = TypeVar("Result")
 

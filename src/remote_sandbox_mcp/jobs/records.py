@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ..store.jobs import JobRecord, JobRecords, RunRecords
     from ..store.sessions import ForwardRows
     from ..store.watches import Watches
+# A watch's last state as the state of its job; all others are unknown.
+STATES = {"running": JobState.RUNNING, "completed": JobState.ENDED, "interrupted": JobState.GONE}
 
 
 class Known:
@@ -145,8 +147,6 @@ class Known:
             self.watches.cancel(watch_id)
 
 
-# A watch's last state as the state of its job; all others are unknown.
-STATES = {"running": JobState.RUNNING, "completed": JobState.ENDED, "interrupted": JobState.GONE}
 STATES |= {"resuming": JobState.GONE, "exhausted": JobState.GONE}
 
 

@@ -31,6 +31,13 @@ STARTERS = frozenset(
         *("run_tests", "deploy_app"),
     }
 )
+# Length of a text that the client does not show to its model.
+MOST_DROPPED_TEXT = 2000
+CUT = "this result was cut to what your client takes; ask for less at once to see the rest"
+# One encoder: json.dumps would make one for each call.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+# Number and bytes of images in one result.
+MOST_SHOWN, MOST_TOGETHER = 4, 3_000_000
 
 
 def reply(
@@ -248,15 +255,7 @@ def plain_text(path: str) -> str:
     return harmless(path.encode("utf-8", "surrogateescape")) or visible(path)
 
 
-# Length of a text that the client does not show to its model.
-MOST_DROPPED_TEXT = 2000
-CUT = "this result was cut to what your client takes; ask for less at once to see the rest"
-
 T = TypeVar("T")
-
-
-# One encoder: json.dumps would make one for each call.
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def size_of(value: object) -> int:
@@ -316,10 +315,6 @@ def _smaller_fields(fields: Mapping[str, Any], most: int) -> dict[str, Any]:
             break
         kept[name] = _smaller(kept[name], max(0, size_of(kept[name]) - over))
     return kept
-
-
-# Number and bytes of images in one result.
-MOST_SHOWN, MOST_TOGETHER = 4, 3_000_000
 
 
 class Images:

@@ -14,6 +14,16 @@ ToolFunction = Callable[..., Awaitable[CallToolResult]]
 # Claude Code hides tools behind a search, except for those marked like this: the ones that work begins with.
 ALWAYS_LOADED = {"anthropic/alwaysLoad": True}
 FIRST_TOOLS = frozenset({"list_sandboxes", "exec_bash", "read_remote_file"})
+_MARK = "unlisted"
+# Marks a parameter that only old configurations send: still accepted, but not listed.
+UNLISTED = Field(json_schema_extra={_MARK: True})
+# Names that other tools use for the same parameter; accepted here, too.
+OTHER_NAMES = {
+    "sandbox_id": "sandbox_name",
+    "sandbox_name": "sandbox_id",
+    "timeout": "timeout_s",
+    "timeout_s": "timeout",
+}
 
 
 @dataclass(frozen=True)
@@ -74,18 +84,6 @@ class Toolbox(ToolManager):
         made.parameters = listed_input(made.parameters) | {"additionalProperties": False}
         made.fn_metadata.output_schema = listed_output(made.fn_metadata.output_schema)
         self._parameters[name] = Parameters(tuple(taken), tuple(made.parameters["properties"]), tuple(required))
-
-
-_MARK = "unlisted"
-# Marks a parameter that only old configurations send: still accepted, but not listed.
-UNLISTED = Field(json_schema_extra={_MARK: True})
-# Names that other tools use for the same parameter; accepted here, too.
-OTHER_NAMES = {
-    "sandbox_id": "sandbox_name",
-    "sandbox_name": "sandbox_id",
-    "timeout": "timeout_s",
-    "timeout_s": "timeout",
-}
 
 
 def listed_input(schema: Mapping[str, Any]) -> dict[str, Any]:

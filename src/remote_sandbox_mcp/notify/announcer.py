@@ -22,6 +22,9 @@ SESSION = ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS")
 _SCRIPT = ("on run argv", "display notification (item 2 of argv) with title (item 1 of argv)", "end run")
 # notify-send interprets backslashes, and notification servers interpret markup.
 _MARKUP = str.maketrans("<>&\\", "‹›＆＼")
+MOST_FILES = 1000
+_NAME = re.compile(r"([0-9]+)-[a-z_]+\.json")
+HOOK = "hook:"
 
 
 async def show(watch: Watch, event: Event, environ: Mapping[str, str], platform: str = sys.platform) -> None:
@@ -43,11 +46,6 @@ async def show(watch: Watch, event: Event, environ: Mapping[str, str], platform:
 def plain(text: str) -> str:
     """A text that neither notify-send nor a notification server interprets."""
     return text.translate(_MARKUP)
-
-
-MOST_FILES = 1000
-
-_NAME = re.compile(r"([0-9]+)-[a-z_]+\.json")
 
 
 def keep(folder: Path, watch: Watch, event: Event) -> Path:
@@ -90,9 +88,6 @@ def _age(entry: os.DirEntry[str]) -> tuple[int, int]:
         return entry.stat(follow_symlinks=False).st_mtime_ns, number
     except FileNotFoundError:
         return 0, number
-
-
-HOOK = "hook:"
 
 
 class Announcer:

@@ -27,6 +27,10 @@ from .programs import engine_environ, matching_images, server_words
 START_S, LOADING_S = 60.0, 300.0
 # The server gives its own calls five seconds at its end.
 END_S, KILL_S = 8.0, 3.0
+ANSWER_S = 5.0
+KEY_HEADER = "OPEN-SANDBOX-API-KEY"
+# Further sandboxes are counted, not named.
+PAGE = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,12 +197,6 @@ def _last_words(place: Place) -> str:
         return last_line(place.printed.read_bytes()) or "it said nothing"
     except OSError:
         return "it said nothing"
-
-
-ANSWER_S = 5.0
-KEY_HEADER = "OPEN-SANDBOX-API-KEY"
-# Further sandboxes are counted, not named.
-PAGE = 200
 
 
 @dataclass(frozen=True)

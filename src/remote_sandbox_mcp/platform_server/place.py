@@ -10,6 +10,9 @@ from pathlib import Path
 from ..config.services import FOLDER, KEY_FILE, LOCK_FILE, URL_FILE
 from ..core.errors import ConfigError
 
+HOST = "127.0.0.1"
+LARGEST_LOG, KEPT_LOGS = 5 << 20, 2
+
 
 @dataclass(frozen=True)
 class Place:
@@ -67,10 +70,6 @@ class Place:
             return self.url.read_text(encoding="ascii").strip()
         except (OSError, ValueError):
             return ""
-
-
-HOST = "127.0.0.1"
-LARGEST_LOG, KEPT_LOGS = 5 << 20, 2
 
 
 @dataclass(frozen=True)

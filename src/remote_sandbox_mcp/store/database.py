@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 BUSY_S = 5.0
 STATE_FILE = "state.db"
+_HEADING = "-- name: "
 
 
 class Database:
@@ -141,9 +142,6 @@ def _make_private(file: Path) -> None:
 
 def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-_HEADING = "-- name: "
 
 
 @functools.cache

@@ -22,6 +22,10 @@ _WANTED = ("log_file", "cwd", "command")
 # Fields of an app's order; the rest is in other columns.
 _APP = ("port", "health_path", "cwd")
 _COLUMNS = ("job_id", "sandbox", "session", "via", "created", "state", "exit_code", "signal", "ended", "watch_id")
+RUNNING, ENDED, GONE = "running", "ended", "gone"
+# How many commands are kept for each sandbox, and for how long.
+MOST_RUNS, KEPT_S = 200, 7 * 86400.0
+LONGEST_COMMAND, LONGEST_TAIL = 500, 4000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,12 +135,6 @@ def _sight(job_id: str, seen: JobSeen) -> dict[str, object]:
         ended = seen.started + seen.seconds if seen.started else time.time()
     values = {"exit_code": seen.exit_code, "signal": seen.signal}
     return {"job_id": job_id, "state": seen.state.value, "ended": ended, **values}
-
-
-RUNNING, ENDED, GONE = "running", "ended", "gone"
-# How many commands are kept for each sandbox, and for how long.
-MOST_RUNS, KEPT_S = 200, 7 * 86400.0
-LONGEST_COMMAND, LONGEST_TAIL = 500, 4000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # No client waits longer for an answer.
 CALLS_KEPT_S = 86400.0
+# An older row was left by a hub that died without a successor.
+FORWARDS_KEPT_S = 7 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,6 @@ def _execute(connection: sqlite3.Connection, statement: str, choice: Choice) -> 
 def _choice(row: sqlite3.Row) -> Choice:
     client, server = Owner(row["client_pid"], row["client_birth"]), Owner(row["server_pid"], row["server_birth"])
     return Choice(client, row["configuration"], server, row["sandbox"])
-
-
-# An older row was left by a hub that died without a successor.
-FORWARDS_KEPT_S = 7 * 86400.0
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,11 @@ from .unpacking import pack, unpack
 
 LARGEST = 1 << 30
 Result = TypeVar("Result")
+# How much is held in memory at once.
+PORTION = 16 << 20
+LOOK_S, WORK_S, REMOVE_S = 60.0, 3600.0, 30.0
+KEEP = 200_000
+_COMPLAINT = re.compile(r"(?:tar|find): (?:can't \w+ )?'?(?=\./)")
 
 
 class Archives:
@@ -200,13 +205,6 @@ def _too_large(order: Order) -> FileProblem:
         "python3; copy parts of it",
         "too_large",
     )
-
-
-# How much is held in memory at once.
-PORTION = 16 << 20
-LOOK_S, WORK_S, REMOVE_S = 60.0, 3600.0, 30.0
-KEEP = 200_000
-_COMPLAINT = re.compile(r"(?:tar|find): (?:can't \w+ )?'?(?=\./)")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,9 @@ TRY_AGAIN_S = 15.0
 BETTER = 1.1
 WAIT_S, FLOW_OVER_S = 0.5, 2.0
 LEAST_ON_ITS_WAY, MOST_UNKNOWN, MOST_ON_ITS_WAY = 256 << 10, 16 << 20, 64 << 20
+MOST_PROBLEMS = 100
+# Errors that end the transfer instead of being reported for a single file.
+FATAL = ("No space left on device", "Disk quota exceeded", "Read-only file system")
 
 
 @dataclass
@@ -142,11 +145,6 @@ class Squeeze:
         else:
             self.squeezing = squeezed > BETTER * raw
             self._until, self._rates = now + TRY_AGAIN_S, {}
-
-
-MOST_PROBLEMS = 100
-# Errors that end the transfer instead of being reported for a single file.
-FATAL = ("No space left on device", "Disk quota exceeded", "Read-only file system")
 
 
 @dataclass

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 PORTION_BYTES = 8 << 20
 # JSON needs at most this many bytes for one byte of a name.
 MOST_ESCAPED = 6
+# Fills a connection of 100 ms with one channel's window, and is little enough to hold in memory.
+DEPTH = 4
+# Margin for files that grew since the scan, and for holes, which are sent as many small frames.
+GROWTH = 32 << 20
+# Number of lanes to a nearby machine.
+NEXT_DOOR = 2
 
 
 def names_of(batch: list[Item]) -> bytes:
@@ -112,14 +118,6 @@ class Together:
             raise stop
         if problem is None:
             self.check()
-
-
-# Fills a connection of 100 ms with one channel's window, and is little enough to hold in memory.
-DEPTH = 4
-# Margin for files that grew since the scan, and for holes, which are sent as many small frames.
-GROWTH = 32 << 20
-# Number of lanes to a nearby machine.
-NEXT_DOOR = 2
 
 
 class Stream:

@@ -20,6 +20,10 @@ from .drive import Drive, Runner
 from .records import Records
 
 CANCEL_POLL_S = 0.05
+POLL_S = 0.15
+# How long a leaving process waits for its transfers to stop; later ones end with the process.
+LEAVE_S = 0.08
+NAMED_IDS = 5
 
 
 @dataclass(frozen=True)
@@ -65,11 +69,6 @@ def _refused(records: Records, transfer: Transfer, seconds: float) -> Cancelled:
     )
     return Cancelled(found, error=error)
 
-
-POLL_S = 0.15
-# How long a leaving process waits for its transfers to stop; later ones end with the process.
-LEAVE_S = 0.08
-NAMED_IDS = 5
 
 T = TypeVar("T")
 

@@ -18,6 +18,7 @@ from ..store.transfers import Ledger, Transfer
 
 TAIL_BYTES = 256 << 10
 UNITS = ("bytes", "KB", "MB", "GB", "TB")
+KEPT_S = 14 * 86400
 
 
 class Log:
@@ -83,9 +84,6 @@ def size(count: float) -> str:
 
 def _one_line(text: str) -> str:
     return harmless(text.encode("utf-8", "surrogatepass")).replace("\n", "␊")
-
-
-KEPT_S = 14 * 86400
 
 
 class Records:

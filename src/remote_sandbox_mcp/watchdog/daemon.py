@@ -24,6 +24,11 @@ from ..store.watches import Watches
 LOG_FILE = "watchdog.log"
 LARGEST, KEPT = 1 << 20, 2
 OURS = "remote_sandbox_mcp"
+LOCK_FILE = "watchdog.lock"
+# How long open connections may take to close, and interrupted work to end.
+CLOSING_S, ENDING_S = 1.2, 1.6
+# The version of a database that cannot be read; constant, so that it does not count as a change.
+UNREADABLE = None
 
 
 class OwnLog(RotatingFileHandler):
@@ -115,12 +120,6 @@ def _written(file: Path) -> object:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
 
-
-LOCK_FILE = "watchdog.lock"
-# How long open connections may take to close, and interrupted work to end.
-CLOSING_S, ENDING_S = 1.2, 1.6
-# The version of a database that cannot be read; constant, so that it does not count as a change.
-UNREADABLE = None
 
 log = logging.getLogger(__name__)
 

@@ -16,6 +16,9 @@ from .manager import Facts, Program
 
 # Enough for a hub that has to be started first on a busy computer.
 ASKING_S = 10.0
+# In total; a hub that takes longer is assumed to be starting.
+LONGEST_S = 3.0
+SERVICE_S = 1.5
 
 
 async def ask_hub_to_watch(config: Path | None, limit_s: float = ASKING_S) -> None:
@@ -64,10 +67,6 @@ class InHub:
         found = holder(self._lock_file)
         return Facts(active=found is not None, pid=found.pid if found else 0)
 
-
-# In total; a hub that takes longer is assumed to be starting.
-LONGEST_S = 3.0
-SERVICE_S = 1.5
 
 # Makes this process the watchdog, with the configuration of that file.
 Begin = Callable[["Path | None"], Awaitable[None]]

@@ -22,6 +22,11 @@ FILES_PER_MB = 512
 # Disks usually have one inode per 16 KB; few projects have smaller files on average.
 FILES_PER_MB_ON_DISK = 64
 LEAST_FILES = 20_000
+# Between two checks of the host's free space, which cost one system call.
+GLANCE_S = 0.1
+# Between two scans of all files, and the share of time that scans may take.
+LOOK_S = 1.0
+SHARE_OF_LOOKING = 0.05
 
 
 def mount_sized(folder: Path, megabytes: int, owner: int = 0) -> bool:
@@ -156,11 +161,6 @@ def _open_folder(name: str, above: int | None = None) -> int:
     return os.open(name, flags, dir_fd=above)
 
 
-# Between two checks of the host's free space, which cost one system call.
-GLANCE_S = 0.1
-# Between two scans of all files, and the share of time that scans may take.
-LOOK_S = 1.0
-SHARE_OF_LOOKING = 0.05
 # What a sandbox over its limit may still add: enough to run commands that delete something.
 SLACK = Usage(16, 1000)
 

@@ -28,6 +28,12 @@ from .disk import DiskWatch
 from .shelf import Record, Shelf, is_alone
 from .walls import USER, Bounds, Folders
 
+CROWDED = (
+    "it has as many processes as it may: wait until some have ended, stop its jobs with stop_background_task, or "
+    "delete it with delete_sandbox and create another"
+)
+LONGEST_NAP_S = 3600.0
+
 
 class StillClient(OutpostClient):
     """A client that does not mistake a paused outpost for a dead one."""
@@ -44,12 +50,6 @@ class StillClient(OutpostClient):
             self.is_held = False
             self._heard, self._pinged = time.monotonic(), 0.0
             self._tasks.append(asyncio.create_task(self._watch()))
-
-
-CROWDED = (
-    "it has as many processes as it may: wait until some have ended, stop its jobs with stop_background_task, or "
-    "delete it with delete_sandbox and create another"
-)
 
 
 class EmbeddedSandbox(OutpostSandbox):
@@ -166,9 +166,6 @@ class EmbeddedSandbox(OutpostSandbox):
 def describe(place: LocalPlace) -> Description:
     capabilities = Capabilities(kills_trees=True, network=bool(place.network))
     return Description(place.name, KIND, user=USER, capabilities=capabilities)
-
-
-LONGEST_NAP_S = 3600.0
 
 
 class Tenant:

@@ -17,6 +17,8 @@ from ...core.errors import BadArgument
 from . import cgroups, disk, processes
 
 GONE = ".gone-"
+# Age after which a folder without a lock file counts as abandoned; before, its removal may be in progress.
+ABANDONED_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -152,10 +154,6 @@ def is_alone(lock: int) -> bool:
     finally:
         fcntl.flock(lock, fcntl.LOCK_SH)
     return True
-
-
-# Age after which a folder without a lock file counts as abandoned; before, its removal may be in progress.
-ABANDONED_S = 60.0
 
 
 def take_down(shelf: Shelf, disposable_id: str) -> None:

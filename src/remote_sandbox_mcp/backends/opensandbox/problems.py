@@ -34,6 +34,8 @@ IMAGE_UNKNOWN, LOGIN_WANTED, NETWORK_POLICY = "image_unknown", "login_wanted", "
 _WANTS_LOGIN = re.compile("no basic auth credentials|unauthorized|authentication required", re.IGNORECASE)
 # The first published agent that gives a command the variables that a request names.
 OLDEST_AGENT = "1.0.7"
+# What the agent answers to a request that it does not know.
+NO_ROUTE = "404 page not found"
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,6 @@ BY_STATUS: dict[int, Row] = {
 
 # Of what the agent in a sandbox was asked, where the platform itself was not.
 OF_AGENT = {DOWN: AGENT_DOWN, SLOW: AGENT_SLOW}
-# What the agent answers to a request that it does not know.
-NO_ROUTE = "404 page not found"
 
 
 async def told(doing: str, answer: Awaitable[T], platform: str = "the platform", *, agent: bool = False) -> T:

@@ -35,6 +35,9 @@ SNAPSHOT_S, SWEEP_S, SOON_S = 300.0, 30.0, 0.1
 AS_IT_IS = Environment()
 # As Kubernetes has it, wherever the platform runs.
 VOLUME_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,251}[a-z0-9])?\Z")
+# Of the egress control beside a sandbox, which answers whoever has its token.
+PORT = 18080
+SET_UP = 'set up [egress] with mode = "dns+nft" in the platform\'s settings, or leave network out'
 
 
 class OpenSandboxProvider:
@@ -273,11 +276,6 @@ def sdk_volume(name: str, volume: Volume, allowed: Sequence[str]) -> SdkVolume:
     allow_volume(volume.source, allowed)
     named = None if folder else PVC(claimName=volume.source)
     return SdkVolume(name=name, host=folder, pvc=named, mountPath=volume.target, readOnly=volume.read_only)
-
-
-# Of the egress control beside a sandbox, which answers whoever has its token.
-PORT = 18080
-SET_UP = 'set up [egress] with mode = "dns+nft" in the platform\'s settings, or leave network out'
 
 
 def refusal(doing: str, request: Request, why: str) -> Unsupported:

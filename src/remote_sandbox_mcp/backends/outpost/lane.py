@@ -26,6 +26,22 @@ LARGEST_END = 16 << 20
 # A lane is silent while a large file is read; but not for as long as this.
 SILENT_S, LOOK_S = 900.0, 5.0
 PASSED_ON = frozenset({wire.FILES, wire.PART, wire.COPY, wire.SQUEEZED, wire.DONE})
+OPEN_S = 15.0
+MOST_UNREAD = 32 << 20
+# Never a question, never an unknown host: the machine's own keys and known_hosts decide.
+SSH = (
+    "ssh",
+    "-T",
+    "-e",
+    "none",
+    "-o",
+    "BatchMode=yes",
+    "-o",
+    "ConnectTimeout=10",
+    "-o",
+    "ClearAllForwardings=yes",
+    "--",
+)
 
 
 class WideLine(Line, Protocol):
@@ -220,24 +236,6 @@ class OutpostLane:
             if not request.done.done():
                 request.done.set_exception(self._lost())
         self._open.clear()
-
-
-OPEN_S = 15.0
-MOST_UNREAD = 32 << 20
-# Never a question, never an unknown host: the machine's own keys and known_hosts decide.
-SSH = (
-    "ssh",
-    "-T",
-    "-e",
-    "none",
-    "-o",
-    "BatchMode=yes",
-    "-o",
-    "ConnectTimeout=10",
-    "-o",
-    "ClearAllForwardings=yes",
-    "--",
-)
 
 
 class BridgeLine:

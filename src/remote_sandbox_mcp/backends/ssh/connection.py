@@ -24,6 +24,30 @@ if TYPE_CHECKING:
 
 
 LINKER_CACHE = Path("/etc/ld.so.cache")
+# GCM first: with hardware AES it carries half as much again as asyncssh's own first choice.
+CIPHERS = (
+    "aes128-gcm@openssh.com",
+    "aes256-gcm@openssh.com",
+    "chacha20-poly1305@openssh.com",
+    "aes128-ctr",
+    "aes192-ctr",
+    "aes256-ctr",
+)
+# Asked for after those of the keys that are known for a machine: one that has another key alone can then be told so.
+HOST_KEY_ALGORITHMS = (
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "rsa-sha2-512",
+    "rsa-sha2-256",
+)
+WITHOUT_CBC = ("aes128-gcm", "aes256-gcm", "chacha20-poly1305", "aes128-ctr", "aes192-ctr", "aes256-ctr")
+BITE = 64 << 10
+KEEPALIVE_S = 15
+PAUSE_S, LONGEST_PAUSE_S = 15.0, 300.0
+# After a connection that was cut before its login was over.
+CUT_PAUSE_S = 0.5
 
 
 def load() -> None:
@@ -100,32 +124,6 @@ class Proxy:
             await connection.wait_closed()
         finally:
             self.end()
-
-
-# GCM first: with hardware AES it carries half as much again as asyncssh's own first choice.
-CIPHERS = (
-    "aes128-gcm@openssh.com",
-    "aes256-gcm@openssh.com",
-    "chacha20-poly1305@openssh.com",
-    "aes128-ctr",
-    "aes192-ctr",
-    "aes256-ctr",
-)
-# Asked for after those of the keys that are known for a machine: one that has another key alone can then be told so.
-HOST_KEY_ALGORITHMS = (
-    "ssh-ed25519",
-    "ecdsa-sha2-nistp256",
-    "ecdsa-sha2-nistp384",
-    "ecdsa-sha2-nistp521",
-    "rsa-sha2-512",
-    "rsa-sha2-256",
-)
-WITHOUT_CBC = ("aes128-gcm", "aes256-gcm", "chacha20-poly1305", "aes128-ctr", "aes192-ctr", "aes256-ctr")
-BITE = 64 << 10
-KEEPALIVE_S = 15
-PAUSE_S, LONGEST_PAUSE_S = 15.0, 300.0
-# After a connection that was cut before its login was over.
-CUT_PAUSE_S = 0.5
 
 
 class Gate:

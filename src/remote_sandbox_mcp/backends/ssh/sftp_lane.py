@@ -34,6 +34,9 @@ BROKEN = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueE
 FROM_SOURCE = frozenset({"send", "part", "check", "digests"})
 TO_TARGET = frozenset({"clear", "delete", "finish", "touch", "tidy"})
 PIECES = frozenset({"mark", "index", "index_old", "blocks", "partial_blocks"})
+LARGE = frozenset({"begin", "join", "commit", "leave"})
+ALONE: Place = (None, True)
+ANYWHERE: Place = (None, False)
 
 
 @dataclass(eq=False)
@@ -265,12 +268,8 @@ async def open_lane(channels: Channels, name: str, home: str) -> SftpLane:
     return SftpLane(client, name, home, let_go)
 
 
-LARGE = frozenset({"begin", "join", "commit", "leave"})
-
 # What a request is about, and whether it has that to itself; what is about nothing has everything to itself.
 Place = tuple[object, bool]
-ALONE: Place = (None, True)
-ANYWHERE: Place = (None, False)
 
 
 class Turns:

@@ -29,6 +29,16 @@ if TYPE_CHECKING:
 AT_ONCE = 64
 
 T = TypeVar("T")
+# So much of one file, and so many hundreds of a folder's names, are asked for before the first of it has come.
+AHEAD, NAMES_AHEAD = 2 << 20, 16
+# Of one folder.
+MOST_NAMES = 1_000_000
+LONGEST_READ = 128 << 10
+# An answer for each piece of this length tells even a slow line from a frozen one.
+LONGEST_WRITE = 32 << 10
+SECOND = 10**9
+LATEST = (1 << 32) - 1
+ST_RDONLY = 1
 
 
 class Load:
@@ -103,18 +113,6 @@ async def outcome(task: asyncio.Task[T]) -> T:
     """For one of them: it goes on without a caller who is cancelled."""
     await asyncio.wait((task,))
     return task.result()
-
-
-# So much of one file, and so many hundreds of a folder's names, are asked for before the first of it has come.
-AHEAD, NAMES_AHEAD = 2 << 20, 16
-# Of one folder.
-MOST_NAMES = 1_000_000
-LONGEST_READ = 128 << 10
-# An answer for each piece of this length tells even a slow line from a frozen one.
-LONGEST_WRITE = 32 << 10
-SECOND = 10**9
-LATEST = (1 << 32) - 1
-ST_RDONLY = 1
 
 
 def ours(problem: Exception) -> OSError | LineLost:

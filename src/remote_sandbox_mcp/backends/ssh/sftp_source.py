@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 # Files that were read and wait until they are said.
 HELD = 8 << 20
 UNREADABLE = bytes(16)
+LONGEST_GITIGNORE = 1 << 20
 
 
 class Speaker:
@@ -223,9 +224,6 @@ class Source:
             finally:
                 self.remote.close_later(file)
         return whole.digest()[:16]
-
-
-LONGEST_GITIGNORE = 1 << 20
 
 
 async def look_at(remote: Remote, order: LookAtPathOrder | ScanOrder) -> LookAtPathAnswer:

@@ -19,6 +19,28 @@ _COMPOUND = re.compile(r"[;&|<>\n`]|\$\(")
 _NODE, _TEST_OPTION = re.compile(r"\bnode\b"), re.compile(r" --test\b")
 # node has a JUnit reporter since these releases (September 2023); the output of older ones can be read as well.
 _FIRST_WITH_JUNIT = {18: (18, 20), 20: (20, 10)}
+_PYTEST_FILES = (
+    "pytest.ini",
+    ".pytest.ini",
+    "pytest.toml",
+    ".pytest.toml",
+    "conftest.py",
+    "tests/conftest.py",
+    "test/conftest.py",
+)
+_PYTEST_TABLES = (
+    ("pyproject.toml", re.compile(r"^[ \t]*\[tool\.pytest\b", re.MULTILINE)),
+    ("setup.cfg", re.compile(r"^\[tool:pytest\]", re.MULTILINE)),
+    ("tox.ini", re.compile(r"^\[pytest\]", re.MULTILINE)),
+)
+_TEST_FILE = re.compile(r"(?:^|/)(?:test[^/]*|[^/]*_test)\.py$")
+# In the sandbox's home, so that a single test can be run again by the same pytest.
+_LENT = ".local/share/remote-sandbox/pytest.pyz"
+_MOST_NAMED = 3
+_TARGET = re.compile(r"^(test|check)\s*:(?!=)", re.MULTILINE)
+_MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
+# These may start any runner, even one that we could not start ourselves.
+_STARTERS = ("make", "npm")
 
 
 def _configured_javascript(found: Found, report: str) -> Iterator[Suite]:
@@ -115,30 +137,6 @@ def _writes_junit(version: str) -> bool:
         return False
     major, minor = int(match.group(1)), int(match.group(2))
     return (major, minor) >= _FIRST_WITH_JUNIT.get(major, (21, 0))
-
-
-_PYTEST_FILES = (
-    "pytest.ini",
-    ".pytest.ini",
-    "pytest.toml",
-    ".pytest.toml",
-    "conftest.py",
-    "tests/conftest.py",
-    "test/conftest.py",
-)
-_PYTEST_TABLES = (
-    ("pyproject.toml", re.compile(r"^[ \t]*\[tool\.pytest\b", re.MULTILINE)),
-    ("setup.cfg", re.compile(r"^\[tool:pytest\]", re.MULTILINE)),
-    ("tox.ini", re.compile(r"^\[pytest\]", re.MULTILINE)),
-)
-_TEST_FILE = re.compile(r"(?:^|/)(?:test[^/]*|[^/]*_test)\.py$")
-# In the sandbox's home, so that a single test can be run again by the same pytest.
-_LENT = ".local/share/remote-sandbox/pytest.pyz"
-_MOST_NAMED = 3
-_TARGET = re.compile(r"^(test|check)\s*:(?!=)", re.MULTILINE)
-_MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
-# These may start any runner, even one that we could not start ourselves.
-_STARTERS = ("make", "npm")
 
 
 class NoSuite(ValueError):

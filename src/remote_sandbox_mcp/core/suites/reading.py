@@ -20,6 +20,34 @@ ID_CHARS = 500
 LONGEST_S = 1e8
 # A message begins with what was expected and ends with where.
 _HEAD, _TAIL = 1300, 600
+_TOTAL = re.compile(r"^TOTAL[ \t]+\d+[ \t]+\d+(?:[ \t]+\d+[ \t]+\d+)?[ \t]+(\d+(?:\.\d+)?)%", re.MULTILINE)
+_GO_TOTAL = re.compile(r"^total:\s+\(statements\)\s+([\d.]+)%", re.MULTILINE)
+_GO = re.compile(r"(?:^|\t|\")coverage: ([\d.]+)% of statements", re.MULTILINE)
+_TABLE = re.compile(r"^All files +\| +([\d.]+) \| +[\d.]+ \| +[\d.]+ \| +([\d.]+) \|", re.MULTILINE)
+_TARPAULIN = re.compile(r"^([\d.]+)% coverage, \d+/\d+ lines covered", re.MULTILINE)
+_COBERTURA = re.compile(rb"<coverage\b[^<>]*?\bline-rate=\"([\d.]+)\"")
+LOG_BYTES = 20_000
+# Paths that are not the project's: the runner's, the language's or an installed package's.
+_FOREIGN = re.compile(
+    r"(?:^|/)(?:node_modules|site-packages|dist-packages|rustc|\.cargo|lib/python[\d.]+)/"
+    r"|^<|^node:|/unittest/|^/rustc/|/src/(?:testing|runtime)/"
+)
+_JVM = r"(?:java|jdk|kotlin|scala|org\.(?:junit|opentest4j|testng|hamcrest|assertj|gradle|apache\.maven))\."
+# Bounded length: the text comes from the tests, and a hostile one could otherwise make the search very slow.
+_NAME = r"[^\s:()\"']{1,300}"
+_LINE = r"(\d{1,7})"
+# With the index of the right match: a Python traceback ends with the deepest frame, others begin with it.
+_PATTERNS = (
+    (re.compile(rf"^({_NAME}\.py):{_LINE}: ", re.MULTILINE), -1),
+    (re.compile(rf'^[ \t]*File "([^"\n]+)", line {_LINE}', re.MULTILINE), -1),
+    (re.compile(rf"panicked at (?:'[^\n]*', )?({_NAME}\.rs):{_LINE}"), 0),
+    (re.compile(rf"❯ (?:\S+ )?({_NAME}\.\w+):{_LINE}:\d"), 0),
+    (re.compile(rf"(?:\(|at )(?:file://)?({_NAME}\.[cm]?[jt]sx?):{_LINE}:\d"), 0),
+    (re.compile(rf"^[ \t]*at (?!{_JVM})[\w.$/]+\((\w+\.(?:java|kt|groovy|scala)):{_LINE}\)", re.MULTILINE), 0),
+    (re.compile(rf"({_NAME}\.(?:go|rs)):{_LINE}"), 0),
+    # Where the test itself is, in node's TAP.
+    (re.compile(rf"^[ \t]*location: '(.+):{_LINE}:\d+'$", re.MULTILINE), 0),
+)
 
 
 class Verdict(str, Enum):
@@ -137,14 +165,6 @@ def seconds_of(text: str) -> float:
     return value if 0 <= value < LONGEST_S else 0.0
 
 
-_TOTAL = re.compile(r"^TOTAL[ \t]+\d+[ \t]+\d+(?:[ \t]+\d+[ \t]+\d+)?[ \t]+(\d+(?:\.\d+)?)%", re.MULTILINE)
-_GO_TOTAL = re.compile(r"^total:\s+\(statements\)\s+([\d.]+)%", re.MULTILINE)
-_GO = re.compile(r"(?:^|\t|\")coverage: ([\d.]+)% of statements", re.MULTILINE)
-_TABLE = re.compile(r"^All files +\| +([\d.]+) \| +[\d.]+ \| +[\d.]+ \| +([\d.]+) \|", re.MULTILINE)
-_TARPAULIN = re.compile(r"^([\d.]+)% coverage, \d+/\d+ lines covered", re.MULTILINE)
-_COBERTURA = re.compile(rb"<coverage\b[^<>]*?\bline-rate=\"([\d.]+)\"")
-
-
 def coverage_in(text: str, files: Mapping[str, bytes]) -> float | None:
     """Coverage from files that the run wrote, else from its output; None where neither has a single number."""
     for path, data in files.items():
@@ -187,9 +207,6 @@ def _percent(text: str, factor: float = 1) -> float | None:
     return value if 0 <= value <= 100 else None
 
 
-LOG_BYTES = 20_000
-
-
 def shown_log(runner: str, log: Excerpt, text: str) -> Excerpt:
     """The log for people: of go's JSON events, what the tests printed."""
     if runner != "go":
@@ -212,29 +229,6 @@ def shortened(log: Excerpt) -> Excerpt:
         return log
     printed = log.tail if log.omitted else log.head + log.tail
     return replace(log, head=log.head[:LOG_BYTES], tail=printed[-LOG_BYTES:])
-
-
-# Paths that are not the project's: the runner's, the language's or an installed package's.
-_FOREIGN = re.compile(
-    r"(?:^|/)(?:node_modules|site-packages|dist-packages|rustc|\.cargo|lib/python[\d.]+)/"
-    r"|^<|^node:|/unittest/|^/rustc/|/src/(?:testing|runtime)/"
-)
-_JVM = r"(?:java|jdk|kotlin|scala|org\.(?:junit|opentest4j|testng|hamcrest|assertj|gradle|apache\.maven))\."
-# Bounded length: the text comes from the tests, and a hostile one could otherwise make the search very slow.
-_NAME = r"[^\s:()\"']{1,300}"
-_LINE = r"(\d{1,7})"
-# With the index of the right match: a Python traceback ends with the deepest frame, others begin with it.
-_PATTERNS = (
-    (re.compile(rf"^({_NAME}\.py):{_LINE}: ", re.MULTILINE), -1),
-    (re.compile(rf'^[ \t]*File "([^"\n]+)", line {_LINE}', re.MULTILINE), -1),
-    (re.compile(rf"panicked at (?:'[^\n]*', )?({_NAME}\.rs):{_LINE}"), 0),
-    (re.compile(rf"❯ (?:\S+ )?({_NAME}\.\w+):{_LINE}:\d"), 0),
-    (re.compile(rf"(?:\(|at )(?:file://)?({_NAME}\.[cm]?[jt]sx?):{_LINE}:\d"), 0),
-    (re.compile(rf"^[ \t]*at (?!{_JVM})[\w.$/]+\((\w+\.(?:java|kt|groovy|scala)):{_LINE}\)", re.MULTILINE), 0),
-    (re.compile(rf"({_NAME}\.(?:go|rs)):{_LINE}"), 0),
-    # Where the test itself is, in node's TAP.
-    (re.compile(rf"^[ \t]*location: '(.+):{_LINE}:\d+'$", re.MULTILINE), 0),
-)
 
 
 def place_in(text: str, file: str = "") -> tuple[str, int]:

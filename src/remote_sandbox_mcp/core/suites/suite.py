@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
 GIVEN = "command"
+_MARK = b"@@ "
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,6 @@ class Found:
 
     def has(self, *names: str) -> bool:
         return any(name in self.names for name in names)
-
-
-_MARK = b"@@ "
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,21 @@ _EXITS = {
 }
 # These start other runners, which print their own names.
 _STARTERS = (GIVEN, "make", "npm")
+# How each is called in a command, by words that stand in one line in this order, and who reads what it prints.
+_KNOWN: tuple[tuple[tuple[str, ...], Reader], ...] = (
+    (("pytest|py.test",), python_pytest.read_text),
+    (("unittest",), python_unittest.read_text),
+    (("cargo", "test|t"), rust_cargo.read_text),
+    (("go", "test", "-json"), golang.read_json),
+    (("go", "test"), golang.read_text),
+    (("vitest",), javascript.read_vitest_text),
+    (("jest",), javascript.read_jest_text),
+    (("mocha",), javascript.read_mocha_text),
+    (("node", "--test"), javascript.read_node_text),
+    (("prove|tap|bats",), tap.read_text),
+)
+# A word with what may belong to it: `my-pytest` is not pytest, and neither is `pytest-like`.
+_WORD = re.compile(r"[\w.-]+")
 
 
 @dataclass(frozen=True)
@@ -182,22 +197,6 @@ def _said(end: Completed) -> str:
 
 
 Reader = Callable[[str], "Reading | None"]
-
-# How each is called in a command, by words that stand in one line in this order, and who reads what it prints.
-_KNOWN: tuple[tuple[tuple[str, ...], Reader], ...] = (
-    (("pytest|py.test",), python_pytest.read_text),
-    (("unittest",), python_unittest.read_text),
-    (("cargo", "test|t"), rust_cargo.read_text),
-    (("go", "test", "-json"), golang.read_json),
-    (("go", "test"), golang.read_text),
-    (("vitest",), javascript.read_vitest_text),
-    (("jest",), javascript.read_jest_text),
-    (("mocha",), javascript.read_mocha_text),
-    (("node", "--test"), javascript.read_node_text),
-    (("prove|tap|bats",), tap.read_text),
-)
-# A word with what may belong to it: `my-pytest` is not pytest, and neither is `pytest-like`.
-_WORD = re.compile(r"[\w.-]+")
 
 
 def recognise(text: str, command: str = "") -> Reading | None:

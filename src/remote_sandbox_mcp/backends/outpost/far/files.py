@@ -35,6 +35,7 @@ LONGEST_LINE = 500
 LARGEST_SEARCHED = 32 << 20
 MOST_PROBLEMS = 20
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "link"}
+WORKER_S = 60
 
 
 class Refused(Exception):
@@ -317,7 +318,6 @@ def search_file(
 if MYPY:
     from typing import Any
 
-WORKER_S = 60
 WORKERS: "dict[str, Any]" = {"read": read, "write": write, "list": list_entries, "search": search}
 
 

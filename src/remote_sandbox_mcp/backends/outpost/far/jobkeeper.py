@@ -11,6 +11,15 @@ from .jobrecord import birth_of, has_begun, is_told_to_stop, read_json, take_loc
 from .place import to_bytes, to_text
 
 FOLLOW_S = 1.0
+# One argument may hold 128 KiB on Linux; a longer script is read from its file.
+SHORT_SCRIPT = 100000
+FROM_PANE = (b"TMUX", b"TMUX_PANE", b"TERM", b"COLORTERM", b"TERM_PROGRAM", b"TERM_PROGRAM_VERSION")
+LINGER_S = 0.5
+# A command may take its time to save its work after it was told to end from outside.
+INTERRUPTED_S = 120.0
+LAST_WORDS_S = 0.2
+KILLING_S = 5.0
+LOOK_MS = 2000
 
 
 class JobLog:
@@ -109,10 +118,6 @@ MYPY = False
 if MYPY:
     from typing import Any
 
-# One argument may hold 128 KiB on Linux; a longer script is read from its file.
-SHORT_SCRIPT = 100000
-FROM_PANE = (b"TMUX", b"TMUX_PANE", b"TERM", b"COLORTERM", b"TERM_PROGRAM", b"TERM_PROGRAM_VERSION")
-
 
 def become_command(folder: bytes, order: "dict[str, Any]", via: str, gate: int, out: int, trouble: int) -> None:
     """Wait to be let go, then be the shell. Its input is the pane, or nothing."""
@@ -156,13 +161,6 @@ def job_environment(folder: bytes, via: str) -> "dict[bytes, bytes]":
 
 if MYPY:
     from typing import Any
-
-LINGER_S = 0.5
-# A command may take its time to save its work after it was told to end from outside.
-INTERRUPTED_S = 120.0
-LAST_WORDS_S = 0.2
-KILLING_S = 5.0
-LOOK_MS = 2000
 
 
 class JobKeeper:

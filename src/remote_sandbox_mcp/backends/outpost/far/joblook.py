@@ -25,6 +25,10 @@ BEING_STARTED_S = 20.0
 PUT_AWAY_S = 0.5
 LAST_LINE = re.compile(rb"(?:^|\n)EXIT_CODE=(-?[0-9]{1,10})\r?\n?\Z")
 FROM_OUTSIDE = "it was told to end from outside, as at a shutdown"
+CHECKPOINT_S = 10.0
+GPU_S = 5.0
+BLOCK = 1 << 16
+MOST_LOG = 8 << 20
 
 
 class Lookout:
@@ -169,11 +173,6 @@ def find_state(look: "JobQuestion", lookout: Lookout) -> "dict[str, Any]":
 
 if MYPY:
     from typing import Any
-
-CHECKPOINT_S = 10.0
-GPU_S = 5.0
-BLOCK = 1 << 16
-MOST_LOG = 8 << 20
 
 
 def look_at_jobs(order: "JobLookOrder", raw: bytes, request: int, listener: Listener) -> None:

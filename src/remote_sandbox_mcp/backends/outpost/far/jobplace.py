@@ -10,6 +10,8 @@ from .place import base_folder, candidates, is_elsewhere, is_private, machine_na
 
 JOB_NAME = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
 SESSION_NAME = re.compile(r"[\w,][\w@%+=,-]{0,59}\Z")
+KEEP_JOBS_S = 30 * 86400
+KEEP_JOBS = 300
 
 
 def job_shelves() -> "list[tuple[bytes, bool]]":
@@ -145,10 +147,6 @@ def read_session(root: bytes, session: str) -> "bytes | None":
         return None
     whole = JOB_NAME.match(to_text(os.path.basename(folder))) and is_private(root) and is_job_folder(folder)
     return folder if whole and read_json(folder, b"order").get("session") == session else None
-
-
-KEEP_JOBS_S = 30 * 86400
-KEEP_JOBS = 300
 
 
 def prune_jobs(now: float) -> None:

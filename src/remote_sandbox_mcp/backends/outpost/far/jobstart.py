@@ -25,6 +25,11 @@ from .wire import END, json_frame
 
 KILL_USER_PROCESSES = re.compile(r"^[ \t]*KillUserProcesses[ \t]*=[ \t]*(\S+)", re.M)
 EXCLUDED_USERS = re.compile(r"^[ \t]*KillExcludeUsers[ \t]*=(.*)", re.M)
+BEGIN_S = 15.0
+ON_ITS_WAY_S = 2.0
+SESSION_ENDS_S = 3.0
+NO_MANAGER = "the user's own systemd does not answer, so the job will not outlive the login"
+NOT_LASTING = "the home folder cannot be written, so what is known of this job is lost when the machine restarts"
 
 
 def ends_at_logout(settings: str, user: str) -> bool:
@@ -107,11 +112,6 @@ if MYPY:
     from typing import Any
 
     from ....core.orders import JobStartAnswer, JobStartOrder
-
-BEGIN_S = 15.0
-ON_ITS_WAY_S = 2.0
-SESSION_ENDS_S = 3.0
-NO_MANAGER = "the user's own systemd does not answer, so the job will not outlive the login"
 
 
 def comes_to_life(folder: bytes) -> bool:
@@ -235,8 +235,6 @@ def withdraw(folder: bytes) -> bool:
 
 if MYPY:
     from typing import Any, Iterator
-
-NOT_LASTING = "the home folder cannot be written, so what is known of this job is lost when the machine restarts"
 
 
 def start_job(order: "JobStartOrder", raw: bytes, request: int, listener: Listener) -> None:

@@ -19,6 +19,14 @@ if MYPY:
     from typing import Any
 
     from ....core.orders import RunAnswer, RunBeat
+GRACE_S = 2.0
+KILL_S = 2.0
+DRAIN_S = 0.2
+# Between two beats while something is printed, and between two looks while nothing is.
+BEAT_S, REST_S = 0.5, 2.0
+# One argument may hold 128 KiB on Linux; a longer script is read from its file.
+LONGEST_ARGUMENT = 100000
+NO_FOLDER = "unable to make a folder for the run: %s"
 
 
 class Feed:
@@ -68,15 +76,6 @@ def clear(wakeup: int) -> None:
 
 if MYPY:
     from typing import Any
-
-GRACE_S = 2.0
-KILL_S = 2.0
-DRAIN_S = 0.2
-# Between two beats while something is printed, and between two looks while nothing is.
-BEAT_S, REST_S = 0.5, 2.0
-# One argument may hold 128 KiB on Linux; a longer script is read from its file.
-LONGEST_ARGUMENT = 100000
-NO_FOLDER = "unable to make a folder for the run: %s"
 
 
 class Keeper:

@@ -28,6 +28,18 @@ from .wire import (
     write_all,
 )
 
+# Locks on partial files are not kept for a near side that has gone without a word.
+PATIENCE_MS = 600 * 1000
+# Far below what a frame may be.
+MOST_AT_ONCE = 1 << 20
+# What a request makes happen that is not one of ours.
+BROKEN = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError, struct.error)
+FROM_SOURCE = ("send", "part", "check", "mark", "index", "digests", "blocks")
+LARGE = ("begin", "join", "commit", "leave", "index_old", "partial_blocks")
+TO_TARGET = ("clear", "delete", "finish", "touch", "tidy") + LARGE
+# All that a lane does: the table of orders in docs/architecture.md is compared with it.
+VERBS = ("look", "scan", "rest", "bridge", "receive") + FROM_SOURCE + TO_TARGET
+
 
 class Bridge:
     """A process that leads to another lane: ssh, as this machine has it configured."""
@@ -67,13 +79,6 @@ if MYPY:
     from typing import Any, Mapping
 
     from ....core.orders import BridgeOrder, Nothing
-
-# Locks on partial files are not kept for a near side that has gone without a word.
-PATIENCE_MS = 600 * 1000
-# Far below what a frame may be.
-MOST_AT_ONCE = 1 << 20
-# What a request makes happen that is not one of ours.
-BROKEN = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError, struct.error)
 
 
 class Lane:
@@ -251,13 +256,6 @@ def open_root(named: "Any", make: bool = False) -> Root:
     if make:
         os.makedirs(path, exist_ok=True)
     return Root(path)
-
-
-FROM_SOURCE = ("send", "part", "check", "mark", "index", "digests", "blocks")
-LARGE = ("begin", "join", "commit", "leave", "index_old", "partial_blocks")
-TO_TARGET = ("clear", "delete", "finish", "touch", "tidy") + LARGE
-# All that a lane does: the table of orders in docs/architecture.md is compared with it.
-VERBS = ("look", "scan", "rest", "bridge", "receive") + FROM_SOURCE + TO_TARGET
 
 
 def send(data: bytes) -> None:
