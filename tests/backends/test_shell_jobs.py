@@ -47,7 +47,15 @@ async def sandbox(link: HereLink, tmp_path: Path) -> AsyncIterator[PlainContaine
     yield sandbox
     await sandbox.close()
     # To stop each job would take most of a second.
-    wait_until(lambda: not killed(link.environment["HOME"]), what="what it ran to be gone")
+    wait_until(lambda: is_quiet(link.environment["HOME"]), what="what it ran to be gone")
+
+
+def is_quiet(home: str) -> bool:
+    """Nothing in two looks: a process that is just being started shows no environment for an instant."""
+    if killed(home):
+        return False
+    time.sleep(0.03)
+    return not killed(home)
 
 
 def killed(home: str) -> list[int]:
