@@ -185,12 +185,12 @@ def test_gpus_are_counted_by_name() -> None:
 def test_a_python_that_is_too_old_is_named() -> None:
     said = checkup.python_step("", "python3", "Python 2.7.18", kills_trees=False).said
     assert "Python 2.7.18 is of no use" in said
-    assert said.endswith("a stop reaches only the command's own process group")
+    assert said.endswith("a stop reaches only the command's own session of processes")
     assert checkup.python_step("3.11.2", "python3", "", kills_trees=True) == checkup.ok("python3", "3.11.2")
 
 
 def test_a_stop_that_reaches_everything_is_not_called_short() -> None:
-    assert "process group" not in checkup.python_step("", "python3", "", kills_trees=True).said
+    assert "session of processes" not in checkup.python_step("", "python3", "", kills_trees=True).said
 
 
 @pytest.mark.parametrize(
