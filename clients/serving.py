@@ -48,6 +48,8 @@ def over_http(home: Path, *, key: bool = True) -> Iterator[dict[str, Any]]:
     finally:
         server.terminate()
         server.wait(START_S)
+        # It would write into a folder that is about to be removed.
+        subprocess.run([COMMAND, "hub", "stop"], env=env, capture_output=True, timeout=START_S, check=False)
 
 
 def _until_up(port: int, server: subprocess.Popen[bytes]) -> None:

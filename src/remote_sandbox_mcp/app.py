@@ -139,7 +139,8 @@ def disposable_rows() -> DisposableRows:
 def disposable_mark() -> Path:
     from .store.mark import mark_in
 
-    return mark_in(paths.state_folder())
+    # Looked for every second: a state folder that was removed must not come back by that.
+    return mark_in(paths.state_path())
 
 
 def offers_of(settings: Settings) -> Mapping[str, Offer]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.app import disposable_mark
+from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder
 from remote_sandbox_mcp.disposable import changes
 from remote_sandbox_mcp.testing.disposables import FakeProvider
@@ -131,3 +134,11 @@ async def test_use_is_no_change(scene: Scene) -> None:
     await scene.elsewhere.disposables.pause(made.id)
     await until(lambda: scene.told)
     assert len(scene.told) == 1
+
+
+def test_a_state_folder_that_was_removed_does_not_come_back_by_the_look_for_sandboxes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(paths.HOME, str(tmp_path / "removed"))
+    assert not disposable_mark().exists()
+    assert not (tmp_path / "removed").exists()
