@@ -388,6 +388,25 @@ async def test_a_scan_whose_line_is_cut_is_begun_again(
         check_equal(Path(ends["local_path"]), there)
 
 
+async def test_a_sync_whose_line_is_cut_while_it_is_opened_is_begun_again(
+    machine: Sshd, line: ThreadedLine, ours: Path, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, cuts = OutpostLane.begin, []
+
+    def begin_and_cut(lane: OutpostLane, order: Any, *args: Any, **more: Any) -> Any:
+        done = begin(lane, order, *args, **more)
+        if lane.name == machine.name and not cuts:
+            cuts.append(order["verb"])
+            line.cut()
+        return done
+
+    async with serve_here(tmp_path, entry(machine, port=line.port)) as server:
+        monkeypatch.setattr(OutpostLane, "begin", begin_and_cut)
+        done = await server.call("sync_local_to_remote", local_path=str(ours), remote_path=there.name)
+    assert (done["mode"], cuts) == ("inline", ["rest"])
+    check_equal(ours, there)
+
+
 def written(folder: Path) -> int:
     """Bytes of large files that are on their way."""
     with suppress(FileNotFoundError):

@@ -120,6 +120,10 @@ class Unreachable(ConnectError):
     code = "unreachable"
 
 
+class Cut(Unreachable):
+    """There was a connection, and it was cut; so another one may well succeed."""
+
+
 class BrokenRules(Unreachable):
     """What answers is not a program of ours, or not any more: it sent more than was asked for, or nonsense."""
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from ..backends import here
-from ..core.errors import SandboxError, Unreachable
+from ..core.errors import Cut, SandboxError, Unreachable
 from ..core.gate import Admitted
 from ..core.sandbox import Sandbox
 from ..core.transfer import Headway, Lane, Listener, Order, Outcome, Place, unheard
@@ -72,7 +72,11 @@ class Syncs:
         """
         listener(Headway("scanning"))
         fresh = [self.begin(order)]
-        await fresh[0].open()
+        try:
+            await fresh[0].open()
+        except Cut:
+            fresh = [self.begin(order)]
+            await fresh[0].open()
 
         async def attempt(hear: Listener) -> Synchronization:
             job = fresh.pop() if fresh else self.begin(order)
