@@ -106,8 +106,13 @@ def machine_member(machine: Machine) -> Member:
 
         return await open_through(gate())
 
+    def prepare() -> None:
+        from .backends.ssh.connection import load
+
+        load()
+
     description = Description(machine.name, "ssh", machine.host, machine.port, machine.login.user)
-    return Member(machine.name, lambda: description, opener)
+    return Member(machine.name, lambda: description, opener, prepare=prepare)
 
 
 def local_member(place: LocalPlace) -> Member:

@@ -31,14 +31,22 @@ async def _offered() -> str:
     return ""
 
 
+def _nothing() -> None:
+    """For a sandbox that needs nothing more."""
+
+
 @dataclass(eq=False)
 class Member:
-    """One sandbox that can be opened. `why_not` returns why it is not offered here, or nothing."""
+    """One sandbox that can be opened.
+
+    `why_not` returns why it is not offered here, or nothing. `prepare` loads what opening it needs.
+    """
 
     name: str
     describe: Callable[[], Description]
     opener: Callable[[], Awaitable[Sandbox]]
     why_not: Callable[[], Awaitable[str]] = _offered
+    prepare: Callable[[], None] = _nothing
     sandbox: Sandbox | None = None
     opening: asyncio.Task[Sandbox] | None = None
     # Until this monotonic time, a failed early opening is the answer to the next caller.

@@ -114,6 +114,20 @@ async def test_the_selected_sandbox_is_opened_and_no_other() -> None:
     assert not app.has_disposables
 
 
+async def test_what_opening_needs_is_loaded_before_the_sdk() -> None:
+    door = Door("gpu1")
+    loaded: list[str] = []
+    door.member.prepare = lambda: loaded.append("asyncssh")
+    app = App(Fleet([door.member]), identity="these")
+    opening = Opening(app, KeptSelection(app.identity))
+    opening.heed(call("list_sandboxes"))
+    assert not opening.is_asked
+    opening.heed(call(command="ls", sandbox_name="gpu1"))
+    await opening.prepared()
+    assert (opening.is_asked, loaded) == (True, ["asyncssh"])
+    assert door.member.opening
+
+
 @pytest.mark.parametrize("words", [(), ("--no-hub",)], ids=["hub", "no hub"])
 def test_a_first_call_is_one_login_which_begins_while_the_sdk_is_loaded(tmp_path: Path, words: tuple[str, ...]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as machine:

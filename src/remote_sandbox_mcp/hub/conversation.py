@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from .. import __version__
@@ -18,6 +18,8 @@ from .houses import House, Houses, client_of
 
 # After the client's end: time for calls to stop their commands.
 WIND_DOWN_S = 0.15
+# A front has sent all lines that there are when none has come for so long.
+QUIET_S = 0.005
 # Time for calls in progress, before the conversation has to be opened again under another configuration.
 MOVE_S = 10.0
 
@@ -39,7 +41,7 @@ async def converse(
         await _say(writer, {"pid": os.getpid(), "version": __version__, "notes": house.app.problems})
         heard = Heard(reader)
         if not house.is_made:
-            await heard.until(house.made(), Opening(house.app, selection))
+            await heard.until(house.made, Opening(house.app, selection))
         await conversation.hold(heard)
     finally:
         houses.leave_house(house, session)
@@ -59,17 +61,28 @@ class Heard:
         self._lines: list[bytes] = []
         self._reading: asyncio.Future[bytes] | None = None
 
-    async def until(self, ready: Awaitable[object], opening: Opening) -> None:
+    async def until(self, ready: Callable[[], Awaitable[object]], opening: Opening) -> None:
         """Read lines while waiting for `ready`, and already open the machines that the calls name."""
-        waiting = asyncio.ensure_future(ready)
+        # A client that waits for a machine has sent its call already: then that comes first.
+        while not opening.is_asked and await self._hear(opening, timeout=QUIET_S):
+            pass
+        await opening.prepared()
+        waiting = asyncio.ensure_future(ready())
         while not waiting.done() and b"" not in self._lines:
-            self._reading = self._reading or asyncio.ensure_future(self._reader.readline())
-            await asyncio.wait((waiting, self._reading), return_when=asyncio.FIRST_COMPLETED)
-            if self._reading.done():
-                self._lines.append(await self._reading)
-                self._reading = None
-                opening.heed_line(self._lines[-1])
+            await self._hear(opening, waiting)
         await waiting
+
+    async def _hear(self, opening: Opening, *others: asyncio.Future[Any], timeout: float | None = None) -> bool:
+        """Wait for a line, until any of the others is over; whether one came, and more may."""
+        self._reading = self._reading or asyncio.ensure_future(self._reader.readline())
+        either: tuple[asyncio.Future[Any], ...] = (self._reading, *others)
+        await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if not self._reading.done():
+            return False
+        self._lines.append(await self._reading)
+        self._reading = None
+        opening.heed_line(self._lines[-1])
+        return self._lines[-1] != b""
 
     async def readline(self) -> bytes:
         if self._lines:

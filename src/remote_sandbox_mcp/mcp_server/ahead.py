@@ -43,6 +43,9 @@ async def serve(source: Source, early: Early | None, loaded: Callable[[], None])
             loop.call_soon_threadsafe(opening.heed, call)
 
         early.tell_calls(tell)
+    # Calls that were read before are heeded first.
+    await asyncio.sleep(0)
+    await opening.prepared()
     stdio = await asyncio.to_thread(load, ".stdio")
     loaded()
     await stdio.serve(app, source, stock, members, early, selection)
@@ -55,11 +58,18 @@ class Opening:
         self._fleet = app.fleet
         self._selection = selection
         self._chores = Chores("opening a sandbox ahead of its call")
+        self.is_asked = False
+
+    async def prepared(self) -> None:
+        """Wait until what opening needs is loaded: two imports at once share the interpreter, and both end late."""
+        if preparing := list(self._chores):
+            await asyncio.wait(preparing)
 
     def heed(self, call: dict[str, Any]) -> None:
         """Take a call that came before the server was ready."""
         named = sandbox_in(call)
         if named is not None:
+            self.is_asked = True
             self._chores.start(self._open(named))
 
     def heed_line(self, line: bytes) -> None:
@@ -75,7 +85,10 @@ class Opening:
             name = named or await self._selection.name() or self._fleet.default
             # Other names may be disposable sandboxes, which are not loaded yet.
             if name in self._fleet.names:
-                self._fleet.member(name).open_ahead()
+                member = self._fleet.member(name)
+                if member.sandbox is None:
+                    await asyncio.to_thread(member.prepare)
+                member.open_ahead()
 
 
 def sandbox_in(call: dict[str, Any]) -> str | None:
