@@ -1,4 +1,4 @@
-"""Waiting with a limit, and work that nobody waits for."""
+"""Waiting with a time limit, and tasks that run in the background."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def _end(task: asyncio.Future[T]) -> None:
 
 
 class Chores:
-    """Work that nobody waits for. The loop keeps no task alive, so these are kept here until they end.
+    """Background tasks. The event loop keeps only weak references to tasks, so these are kept here until they end.
 
     What fails is logged, as `what`: one of our errors in its sentence, anything else with its stack. Failures that
     are `expected` are not: somebody else tells them, or they mean nothing.

@@ -1,4 +1,4 @@
-"""Notices that disposable sandboxes have changed, whoever changed them, and tells which."""
+"""Notices changes to disposable sandboxes, made by any process, and reports which ones changed."""
 
 from __future__ import annotations
 

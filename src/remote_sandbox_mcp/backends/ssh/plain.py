@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from ...core.command import Environment
@@ -17,6 +16,7 @@ from ...core.sandbox import Description
 from ...core.shell import quote
 from ...core.text import last_line
 from ...waiting import within
+from ..mending import ask_again
 from ..outpost.client import LineLost
 from ..shell.files import ShellFiles
 from ..shell.program import RUNS, source
@@ -198,7 +198,7 @@ class PlainSandbox(ShellSandbox):
         await super().close()
 
     async def read(self, path: str, span: Span) -> FileSlice:
-        return await self._twice(lambda: self._files.read(path, span))
+        return await ask_again(self.description.name, lambda: self._files.read(path, span))
 
     async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
         with contextlib.suppress(LineLost):
@@ -208,25 +208,17 @@ class PlainSandbox(ShellSandbox):
             found = await self.read(path, Span(limit=len(data) + 1))
             if found.data == data:
                 return Written(found.size, found.version)
-        return await self._twice(lambda: self._files.write(path, data, expected))
+        return await ask_again(self.description.name, lambda: self._files.write(path, data, expected))
 
     async def list(self, path: str, *, recursive: bool = False, limit: int = 200) -> Listing:
-        return await self._twice(lambda: self._files.list(path, recursive, limit))
+        return await ask_again(self.description.name, lambda: self._files.list(path, recursive, limit))
 
     async def search(self, search: Search) -> Found:
         return await find_matches(ShellFiles(self._shell), search)
 
     async def open_lane(self) -> SftpLane:
         home = await self._shell.home()
-        return await self._twice(lambda: open_lane(self._channels, self.description.name, home))
+        return await ask_again(self.description.name, lambda: open_lane(self._channels, self.description.name, home))
 
     async def connect(self, port: int) -> Stream:
         return await self._ports.connect(port)
-
-    async def _twice(self, action: Callable[[], Awaitable[T]]) -> T:
-        with contextlib.suppress(LineLost):
-            return await action()
-        try:
-            return await action()
-        except LineLost:
-            raise Unreachable(f"{self.description.name}: the connection was cut twice in a row; try again") from None
