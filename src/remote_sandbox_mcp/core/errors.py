@@ -24,6 +24,9 @@ from .command import Running
 
 E = TypeVar("E", bound="SandboxError")
 
+# The reason of an Unreachable whose connection was there a moment ago: another one may well succeed.
+CUT = "cut"
+
 
 class SandboxError(Exception):
     """A failure that is told in one sentence: what, on what, why, and what to do next.
@@ -115,13 +118,9 @@ class ConnectError(SandboxError):
 
 
 class Unreachable(ConnectError):
-    """No answer, no route, no such name."""
+    """No answer, no route, no such name; or, with the reason CUT, a connection that was there and was cut."""
 
     code = "unreachable"
-
-
-class Cut(Unreachable):
-    """There was a connection, and it was cut; so another one may well succeed."""
 
 
 class BrokenRules(Unreachable):

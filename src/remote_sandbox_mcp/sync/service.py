@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from ..backends import here
-from ..core.errors import Cut, SandboxError, Unreachable
+from ..core.errors import CUT, SandboxError, Unreachable
 from ..core.gate import Admitted
 from ..core.sandbox import Sandbox
 from ..core.transfer import Headway, Lane, Listener, Order, Outcome, Place, unheard
@@ -74,7 +74,9 @@ class Syncs:
         fresh = [self.begin(order)]
         try:
             await fresh[0].open()
-        except Cut:
+        except Unreachable as problem:
+            if problem.reason != CUT:
+                raise
             fresh = [self.begin(order)]
             await fresh[0].open()
 

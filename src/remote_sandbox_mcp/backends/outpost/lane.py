@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...core.errors import BrokenRules, Cut, FileProblem, SandboxError, Unreachable, Unsupported
+from ...core.errors import CUT, BrokenRules, FileProblem, SandboxError, Unreachable, Unsupported
 from ...core.foreign import NONSENSE, Fields, not_understood, read_json, to_text, too_much, understood
 from ...core.transfer import MOST_PASSED, SMALL_ANSWER, Lane, Reply, numbers
 from ...waiting import within
@@ -224,7 +224,7 @@ class OutpostLane:
             done.set_result(Reply(bytes(request.out), end))
 
     def _lost(self) -> SandboxError:
-        return self._trouble or Cut(f"{self.name}: the connection was cut while files were moving")
+        return self._trouble or Unreachable(f"{self.name}: the connection was cut while files were moving", CUT)
 
     def _lose(self) -> None:
         if self.is_alive:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...core.errors import Cut, FileProblem, Unreachable, Unsupported
+from ...core.errors import CUT, FileProblem, Unreachable, Unsupported
 from ...core.transfer import Lane, Reply, numbers
 from ..outpost.client import LineLost
 from ..outpost.far.tree import BadName, Refusal
@@ -240,7 +240,7 @@ class SftpLane:
         self._lose()
 
     def _lost(self) -> Unreachable:
-        return Cut(f"{self.name}: the connection was cut while files were moving")
+        return Unreachable(f"{self.name}: the connection was cut while files were moving", CUT)
 
     def _lose(self) -> None:
         if not self.is_alive:
