@@ -15,7 +15,6 @@ import pytest
 
 from remote_sandbox_mcp.store.database import STATE_FILE, Database
 from remote_sandbox_mcp.store.jobs import JobRecords
-from tests.support.in_process import serve_here
 from tests.support.server import Server, entry, serve
 from tests.support.sshd import Sshd, free_port
 
@@ -112,10 +111,10 @@ async def test_two_servers_know_each_others_apps(machine: Sshd, tmp_path: Path) 
 
 
 async def test_a_machine_that_does_not_answer_keeps_nobody_from_the_list(machine: Sshd, tmp_path: Path) -> None:
-    async with serve_here(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine)) as server:
         await server.output("mkdir -p site")
         await server.call("deploy_app", sandbox_id=machine.name, **serving(free_port()))
-    async with serve_here(tmp_path, entry(machine, port=free_port())) as server:
+    async with serve(tmp_path, entry(machine, port=free_port())) as server:
         (known,) = await apps(server, machine.name)
         assert (known["status"], "url" in known) == ("unknown", False)
 
@@ -144,6 +143,6 @@ async def test_an_app_in_an_embedded_sandbox_ends_with_the_server_and_is_told_so
 async def test_what_cannot_be_read_keeps_nobody_from_the_list(machine: Sshd, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir(mode=0o700)
     (tmp_path / "state" / STATE_FILE).write_bytes(b"this is no database\n" * 1000)
-    async with serve_here(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine)) as server:
         assert await apps(server, machine.name) == []
         assert "apps of earlier servers are not known" in server.stderr

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.in_process import serve_here
 from tests.support.line import ThreadedLine
 from tests.support.pace import at_most
 from tests.support.server import Server, entry, error_of, serve, until
@@ -76,7 +75,7 @@ async def test_trouble_during_a_command_leaves_its_true_result(
 async def test_a_command_that_ends_while_nobody_listens_is_told_afterwards(
     machine: Sshd, line: ThreadedLine, tmp_path: Path
 ) -> None:
-    async with serve_here(tmp_path, entry(machine, port=line.port)) as server:
+    async with serve(tmp_path, entry(machine, port=line.port)) as server:
         call = await begin(server, machine, "echo $$ >> count; sleep 0.5; seq 1 50000; echo done >> count; exit 5")
         line.refuse()
         line.cut()
@@ -115,7 +114,7 @@ async def test_a_machine_that_is_gone_leaves_an_unknown_outcome_and_a_handle(
 async def test_a_command_that_was_killed_with_its_keeper_is_told_as_lost(
     machine: Sshd, line: ThreadedLine, tmp_path: Path
 ) -> None:
-    async with serve_here(tmp_path, entry(machine, port=line.port)) as server:
+    async with serve(tmp_path, entry(machine, port=line.port)) as server:
         call = asyncio.ensure_future(server.fail("exec_bash", command=WORK.replace("1.5", "30")))
         await until(lambda: times_begun(machine), "the command to begin")
         await asyncio.to_thread(machine.reset)
@@ -128,7 +127,7 @@ async def test_a_command_that_was_killed_with_its_keeper_is_told_as_lost(
 async def test_a_connection_that_was_cut_between_calls_is_not_noticed_by_the_next_one(
     machine: Sshd, line: ThreadedLine, tmp_path: Path
 ) -> None:
-    async with serve_here(tmp_path, entry(machine, port=line.port)) as server:
+    async with serve(tmp_path, entry(machine, port=line.port)) as server:
         for _ in range(3):
             assert await server.output("echo hi") == "hi\n"
             line.cut()
@@ -138,7 +137,7 @@ async def test_a_connection_that_was_cut_between_calls_is_not_noticed_by_the_nex
 async def test_a_frozen_connection_is_noticed_within_seconds_and_replaced(
     machine: Sshd, line: ThreadedLine, tmp_path: Path
 ) -> None:
-    async with serve_here(tmp_path, entry(machine, port=line.port)) as server:
+    async with serve(tmp_path, entry(machine, port=line.port)) as server:
         await server.run("true")
         _signal(machine.sessions(), signal.SIGSTOP)
         begun = time.monotonic()
@@ -154,7 +153,7 @@ async def test_a_frozen_connection_is_noticed_within_seconds_and_replaced(
 async def test_a_line_that_freezes_and_thaws_runs_nothing_twice(
     machine: Sshd, line: ThreadedLine, tmp_path: Path
 ) -> None:
-    async with serve_here(tmp_path, entry(machine, port=line.port)) as server:
+    async with serve(tmp_path, entry(machine, port=line.port)) as server:
         await server.run("true")
         line.freeze()
         call = asyncio.ensure_future(server.run(WORK))
@@ -175,7 +174,7 @@ async def test_under_random_cuts_nothing_runs_twice_and_every_result_is_true(
     machine: Sshd, line: ThreadedLine, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
-    async with serve_here(tmp_path, entry(machine, port=line.port)) as server:
+    async with serve(tmp_path, entry(machine, port=line.port)) as server:
         await server.run("true")
         answers: dict[str, dict[str, Any]] = {}
         last: list[str] = []
@@ -216,7 +215,7 @@ async def test_under_random_cuts_nothing_runs_twice_and_every_result_is_true(
 
 
 async def test_a_file_is_whole_whenever_the_line_is_cut(machine: Sshd, line: ThreadedLine, tmp_path: Path) -> None:
-    async with serve_here(tmp_path, entry(machine, port=line.port)) as server:
+    async with serve(tmp_path, entry(machine, port=line.port)) as server:
         await server.run("true")
         target = machine.home / "large"
         for round_number in range(4):

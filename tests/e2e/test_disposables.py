@@ -6,7 +6,6 @@ import os
 import signal
 from pathlib import Path
 
-from tests.support.in_process import serve_here
 from tests.support.server import Server, serve, until
 from tests.support.sshd import _processes
 
@@ -53,7 +52,7 @@ async def test_one_is_there_again_for_the_next_server(tmp_path: Path) -> None:
 
 
 async def test_a_machine_takes_the_same_tools(tmp_path: Path) -> None:
-    async with serve_here(tmp_path, local=True) as server:
+    async with serve(tmp_path, local=True) as server:
         done = await server.call("run_command", sandbox_id="local", command="echo same")
         assert (done["exit_code"], done["stdout"]) == (0, "same\n")
         put = await server.call("upload_files", sandbox_id="local", files=[{"path": "~/x", "text": "y"}])

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.core.shell import quote
-from tests.support.in_process import serve_here
 from tests.support.pace import at_most
 from tests.support.server import Server, entry, serve, until
 from tests.support.sshd import Sshd
@@ -202,7 +201,7 @@ IMPATIENT = {"REMOTE_SANDBOX_PATIENCE_S": "1"}
 
 
 async def test_a_command_that_outlasts_the_call_goes_on_and_can_be_asked_after(machine: Sshd, tmp_path: Path) -> None:
-    async with serve_here(tmp_path, entry(machine), env=IMPATIENT) as server:
+    async with serve(tmp_path, entry(machine), env=IMPATIENT) as server:
         waiting = "while ! [ -e may-end ]; do sleep 0.05; done"
         started = await server.run(f"echo one; {waiting}; echo two; echo err >&2; exit 7")
         handle = started["tmux_session"]
@@ -241,7 +240,7 @@ async def test_what_was_handed_over_is_known_to_the_next_server_and_can_be_stopp
 
 
 async def test_what_was_handed_over_still_ends_at_its_own_timeout(machine: Sshd, tmp_path: Path) -> None:
-    async with serve_here(tmp_path, entry(machine), env=IMPATIENT) as server:
+    async with serve(tmp_path, entry(machine), env=IMPATIENT) as server:
         handle = (await server.run("sleep 655", timeout_s=2))["tmux_session"]
         await until(lambda: not running(machine, "655"), "the timeout")
         # Its keeper still has to write that down.

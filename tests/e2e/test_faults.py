@@ -7,7 +7,6 @@ import json
 import time
 from pathlib import Path
 
-from tests.support.in_process import serve_here
 from tests.support.line import ThreadedLine
 from tests.support.pace import at_most
 from tests.support.server import Server, entry, error_of, serve, until
@@ -30,7 +29,7 @@ async def test_dead_machines_delay_live_ones(machine: Sshd, tmp_path: Path) -> N
     """Machines were asked one after another, each dead one for half a minute."""
     with closed_port() as closed:
         dead = {"name": "dead", "host": HOST, "port": closed, "user": "x", "password": "y"}
-        async with serve_here(tmp_path, dead, entry(machine)) as server:
+        async with serve(tmp_path, dead, entry(machine)) as server:
             begun = time.monotonic()
             seen = await server.call("list_sandboxes", check_resources=True)
             assert [sandbox["connection_alive"] for sandbox in seen["sandboxes"]] == [False, True]
@@ -41,7 +40,7 @@ async def test_double_run(machine: Sshd, tmp_path: Path) -> None:
     """After a cut connection the command was sent once more."""
     count = machine.home / "double-run"
     with ThreadedLine(machine.port) as line:
-        async with serve_here(tmp_path, entry(machine, port=line.port)) as server:
+        async with serve(tmp_path, entry(machine, port=line.port)) as server:
             call = asyncio.ensure_future(server.run("echo once >> double-run; sleep 1; echo done"))
             await until(lambda: lines_of(count), "the command to begin")
             line.cut()
@@ -54,7 +53,7 @@ async def test_lost_disconnect(machine: Sshd, tmp_path: Path) -> None:
     count = machine.home / "lost-disconnect"
     with ThreadedLine(machine.port) as line:
         patience = {"REMOTE_SANDBOX_PATIENCE_S": "2"}
-        async with serve_here(tmp_path, entry(machine, port=line.port), env=patience) as server:
+        async with serve(tmp_path, entry(machine, port=line.port), env=patience) as server:
             command = "echo begun >> lost-disconnect; sleep 1; exit 3"
             call = asyncio.ensure_future(server.ask("exec_bash", command=command))
             await until(lambda: lines_of(count), "the command to begin")
@@ -101,7 +100,7 @@ async def test_unquoted_cwd(server: Server, machine: Sshd) -> None:
 async def test_changed_host_key(fleet: Fleet, tmp_path: Path) -> None:
     """Any host key was accepted, also a new one."""
     machine = fleet.machine("changed-key")
-    async with serve_here(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine)) as server:
         await server.run("true")
         await asyncio.to_thread(machine.change_host_key)
         problem = await server.fail("exec_bash", command="touch pwned")
@@ -112,7 +111,7 @@ async def test_changed_host_key(fleet: Fleet, tmp_path: Path) -> None:
 
 async def test_one_bad_entry_disables_all(machine: Sshd, tmp_path: Path) -> None:
     """One entry that could not be read left no machine at all."""
-    async with serve_here(tmp_path, {"name": "bad", "port": "many"}, entry(machine)) as server:
+    async with serve(tmp_path, {"name": "bad", "port": "many"}, entry(machine)) as server:
         assert await server.output("echo hi") == "hi\n"
         assert '"bad"' in (await server.call("list_sandboxes"))["problems"][0]
 

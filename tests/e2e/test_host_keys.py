@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.in_process import serve_here
 from tests.support.server import Entry, Server, arguments, entry, environment, serve
 from tests.support.sshd import Fleet, Sshd
 
@@ -87,7 +86,7 @@ async def test_an_unknown_key_is_accepted_once_and_remembered_for_the_owner_alon
     machine: Sshd, tmp_path: Path
 ) -> None:
     for _ in range(2):
-        async with serve_here(tmp_path, entry(machine)) as server:
+        async with serve(tmp_path, entry(machine)) as server:
             await server.run("true")
         assert server.known_hosts.read_text() == line_of(machine) + "\n"
     assert stat.S_IMODE(server.known_hosts.stat().st_mode) == 0o600
@@ -114,7 +113,7 @@ async def test_a_changed_key_is_refused_until_it_is_forgotten_on_purpose(changin
 
 async def test_a_key_in_the_users_own_known_hosts_is_honoured(machine: Sshd, tmp_path: Path) -> None:
     user_file(tmp_path).write_text(f"# mine\n{line_of(machine)}\n")
-    async with serve_here(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine)) as server:
         await server.run("true")
         assert not server.known_hosts.exists()
 
@@ -124,7 +123,7 @@ async def test_a_hashed_name_in_the_users_known_hosts_is_honoured(machine: Sshd,
     file.write_text(f"{line_of(machine)}\n")
     hash_names(file)
     assert machine.host not in file.read_text()
-    async with serve_here(tmp_path, entry(machine, strict_host_keys=True)) as server:
+    async with serve(tmp_path, entry(machine, strict_host_keys=True)) as server:
         await server.run("true")
 
 
@@ -134,7 +133,7 @@ async def test_another_key_in_the_users_own_known_hosts_is_a_changed_key(
     other = fleet.machine("other")
     file = user_file(tmp_path)
     file.write_text(f"{line_of(machine, other.host_key)}\n")
-    async with serve_here(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine)) as server:
         assert "the host key has changed" in await refused(server)
         # It is theirs: told, but not touched.
         assert f"ssh-keygen -R '[127.0.0.1]:{machine.port}'" in forget(tmp_path, machine.name, entry(machine))
@@ -147,7 +146,7 @@ async def test_strict_mode_refuses_an_unknown_key_and_says_how_to_add_it(
 ) -> None:
     strict = {"strict_host_keys": True} if where == "entry" else {}
     more = "[server]\nstrict_host_keys = true\n" if where == "server" else ""
-    async with serve_here(tmp_path, entry(machine, **strict), config=more) as server:
+    async with serve(tmp_path, entry(machine, **strict), config=more) as server:
         told = await refused(server)
         assert "is not known and strict_host_keys is on" in told
         assert f"ssh-keyscan -p {machine.port} 127.0.0.1" in told
@@ -158,7 +157,7 @@ async def test_strict_mode_refuses_an_unknown_key_and_says_how_to_add_it(
 
 async def test_a_revoked_key_is_refused(machine: Sshd, tmp_path: Path) -> None:
     user_file(tmp_path).write_text(f"@revoked {line_of(machine)}\n")
-    async with serve_here(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine)) as server:
         await refused(server)
 
 
@@ -168,7 +167,7 @@ async def test_a_machine_that_an_authority_vouches_for_is_not_known_by_a_plain_k
     file = user_file(tmp_path)
     authority = f"@cert-authority {line_of(machine, new_key(tmp_path / 'authority', 'ed25519'))}\n"
     file.write_text(authority)
-    async with serve_here(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine)) as server:
         assert "is known by a certificate authority, but shows a plain key" in await refused(server)
         assert not server.known_hosts.exists()
         file.write_text(f"{authority}{line_of(machine)}\n")
@@ -178,14 +177,14 @@ async def test_a_machine_that_an_authority_vouches_for_is_not_known_by_a_plain_k
 async def test_a_broken_line_in_known_hosts_hides_no_other(machine: Sshd, fleet: Fleet, tmp_path: Path) -> None:
     other = fleet.machine("another")
     user_file(tmp_path).write_text(f"garbage\n{line_of(machine, other.host_key)}\n|1|x|y ssh-rsa z\n")
-    async with serve_here(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine)) as server:
         assert "the host key has changed" in await refused(server)
 
 
 async def test_a_key_of_another_port_says_nothing_of_this_one(machine: Sshd, fleet: Fleet, tmp_path: Path) -> None:
     other = fleet.machine("neighbour")
     user_file(tmp_path).write_text(f"127.0.0.1 {other.host_key}\n{line_of(other)}\n")
-    async with serve_here(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine)) as server:
         await server.run("true")
         assert server.known_hosts.read_text() == line_of(machine) + "\n"
 
@@ -193,11 +192,11 @@ async def test_a_key_of_another_port_says_nothing_of_this_one(machine: Sshd, fle
 async def test_jump_hosts_are_checked_too(machine: Sshd, changing: Sshd, tmp_path: Path) -> None:
     jump = entry(changing)
     entries = (entry(machine, jump=changing.name), jump)
-    async with serve_here(tmp_path, *entries) as server:
+    async with serve(tmp_path, *entries) as server:
         await server.run("true")
         assert sorted(server.known_hosts.read_text().splitlines()) == sorted([line_of(machine), line_of(changing)])
     changing.change_host_key()
-    async with serve_here(tmp_path, *entries) as server:
+    async with serve(tmp_path, *entries) as server:
         told = await refused(server)
         assert "jump host" in told
         assert "the host key has changed" in told
@@ -223,7 +222,7 @@ async def troubles(server: Server) -> list[str]:
 async def test_several_names_of_one_address_may_be_opened_for_the_first_time_at_once(
     machine: Sshd, tmp_path: Path
 ) -> None:
-    async with serve_here(tmp_path, *twelve(machine)) as server:
+    async with serve(tmp_path, *twelve(machine)) as server:
         assert await troubles(server) == []
         lines = server.known_hosts.read_text().splitlines()
         # By its name only where the address was not known yet, and never twice.
@@ -235,7 +234,7 @@ async def test_machines_behind_one_jump_host_may_be_opened_for_the_first_time_at
     machine: Sshd, fleet: Fleet, tmp_path: Path
 ) -> None:
     bastion = fleet.machine("bastion", max_sessions=40)
-    async with serve_here(tmp_path, *twelve(machine, jump="bastion"), entry(bastion)) as server:
+    async with serve(tmp_path, *twelve(machine, jump="bastion"), entry(bastion)) as server:
         assert await troubles(server) == []
         assert server.known_hosts.read_text().count(line_of(bastion)) == 1
 
@@ -260,11 +259,11 @@ async def test_several_processes_may_meet_a_machine_for_the_first_time_at_once(
 
 
 async def test_a_changed_key_is_still_refused_to_all_who_come_at_once(changing: Sshd, tmp_path: Path) -> None:
-    async with serve_here(tmp_path, entry(changing)) as server:
+    async with serve(tmp_path, entry(changing)) as server:
         await server.run("true")
     known = server.known_hosts.read_text()
     changing.change_host_key()
-    async with serve_here(tmp_path, *(entry(changing, name=f"name-{number}") for number in range(6))) as server:
+    async with serve(tmp_path, *(entry(changing, name=f"name-{number}") for number in range(6))) as server:
         told = await troubles(server)
         assert len(told) == 6
         assert all("the host key has changed" in trouble for trouble in told)
@@ -291,7 +290,7 @@ async def test_a_machine_that_has_no_key_of_the_known_type_is_told_as_such(machi
 async def test_the_key_of_the_known_type_is_asked_for(with_two_keys: Sshd, tmp_path: Path, kind: str) -> None:
     known = line_of(with_two_keys, public(with_two_keys.folder / kind))
     user_file(tmp_path).write_text(f"{known}\n")
-    async with serve_here(tmp_path, entry(with_two_keys, strict_host_keys=True)) as server:
+    async with serve(tmp_path, entry(with_two_keys, strict_host_keys=True)) as server:
         assert await server.output("echo hi") == "hi\n"
 
 
@@ -299,5 +298,5 @@ async def test_a_changed_key_of_the_known_type_is_refused_though_another_type_is
     with_two_keys: Sshd, tmp_path: Path
 ) -> None:
     user_file(tmp_path).write_text(f"{line_of(with_two_keys, new_key(tmp_path / 'rsa', 'rsa'))}\n")
-    async with serve_here(tmp_path, entry(with_two_keys)) as server:
+    async with serve(tmp_path, entry(with_two_keys)) as server:
         assert "the host key has changed" in await refused(server)

@@ -10,7 +10,6 @@ from typing import Any, get_args
 
 import pytest
 
-from tests.support.in_process import serve_here
 from tests.support.line import Line
 from tests.support.pace import at_most
 from tests.support.server import Server, entry, serve, until
@@ -40,14 +39,14 @@ def by_password(fleet: Fleet) -> Sshd:
 @pytest.mark.parametrize("auth", get_args(Auth))
 async def test_every_way_to_log_in_works_and_leaves_no_secret_behind(fleet: Fleet, tmp_path: Path, auth: Auth) -> None:
     machine = fleet.machine(auth=auth)
-    async with serve_here(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine)) as server:
         assert await server.output("whoami") == f"{machine.user}\n"
         await server.call("list_sandboxes", check_resources=True)
         assert_no_secret(server)
 
 
 async def test_a_connection_that_is_cut_during_the_login_is_made_again(machine: Sshd, tmp_path: Path) -> None:
-    async with Line(machine.port, rtt_s=0.05) as line, serve_here(tmp_path, entry(machine, port=line.port)) as server:
+    async with Line(machine.port, rtt_s=0.05) as line, serve(tmp_path, entry(machine, port=line.port)) as server:
         asked = asyncio.ensure_future(server.output("whoami"))
         await until(lambda: line.connections, "the first connection")
         line.cut()
@@ -56,7 +55,7 @@ async def test_a_connection_that_is_cut_during_the_login_is_made_again(machine: 
 
 
 async def test_a_connection_that_is_cut_after_the_login_is_made_again(machine: Sshd, tmp_path: Path) -> None:
-    async with Line(machine.port, rtt_s=0.05) as line, serve_here(tmp_path, entry(machine, port=line.port)) as server:
+    async with Line(machine.port, rtt_s=0.05) as line, serve(tmp_path, entry(machine, port=line.port)) as server:
         before = machine.log.count("Accepted")
         asked = asyncio.ensure_future(server.output("whoami"))
         await until(lambda: machine.log.count("Accepted") > before, "the login")
@@ -73,7 +72,7 @@ async def test_a_machine_that_cuts_every_login_is_asked_twice(machine: Sshd, tmp
 
     async with await asyncio.start_server(cut, HOST, 0) as listening:
         port = listening.sockets[0].getsockname()[1]
-        async with serve_here(tmp_path, entry(machine, port=port)) as server:
+        async with serve(tmp_path, entry(machine, port=port)) as server:
             assert (await server.fail("exec_bash", command="true"))["outcome"] == "not_started"
     assert len(met) == 2
 
@@ -95,7 +94,7 @@ async def test_one_machine_by_the_short_variables(by_password: Sshd, tmp_path: P
 
 
 async def test_the_key_is_tried_first_and_then_the_password(by_password: Sshd, machine: Sshd, tmp_path: Path) -> None:
-    async with serve_here(tmp_path, entry(by_password, key_file=machine.key_file)) as server:
+    async with serve(tmp_path, entry(by_password, key_file=machine.key_file)) as server:
         assert await server.output("whoami") == f"{by_password.user}\n"
 
 
@@ -106,7 +105,7 @@ async def test_a_machine_behind_jump_hosts_is_reached_through_them(
     jumps = [machine, by_password][:hops]
     target = fleet.machine("behind")
     entries = (entry(target, jump=[jump.name for jump in jumps]), *map(entry, jumps))
-    async with serve_here(tmp_path, *entries) as server:
+    async with serve(tmp_path, *entries) as server:
         assert await server.output("whoami") == f"{target.user}\n"
         for jump in jumps:
             assert "Accepted" in jump.log
@@ -119,7 +118,7 @@ async def test_a_machine_behind_jump_hosts_is_reached_through_them(
 
 
 async def test_a_refused_login_is_told_and_not_tried_again_for_a_while(by_password: Sshd, tmp_path: Path) -> None:
-    async with serve_here(tmp_path, entry(by_password, password="wrong-horse-battery")) as server:
+    async with serve(tmp_path, entry(by_password, password="wrong-horse-battery")) as server:
         problem = await server.fail("exec_bash", command="touch pwned")
         assert problem["code"] == "login_refused"
         assert problem["outcome"] == "not_started"
@@ -148,7 +147,7 @@ async def test_a_key_that_opens_nothing_says_why(
     fleet: Fleet, tmp_path: Path, fields: dict[str, Any], told: str
 ) -> None:
     locked = fleet.machine("locked", auth="encrypted_key")
-    async with serve_here(tmp_path, entry(locked, **fields)) as server:
+    async with serve(tmp_path, entry(locked, **fields)) as server:
         problem = await server.fail("exec_bash", command="true")
         assert problem["code"] == "login_refused"
         assert told.format(home=tmp_path) in problem["error"]
@@ -175,7 +174,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 async def test_every_kind_of_machine_gives_the_same_results(fleet: Fleet, tmp_path: Path, kind: str) -> None:
     machine = fleet.machine(**KINDS[kind])
-    async with serve_here(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine)) as server:
         assert await server.run("echo out; echo err >&2; exit 3") == {
             "exit_code": 3,
             "stdout": "out\n",
@@ -214,7 +213,7 @@ def absent(name: str, port: int) -> dict[str, Any]:
 async def test_dead_machines_do_not_delay_live_ones(machine: Sshd, tmp_path: Path) -> None:
     with silent_port() as first, silent_port() as second, closed_port() as closed:
         entries = (entry(machine), absent("silent-1", first), absent("silent-2", second), absent("closed", closed))
-        async with serve_here(tmp_path, *entries) as server:
+        async with serve(tmp_path, *entries) as server:
             begun = time.monotonic()
             survey = asyncio.ensure_future(server.call("list_sandboxes", check_resources=True))
             for number in range(5):
@@ -233,7 +232,7 @@ async def test_dead_machines_do_not_delay_live_ones(machine: Sshd, tmp_path: Pat
 
 
 async def test_a_host_name_that_cannot_be_found_is_told(tmp_path: Path) -> None:
-    async with serve_here(tmp_path, absent("lost", 22) | {"host": "no-such-host.invalid"}) as server:
+    async with serve(tmp_path, absent("lost", 22) | {"host": "no-such-host.invalid"}) as server:
         problem = await server.fail("exec_bash", command="true")
         assert problem["code"] == "unreachable"
         assert "no-such-host.invalid" in problem["error"]
@@ -241,7 +240,7 @@ async def test_a_host_name_that_cannot_be_found_is_told(tmp_path: Path) -> None:
 
 async def test_a_machine_whose_shell_never_answers_is_given_up_in_time(fleet: Fleet, tmp_path: Path) -> None:
     stuck = fleet.machine("stuck", bashrc="sleep 600\n")
-    async with serve_here(tmp_path, entry(stuck, connect_timeout_s=1.5)) as server:
+    async with serve(tmp_path, entry(stuck, connect_timeout_s=1.5)) as server:
         begun = time.monotonic()
         problem = await server.fail("exec_bash", command="true")
         assert problem["code"] == "unreachable"
@@ -273,7 +272,7 @@ async def test_a_list_that_is_no_json_is_told_without_quoting_it(machine: Sshd, 
     broken = json.dumps([{"host": HOST, "password": PASSWORD}])[:-1]
     lines = [f"{key} = {json.dumps(value)}" for key, value in entry(machine).items() if key != "name"]
     config = "\n".join(["[machines.by-file]", *lines])
-    async with serve_here(tmp_path, env={"REMOTE_SANDBOX_LIST": broken}, config=config) as server:
+    async with serve(tmp_path, env={"REMOTE_SANDBOX_LIST": broken}, config=config) as server:
         assert await server.output("whoami") == f"{machine.user}\n"
         seen = await server.call("list_sandboxes")
         assert "is not valid JSON" in seen["problems"][0]

@@ -6,9 +6,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from tests.support.in_process import serve_here
 from tests.support.pace import at_most
-from tests.support.server import Server, entry
+from tests.support.server import Server, entry, serve
 from tests.support.sshd import Fleet
 
 # Far more than they take: how fast they are is for the bench to say.
@@ -25,7 +24,7 @@ async def test_a_hundred_calls_at_once_overlap_on_a_stock_sshd(server: Server) -
 
 async def test_a_hundred_first_calls_share_one_connection(fleet: Fleet, tmp_path: Path) -> None:
     machine = fleet.machine("crowd")
-    async with serve_here(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine)) as server:
         outputs = await asyncio.gather(*(server.output(f"echo {number}") for number in range(100)))
         assert outputs == [f"{number}\n" for number in range(100)]
         assert machine.log.count("Accepted publickey") == 1
@@ -33,7 +32,7 @@ async def test_a_hundred_first_calls_share_one_connection(fleet: Fleet, tmp_path
 
 async def test_calls_overlap_without_python_too(fleet: Fleet, tmp_path: Path) -> None:
     machine = fleet.machine(python=False)
-    async with serve_here(tmp_path, entry(machine)) as server:
+    async with serve(tmp_path, entry(machine)) as server:
         await server.run("true")
         begun = time.monotonic()
         outputs = await asyncio.gather(*(server.output(f"sleep 1; echo {number}") for number in range(25)))

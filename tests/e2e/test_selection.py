@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.session import client_of, is_launcher
-from tests.support.in_process import serve_here
-from tests.support.server import Entry, Wire, arguments, environment, wire
+from tests.support.server import Entry, Wire, arguments, environment, serve, wire
 
 # The default, which must never run what was meant for another: nothing answers there.
 REAL: Entry = {"name": "real", "host": "127.0.0.1", "port": 1, "user": "nobody"}
@@ -146,7 +145,7 @@ def test_a_process_that_is_not_there_is_no_client() -> None:
 async def test_when_the_selected_sandbox_is_over_nothing_runs_elsewhere_however_often_it_is_tried(
     tmp_path: Path,
 ) -> None:
-    async with serve_here(tmp_path, REAL, local=True) as server:
+    async with serve(tmp_path, REAL, local=True) as server:
         made = (await server.call("create_sandbox"))["sandbox_id"]
         await server.call("select_sandbox", sandbox_name=made)
         answer = await server.ask("exec_bash", command="echo here")

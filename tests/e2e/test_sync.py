@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
-from tests.support.in_process import serve_here
 from tests.support.line import ThreadedLine
 from tests.support.server import Server, Wire, entry, serve, until, wire
 from tests.support.sshd import Fleet, Sshd, wait_until
@@ -317,7 +315,7 @@ async def test_a_transfer_goes_on_over_a_line_that_is_cut(
     machine: Sshd, line: ThreadedLine, there: Path, tmp_path: Path
 ) -> None:
     ours = make(tmp_path / "ours", {b"large": File(40 * MIB, 1)})
-    async with serve_here(tmp_path, entry(machine, port=line.port)) as server:
+    async with serve(tmp_path, entry(machine, port=line.port)) as server:
         await server.run("true")
         call = asyncio.ensure_future(server.call("sync_local_to_remote", local_path=str(ours), remote_path=there.name))
         for opened in (2, 3):
@@ -350,61 +348,6 @@ async def test_a_line_that_was_cut_between_two_calls_is_not_noticed(
             assert done["mode"] == "inline"
             check_equal(ours, there)
             line.cut()
-
-
-@pytest.mark.parametrize("direction", ["push", "pull"])
-async def test_a_scan_whose_line_is_cut_is_begun_again(
-    machine: Sshd,
-    line: ThreadedLine,
-    ours: Path,
-    there: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    direction: str,
-) -> None:
-    scanning, begin = asyncio.Event(), OutpostLane.begin
-
-    def begin_and_tell(lane: OutpostLane, order: Any, *args: Any, **more: Any) -> Any:
-        done = begin(lane, order, *args, **more)
-        if line.frozen and order["verb"] == "scan" and lane.name == machine.name:
-            scanning.set()
-        return done
-
-    async with serve_here(tmp_path, entry(machine, port=line.port)) as server:
-        # There is a line, and a lane on it.
-        await server.call("sync_local_to_remote", local_path=str(ours), remote_path=there.name)
-        monkeypatch.setattr(OutpostLane, "begin", begin_and_tell)
-        line.freeze()
-        (ours / "new").write_text("new")
-        ends = {"local_path": str(ours), "remote_path": there.name}
-        if direction == "pull":
-            ends["local_path"] = f"{tmp_path}/back"
-        tool = "sync_local_to_remote" if direction == "push" else "sync_remote_to_local"
-        call = asyncio.ensure_future(server.call(tool, **ends))
-        await scanning.wait()
-        line.cut()
-        line.thaw()
-        assert (await call)["mode"] == "inline"
-        check_equal(Path(ends["local_path"]), there)
-
-
-async def test_a_sync_whose_line_is_cut_while_it_is_opened_is_begun_again(
-    machine: Sshd, line: ThreadedLine, ours: Path, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin, cuts = OutpostLane.begin, []
-
-    def begin_and_cut(lane: OutpostLane, order: Any, *args: Any, **more: Any) -> Any:
-        done = begin(lane, order, *args, **more)
-        if lane.name == machine.name and not cuts:
-            cuts.append(order["verb"])
-            line.cut()
-        return done
-
-    async with serve_here(tmp_path, entry(machine, port=line.port)) as server:
-        monkeypatch.setattr(OutpostLane, "begin", begin_and_cut)
-        done = await server.call("sync_local_to_remote", local_path=str(ours), remote_path=there.name)
-    assert (done["mode"], cuts) == ("inline", ["rest"])
-    check_equal(ours, there)
 
 
 def written(folder: Path) -> int:
@@ -483,7 +426,7 @@ async def test_many_copies_at_once_share_the_sessions_of_a_stock_sshd(
     """The first has taken nearly all of them when the others come."""
     for number in range(5):
         make(tmp_path / f"ours{number}", {b"large": File((6 if number else 60) * MIB, number)})
-    async with serve_here(tmp_path, entry(machine, port=line.port)) as server:
+    async with serve(tmp_path, entry(machine, port=line.port)) as server:
 
         def push(number: int) -> asyncio.Future[Any]:
             given = {"local_path": f"{tmp_path}/ours{number}", "remote_path": f"{there}/{number}"}

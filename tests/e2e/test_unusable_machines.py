@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.in_process import serve_here
 from tests.support.platform import free_port
 from tests.support.server import COMMAND, environment, serve
 
@@ -53,7 +52,7 @@ async def test_no_call_falls_back_to_the_local_sandbox(
 
 
 async def test_a_disposable_sandbox_does_not_become_the_default_in_place_of_a_machine(tmp_path: Path) -> None:
-    async with serve_here(tmp_path, local=True, env=BROKEN) as server:
+    async with serve(tmp_path, local=True, env=BROKEN) as server:
         made = await server.call("create_sandbox")
         assert (await server.fail("exec_bash", command="true"))["code"] == "config"
         assert await server.output("echo in it", sandbox_name=made["sandbox_id"]) == "in it\n"
@@ -61,7 +60,7 @@ async def test_a_disposable_sandbox_does_not_become_the_default_in_place_of_a_ma
 
 async def test_a_platform_that_does_not_answer_is_told_by_the_list(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    async with serve_here(tmp_path, local=True, config=f'[opensandbox]\nserver_url = "{url}"\n') as server:
+    async with serve(tmp_path, local=True, config=f'[opensandbox]\nserver_url = "{url}"\n') as server:
         seen = await server.call("list_sandboxes")
         told = f"unable to list the platform's sandboxes: the platform at {url} does not answer; check that its server"
         assert [problem for problem in seen["problems"] if problem.startswith(told)] == seen["problems"]
@@ -69,7 +68,7 @@ async def test_a_platform_that_does_not_answer_is_told_by_the_list(tmp_path: Pat
 
 
 async def test_no_sandbox_of_another_kind_is_made_in_place_of_a_platforms(tmp_path: Path) -> None:
-    async with serve_here(tmp_path, local=True, env={"OPENSANDBOX_SERVER": "http://user@box"}) as server:
+    async with serve(tmp_path, local=True, env={"OPENSANDBOX_SERVER": "http://user@box"}) as server:
         problem = await server.fail("create_sandbox")
         assert problem["code"] == "config"
         assert "correct the address in OPENSANDBOX_SERVER" in problem["error"]

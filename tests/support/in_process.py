@@ -1,7 +1,7 @@
-"""The real server in the test's own process, over the real configuration, for tests that ask nothing about processes.
+"""The real server in the test's own process, over the real configuration.
 
-To start the installed command and its hub takes a second of processor time or two, most of it for loading the SDK; here
-that is loaded already. Whatever a client can see is the same: the tools, the configuration, the machines.
+For tests that reach into the server, to do something at a moment that nobody else can tell. All others start the
+installed command.
 """
 
 from __future__ import annotations

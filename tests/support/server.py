@@ -26,6 +26,7 @@ from mcp.types import CallToolResult
 
 from remote_sandbox_mcp.processes.locks import holder
 from tests.support.sshd import Sshd
+from tests.support.warm import start_hub
 
 COMMAND = str(Path(sys.executable).with_name("remote-sandbox-mcp"))
 # The SDK tells nobody the pid of what it starts; a shell that becomes the server can.
@@ -283,12 +284,15 @@ async def serve(
     cwd: Path | None = None,
     hub: bool = True,
 ) -> AsyncIterator[Server]:
-    """Start the installed command and connect; a stack trace in its log fails the test.
+    """Start the installed command, which finds a hub, and connect; a stack trace in its log fails the test.
 
     Without a `hub` the process is the server itself: for tests of what becomes of it.
     """
     words = ["-c", _TELL_PID, "sh", str(home / "pid"), *arguments(home, local=local, config=config, hub=hub)]
-    parameters = StdioServerParameters(command="/bin/sh", args=words, env=environment(home, entries, env), cwd=cwd)
+    given = environment(home, entries, env)
+    if hub:
+        start_hub(given)
+    parameters = StdioServerParameters(command="/bin/sh", args=words, env=given, cwd=cwd)
     with (home / "stderr").open("a") as errlog:
         # Closed by hand, so that a failed assertion comes through without the groups that the SDK wraps around it.
         stack = AsyncExitStack()

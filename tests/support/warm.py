@@ -1,0 +1,283 @@
+"""Hubs and commands whose modules are loaded already: forked from one process that has loaded them, once per worker.
+
+To load the SDK and asyncssh takes most of a second of processor time, and a test that starts a hub and asks nothing
+about how it starts need not wait for that. What is forked is the same program with the same descriptors, variables and
+folder; tests of the start itself run the installed command.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).parents[2]
+LONGEST_ORDER = 1 << 20
+# The exit status of Python where its last words cannot be written.
+UNABLE_TO_FLUSH = 120
+# What a process looks at when it starts, before any of our code: a fork has the answers of another start.
+LOOKED_AT_BY_PYTHON = ("PYTHON", "LC_", "LANG", "MALLOC_")
+
+
+class Forked:
+    """A process that was forked for us, with the parts of `subprocess.Popen` that tests use."""
+
+    def __init__(self, pid: int, ending: int, words: Sequence[str]) -> None:
+        self.pid = pid
+        self.args = words
+        self.returncode: int | None = None
+        self._ending = ending
+
+    def poll(self) -> int | None:
+        return self._look(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        found = self._look(timeout)
+        if found is None:
+            raise subprocess.TimeoutExpired(list(self.args), timeout or 0)
+        return found
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _look(self, seconds: float | None) -> int | None:
+        if self.returncode is None and select.select([self._ending], [], [], seconds)[0]:
+            self.returncode = int(os.read(self._ending, 16) or b"-9")
+            os.close(self._ending)
+            self._ending = -1
+        return self.returncode
+
+    def __del__(self) -> None:
+        if self._ending >= 0:
+            os.close(self._ending)
+
+
+class Nursery:
+    """The process that has loaded everything, as the tests see it; started when it is first asked."""
+
+    def __init__(self) -> None:
+        self._line: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(
+        self,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        streams: tuple[int, int, int],
+        *,
+        more: Sequence[int] = (),
+        cwd: str = "",
+    ) -> Forked:
+        """Fork the hub, where `words` is ("hub",), or the command with its words; `more` are descriptors for it."""
+        reading, writing = os.pipe()
+        order = {"words": list(words), "env": dict(env), "cwd": cwd or os.getcwd()}
+        try:
+            line = self._ready()
+            socket.send_fds(line, [json.dumps(order).encode()], [writing, *streams, *more])
+            pid = int(line.recv(32))
+        finally:
+            os.close(writing)
+        return Forked(pid, reading, words)
+
+    def _ready(self) -> socket.socket:
+        if self._line is None:
+            self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            plain = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+            plain |= {name: value for name, value in os.environ.items() if name.startswith(LOOKED_AT_BY_PYTHON)}
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
+                    env=plain | {"PYTHONPATH": str(ROOT)}, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL,
+                )  # fmt: skip
+        return self._line
+
+    def close(self) -> None:
+        """What it has forked goes on; it ends when the last of these has ended."""
+        if self._line and self._process:
+            self._line.close()
+            self._process.wait(10)
+            self._line = self._process = None
+
+
+NURSERY = Nursery()
+
+
+def start_hub(env: Mapping[str, str]) -> None:
+    """Start the hub that a front with these variables would start; nothing where it runs already."""
+    from remote_sandbox_mcp.hub_contact import place as places
+    from remote_sandbox_mcp.hub_contact.starting import LOGIN
+
+    given = {name: value for name, value in env.items() if name in places.LIVED_BY | LOGIN}
+
+    def fork(place: places.Place, lock: int, listener: int) -> None:
+        with open(place.log, "ab") as log, open(os.devnull, "rb") as nothing:
+            streams = (nothing.fileno(), log.fileno(), log.fileno())
+            NURSERY.start(("hub",), given, streams, more=(lock, listener), cwd="/")
+
+    line, _ = places.reach(places.Place(env), fork)
+    line.close()
+
+
+def run(words: Sequence[str], env: Mapping[str, str], *, timeout: float) -> subprocess.CompletedProcess[bytes]:
+    """The command with these words, as `subprocess.run` runs it with nothing to read. Raises TimeoutExpired."""
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained, open(os.devnull, "rb") as nothing:
+        process = NURSERY.start(words, env, (nothing.fileno(), said.fileno(), complained.fileno()))
+        try:
+            code = process.wait(timeout)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(words, code, *(_whole(stream) for stream in (said, complained)))
+
+
+def _whole(stream: IO[bytes]) -> bytes:
+    stream.seek(0)
+    return stream.read()
+
+
+class Loaded:
+    """The process itself: it waits for orders, and forks."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        # The descriptor of each child's end, with its pid and where to tell its exit status.
+        self._children: dict[int, tuple[int, int]] = {}
+        self._poll = select.poll()
+        self._poll.register(line, select.POLLIN)
+
+    def wait_for_work(self) -> Callable[[], int] | None:
+        """What a child is to do, in that child; None in this process, once nobody can order any more."""
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd in self._children:
+                    self._tell_end(fd)
+                    continue
+                work = self._take_order()
+                if work is not None or self._line.fileno() < 0:
+                    return work
+
+    def _take_order(self) -> Callable[[], int] | None:
+        data, fds, _, _ = socket.recv_fds(self._line, LONGEST_ORDER, 8)
+        if not data:
+            self._line.close()
+            return None
+        status, *given = fds
+        pid = os.fork()
+        if pid:
+            for fd in given:
+                os.close(fd)
+            ending = os.pidfd_open(pid)
+            self._children[ending] = (pid, status)
+            self._poll.register(ending, select.POLLIN)
+            self._line.send(str(pid).encode())
+            return None
+        os.close(status)
+        self._line.close()
+        for ending, (_, other) in self._children.items():
+            os.close(ending)
+            os.close(other)
+        return prepared(json.loads(data), given)
+
+    def _tell_end(self, ending: int) -> None:
+        pid, status = self._children.pop(ending)
+        self._poll.unregister(ending)
+        os.close(ending)
+        _, code = os.waitpid(pid, 0)
+        with contextlib.suppress(OSError):
+            os.write(status, str(os.waitstatus_to_exitcode(code)).encode())
+        os.close(status)
+
+
+def prepared(order: dict[str, Any], given: list[int]) -> Callable[[], int]:
+    """Become the process that was ordered; what is returned runs its program."""
+    for target, fd in enumerate(given[:3]):
+        os.dup2(fd, target)
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(order["env"])
+    time.tzset()
+    os.chdir(order["cwd"])
+    sys.stdin, sys.stdout, sys.stderr = (open(fd, "rw"[fd > 0], **how(fd)) for fd in (0, 1, 2))
+    words = order["words"]
+    if words[0] == "hub":
+        os.setsid()
+        from remote_sandbox_mcp.hub.serve import serve
+
+        return lambda: serve(*given[3:])
+    sys.argv = list(words)
+    from remote_sandbox_mcp.cli.main import main
+
+    return main
+
+
+def how(fd: int) -> dict[str, Any]:
+    """As Python opens its standard streams."""
+    return {
+        "encoding": sys.__stdout__.encoding if sys.__stdout__ else "utf-8",
+        "errors": "backslashreplace" if fd == 2 else "strict",
+        "buffering": 1 if fd == 2 or os.isatty(fd) else -1,
+        "closefd": False,
+    }
+
+
+def load_everything() -> None:
+    """All that the program may load when it is used."""
+    import remote_sandbox_mcp
+
+    for found in pkgutil.walk_packages(remote_sandbox_mcp.__path__, "remote_sandbox_mcp."):
+        if "__main__" not in found.name and ".far" not in found.name:
+            importlib.import_module(found.name)
+
+
+def main() -> int:
+    line = socket.socket(fileno=int(sys.argv[1]))
+    load_everything()
+    # Left alone by the garbage collector, memory stays shared with what is forked.
+    gc.collect()
+    gc.freeze()
+    work = Loaded(line).wait_for_work()
+    return leave(work) if work else 0
+
+
+def leave(work: Callable[[], int]) -> int:
+    """Do the work and exit as Python does, but for taking apart all modules, which takes longer than most work."""
+    code: object = 1
+    try:
+        code = work()
+    except SystemExit as ending:
+        code = ending.code
+    except BaseException:  # noqa: BLE001 as Python does at the end of a program
+        sys.excepthook(*sys.exc_info())
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            code = UNABLE_TO_FLUSH
+    os._exit(code or 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
