@@ -99,7 +99,7 @@ async def test_a_watched_job_is_looked_after_on_a_platform_that_only_the_environ
             place = str((await server.call("create_sandbox", keep=True, timeout=600))["sandbox_id"])
             command = "until [ -e go ]; do sleep 0.1; done; exit 7"
             await server.call("exec_bash_background", command=command, sandbox_name=place, interval_s=1)
-            assert not list(events.glob("*.json"))
+            assert not [event.read_text() for event in events.glob("*.json")]
             await server.output("touch go", sandbox_name=place)
         (told,) = await until(lambda: list(events.glob("*.json")), "the watchdog to tell the end", 30)
         event = json.loads(told.read_text())

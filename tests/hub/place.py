@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.support.server import COMMAND, Entry, Wire
 from tests.support.sshd import Sshd
+from tests.support.warm import start_hub
 
 
 class Place:
@@ -53,6 +54,8 @@ class Place:
             "REMOTE_SANDBOX_HUB_IDLE_S": str(idle_s),
             **({"REMOTE_SANDBOX_LIST": json.dumps(entries)} if entries else {}),
         }
+        if "--no-hub" not in words:
+            start_hub(given | (env or {}))
         with (self.home / "stderr").open("ab") as errlog:
             process = subprocess.Popen(
                 [COMMAND, "--config", str(self.home / config), *words],

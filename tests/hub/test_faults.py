@@ -37,7 +37,7 @@ def test_fronts_that_start_at_once_share_one_hub_despite_leftovers(tmp_path: Pat
         stale.bind(place.socket)
     Path(place.lock).write_text("4194305 1\n")
     with ExitStack() as stack:
-        lines = [stack.enter_context(wire(tmp_path)) for _ in range(4)]
+        lines = [stack.enter_context(wire(tmp_path, finds_hub=False)) for _ in range(4)]
         for line in lines:
             use(line)
         assert len(hub_pids(tmp_path)) == 1
@@ -47,11 +47,11 @@ def test_fronts_that_start_at_once_share_one_hub_despite_leftovers(tmp_path: Pat
 
 
 def test_a_hub_whose_folder_was_removed_ends_without_harming_the_next(tmp_path: Path) -> None:
-    with wire(tmp_path) as line:
+    with wire(tmp_path, finds_hub=False) as line:
         use(line)
         first = hub_pid(tmp_path)
         hub_folder(tmp_path).rename(tmp_path / "away")
-        with wire(tmp_path) as other:
+        with wire(tmp_path, finds_hub=False) as other:
             use(other)
             second = hub_pid(tmp_path)
             assert second != first
@@ -99,7 +99,10 @@ def full_disk(folder: Path, known_hosts: str) -> Iterator[None]:
 
 
 def test_clients_are_served_on_a_full_disk(machine: Sshd, tmp_path: Path) -> None:
-    with full_disk(tmp_path / "state", machine.known_hosts.read_text()), wire(tmp_path, entry(machine)) as line:
+    with (
+        full_disk(tmp_path / "state", machine.known_hosts.read_text()),
+        wire(tmp_path, entry(machine), finds_hub=False) as line,
+    ):
         use(line)
         assert line.call("exec_bash", command="echo on")["structuredContent"]["stdout"] == "on\n"
         kill_hub_if_any(tmp_path)
@@ -123,13 +126,14 @@ def environ_of(pid: int) -> bytes:
 
 def test_a_hub_of_another_version_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Place(environment(tmp_path, ()))
-    monkeypatch.setattr("remote_sandbox_mcp.hub_contact.place.__version__", "0.0.1")
-    older = Place(environment(tmp_path, ()))
+    with monkeypatch.context() as patch:
+        patch.setattr("remote_sandbox_mcp.hub_contact.place.__version__", "0.0.1")
+        older = Place(environment(tmp_path, ()))
     assert older.socket != ours.socket
     older.make()
     lock = older.take_lock()
     # One that speaks no language that we know.
-    with older.listen() as listener, wire(tmp_path) as line:
+    with older.listen() as listener, wire(tmp_path, finds_hub=False) as line:
         use(line)
         listener.settimeout(0.01)
         with pytest.raises(TimeoutError):
@@ -151,7 +155,7 @@ def test_the_next_hub_removes_the_sockets_of_those_that_were_killed_and_no_other
     before = {file.name for file in hub_folder(tmp_path).iterdir()}
     for lock in locks[1:]:
         os.close(lock)
-    with wire(tmp_path) as line:
+    with wire(tmp_path, finds_hub=False) as line:
         use(line)
         found = {file.name for file in hub_folder(tmp_path).iterdir()} - {"hub.log"}
         assert before - found == {f"{killed.name}.sock", f"{killed.name}.4711", f"{ours.name}.4711"}
@@ -221,7 +225,7 @@ def test_a_socket_that_another_user_has_planted_is_not_used(machine: Sshd, tmp_p
         assert planted.stdout
         assert planted.stdout.readline() == b"listening\n"
         os.rename(open_folder / "sock", place.socket)
-        with wire(tmp_path, env={"CANARY": CANARY}) as line:
+        with wire(tmp_path, env={"CANARY": CANARY}, finds_hub=False) as line:
             use(line)
             assert "belongs to another user" in line.stderr
     finally:
@@ -250,7 +254,7 @@ def test_secrets_of_a_client_are_in_no_file_and_in_no_list_of_processes(machine:
     source = tmp_path / "source"
     source.write_bytes(os.urandom(3 << 20))
     env = {"SOME_TOKEN": CANARY, "REMOTE_SANDBOX_INLINE_SYNC_MAX_BYTES": "1"}
-    with wire(tmp_path, entry(machine, password=f"{CANARY}-2"), env=env) as line:
+    with wire(tmp_path, entry(machine, password=f"{CANARY}-2"), env=env, finds_hub=False) as line:
         line.initialize()
         assert line.call("exec_bash", command="echo on")["structuredContent"]["stdout"] == "on\n"
         result = line.call("sync_local_to_remote", local_path=str(source), remote_path="target")

@@ -372,9 +372,16 @@ class Wire:
 
 @contextmanager
 def wire(
-    home: Path, *entries: Entry, local: bool = False, env: dict[str, str] | None = None, hub: bool = True
+    home: Path,
+    *entries: Entry,
+    local: bool = False,
+    env: dict[str, str] | None = None,
+    hub: bool = True,
+    finds_hub: bool = True,
 ) -> Iterator[Wire]:
-    """Start the installed command with nobody but the test on its line."""
+    """Start the installed command, which finds a hub or starts one, with nobody but the test on its line."""
+    if hub and finds_hub:
+        start_hub(environment(home, entries, env))
     with (home / "stderr").open("ab") as errlog:
         process = subprocess.Popen(
             arguments(home, local=local, hub=hub),
