@@ -59,6 +59,8 @@ JOBS_S = 2.0
 MOST_LISTED, MOST_FOUND = 50_000, 10_000
 # Of many sandboxes, this many are opened at once; each may take so long to tell the end of a command after its limit.
 MOST_OPENING, LATE_S = 32, 8.0
+# How long each of them may take to open where nobody's patience ends before.
+OPEN_S = 60.0
 # By then the client has the answer, or another process of ours has asked for it again.
 ANSWERED_S = 30.0
 
@@ -429,12 +431,13 @@ class App:
 
     async def run(
         self, script: str, *, cwd: str = "", timeout_s: float = 120, limit: int = 20_000, name: str = "",
-        patience_s: float | None = None, room: int | None = None, progress: Progress = silent,
+        patience_s: float | None = None, room: int | None = None, progress: Progress = silent, as_root: bool = False,
     ) -> Report:  # fmt: skip
         """Run a script within the caller's patience; returns up to `limit` characters per stream, `room` in all."""
         check_run(script, cwd, timeout_s, limit)
         member = self.fleet.member(name)
-        command = Command(script, cwd, timeout_s, keep=2 * limit + 8, run_id=name_for_call("run") or new_run_id())
+        run_id = name_for_call("run") or new_run_id()
+        command = Command(script, cwd, timeout_s, keep=2 * limit + 8, run_id=run_id, as_root=as_root)
         clip = functools.partial(make_report, limit=limit, room=room)
         return await self._run(member, command, clip, patience_s, progress)
 
@@ -456,7 +459,7 @@ class App:
     async def run_on_each(
         self, members: Sequence[Member], script: str, *, cwd: str = "", timeout_s: float = 120, limit: int = 20_000,
         clip: Clip | None = None, patience_s: float | None = None, ended: Callable[[Row], None] = lambda row: None,
-        progress: Callable[[str], Progress] = lambda name: silent,
+        progress: Callable[[str], Progress] = lambda name: silent, as_root: bool = False,
     ) -> list[Row]:  # fmt: skip
         """Run a script on all of them at once. What fails is told in its row; `ended` gets each row as it is there."""
         check_run(script, cwd, timeout_s, limit)
@@ -465,9 +468,9 @@ class App:
 
         async def run_on(member: Member) -> Row:
             run_id = name_for_call("run", member.name) or new_run_id()
-            command = Command(script, cwd, timeout_s, keep=2 * limit + 8, run_id=run_id)
+            command = Command(script, cwd, timeout_s, keep=2 * limit + 8, run_id=run_id, as_root=as_root)
             turn = nullcontext() if member.sandbox and member.sandbox.is_open else opening
-            bounds = Bounds(turn, patience_s or timeout_s, min(timeout_s, patience_s or timeout_s) + LATE_S)
+            bounds = Bounds(turn, patience_s or OPEN_S, min(timeout_s, patience_s or timeout_s) + LATE_S)
             try:
                 report = await self._run(member, command, make, patience_s, progress(member.name), bounds)
                 row = Row(member.name, time.monotonic() - begun, report)
@@ -486,6 +489,8 @@ class App:
         commands = self.jobs.commands
         try:
             sandbox = await bounds.opened(member)
+            if command.as_root and (why_not := sandbox.description.capabilities.why_not_root):
+                raise Unsupported(f"nothing can be run as root on {member.name}: {why_not}; nothing was run")
             if is_again() and (known := await self._known_end(sandbox, command)):
                 return clip(known)
         except asyncio.CancelledError:

@@ -37,6 +37,7 @@ def run_command(server: SandboxServer) -> Any:
         sandbox_names: Annotated[
             list[str] | Literal["all"] | None, Field(description="Run on all of these at once; a row each")
         ] = None,
+        as_root: Annotated[bool, Field(description="By sudo, where the operator allows it")] = False,
     ) -> Annotated[CallToolResult, ExecShape]:
         """Run a command in a new shell and return its exit code and output.
 
@@ -44,7 +45,7 @@ def run_command(server: SandboxServer) -> Any:
         if sandbox_names is not None:
             if sandbox_name:
                 raise BadArgument("sandbox_name and sandbox_names were both given; pass one of them")
-            return await run_on_several(server, ctx, sandbox_names, command, cwd, timeout_s, max_output_chars)
+            return await run_on_several(server, ctx, sandbox_names, command, cwd, timeout_s, max_output_chars, as_root)
         async with Reporting(ctx) as reporting:
             report = await server.app.run(
                 command,
@@ -55,6 +56,7 @@ def run_command(server: SandboxServer) -> Any:
                 patience_s=patience(server, ctx),
                 room=room(),
                 progress=beats(reporting),
+                as_root=as_root,
             )
         return reply(exec_fields(report), exec_text(report))
 
@@ -69,6 +71,7 @@ async def run_on_several(
     cwd: str,
     timeout_s: float,
     limit: int,
+    as_root: bool,
 ) -> CallToolResult:
     """The same on several sandboxes at once."""
     members = await server.app.several(names)
@@ -84,6 +87,7 @@ async def run_on_several(
             patience_s=patience(server, ctx),
             ended=progress.ended,
             progress=progress.of,
+            as_root=as_root,
         )
     return reply(rows_fields(rows, room()), rows_text(rows))
 
