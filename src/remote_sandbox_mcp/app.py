@@ -6,19 +6,31 @@ import asyncio
 import contextlib
 import functools
 import posixpath
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .config import paths
 from .config.load import identity_of
 from .config.schema import Configuration, Settings
 from .core import check
-from .core.client import Call, is_again, name_for_call
+from .core.client import Call, current_call, is_again, name_for_call
 from .core.command import RUN_ID, Command, Completed, Missing, Observation, Running, new_run_id
 from .core.disposable import DISPOSABLE_ID, Offer, Provider
-from .core.errors import BadArgument, ConnectError, FileProblem, LostContact, SandboxError, UnknownSandbox, Unsupported
+from .core.errors import (
+    BadArgument,
+    ConnectError,
+    Defect,
+    FileProblem,
+    LostContact,
+    SandboxError,
+    UnknownSandbox,
+    Unreachable,
+    Unsupported,
+)
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
 from .core.machine import LocalPlace, Machine
 from .core.pages import read_cursor
@@ -45,6 +57,10 @@ if TYPE_CHECKING:
 JOBS_S = 2.0
 # Bound for paging: for each page, all earlier entries are listed again.
 MOST_LISTED, MOST_FOUND = 50_000, 10_000
+# Of many sandboxes, this many are opened at once; each may take so long to tell the end of a command after its limit.
+MOST_OPENING, LATE_S = 32, 8.0
+# How long each of them may take to open where nobody's patience ends before.
+OPEN_S = 60.0
 # By then the client has the answer, or another process of ours has asked for it again.
 ANSWERED_S = 30.0
 
@@ -196,6 +212,60 @@ class Report:
     seen: Completed | Running | Missing
     stdout: Clipped
     stderr: Clipped
+
+
+Clip = Callable[[Completed | Running | Missing], Report]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of a command on one of several sandboxes: a report, or a problem."""
+
+    name: str
+    seconds: float
+    report: Report | None = None
+    problem: SandboxError | None = None
+
+    @property
+    def is_good(self) -> bool:
+        return self.report is not None and isinstance(self.report.seen, Completed) and not self.report.seen.exit_code
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Limits for one of several commands at once: one sandbox that does not answer must not delay the others.
+
+    `opening` is held while the sandbox is opened; `open_s` and `run_s` are how long opening and running may take.
+    """
+
+    opening: AbstractAsyncContextManager[object]
+    open_s: float | None = None
+    run_s: float | None = None
+
+    async def opened(self, member: Member) -> Sandbox:
+        if self.open_s is None:
+            return await member.open()
+        try:
+            return await within(self._opened(member), self.open_s)
+        except asyncio.TimeoutError:
+            problem = f"it could not be opened within {self.open_s:.0f} s"
+            raise Unreachable.of_parts(f"unable to open {member.name}", problem) from None
+
+    async def _opened(self, member: Member) -> Sandbox:
+        async with self.opening:
+            return await member.open()
+
+    async def ended(self, run: Awaitable[Completed | Running], member: Member, command: Command) -> Completed | Running:
+        if self.run_s is None:
+            return await run
+        try:
+            return await within(run, self.run_s)
+        except asyncio.TimeoutError:
+            why = f"no answer within {self.run_s:.0f} s"
+            raise LostContact.while_running(member.name, why, Running(command.run_id)) from None
+
+
+NO_BOUNDS = Bounds(nullcontext())
 
 
 class App:
@@ -361,37 +431,85 @@ class App:
 
     async def run(
         self, script: str, *, cwd: str = "", timeout_s: float = 120, limit: int = 20_000, name: str = "",
-        patience_s: float | None = None, room: int | None = None, progress: Progress = silent,
+        patience_s: float | None = None, room: int | None = None, progress: Progress = silent, as_root: bool = False,
     ) -> Report:  # fmt: skip
         """Run a script within the caller's patience; returns up to `limit` characters per stream, `room` in all."""
-        check.text_argument("command", script)
-        check.text_argument("cwd", cwd, required=False)
-        check.in_range("timeout_s", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)
-        check.in_range("max_output_chars", limit, 1, check.MOST_OUTPUT_CHARS)
+        check_run(script, cwd, timeout_s, limit)
         member = self.fleet.member(name)
-        command = Command(script, cwd, timeout_s, keep=2 * limit + 8, run_id=name_for_call("run") or new_run_id())
+        run_id = name_for_call("run") or new_run_id()
+        command = Command(script, cwd, timeout_s, keep=2 * limit + 8, run_id=run_id, as_root=as_root)
+        clip = functools.partial(make_report, limit=limit, room=room)
+        return await self._run(member, command, clip, patience_s, progress)
+
+    async def several(self, names: Sequence[str] | Literal["all"]) -> list[Member]:
+        """The named sandboxes, each once; "all": those that are configured. Raises BadArgument, UnknownSandbox."""
+        if not names:
+            raise BadArgument(
+                'sandbox_names is empty; name sandboxes, or pass "all", or leave it out for the active one'
+            )
+        for name in () if names == "all" else names:
+            check.text_argument("a name in sandbox_names", name)
+        try:
+            members = await self.fleet.configured() if names == "all" else self.fleet.distinct(names)
+        except UnknownSandbox as problem:
+            raise problem.with_more("nothing was run") from None
+        # Without any, the sentence for this is that of a call that names none.
+        return members or [self.fleet.member()]
+
+    async def run_on_each(
+        self, members: Sequence[Member], script: str, *, cwd: str = "", timeout_s: float = 120, limit: int = 20_000,
+        clip: Clip | None = None, patience_s: float | None = None, ended: Callable[[Row], None] = lambda row: None,
+        progress: Callable[[str], Progress] = lambda name: silent, as_root: bool = False,
+    ) -> list[Row]:  # fmt: skip
+        """Run a script on all of them at once. What fails is told in its row; `ended` gets each row as it is there."""
+        check_run(script, cwd, timeout_s, limit)
+        opening, begun = asyncio.Semaphore(MOST_OPENING), time.monotonic()
+        make = clip or functools.partial(make_report, limit=limit)
+
+        async def run_on(member: Member) -> Row:
+            run_id = name_for_call("run", member.name) or new_run_id()
+            command = Command(script, cwd, timeout_s, keep=2 * limit + 8, run_id=run_id, as_root=as_root)
+            turn = nullcontext() if member.sandbox and member.sandbox.is_open else opening
+            bounds = Bounds(turn, patience_s or OPEN_S, min(timeout_s, patience_s or timeout_s) + LATE_S)
+            try:
+                report = await self._run(member, command, make, patience_s, progress(member.name), bounds)
+                row = Row(member.name, time.monotonic() - begun, report)
+            except SandboxError as problem:
+                row = Row(member.name, time.monotonic() - begun, problem=problem)
+            ended(row)
+            return row
+
+        seen = await asyncio.gather(*map(run_on, members), return_exceptions=True)
+        return [_row_of(member, row, begun) for member, row in zip(members, seen, strict=True)]
+
+    async def _run(
+        self, member: Member, command: Command, clip: Clip, patience_s: float | None, progress: Progress,
+        bounds: Bounds = NO_BOUNDS,
+    ) -> Report:  # fmt: skip
         commands = self.jobs.commands
         try:
-            sandbox = await member.open()
+            sandbox = await bounds.opened(member)
+            if command.as_root and (why_not := sandbox.description.capabilities.why_not_root):
+                raise Unsupported(f"nothing can be run as root on {member.name}: {why_not}; nothing was run")
             if is_again() and (known := await self._known_end(sandbox, command)):
-                return make_report(known, limit, room)
+                return clip(known)
         except asyncio.CancelledError:
             if is_again():
                 self._end_later(member, command.run_id)
             raise
         commands.begin(member, command)
         try:
-            seen = await sandbox.run(command, patience_s=patience_s, progress=progress)
+            seen = await bounds.ended(sandbox.run(command, patience_s=patience_s, progress=progress), member, command)
         except LostContact:
             # It may be running, so its record stays.
             raise
         except SandboxError:
             commands.never_began(command)
             raise
-        report = make_report(seen, limit, room)
+        report = clip(seen)
         is_whole = isinstance(seen, Completed) and not (report.stdout.omitted or report.stderr.omitted)
         # The result is stored before the machine is told to drop its own copy.
-        then = functools.partial(forget_later, sandbox, command.run_id) if is_whole else None
+        then = forgetting(sandbox, command.run_id) if is_whole else None
         commands.note(seen, printed(report), in_time=True, then=then)
         return report
 
@@ -404,12 +522,20 @@ class App:
 
         self._ending.start(end())
 
-    async def give_up(self, call: str, name: str = "") -> None:
-        """Stop the command of a call that was cancelled while the hub died, if the call had begun one.
+    async def give_up(self, call: str, name: str = "", several: Sequence[str] | str = ()) -> None:
+        """Stop the commands of a call that was cancelled while the hub died, if the call had begun any.
 
-        `name` is the call's sandbox, for a command that began too shortly before to be recorded.
+        `name` is the call's sandbox, for a command that began too shortly before to be recorded; `several` are those
+        of a call on many.
         """
-        row = await self.jobs.commands.find(run_id := Call(call).name_of("run"))
+        if not several:
+            return await self._give_up(Call(call).name_of("run"), name)
+        names = several if isinstance(several, (list, tuple)) else [it.name for it in await self.fleet.configured()]
+        members = {self.fleet.member(it).name for it in names if it in self.fleet.names}
+        await asyncio.gather(*(self._give_up(Call(call).name_of("run", name), name) for name in members))
+
+    async def _give_up(self, run_id: str, name: str) -> None:
+        row = await self.jobs.commands.find(run_id)
         where = row.sandbox if row else name
         if not where or where in self.fleet.names:
             with contextlib.suppress(SandboxError):
@@ -579,12 +705,29 @@ async def _jobs_that_end_with(name: str, sandbox: Sandbox) -> list[str]:
     return [f"the job {job.session} runs in {name}" for job in jobs if job.is_running]
 
 
-def forget_later(sandbox: Sandbox, run_id: str) -> None:
-    """Let the machine drop a result; if this process may be replaced, only once the client surely has it."""
-    if name_for_call("run") == run_id:
+def _row_of(member: Member, row: Row | BaseException, begun: float) -> Row:
+    """Turn an unexpected exception into a problem of that one sandbox."""
+    if isinstance(row, Row):
+        return row
+    problem = Defect(unforeseen(row, f"running a command on {member.name}"))
+    return Row(member.name, time.monotonic() - begun, problem=problem)
+
+
+def check_run(script: str, cwd: str, timeout_s: float, limit: int) -> None:
+    """Raises BadArgument."""
+    check.text_argument("command", script)
+    check.text_argument("cwd", cwd, required=False)
+    check.in_range("timeout_s", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)
+    check.in_range("max_output_chars", limit, 1, check.MOST_OUTPUT_CHARS)
+
+
+def forgetting(sandbox: Sandbox, run_id: str) -> Callable[[], None]:
+    """Lets the machine drop a result; if this process may be replaced, only once the client surely has it."""
+
+    def forget_later() -> None:
         asyncio.get_running_loop().call_later(ANSWERED_S, sandbox.forget, run_id)
-    else:
-        sandbox.forget(run_id)
+
+    return forget_later if current_call() else functools.partial(sandbox.forget, run_id)
 
 
 def make_report(seen: Completed | Running | Missing, limit: int, room: int | None = None) -> Report:

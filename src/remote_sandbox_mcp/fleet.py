@@ -160,6 +160,14 @@ class Fleet:
     async def get(self, name: str = "") -> Sandbox:
         return await self.member(name).open()
 
+    def distinct(self, names: Iterable[str]) -> list[Member]:
+        """The named members, each once, in this order. Raises UnknownSandbox."""
+        return list({member.name: member for member in map(self.member, names)}.values())
+
+    async def configured(self) -> list[Member]:
+        """The configured members that can be used here; disposable ones are not among them."""
+        return [member for member in await self.offered() if self._configured.get(member.name) is member]
+
     async def offered(self) -> list[Member]:
         """The members that can be used here, in the order of the configuration."""
         members = list(self._members.values())

@@ -184,3 +184,18 @@ def test_the_local_sandbox_needs_no_machine(cli: Cli) -> None:
     outcome = cli("exec", "pwd; ls -A")
     assert (outcome.code, outcome.stdout) == (0, "/home/sandbox\n"), outcome.stderr
     assert not Path("/home/sandbox").exists()
+
+
+def test_it_runs_on_several_at_once_and_fails_where_one_does(cli: Cli, good: Sshd) -> None:
+    cli.machines.append(entry(good, name="again"))
+    outcome = cli("exec", "--on", f"{good.name},again", "echo hello; printf '\\033[2Jcleared'")
+    assert (outcome.code, outcome.stderr) == (0, "")
+    assert outcome.stdout.splitlines().count("hello") == 2
+    assert outcome.stdout.count(": exit 0 after") == 2
+    assert "\033" not in outcome.stdout
+    with closed_port() as port:
+        cli.machines.append(entry(good, name="dead", port=port))
+        outcome = cli("exec", "--all", "true")
+        assert outcome.code == 1
+        assert all(f"{name}: exit 0" in outcome.stdout for name in (good.name, "again"))
+        assert "dead: unable to open dead" in outcome.stdout

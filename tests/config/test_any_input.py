@@ -33,6 +33,7 @@ MACHINE = st.fixed_dictionaries(
         "user": st.text(max_size=5) | ANYTHING,
         "password": SECRETS | st.lists(SECRETS) | st.dictionaries(KEYS, SECRETS),
         "key_passphrase": SECRETS,
+        "sudo": SECRETS | ANYTHING,
         "pasword": SECRETS,
         "key_file": st.text(max_size=8) | ANYTHING,
         "jump": st.sampled_from(["a", "b", "a,b", "u@a:1", "::", "@"]) | ANYTHING,

@@ -32,6 +32,7 @@ def test_a_machine_may_say_everything(tmp_path: Path) -> None:
             password = "keyring:gpu1/ubuntu"
             key_file = ["{tmp_path}/key1", "{tmp_path}/key2"]
             key_passphrase = "env:PHRASE"
+            sudo = "keyring:sudo/gpu1"
             certificate_file = "{tmp_path}/cert"
             agent = true
             jump = "me@bastion:2200"
@@ -51,6 +52,8 @@ def test_a_machine_may_say_everything(tmp_path: Path) -> None:
     assert machine.login.password.source == "keyring:gpu1/ubuntu"
     assert machine.login.key_passphrase
     assert machine.login.key_passphrase.reveal() == "open"
+    assert machine.sudo
+    assert machine.sudo.source == "keyring:sudo/gpu1"
     assert machine.login.key_files == (f"{tmp_path}/key1", f"{tmp_path}/key2")
     assert machine.login.certificate_files == (f"{tmp_path}/cert",)
     assert machine.login.agent == "/run/agent"

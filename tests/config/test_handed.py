@@ -313,6 +313,7 @@ def test_paths_and_references_mean_the_same_elsewhere(
         "key_file": ["key", "~/key"],
         "password": "file:pw",
         "key_passphrase": "env:PHRASE",
+        "sudo": "env:PHRASE",
     }
     hand_over(["h"], listed(entry, PHRASE="env:looks like a reference"), state)
     monkeypatch.chdir("/")
@@ -322,6 +323,8 @@ def test_paths_and_references_mean_the_same_elsewhere(
     assert machine.login.password.reveal() == HIDDEN
     assert machine.login.key_passphrase
     assert machine.login.key_passphrase.reveal() == "env:looks like a reference"
+    # The watchdog runs nothing as root.
+    assert machine.sudo is None
 
 
 def test_an_agent_is_found_by_the_daemon(state: Path, tmp_path: Path) -> None:

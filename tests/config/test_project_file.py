@@ -191,3 +191,11 @@ def test_a_name_of_a_folder_is_no_part_of_a_command(tmp_path: Path, monkeypatch:
 def test_a_current_folder_that_is_gone_is_no_trouble(project: Path) -> None:
     project.rmdir()
     assert load(environ={}).problems == ()
+
+
+def test_a_project_names_no_machine_and_allows_no_sudo(project: Path) -> None:
+    machine = {"host": "192.0.2.1", "user": "u", "sudo": "nopasswd"}
+    put(project, {"opensandbox": HARMLESS, "machines": {"gpu1": machine}, "sudo": "nopasswd"})
+    accepted_now()
+    configuration = load(None, {"REMOTE_SANDBOX_LIST": json.dumps([{"name": "gpu1", "host": "192.0.2.2"}])})
+    assert [(it.name, it.host, it.sudo) for it in configuration.machines] == [("gpu1", "192.0.2.2", None)]

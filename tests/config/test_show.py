@@ -17,6 +17,7 @@ host = "192.0.2.1"
 user = "ubuntu"
 password = "env:PW"
 key_passphrase = "{HIDDEN}"
+sudo = "{HIDDEN}"
 init = "export TOKEN={HIDDEN}"
 env = {{ TOKEN = "{HIDDEN}" }}
 jump = "bastion"
@@ -63,6 +64,7 @@ def test_everything_is_shown_but_secrets(tmp_path: Path) -> None:
                 "python": "python3",
                 "init": "hidden (1 line)",
                 "env": {"TOKEN": "hidden"},
+                "sudo": "hidden",
                 "source": f"{path} [machines.gpu1]",
             },
             {

@@ -70,6 +70,23 @@ def test_a_command_that_runs_when_the_hub_dies_runs_once_and_its_result_comes_ba
     assert line.call("exec_bash", command="echo on")["structuredContent"]["stdout"] == "on\n"
 
 
+def test_commands_on_several_machines_run_once_each_when_the_hub_dies(machine: Sshd, line: Wire) -> None:
+    count = machine.home / "several"
+    # Both names are the same machine, and each has a run of its own there.
+    command = f"echo x >>{count}; while [ ! -e {count}.go ]; do sleep 0.05; done; echo ended; exit 3"
+    number = line.start_call("exec_bash", command=command, sandbox_names=[machine.name, "other"])
+    wait_until(lambda: count.exists() and count.read_text() == "x\nx\n", what="both to begin", seconds=20)
+    before = kill_hub(line.home)
+    wait_until(lambda: hub_pid(line.home) != before, what="another hub", seconds=20)
+    Path(f"{count}.go").touch()
+    rows = result_of(line, number)["structuredContent"]["results"]
+    assert [(row["sandbox"], row["exit_code"], row["stdout"]) for row in rows] == [
+        (machine.name, 3, "ended\n"),
+        ("other", 3, "ended\n"),
+    ]
+    assert count.read_text() == "x\nx\n"
+
+
 def test_a_command_that_ended_while_there_was_no_hub_is_not_run_again(machine: Sshd, line: Wire) -> None:
     count = machine.home / "ended"
     number = line.start_call(
@@ -158,8 +175,11 @@ def test_a_file_that_was_read_before_the_hub_died_can_be_changed(machine: Sshd, 
     assert not line.call("edit_remote_file", remote_path=path, old_text="mine", new_text="yours").get("isError")
 
 
-def test_a_command_that_was_cancelled_while_there_was_no_hub_is_ended(machine: Sshd, line: Wire) -> None:
-    number = line.start_call("exec_bash", command="sleep 671")
+@pytest.mark.parametrize("where", [{}, {"sandbox_names": ["other"]}, {"sandbox_names": "all"}], ids=str)
+def test_a_command_that_was_cancelled_while_there_was_no_hub_is_ended(
+    machine: Sshd, line: Wire, where: dict[str, Any]
+) -> None:
+    number = line.start_call("exec_bash", command="sleep 671", **where)
     wait_until(lambda: "sleep 671" in machine.processes().values(), what="the command to start", seconds=20)
     os.kill(hub_pid(line.home), signal.SIGKILL)
     line.send("notifications/cancelled", {"requestId": number}, answered=False)

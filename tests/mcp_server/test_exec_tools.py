@@ -90,6 +90,16 @@ async def test_a_bad_argument_is_told_and_nothing_runs(
     assert not fake.commands
 
 
+async def test_as_root_is_refused_where_the_sandbox_does_not_offer_it(tools: Caller, fake: FakeSandbox) -> None:
+    problem = await tools.fail("exec_bash", command="id", sandbox_name="fake", as_root=True)
+    assert problem == {
+        "error": "nothing can be run as root on fake: as_root is for SSH machines whose table in config.toml has "
+        "`sudo`; nothing was run",
+        "code": "unsupported",
+    }
+    assert not fake.commands
+
+
 async def test_a_command_that_cannot_start_says_why(tools: Caller, fake: FakeSandbox) -> None:
     def refuse(command: Command) -> Answer:
         raise NotStarted("fake: unable to enter /nope: No such file or directory")

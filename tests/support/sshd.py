@@ -76,8 +76,13 @@ class Fleet:
         tmux: bool = True,
         bashrc: str = "",
         extra_config: Collection[str] = (),
+        sudoers: str | None = None,
     ) -> Sshd:
-        """Start a machine. The shell "busybox" is an ash with busybox's applets on PATH and nothing else."""
+        """Start a machine. The shell "busybox" is an ash with busybox's applets on PATH and nothing else.
+
+        With `sudoers`, this is its /etc/sudoers, in which USER is its user: it and all that it starts see that file
+        in the place of the system's, which stays as it is.
+        """
         path = self._path(busybox=shell == "busybox", python=python, tmux=tmux)
         login_shell = f"{path}/ash" if shell == "busybox" else shell
         number = next(_numbers)
@@ -90,6 +95,8 @@ class Fleet:
         login = _make_login(auth, user.pw_name, folder)
         _as_root("chown", "-R", f"{user.pw_uid}:{user.pw_gid}", user.pw_dir)
         sshd = Sshd(name=name, folder=folder, user=user.pw_name, uid=user.pw_uid, port=free_port(), login=login)
+        if sudoers is not None:
+            sshd.allow(sudoers)
         # sshd takes the first value that it reads, so what the caller says goes first.
         sshd.configure([*extra_config, f"MaxSessions {max_sessions}", *([f"SetEnv PATH={path}"] if path else [])])
         self._stack.callback(sshd.stop)
@@ -162,6 +169,27 @@ class Sshd:
         return self.folder / "sshd.log"
 
     @property
+    def _sudoers_file(self) -> Path:
+        return self.folder / "sudoers"
+
+    def allow(self, sudoers: str) -> None:
+        """What its user may do as root, from now on; USER is that user."""
+        text = f"{sudoers.replace('USER', self.user)}\n"
+        if self._sudoers_file.exists():
+            # In place: the file itself is mounted.
+            _as_root("sh", "-c", f"cat >{self._sudoers_file}", text=text)
+        else:
+            self._sudoers_file.write_text(text)
+            _as_root("chown", "root:root", str(self._sudoers_file))
+            _as_root("chmod", "440", str(self._sudoers_file))
+        _as_root("visudo", "--check", "--quiet", "--file", str(self._sudoers_file))
+
+    def set_password(self, password: str) -> None:
+        """The password of its user, for sudo; a login with the key stays as it is."""
+        with _passwd_lock():
+            _as_root("chpasswd", text=f"{self.user}:{password}\n")
+
+    @property
     def _config_file(self) -> Path:
         return self.folder / "sshd_config"
 
@@ -208,7 +236,10 @@ class Sshd:
 
     def start(self) -> None:
         """Listen, on the same port and with the same key as before."""
-        argv = as_root(SSHD, "-D", "-e", "-f", str(self._config_file))
+        words = [SSHD, "-D", "-e", "-f", str(self._config_file)]
+        if self._sudoers_file.exists():
+            words = ["unshare", "--mount", "sh", "-c", _WITH_SUDOERS, "sh", str(self._sudoers_file), *words]
+        argv = as_root(*words)
         with self._log_file.open("ab") as log:
             before = log.tell()
             self._process = subprocess.Popen(
@@ -278,6 +309,8 @@ class Sshd:
         return {p.pid: p.command for p in _processes() if p.uid == self.uid and not _is_sshd(p)}
 
 
+# In a mount namespace of its own, whose mounts end with it.
+_WITH_SUDOERS = 'mount --bind "$1" /etc/sudoers && shift && exec "$@"'
 _USUAL_CONFIG = (
     "PidFile none",
     "UsePAM no",

@@ -12,12 +12,12 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from .verb import add_json
 
 if TYPE_CHECKING:
-    from ..app import App, Report
+    from ..app import App, Report, Row
     from ..core.command import Completed, Excerpt, Missing, Running
     from ..core.errors import SandboxError
     from ..core.progress import Beat, StreamName
@@ -39,14 +39,19 @@ def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "exec",
         help="run a command in a sandbox",
-        usage="remote-sandbox-mcp exec [--sandbox NAME] [--cwd DIR] [--timeout S] [--json] [--config FILE] "
-        "[--] COMMAND...",
+        usage="remote-sandbox-mcp exec [--sandbox NAME | --on NAME,NAME | --all] [--cwd DIR] [--timeout S] "
+        "[--json] [--config FILE] [--] COMMAND...",
         description="Runs a command to its end and prints what it prints, as it comes where the machine has python3 "
         "(of each stream the first 2 MB, and the last at its end). One argument is shell source, several are "
         "the words of one command. Ends with the command's exit code, 124 after a timeout, 255 without a connection. "
-        "Ctrl-C stops the command there. Its standard input is empty.",
+        "Ctrl-C stops the command there. Its standard input is empty. With --on or --all it runs on several sandboxes "
+        "at once, and what each printed follows its name when it has ended; then the exit code is 0 if all of theirs "
+        "are, else 1.",
     )
-    parser.add_argument("--sandbox", metavar="NAME", default="", help="where (default: the default sandbox)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--sandbox", metavar="NAME", default="", help="where (default: the default sandbox)")
+    where.add_argument("--on", metavar="NAME,NAME", help="on these at once")
+    where.add_argument("--all", action="store_true", help="on all that are configured, at once")
     parser.add_argument("--cwd", metavar="DIR", default="", help="folder to start in (default: home)")
     parser.add_argument("--timeout", metavar="S", type=float, help="seconds after which it is ended (default: never)")
     add_json(parser, help="for programs: what exec_bash returns")
@@ -61,7 +66,10 @@ async def run(options: argparse.Namespace) -> int:
     configuration = load(options.config)
     app = compose(configuration)
     try:
-        return await _run(app, options)
+        several: list[str] | Literal["all"] | None = (
+            "all" if options.all else options.on.split(",") if options.on is not None else None
+        )
+        return await _run(app, options) if several is None else await _run_on_several(app, several, options)
     except SandboxError as problem:
         if isinstance(problem, UnknownSandbox):
             _complain(*configuration.problems)
@@ -104,6 +112,45 @@ async def _run(app: App, options: argparse.Namespace) -> int:
                 raise
             return _stopped(caught[0]) if caught else _unwritten(show.unwritten)
     return show.tell(report)
+
+
+async def _run_on_several(app: App, names: list[str] | Literal["all"], options: argparse.Namespace) -> int:
+    from ..core.check import LONGEST_TIMEOUT_S
+
+    work = app.run_on_each(
+        await app.several(names),
+        source(options.command),
+        cwd=options.cwd,
+        timeout_s=LONGEST_TIMEOUT_S if options.timeout is None else options.timeout,
+        limit=AGENT_CHARS if options.json else MOST_CHARS,
+        ended=(lambda row: None) if options.json else _print_row,
+    )
+    task = asyncio.ensure_future(work)
+    async with stopped_by_signals(task) as caught:
+        try:
+            rows = await task
+        except asyncio.CancelledError:
+            if not caught:
+                raise
+            return _stopped(caught[0])
+    if options.json:
+        from ..mcp_server.tools.exec_results import row_fields
+        from .render import print_json
+
+        print_json({"results": [row_fields(row) for row in rows]})
+    return 0 if all(row.is_good for row in rows) else 1
+
+
+def _print_row(row: Row) -> None:
+    from ..core.text import harmless
+    from ..mcp_server.results import exec_head, sentence
+    from .render import write
+
+    # Several outputs in one stream are for people: no machine may write over what another one printed.
+    head = exec_head(row.report) if row.report else sentence(row.problem or "")
+    parts = pieces(row.report.seen.stdout) + pieces(row.report.seen.stderr) if row.report else []
+    printed = harmless(b"".join(parts))
+    write(f"{row.name}: {head}\n{printed}" + ("\n" if printed and not printed.endswith("\n") else ""))
 
 
 def _stopped(number: int) -> int:

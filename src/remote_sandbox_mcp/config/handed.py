@@ -142,6 +142,8 @@ def _asks_agent(entry: Entry) -> bool:
 def _portable(raw: Mapping[str, Any], entry: Entry, environ: Mapping[str, str]) -> dict[str, Any]:
     """An entry that means the same in another folder and with other variables."""
     moved = {key: value for key, value in raw.items() if value not in (None, "")} | {"name": entry.name}
+    # The watchdog runs nothing as root.
+    moved.pop("sudo", None)
     for key in _PATHS:
         if paths := getattr(entry, key):
             moved[key] = [_absolute(path, environ) for path in paths]

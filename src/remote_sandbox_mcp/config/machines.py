@@ -89,6 +89,7 @@ class Builder:
             python=entry.python,
             environment=Environment(entry.shell, entry.init, entry.env),
             direct=entry.direct,
+            sudo=entry.sudo,
         )
 
     def _target(self, entry: Entry) -> Hop:

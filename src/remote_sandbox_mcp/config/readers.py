@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ..core.machine import NOPASSWD
 from ..core.network import MOST_HOSTS, Network, Reach, is_target
 from ..core.network import ranges as read_ranges
 from ..core.permission import FORMATS
@@ -350,6 +351,12 @@ def secret(environ: Mapping[str, str]) -> Reader:
         return resolve_secret(_sendable(value), environ)
 
     return read
+
+
+def sudo(environ: Mapping[str, str]) -> Reader:
+    """A password for sudo, or the word that says that none is asked for."""
+    read_secret = secret(environ)
+    return lambda value: NOPASSWD if value == NOPASSWD.source else read_secret(value)
 
 
 Labels = Callable[[str], str]

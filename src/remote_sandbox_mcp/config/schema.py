@@ -19,7 +19,7 @@ from .secrets import doubt
 SERVICE_KEYS = ("opensandbox", "disposable", "http", "logging")
 TOP_KEYS = ("default", "hosts", "server", "local", "machines", "notify", "hooks", *SERVICE_KEYS, "registries")
 JSON_KEYS = ("server", "opensandbox", "logging")
-SECRET_KEYS = ("password", "key_passphrase")
+SECRET_KEYS = ("password", "key_passphrase", "sudo")
 
 SERVER_READERS: dict[str, Reader] = {
     "patience_s": readers.seconds,
@@ -198,6 +198,7 @@ class Entry:
     strict_host_keys: bool | None = None
     connect_timeout_s: float | None = None
     direct: Mapping[str, str] = field(default_factory=dict)
+    sudo: Secret | None = None
 
 
 def read_entry(raw: object, where: str, environ: Mapping[str, str], tell: Tell, labels: Labels = str) -> Entry | None:
@@ -205,8 +206,8 @@ def read_entry(raw: object, where: str, environ: Mapping[str, str], tell: Tell, 
     if not isinstance(raw, Mapping):
         tell(f"{where} is left out: it must be a table of keys and values, with host and user at least.")
         return None
-    secret = readers.secret(environ)
-    values, faults = read_table(raw, {**_MACHINE_READERS, **dict.fromkeys(SECRET_KEYS, secret)}, where, tell, labels)
+    secrets = dict.fromkeys(SECRET_KEYS, readers.secret(environ)) | {"sudo": readers.sudo(environ)}
+    values, faults = read_table(raw, {**_MACHINE_READERS, **secrets}, where, tell, labels)
     if not faults and not (values.get("host") or values.get("ssh_alias")):
         faults = [f"{labels('host')} is missing"]
     if faults:

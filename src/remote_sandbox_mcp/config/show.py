@@ -50,6 +50,7 @@ def _machine(machine: Machine) -> dict[str, Any]:
         python=machine.python,
         **_environment(machine.environment),
         direct=dict(machine.direct),
+        sudo=_hidden(machine.sudo),
     )
 
 

@@ -62,11 +62,12 @@ class Call:
     again: bool = False
     waited_s: float = 0.0
 
-    def name_of(self, kind: str) -> str:
-        """The name of what this call begins: always the same."""
+    def name_of(self, kind: str, part: str = "") -> str:
+        """The name of what this call begins: always the same. `part` tells several apart that one call begins."""
         import hashlib
 
-        return f"{kind}-{hashlib.sha256(f'{self.name} {kind}'.encode()).hexdigest()[:16]}"
+        what = f"{self.name} {kind} {part}" if part else f"{self.name} {kind}"
+        return f"{kind}-{hashlib.sha256(what.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 class Calls:
@@ -110,10 +111,10 @@ def is_again() -> bool:
     return call is not None and call.again
 
 
-def name_for_call(kind: str) -> str:
+def name_for_call(kind: str, part: str = "") -> str:
     """Name of what the current call begins, the same at each repetition; empty where calls cannot be told apart."""
     call = _call.get()
-    return call.name_of(kind) if call else ""
+    return call.name_of(kind, part) if call else ""
 
 
 class ClientVariables(dict[str, str]):

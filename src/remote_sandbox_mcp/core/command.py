@@ -42,6 +42,8 @@ class Command:
     timeout_s: float = 120.0
     keep: int = 40_000
     run_id: str = field(default_factory=new_run_id)
+    # Only where the sandbox's capabilities allow it.
+    as_root: bool = False
 
 
 class Ending(str, Enum):

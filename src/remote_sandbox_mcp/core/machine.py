@@ -11,6 +11,9 @@ from .disposable import Limits
 from .network import NO_NETWORK, Network
 from .secret import Secret
 
+# In the place of a password for sudo: none is asked for there. Revealed, it is empty.
+NOPASSWD = Secret.later(str, "nopasswd")
+
 
 @dataclass(frozen=True)
 class Login:
@@ -45,6 +48,7 @@ class Machine:
     `proxy_command` is an argument vector that takes the place of the first TCP connection: to the first hop, else here.
     It runs with `proxy_environ`, by default with the variables of this process.
     `direct` maps names of machines to what `ssh` on this one calls them: files may go there without passing through us.
+    `sudo` is the password for it, or NOPASSWD; None: nothing is run as root there.
     """
 
     name: str
@@ -61,6 +65,7 @@ class Machine:
     python: str = "python3"
     environment: Environment = field(default_factory=Environment)
     direct: Mapping[str, str] = field(default_factory=dict)
+    sudo: Secret | None = None
 
 
 @dataclass(frozen=True)

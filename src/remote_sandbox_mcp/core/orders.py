@@ -32,6 +32,13 @@ class Nothing(TypedDict):
 # Outpost: runs
 
 
+class SudoOrder(TypedDict):
+    """How a run becomes root: `password` is missing where sudo asks for none, `program` is the command's parent."""
+
+    password: NotRequired[str]
+    program: str
+
+
 class RunOrder(TypedDict):
     verb: Literal["run"]
     id: str
@@ -43,6 +50,8 @@ class RunOrder(TypedDict):
     keep: int
     # Start it only in the place of the first attempt (HELLO's `place`); elsewhere that could not be found.
     only_in: NotRequired[str]
+    # Run it as root. Never written down, here or there.
+    sudo: NotRequired[SudoOrder]
 
 
 class RunAnswer(TypedDict):

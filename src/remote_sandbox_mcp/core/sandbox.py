@@ -25,6 +25,8 @@ class Capabilities:
     network: bool = True
     # The way to it is the platform that is configured: whoever looks after it needs that one's address and key, too.
     through_platform: bool = False
+    # Why a command cannot be run as root by sudo, as the end of a sentence; empty where it can.
+    why_not_root: str = "as_root is for SSH machines whose table in config.toml has `sudo`"
 
 
 @dataclass(frozen=True)

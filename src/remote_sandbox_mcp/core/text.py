@@ -93,6 +93,29 @@ def clip_both(first: Excerpt, second: Excerpt, limit: int, room: int | None = No
         limit = max(LEAST_SHOWN, min(limit, max(len(part.text) for part in shown)) * room // size * 9 // 10)
 
 
+def clip_ends(first: Excerpt, second: Excerpt, limit: int, room: int) -> tuple[Clipped, Clipped]:
+    """The last lines of two streams: of each `limit` characters, and of both, as JSON texts, at most `room`."""
+    import json
+
+    while True:
+        shown = _last_lines(first, limit), _last_lines(second, limit)
+        size = sum(len(json.dumps(part.text, ensure_ascii=False)) for part in shown if part.text)
+        if size <= room or not limit:
+            return shown
+        # The longer one is cut first.
+        limit = min(limit, max(len(part.text) for part in shown)) * room // size * 9 // 10
+
+
+def _last_lines(excerpt: Excerpt, limit: int) -> Clipped:
+    """As many whole lines from the end as fit; of a last line that is too long, its end."""
+    text, shown = _end(excerpt.tail if excerpt.omitted else excerpt.head + excerpt.tail, limit) if limit else ("", 0)
+    omitted = max(0, excerpt.total - shown)
+    first, newline, rest = text.partition("\n")
+    if omitted and newline and rest.strip():
+        return Clipped(rest, omitted + len(first.encode()) + 1)
+    return Clipped(text, omitted)
+
+
 def _where(excerpt: Excerpt, offset: int) -> str:
     if not excerpt.file:
         return ""

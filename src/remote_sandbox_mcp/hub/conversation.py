@@ -128,7 +128,8 @@ class Conversation:
         """End the command of a call that the client cancelled, in case the previous hub died before it could."""
         with contextlib.suppress(SandboxError):
             where = str(left.get("sandbox") or "") or await self._session.selection.name()
-            await self._house.app.give_up(f"{self._session.name} {left.get('name')}", where)
+            several = left.get("sandboxes") or ()
+            await self._house.app.give_up(f"{self._session.name} {left.get('name')}", where, several)
 
     async def _speak(self, reader: Heard) -> None:
         from mcp.server.stdio import stdio_server

@@ -144,7 +144,7 @@ class Transcript:
             lines.append((request.line, request))
             again.append({"name": request.name, "waited_s": now - request.since} if request.begun else None)
         recent = {name: line for name, (at, line) in self._cancelled.items() if now < at + CANCELLED_S}
-        cancelled = [{"name": name, "sandbox": sandbox_in(line)} for name, line in recent.items()]
+        cancelled = [{"name": name, **sandboxes_in(line)} for name, line in recent.items()]
         self._hubs += 1
         who = {"session": self._session, "prefix": self.prefix, "again": again, "cancelled": cancelled}
         versions = [[*which, version] for which, version in self._versions.items()]
@@ -172,13 +172,14 @@ def _is_spent(request: Request, sent: int) -> bool:
     return request.hubs > MOST_HUBS
 
 
-def sandbox_in(line: bytes) -> str:
-    """The sandbox that a call names; empty where it names none."""
+def sandboxes_in(line: bytes) -> dict[str, Any]:
+    """The sandbox that a call names, empty where it names none; and the several that it names, if it does."""
     try:
         given = json.loads(line)["params"]["arguments"]
-        return str(given.get("sandbox_name") or given.get("sandbox_id") or "")
+        named = str(given.get("sandbox_name") or given.get("sandbox_id") or "")
+        return {"sandbox": named} | ({"sandboxes": several} if (several := given.get("sandbox_names")) else {})
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return ""
+        return {"sandbox": ""}
 
 
 def answered_in(line: bytes) -> tuple[Any, dict[str, Any] | None]:

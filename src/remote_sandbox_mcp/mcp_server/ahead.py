@@ -99,7 +99,7 @@ def sandbox_in(call: dict[str, Any]) -> str | None:
     """
     params = call.get("params")
     tool, given = (params.get("name"), params.get("arguments")) if isinstance(params, dict) else (None, None)
-    if not isinstance(tool, str) or tool not in OPENERS or not isinstance(given, dict):
+    if not isinstance(tool, str) or tool not in OPENERS or not isinstance(given, dict) or given.get("sandbox_names"):
         return None
     needed, named = OPENERS[tool], given.get("sandbox_name") or given.get("sandbox_id") or ""
     is_complete = not needed or (isinstance(given.get(needed), str) and bool(given[needed].strip()))

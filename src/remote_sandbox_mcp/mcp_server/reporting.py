@@ -45,6 +45,15 @@ class Reporting:
             self._sending = asyncio.ensure_future(self._send_newest())
             self._sending.add_done_callback(_note)
 
+    def add(self, progress: float, total: float | None, line: str) -> None:
+        """As `send`, but what was not sent yet is not dropped: it comes in the same message, before this."""
+        unsent = f"{self._newest[2]}\n" if self._newest else ""
+        self.send(progress, total, unsent + line)
+
+    @property
+    def has_unsent(self) -> bool:
+        return self._newest is not None
+
     async def _send_newest(self) -> None:
         while self._newest:
             if (left := self._sent_at + PAUSE_S - time.monotonic()) > 0:

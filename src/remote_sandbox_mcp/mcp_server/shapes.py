@@ -52,6 +52,8 @@ class OutcomeShape(TypedDict, total=False):
 class ExecShape(OutcomeShape, total=False):
     stdout: str
     stderr: str
+    # One row for each of several sandboxes; the other fields are then left out.
+    results: list[dict[str, Any]]
 
 
 class EntryShape(TypedDict):

@@ -9,11 +9,13 @@ from importlib.resources import files
 from ... import core
 from ...core.shell import quote
 
-OUTPOST = ("wire", "place", "output", "family", "look", "keeper", "files", "post")
+OUTPOST = ("wire", "place", "output", "family", "look", "sudo", "keeper", "files", "post")
 LANE = ("wire", "place", "ignore", "tree", "chunks", "source", "expected", "large", "target", "lane")
 # Sent when the first job is asked about, into the outpost's own namespace; and the program that each job has.
 JOBS = ("jobrecord", "jobplace", "jobtools", "joblook", "jobstart", "jobwork")
 JOB_KEEPER = ("place", "family", "jobrecord", "jobkeeper")
+# The parent of a command that runs as root, read by root's Python.
+ROOT = ("family", "root")
 # Decided on both sides by the same text.
 OF_THE_CORE = ("ignore",)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -18,6 +19,7 @@ from ...core.foreign import Fields, to_list, to_number, to_text, to_whole, under
 from ...core.port import Stream, check_port
 from ...core.progress import Beat, OutputListener, Progress, StreamName, listener_in, silent
 from ...core.sandbox import Description
+from ...core.secret import Secret
 from ...core.text import last_line
 from ...core.transfer import Lane
 from ...waiting import Chores, within
@@ -27,15 +29,28 @@ from .client import LARGEST, SMALL, Exchange, LineLost, OutpostClient, Refusal, 
 from .far import wire
 from .far.files import MOST_PROBLEMS
 from .jobs import OutpostJobs
+from .program import ROOT, source
 
 if TYPE_CHECKING:
-    from ...core.orders import ListOrder, LookOrder, OutpostOrder, ReadOrder, RunOrder, SearchOrder, WriteOrder
+    from ...core.orders import (
+        ListOrder,
+        LookOrder,
+        OutpostOrder,
+        ReadOrder,
+        RunOrder,
+        SearchOrder,
+        SudoOrder,
+        WriteOrder,
+    )
 
 BEAT_S = 0.5
 MEND_S = 20.0
 LAST_LOOK_S = 2.0
 # How long after its own time limit the far side may take to end a run, and to tell it.
 OVERTIME_S = 60.0
+# Where repeated mistakes lock an account, they are usually counted for a quarter of an hour.
+REFUSED_S = 900.0
+PROOF_S = 60.0
 # What one entry of a listing may take: the longest path, every letter of it written as six. With all of its entries
 # an answer is one frame, of which there may be no more than this.
 ENTRY_BYTES, LARGEST_LISTING = 8 << 10, 32 << 20
@@ -66,12 +81,14 @@ class OutpostSandbox:
         connect: Callable[[], Awaitable[OutpostClient]],
         branch: Callable[[OutpostClient], Awaitable[Lane]] | None = None,
         ports: Ports | None = None,
+        sudo: Secret | None = None,
     ) -> None:
         self.description = description
         self._environment = environment
         self._connect = connect
         self._branch = branch
         self._ports = ports
+        self._elevation = Elevation(description.name, sudo)
         self._client: OutpostClient | None = None
         self._opening: asyncio.Task[OutpostClient] | None = None
         self._pace = Pace(description.name)
@@ -150,7 +167,25 @@ class OutpostSandbox:
     async def run(
         self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
     ) -> Completed | Running:
+        if command.as_root:
+            await self._elevation.prove(self._try_root)
+        return await self._run(command, patience_s, progress)
+
+    async def _try_root(self) -> None:
+        """Run a command as root that does nothing. Raises NotStarted, ConnectError."""
+        command = Command("true", "/", timeout_s=PROOF_S, keep=1, as_root=True)
+        try:
+            await self._run(command, None, silent)
+        except LostContact:
+            # The caller's own command was not begun.
+            where = f"unable to run anything as root on {self.description.name}"
+            raise Unreachable(f"{where}: contact was lost before the command began") from None
+        self.forget(command.run_id)
+
+    async def _run(self, command: Command, patience_s: float | None, progress: Progress) -> Completed | Running:
         order = self._order(command)
+        if command.as_root:
+            order["sudo"] = await self._elevation.order()
         client = first = await self._reach()
         watch = _Watch(command, patience_s, progress)
         exchange = watch.listen(client.begin(order, room=room_of_run(command.keep)))
@@ -173,6 +208,7 @@ class OutpostSandbox:
             if refusal.reason == "killed":
                 # The process that kept it is gone: its folder tells whether it had begun, and what it had printed.
                 return not_missing(await self.observe(command.run_id, keep=command.keep))
+            self._elevation.note(refusal)
             raise NotStarted(self._explained(refusal)) from None
         except Unreachable as problem:
             # Whatever it answered, it may have started it.
@@ -319,6 +355,59 @@ class OutpostSandbox:
     def _explained(self, refusal: Refusal) -> str:
         advice = f"; {self.crowded}" if self.crowded and refusal.reason == "fork" else ""
         return f"{self.description.name}: {refusal}{advice}"
+
+
+class Elevation:
+    """The password with which commands become root.
+
+    Before the first command it is tried with one that does nothing: many commands at once must not be as many mistakes.
+    One that was refused is not tried again for a while.
+    """
+
+    def __init__(self, name: str, password: Secret | None) -> None:
+        self._name = name
+        self._password = password
+        self._tried = self._refused = ""
+        self._refused_at = -math.inf
+        self._turn = asyncio.Lock()
+        self._is_proven = False
+
+    async def prove(self, attempt: Callable[[], Awaitable[None]]) -> None:
+        """Make sure that the password was accepted once. Raises what the attempt raises."""
+        async with self._turn:
+            if not self._is_proven:
+                await attempt()
+                self._is_proven = True
+
+    async def order(self) -> SudoOrder:
+        """Raises NotStarted, and ConfigError where the password cannot be had."""
+        if self._password is None:
+            raise NotStarted(f"{self._name}: nothing can be run as root there, since its table has no `sudo`")
+        # A keyring or a command may take its time.
+        password = await asyncio.to_thread(self._password.reveal)
+        left = self._refused_at + REFUSED_S - time.monotonic()
+        if password and password == self._refused and left > 0:
+            raise NotStarted(
+                f"{self._name}: sudo refused this password, which is not tried again for another {left:.0f} s, so as "
+                "not to lock the account: correct the secret that `sudo` names in the machine's table"
+            )
+        if not check_password(password):
+            raise NotStarted(f"{self._name}: the password for sudo has a line end in it, which sudo cannot read")
+        self._tried = password
+        order: SudoOrder = {"program": source(ROOT)}
+        if password:
+            order["password"] = password
+        return order
+
+    def note(self, refusal: Refusal) -> None:
+        if refusal.reason == "sudo_password" and self._password is not None:
+            self._refused, self._refused_at, self._is_proven = self._tried, time.monotonic(), False
+            # It may have been changed where it is kept.
+            self._password.forget()
+
+
+def check_password(password: str) -> bool:
+    return not set("\r\n\0") & set(password)
 
 
 class _Watch:

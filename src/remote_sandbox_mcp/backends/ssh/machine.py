@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
     import asyncssh
 
 OUTPOST = Capabilities(survives_disconnect=True, kills_trees=True)
-PLAIN = Capabilities(survives_disconnect=True)
+PLAIN = Capabilities(survives_disconnect=True, why_not_root="it has no python3, which as_root needs there")
+NO_SUDO = (
+    'its operator has not allowed it. To do so, write sudo = "keyring:SERVICE/USER" (where the password is), or sudo = '
+    '"nopasswd" where none is asked for, under [machines.%s] in config.toml'
+)
 T = TypeVar("T")
 # Opens something on a connection; what it is given last is to be called at its end.
 Opener = Callable[["Gate", "asyncssh.SSHClientConnection", Callable[[], None]], Awaitable[T]]
@@ -55,6 +60,8 @@ G = TypeVar("G", bound=Greeting)
 
 def describe(machine: Machine, capabilities: Capabilities = OUTPOST) -> Description:
     """What is known of a machine before it is opened."""
+    if capabilities is OUTPOST:
+        capabilities = replace(OUTPOST, why_not_root="" if machine.sudo else NO_SUDO % machine.name)
     return Description(machine.name, "ssh", machine.host, machine.port, machine.login.user, capabilities)
 
 
@@ -86,7 +93,7 @@ async def open_through(gate: Gate) -> OutpostSandbox | PlainSandbox:
 
     ports = MachinePorts(machine.name, connection_of, lambda client: beside(client, open_relay))
     sandbox = OutpostSandbox(
-        describe(machine), machine.environment, connect, lambda client: beside(client, open_lane), ports
+        describe(machine), machine.environment, connect, lambda client: beside(client, open_lane), ports, machine.sudo
     )
     try:
         await sandbox.open()

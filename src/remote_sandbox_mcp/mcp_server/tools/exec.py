@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
+from ...core.errors import BadArgument
 from ..clients import calling, room
 from ..reporting import Reporting, beats
 from ..results import exec_fields, exec_text, reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import ExecShape
+from .exec_results import RowsProgress, clip_for, rows_fields, rows_text
 
 RUN = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 ASK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
@@ -31,10 +34,18 @@ def run_command(server: SandboxServer) -> Any:
         timeout_s: Annotated[float, Field(description="Default 120. Then the whole process tree is ended")] = 120,
         max_output_chars: Annotated[int, Field(description="Per stream, default 20000; both ends are kept")] = 20000,
         sandbox_name: SandboxName = "",
+        sandbox_names: Annotated[
+            list[str] | Literal["all"] | None, Field(description="Run on all of these at once; a row each")
+        ] = None,
+        as_root: Annotated[bool, Field(description="By sudo, where the operator allows it")] = False,
     ) -> Annotated[CallToolResult, ExecShape]:
         """Run a command in a new shell and return its exit code and output.
 
         One that outlasts the call returns running=true and a tmux_session for check_background_task, and goes on."""
+        if sandbox_names is not None:
+            if sandbox_name:
+                raise BadArgument("sandbox_name and sandbox_names were both given; pass one of them")
+            return await run_on_several(server, ctx, sandbox_names, command, cwd, timeout_s, max_output_chars, as_root)
         async with Reporting(ctx) as reporting:
             report = await server.app.run(
                 command,
@@ -45,10 +56,40 @@ def run_command(server: SandboxServer) -> Any:
                 patience_s=patience(server, ctx),
                 room=room(),
                 progress=beats(reporting),
+                as_root=as_root,
             )
         return reply(exec_fields(report), exec_text(report))
 
     return exec_bash
+
+
+async def run_on_several(
+    server: SandboxServer,
+    ctx: Context[None, Any],
+    names: Sequence[str] | Literal["all"],
+    command: str,
+    cwd: str,
+    timeout_s: float,
+    limit: int,
+    as_root: bool,
+) -> CallToolResult:
+    """The same on several sandboxes at once."""
+    members = await server.app.several(names)
+    async with Reporting(ctx) as reporting:
+        progress = RowsProgress(reporting, len(members))
+        rows = await server.app.run_on_each(
+            members,
+            command,
+            cwd=cwd,
+            timeout_s=timeout_s,
+            limit=limit,
+            clip=clip_for(len(members), limit, room()),
+            patience_s=patience(server, ctx),
+            ended=progress.ended,
+            progress=progress.of,
+            as_root=as_root,
+        )
+    return reply(rows_fields(rows, room()), rows_text(rows))
 
 
 def patience(server: SandboxServer, ctx: Context[None, Any]) -> float:

@@ -104,23 +104,24 @@ def insist(start: "Callable[[], int]", wait: "Callable[[float], None]" = time.sl
         pause = min(2 * pause, 0.2)
 
 
-def start_process(argv: "list[bytes]", environment: "dict[bytes, bytes]", out: int, err: int) -> int:
-    """Start a program in its own session with these outputs; OSError where it cannot be executed."""
+def start_process(argv: "list[bytes]", environment: "dict[bytes, bytes]", out: int, err: int, given: int = 0) -> int:
+    """Start a program in its own session with these outputs and this input; OSError where it cannot be executed."""
     if not hasattr(os, "posix_spawnp") or not sys.platform.startswith("linux"):
-        return fork_process(argv, environment, out, err)
+        return fork_process(argv, environment, out, err, given)
     # Spawning copies no page tables: it is several times faster than a fork.
-    moves = [(os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
+    moves = [(os.POSIX_SPAWN_DUP2, given, 0), (os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
     defaults = [signal.SIGPIPE, signal.SIGXFSZ]
     return os.posix_spawnp(argv[0], argv, environment, file_actions=moves, setsid=True, setsigdef=defaults)
 
 
-def fork_process(argv: "list[bytes]", environment: "dict[bytes, bytes]", out: int, err: int) -> int:
+def fork_process(argv: "list[bytes]", environment: "dict[bytes, bytes]", out: int, err: int, given: int = 0) -> int:
     """The same where there is nothing to spawn with (Python 3.6 and 3.7, macOS)."""
     gate, gate_end = os.pipe()
     pid = os.fork()
     if not pid:
         try:
             os.setsid()
+            os.dup2(given, 0)
             os.dup2(out, 1)
             os.dup2(err, 2)
             signal.set_wakeup_fd(-1)

@@ -12,6 +12,7 @@ from .family import NO_PROCESS, PRCTL, become_subreaper, descendants, insist, re
 from .look import look
 from .output import Listener, Stream, widen_pipe
 from .place import RunFolder, find_run, machine_marks, make_folder, start_folder, to_bytes, to_text
+from .sudo import RootProcess, SudoRefused, variables_of
 from .wire import BEAT, CANCEL, END, ERR, ERR_TAIL, FAIL, FREE, OUT, OUT_TAIL, REQUEST, frame, json_frame, split_frames
 
 MYPY = False
@@ -92,6 +93,8 @@ class Keeper:
         self.kill_at = 0.0
         self.main = 0
         self.childless = False
+        # The parent of a command that runs as root: nobody else may end it.
+        self.root: "RootProcess | None" = None
         # Before there is an order, because that is waited for.
         self.marks = machine_marks()
         self.streams: "dict[int, Stream]" = {}
@@ -122,6 +125,10 @@ class Keeper:
             return
         try:
             self.start(int(order["keep"]))
+        except SudoRefused as refused:
+            self.abandon()
+            self.fail(refused.reason, str(refused))
+            return
         except OSError as problem:
             self.abandon()
             self.explain(problem)
@@ -151,22 +158,36 @@ class Keeper:
         return bool(from_place != self.order["here"])
 
     def start(self, keep: int) -> None:
-        self.main = self.launch(self.script_arguments(), self.out_pipe[1], self.err_pipe[1])
+        given = self.order.pop("sudo", None)
+        if given is None:
+            self.main = self.launch(self.script_arguments(), self.out_pipe[1], self.err_pipe[1])
+        else:
+            self.main = self.launch_as_root(RootProcess(given, str(self.order["id"])))
         os.close(self.out_pipe[1])
         os.close(self.err_pipe[1])
         self.out = Stream(self.folder.file(b"out"), keep)
         self.err = Stream(self.folder.file(b"err"), keep)
         self.streams = {self.out_pipe[0]: self.out, self.err_pipe[0]: self.err}
 
+    def launch_as_root(self, root: RootProcess) -> int:
+        """The same below a process that runs as root. Raises SudoRefused."""
+        environment = self.environment()
+        order = {
+            "shells": self.shells(),
+            "script": self.script_arguments(),
+            "env": variables_of(environment, self.order.get("env", {})),
+            "cwd": to_text(start_folder(str(self.order["cwd"]))),
+        }
+        root.start(environment, self.out_pipe[1], self.err_pipe[1])
+        root.begin(order, self.err_pipe[0], self.wait_for_room)
+        self.root = root
+        if root.status is not None:
+            self.status, self.ended_at = root.status, time.monotonic()
+        return root.pid
+
     def launch(self, script: "list[str]", out: int, err: int) -> int:
         """Start the shell in the caller's folder; without a configured one bash, or sh where there is no bash."""
-        environment = dict(os.environb)
-        # Below level 1, bash takes itself for a login over the network and reads .bashrc before every command. Ours has
-        # been read by the login shell that started the outpost; what it printed and exported is not needed again.
-        if environment.get(b"SHLVL", b"0") == b"0":
-            environment[b"SHLVL"] = b"1"
-        for name, value in self.order.get("env", {}).items():
-            environment[to_bytes(name)] = to_bytes(value)
+        environment = self.environment()
         folder = start_folder(str(self.order["cwd"]))
         try:
             os.chdir(folder)
@@ -174,7 +195,7 @@ class Keeper:
             problem.filename = "cwd"
             raise
         environment[b"PWD"] = folder
-        shells = [self.order["shell"]] if self.order["shell"] else [["bash", "-c"], ["sh", "-c"]]
+        shells = self.shells()
         try:
             for shell in shells:
                 argv = [to_bytes(word) for word in shell + script]
@@ -187,6 +208,19 @@ class Keeper:
             # A keeper must not hold a folder that somebody wants to unmount.
             os.chdir("/")
         raise FileNotFoundError
+
+    def shells(self) -> "list[list[str]]":
+        return [self.order["shell"]] if self.order["shell"] else [["bash", "-c"], ["sh", "-c"]]
+
+    def environment(self) -> "dict[bytes, bytes]":
+        environment = dict(os.environb)
+        # Below level 1, bash takes itself for a login over the network and reads .bashrc before every command. Ours has
+        # been read by the login shell that started the outpost; what it printed and exported is not needed again.
+        if environment.get(b"SHLVL", b"0") == b"0":
+            environment[b"SHLVL"] = b"1"
+        for name, value in self.order.get("env", {}).items():
+            environment[to_bytes(name)] = to_bytes(value)
+        return environment
 
     def wait_for_room(self, seconds: float) -> None:
         """Before another attempt to start the command. Raises OSError where it is cancelled meanwhile."""
@@ -304,13 +338,18 @@ class Keeper:
         if self.ending == "exited" and self.status is None:
             self.ending = ending
             self.kill_at = time.monotonic() + GRACE_S
-            strike(self.family(), signal.SIGTERM)
-            strike(self.family(), signal.SIGCONT)
+            self.strike(signal.SIGTERM)
+            self.strike(signal.SIGCONT)
 
     def press(self, now: float) -> None:
         """After the grace: KILL whatever is left, again and again, because a tree may still be growing."""
         if self.ending != "exited" and now >= self.kill_at:
-            strike(self.family(), signal.SIGKILL)
+            self.strike(signal.SIGKILL)
+
+    def strike(self, number: int) -> None:
+        strike(self.family(), number)
+        if self.root:
+            self.root.strike(number)
 
     def family(self) -> "list[int]":
         """All that descends from the command. A subreaper without children has no descendants: no need to look."""
@@ -352,6 +391,8 @@ class Keeper:
             pass
         self.out.close()
         self.err.close()
+        if self.root:
+            self.root.close()
         # Unlocked before it is told, so that the near side may forget the run as soon as it knows.
         self.folder.release()
         frames = frame(OUT_TAIL, self.request, self.out.rest()) + frame(ERR_TAIL, self.request, self.err.rest())

@@ -1,0 +1,147 @@
+"""Runs as root, as the parent of one command: ends its whole tree on order, or when nobody is left to give orders."""
+
+import io
+import json
+import os
+import resource
+import select
+import signal
+import sys
+
+from .family import become_subreaper, descendants, start_process, strike
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+
+def serve(token: str) -> None:
+    """Read the order and see its command through; the exit status is the command's."""
+    order = json.loads(io.BufferedReader(io.FileIO(0, closefd=False), 1).readline().decode())
+    orders = os.dup(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.close(null)
+    environment = make_environment(order)
+    try:
+        os.chdir(raw(order["cwd"]))
+        argv = find_shell(order["shells"], order["script"], environment)
+    except OSError as problem:
+        tell(token, "%s %d" % (problem.filename if problem.filename == "shell" else "cwd", problem.errno or 0))
+        os._exit(126)
+    tell(token, "")
+    try:
+        Parent(orders).see_through(start_process(argv, environment, 1, 2))
+    except OSError as problem:
+        os.write(2, b"unable to start the shell: %s\n" % os.strerror(problem.errno or 0).encode())
+    os._exit(126)
+
+
+def raw(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def tell(token: str, what: str) -> None:
+    os.write(2, raw("%s %s\n" % (token, what)))
+
+
+def make_environment(order: "dict[str, Any]") -> "dict[bytes, bytes]":
+    """What sudo gives to commands, with the caller's language and the machine's configured variables."""
+    environment = dict(os.environb)
+    environment.pop(b"LC_ALL", None)
+    for name, value in order["env"].items():
+        environment[raw(name)] = raw(value)
+    environment[b"PWD"] = raw(order["cwd"])
+    return environment
+
+
+def find_shell(shells: "list[list[str]]", script: "list[str]", environment: "dict[bytes, bytes]") -> "list[bytes]":
+    """The first of these shells that is there, with the script."""
+    folders = [b""] + environment.get(b"PATH", b"/usr/bin:/bin").split(b":")
+    for shell in shells:
+        for folder in folders if b"/" not in raw(shell[0]) else [b""]:
+            path = os.path.join(folder, raw(shell[0]))
+            if os.path.dirname(path) and os.path.isfile(path) and os.access(path, os.X_OK):
+                return [path] + [raw(word) for word in shell[1:] + script]
+    raise FileNotFoundError(2, os.strerror(2), "shell")
+
+
+class Parent:
+    """Waits for the command and for orders, which are the numbers of signals."""
+
+    def __init__(self, orders: int) -> None:
+        self.orders = orders
+        self.status: "int | None" = None
+        self.childless = False
+        self.is_ending = False
+        self.is_alone = False
+        become_subreaper()
+        self.wakeup, wake_end = os.pipe()
+        os.set_blocking(self.wakeup, False)
+        os.set_blocking(wake_end, False)
+        signal.set_wakeup_fd(wake_end)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+
+    def see_through(self, main: int) -> None:
+        self.main = main
+        watched = [self.orders, self.wakeup]
+        while self.status is None or (self.is_ending and not self.childless):
+            for fd in select.select([self.wakeup] if self.is_alone else watched, [], [], self.pause())[0]:
+                if fd == self.orders:
+                    self.heed()
+                else:
+                    self.hear_signals()
+            if self.is_alone:
+                # The tree may still be growing.
+                self.strike(signal.SIGKILL)
+            self.collect()
+        end_like(self.status)
+
+    def pause(self) -> "float | None":
+        return 0.02 if self.is_alone else None
+
+    def heed(self) -> None:
+        data = os.read(self.orders, 512)
+        self.is_alone = not data
+        for word in data.split():
+            self.strike(int(word))
+        self.is_ending = True
+
+    def hear_signals(self) -> None:
+        """A shutdown, or an administrator, tells this process to end: the command is meant."""
+        for number in set(os.read(self.wakeup, 512)) - {signal.SIGCHLD}:
+            self.strike(number)
+
+    def strike(self, number: int) -> None:
+        strike(descendants(os.getpid(), self.main), number)
+
+    def collect(self) -> None:
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                if pid == self.main:
+                    self.status = status
+        except ChildProcessError:
+            self.childless = True
+
+
+def end_like(status: int) -> None:
+    """Exit with the command's exit code, or die of its signal."""
+    if not os.WIFSIGNALED(status):
+        os._exit(os.WEXITSTATUS(status))
+    number = os.WTERMSIG(status)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        signal.signal(number, signal.SIG_DFL)
+    except OSError:
+        # KILL has no handler.
+        pass
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

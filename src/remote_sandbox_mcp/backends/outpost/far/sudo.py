@@ -1,0 +1,215 @@
+"""The start of a command as root: sudo gets the password down a pipe, and the command never has that pipe."""
+
+import json
+import os
+import select
+import stat
+import sys
+import time
+
+from .family import start_process
+from .place import to_text
+
+MYPY = False
+if MYPY:
+    from typing import Any, Callable
+
+# Never by PATH: what the user may change must not be given the password.
+SUDO_PLACES = ("/usr/bin/sudo", "/bin/sudo", "/usr/local/bin/sudo", "/run/wrappers/bin/sudo", "/usr/pkg/bin/sudo")
+# Some modules of PAM wait several seconds before they tell of a wrong password.
+SUDO_S = 30.0
+# What sudo says (in English, which we ask for) in the words of an error, with a reason for programs.
+COMPLAINTS = (
+    (b"a password is required", "sudo_config", "sudo asks the user %s for a password there, and `sudo` in the "
+     "machine's table says nopasswd: write sudo = \"keyring:SERVICE/USER\" (where the password is), or have its "
+     "administrator allow it without one"),
+    (b"must have a tty", "sudo_config", "sudo demands a terminal there (requiretty): its administrator can write "
+     "\"Defaults:%s !requiretty\" into its sudoers"),
+    (b"is not in the sudoers", "sudo_config", "the user %s is not in the sudoers file there: its administrator has to "
+     "allow it"),
+    (b"may not run sudo", "sudo_config", "the user %s may not use sudo there: its administrator has to allow it"),
+    (b"is not allowed to", "sudo_config", "sudo lets the user %s run only certain commands there, and as_root needs "
+     "all of them: its administrator has to allow it"),
+)  # fmt: skip
+WRONG_PASSWORD = (
+    "sudo refused the password. It was tried once, and the same one is not tried again for a while, because repeated "
+    "mistakes lock an account: correct the secret that `sudo` names in the machine's table"
+)
+# Read by root's Python from its input: first the length of the program, then the program, then its order.
+ROOT_LOADER = (
+    "import io,os,sys;os.write(2,(sys.argv[1]+chr(10)).encode());r=io.BufferedReader(io.FileIO(0,closefd=False),1);"
+    'exec(compile(r.read(int(r.readline())),"root","exec"))'
+)
+
+
+class SudoRefused(Exception):
+    """Nothing was started as root; says why."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class RootProcess:
+    """The process that runs as root and is the parent of the command; it heeds what is written to `orders`."""
+
+    def __init__(self, given: "dict[str, Any]", run_id: str) -> None:
+        self.program = str(given["program"]).encode()
+        self.password = given.get("password")
+        self.run_id = run_id
+        self.token = os.urandom(12).hex()
+        self.orders = -1
+        self.said = b""
+        self.pid = 0
+        # How it ended, if it did before the command was known to have begun.
+        self.status: "int | None" = None
+
+    def start(self, environment: "dict[bytes, bytes]", out: int, err: int) -> None:
+        """Start sudo, which reads the password from the pipe that becomes the one for orders. Raises OSError."""
+        sudo = find_sudo()
+        theirs, self.orders = os.pipe()
+        # -k: what was typed is neither remembered nor taken from memory, whoever asks next.
+        how = ["-n", "-k"] if self.password is None else ["-S", "-k", "-p", self.prompt]
+        words = [sudo, *how, "--", root_python(), "-IS", "-c", ROOT_LOADER, self.token, self.run_id]
+        try:
+            english = dict(environment)
+            english[b"LC_ALL"] = b"C"
+            self.pid = start_process([word.encode() for word in words], english, out, err, theirs)
+        except OSError:
+            self.close()
+            raise
+        finally:
+            os.close(theirs)
+
+    @property
+    def prompt(self) -> str:
+        return "%s?" % self.token
+
+    def begin(self, order: "dict[str, Any]", err: int, wait: "Callable[[float], None]") -> None:
+        """Give the password if it is asked for, then the order; returns when the command starts. Raises SudoRefused.
+
+        `err` is where sudo and the program speak; `wait` waits, and raises where the run is cancelled.
+        """
+        try:
+            asked = self.hear(err, wait)
+            if asked == self.prompt and self.password is not None:
+                self.send(to_line(self.password))
+                asked = self.hear(err, wait)
+            self.password = None
+            if asked == self.prompt:
+                raise SudoRefused("sudo_password", WRONG_PASSWORD)
+            self.send(b"%d\n%s%s\n" % (len(self.program), self.program, json.dumps(order).encode()))
+            self.hear(err, wait)
+            self.check_begun()
+        except BaseException:
+            # Without orders sudo asks no more, and what runs as root ends.
+            self.close()
+            raise
+
+    def check_begun(self) -> None:
+        """The program's last line says that the command starts, or why it cannot."""
+        what, _, number = self.said.rpartition(b"\n")[2].decode().rpartition(" ")
+        if what:
+            raise OSError(int(number), os.strerror(int(number)), what)
+
+    def hear(self, err: int, wait: "Callable[[float], None]") -> str:
+        """Read until sudo asks for a password, or the program has said its line; gives what ends it."""
+        self.said = b""
+        prompt, token = self.prompt.encode(), self.token.encode()
+        until = time.monotonic() + SUDO_S
+        while time.monotonic() < until:
+            has_ended = self.has_ended()
+            if not select.select([err], [], [], 0)[0]:
+                if has_ended:
+                    raise self.complaint()
+                wait(0.005)
+                continue
+            # Byte by byte: what follows the last line is the command's.
+            letter = os.read(err, 1)
+            self.said += letter
+            if self.said.endswith(prompt):
+                return self.prompt
+            # sudo may quote the command, and with it the token, but not at the beginning of a line.
+            line = self.said[:-1].rpartition(b"\n")[2]
+            if letter == b"\n" and line.startswith(token):
+                self.said = line[len(token) :].strip()
+                return ""
+        raise SudoRefused("sudo", "sudo did not let the command begin within %d s%s" % (SUDO_S, self.last_words()))
+
+    def has_ended(self) -> bool:
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = status if pid else None
+        return self.status is not None
+
+    def complaint(self) -> SudoRefused:
+        for words, reason, sentence in COMPLAINTS:
+            if words in self.said:
+                return SudoRefused(reason, sentence % user_name() if "%s" in sentence else sentence)
+        if b"incorrect password" in self.said or b"no password was provided" in self.said:
+            return SudoRefused("sudo_password", WRONG_PASSWORD)
+        return SudoRefused("sudo", "sudo has started nothing%s" % self.last_words())
+
+    def last_words(self) -> str:
+        said = self.said.replace(self.prompt.encode(), b"").decode("utf-8", "replace").split()
+        return "; it said: %s" % " ".join(said)[-300:] if said else ""
+
+    def send(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[os.write(self.orders, data) :]
+        except BrokenPipeError:
+            # sudo has ended; why, is on its error stream.
+            pass
+
+    def strike(self, number: int) -> None:
+        """Send a signal to the command and all that descends from it: only root may."""
+        if self.orders >= 0 and select.select([], [self.orders], [], 0)[1]:
+            self.send(b"%d\n" % number)
+
+    def close(self) -> None:
+        if self.orders >= 0:
+            os.close(self.orders)
+            self.orders = -1
+
+
+def to_line(password: str) -> bytes:
+    return password.encode("utf-8", "surrogateescape") + b"\n"
+
+
+def find_sudo() -> str:
+    for path in SUDO_PLACES:
+        try:
+            found = os.stat(path)
+        except OSError:
+            continue
+        if found.st_uid == 0 and found.st_mode & stat.S_ISUID:
+            return path
+    raise SudoRefused("sudo_config", "sudo is not installed there, so nothing can be run as root")
+
+
+def root_python() -> str:
+    """A Python for root: not the user's own, which root may be unable to read where homes are on a server."""
+    own, usual = sys.executable, "/usr/bin/python3"
+    is_roots = os.stat(own).st_uid == 0 and not own.startswith(os.path.expanduser("~") + "/")
+    return own if is_roots or not os.access(usual, os.X_OK) else usual
+
+
+def user_name() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return "%d" % os.getuid()
+
+
+def variables_of(environment: "dict[bytes, bytes]", configured: "dict[str, str]") -> "dict[str, str]":
+    """What a command as root has besides that which sudo gives it: the language, and what is configured."""
+    language = {
+        to_text(name): to_text(value)
+        for name, value in environment.items()
+        if name.startswith(b"LC_") or name in (b"LANG", b"LANGUAGE", b"SHLVL")
+    }
+    language.update(configured)
+    return language

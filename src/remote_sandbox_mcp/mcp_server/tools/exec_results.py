@@ -1,0 +1,127 @@
+"""What exec_bash says of a command that ran on several sandboxes: one row for each, short enough for all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ...app import Clip, Report, Row
+from ...core.command import Completed, Missing, Running
+from ...core.progress import Beat, Progress
+from ...core.text import clip_ends, counted
+from ..reporting import Reporting
+from ..results import error_fields, exec_fields, exec_head, lean, size_of, with_fate
+
+# What a row has besides its output: names, numbers, and the files that hold the whole output.
+ROW_BESIDES = 240
+LONGEST_ERROR = 300
+# Shorter ends of outputs say nothing.
+LEAST_OUTPUT = 40
+LONGEST_LINE = 200
+
+
+def clip_for(rows: int, limit: int, room: int) -> Clip:
+    """Cuts the output of each row so that all rows fit into `room`."""
+    each = room // rows - ROW_BESIDES
+    own = each if each >= LEAST_OUTPUT else 0
+
+    def clip(seen: Completed | Running | Missing) -> Report:
+        return Report(seen, *clip_ends(seen.stdout, seen.stderr, min(limit, own), own))
+
+    return clip
+
+
+def row_fields(row: Row) -> dict[str, Any]:
+    fields: dict[str, Any] = {"sandbox": row.name}
+    if row.problem is not None:
+        problem = error_fields(row.problem)
+        fields |= {"error": _error(row), "code": problem["code"]} | lean(tmux_session=problem.get("tmux_session"))
+    elif row.report is not None:
+        # That output is cut is said by the file that has all of it.
+        fields |= {name: value for name, value in exec_fields(row.report).items() if not name.endswith("_bytes")}
+    return fields | {"duration": round(row.seconds, 1)}
+
+
+def _error(row: Row) -> str:
+    assert row.problem is not None
+    text = with_fate(error_fields(row.problem)["error"], row.problem, "exec_bash")
+    return text if len(text) <= LONGEST_ERROR else f"{text[:LONGEST_ERROR]} [...]"
+
+
+def rows_fields(rows: Sequence[Row], room: int) -> dict[str, Any]:
+    """All rows in their order; where not all of them fit, those that did not succeed come first."""
+    fields = {"summary": summary(rows), "results": [row_fields(row) for row in rows]}
+    if size_of(fields) > room:
+        fields["results"] = [row_fields(row) for row in sorted(rows, key=lambda row: row.is_good)]
+    return fields
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """How many ended in which way.
+
+    >>> from ...core.errors import Unreachable
+    >>> good = Row("a", 1.0, clip_for(1, 100, 1000)(Completed("run-1", 0)))
+    >>> summary([good, Row("b", 5.0, problem=Unreachable("no route"))])
+    '2 sandboxes: 1 exit 0, 1 failed'
+    """
+    ways = Counter(map(_way, rows))
+    return f"{counted(len(rows), 'sandbox', 'sandboxes')}: {', '.join(f'{n} {way}' for way, n in ways.most_common())}"
+
+
+def _way(row: Row) -> str:
+    if row.report is None or isinstance(row.report.seen, Missing):
+        return "failed"
+    seen = row.report.seen
+    return f"exit {seen.exit_code}" if isinstance(seen, Completed) else "still running"
+
+
+def rows_text(rows: Sequence[Row]) -> str:
+    return "\n".join((summary(rows), *map(row_text, rows)))
+
+
+def row_text(row: Row) -> str:
+    """A row for clients that read only text: its first line, then the end of what was printed."""
+    if row.report is None:
+        return _head(row)
+    fields = exec_fields(row.report)
+    told = [_head(row)]
+    told += [f"  [... all of it: read_remote_file {fields[name]}]" for name in FILES if name in fields]
+    told += [_indented(f"{title}{fields[name]}") for title, name in STREAMS if name in fields]
+    return "\n".join(told)
+
+
+FILES = ("stdout_file", "stderr_file")
+STREAMS = (("", "stdout"), ("stderr:\n", "stderr"))
+
+
+def _head(row: Row) -> str:
+    if row.problem is not None:
+        return f"{row.name}: {row.problem.code}: {_error(row)}"
+    return f"{row.name}: {exec_head(row.report)}" if row.report else row.name
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.rstrip("\n").split("\n"))
+
+
+class RowsProgress:
+    """Tells each row as it ends and, in between, that the others still run."""
+
+    def __init__(self, reporting: Reporting, total: int) -> None:
+        self._reporting = reporting
+        self._total = total
+        self._ended = 0
+
+    def ended(self, row: Row) -> None:
+        self._ended += 1
+        self._reporting.add(self._ended, self._total, _head(row)[:LONGEST_LINE])
+
+    def of(self, name: str) -> Progress:
+        def beat(beat: Beat, /) -> None:
+            # A sign of life must not take the place of a row.
+            if not self._reporting.has_unsent:
+                left = f"{self._ended} of {self._total} ended"
+                self._reporting.send(self._ended, self._total, f"{left}; {name}: {beat.line or 'nothing printed yet'}")
+
+        return beat
