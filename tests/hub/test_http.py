@@ -144,10 +144,12 @@ def test_hub_status_shows_http_and_the_hub_does_not_end_meanwhile(shared: Shared
 
 async def test_http_goes_on_after_a_change_that_separates_its_clients(tmp_path: Path) -> None:
     """The front hands its socket over once more, for a configuration in which its own variables count."""
-    with service(tmp_path, env={"WHICH": "one"}) as served, wire(tmp_path, env={"WHICH": "two"}, local=True) as other:
-        assert await asyncio.to_thread(is_answered, served)
+    with wire(tmp_path, env={"WHICH": "two"}, local=True) as other, ExitStack() as stack:
         other.initialize()
+        # The configuration is read with the variables of the client that came first; whoever has others must go.
         done(other.call("list_sandboxes"))
+        served = stack.enter_context(service(tmp_path, env={"WHICH": "one"}))
+        assert await asyncio.to_thread(is_answered, served)
         hub = hub_pid(tmp_path)
         table = "[machines.new]\nhost = '127.0.0.1'\nport = 1\nuser = 'nobody'\npassword = 'env:WHICH'\n"
         arguments(tmp_path, local=True, config=table)

@@ -27,6 +27,7 @@ from typing import IO, Any
 
 ROOT = Path(__file__).parents[2]
 LONGEST_ORDER = 1 << 20
+LOADED = b"loaded"
 # The exit status of Python where its last words cannot be written.
 UNABLE_TO_FLUSH = 120
 # What a process looks at when it starts, before any of our code: a fork has the answers of another start.
@@ -92,14 +93,15 @@ class Nursery:
         reading, writing = os.pipe()
         order = {"words": list(words), "env": dict(env), "cwd": cwd or os.getcwd()}
         try:
-            line = self._ready()
+            line = self.ready()
             socket.send_fds(line, [json.dumps(order).encode()], [writing, *streams, *more])
             pid = int(line.recv(32))
         finally:
             os.close(writing)
         return Forked(pid, reading, words)
 
-    def _ready(self) -> socket.socket:
+    def ready(self) -> socket.socket:
+        """The line to it, once it has loaded everything."""
         if self._line is None:
             self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             plain = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
@@ -109,6 +111,7 @@ class Nursery:
                     [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
                     env=plain | {"PYTHONPATH": str(ROOT)}, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL,
                 )  # fmt: skip
+            assert self._line.recv(32) == LOADED
         return self._line
 
     def close(self) -> None:
@@ -134,6 +137,8 @@ def start_hub(env: Mapping[str, str]) -> None:
             streams = (nothing.fileno(), log.fileno(), log.fileno())
             NURSERY.start(("hub",), given, streams, more=(lock, listener), cwd="/")
 
+    # Before the lock is taken: a front that finds it taken waits a few seconds for its hub, and no more.
+    NURSERY.ready()
     if not env.get("REMOTE_SANDBOX_NO_HUB"):
         with contextlib.suppress(places.NoHub):
             places.reach(places.Place(env), fork)[0].close()
@@ -255,6 +260,7 @@ def main() -> int:
     # Left alone by the garbage collector, memory stays shared with what is forked.
     gc.collect()
     gc.freeze()
+    line.send(LOADED)
     work = Loaded(line).wait_for_work()
     return leave(work) if work else 0
 
