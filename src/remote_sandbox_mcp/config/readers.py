@@ -352,6 +352,19 @@ def secret(environ: Mapping[str, str]) -> Reader:
     return read
 
 
+def code(environ: Mapping[str, str]) -> Reader:
+    """A reader of where one-time codes come from: a code that is written down would work once."""
+    read_secret = secret(environ)
+
+    def read(value: object) -> Secret:
+        found: Secret = read_secret(value)
+        if not found.source:
+            raise Fault('must say where a new code is had each time, as "command:..." does; a seed belongs to otp_seed')
+        return found
+
+    return read
+
+
 Labels = Callable[[str], str]
 
 

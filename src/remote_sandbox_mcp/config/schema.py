@@ -19,7 +19,7 @@ from .secrets import doubt
 SERVICE_KEYS = ("opensandbox", "disposable", "http", "logging")
 TOP_KEYS = ("default", "hosts", "server", "local", "machines", "notify", "hooks", *SERVICE_KEYS, "registries")
 JSON_KEYS = ("server", "opensandbox", "logging")
-SECRET_KEYS = ("password", "key_passphrase")
+SECRET_KEYS = ("password", "key_passphrase", "otp", "otp_seed")
 
 SERVER_READERS: dict[str, Reader] = {
     "patience_s": readers.seconds,
@@ -190,6 +190,8 @@ class Entry:
     key_passphrase: Secret | None = None
     certificate_file: tuple[str, ...] = ()
     agent: str = ""
+    otp: Secret | None = None
+    otp_seed: Secret | None = None
     jump: tuple[str, ...] | None = None
     shell: tuple[str, ...] = ()
     init: tuple[str, ...] = ()
@@ -206,7 +208,8 @@ def read_entry(raw: object, where: str, environ: Mapping[str, str], tell: Tell, 
         tell(f"{where} is left out: it must be a table of keys and values, with host and user at least.")
         return None
     secret = readers.secret(environ)
-    values, faults = read_table(raw, {**_MACHINE_READERS, **dict.fromkeys(SECRET_KEYS, secret)}, where, tell, labels)
+    secrets = {**dict.fromkeys(SECRET_KEYS, secret), "otp": readers.code(environ)}
+    values, faults = read_table(raw, {**_MACHINE_READERS, **secrets}, where, tell, labels)
     if not faults and not (values.get("host") or values.get("ssh_alias")):
         faults = [f"{labels('host')} is missing"]
     if faults:
