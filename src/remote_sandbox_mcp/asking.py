@@ -84,11 +84,14 @@ class Questions:
         """Whether a caller waits that can ask a person, or may still come."""
         return any(self._callers) or (self.is_awaited and not self._callers)
 
+    @property
+    def has_terminal(self) -> bool:
+        """Whether a person waits who has asked for this very login."""
+        return any(ask.takes_passwords for ask in self._callers if ask)
+
     def can_be_put(self, challenge: Challenge) -> bool:
         """The same for a certain challenge: not every way is fit for a password."""
-        if challenge.wants_password:
-            return any(ask.takes_passwords for ask in self._callers if ask)
-        return self.can_be_asked
+        return self.has_terminal if challenge.wants_password else self.can_be_asked
 
     @property
     def were_answered_lately(self) -> bool:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mcp.types import ElicitResult
 
 from tests.support.in_process import serve_here
 from tests.support.second_factor import Factor, assert_found_nowhere, machine_with_code
-from tests.support.server import entry
+from tests.support.server import entry, serve
 from tests.support.sshd import Fleet
 
 
@@ -63,3 +66,94 @@ async def test_a_wrong_code_is_one_attempt_and_is_not_repeated(by_key: Factor, t
         assert "not tried again for another" in told
         assert by_key.attempts == before + 1
         assert_found_nowhere([wrong], tmp_path / "state", server.everything_said)
+
+
+# Forms of the client
+
+ERAS = pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+
+
+class User:
+    """Who sits before the client: answers its forms, and remembers them."""
+
+    def __init__(self, *answers: Callable[[], str] | str) -> None:
+        self._answers = list(answers)
+        self.forms: list[Any] = []
+
+    async def fill_in(self, context: Any, params: Any) -> ElicitResult:
+        self.forms.append(params)
+        answer = self._answers.pop(0)
+        if isinstance(answer, str):
+            return ElicitResult.model_validate({"action": answer})
+        return ElicitResult(action="accept", content={name: answer() for name in params.requested_schema["properties"]})
+
+
+@ERAS
+async def test_a_form_of_the_client_asks_for_the_code_through_the_hub(
+    factor: Factor, tmp_path: Path, mode: str
+) -> None:
+    user, before = User(factor.code), factor.logins
+    async with serve(tmp_path, entry(factor.machine), mode=mode, elicitation=user.fill_in) as server:
+        outputs = await asyncio.gather(*(server.output("whoami") for _ in range(3)))
+        assert set(outputs) == {f"{factor.machine.user}\n"}
+        (form,) = user.forms
+        assert factor.machine.name in form.message
+        assert "> Verification code:" in form.message
+        assert factor.logins == before + 1
+        assert_found_nowhere(factor.codes, tmp_path, server.everything_said)
+
+
+@ERAS
+async def test_after_a_cut_the_next_call_asks_again(by_key: Factor, tmp_path: Path, mode: str) -> None:
+    by_key.renew()
+    user = User(by_key.code, by_key.code)
+    async with serve_here(tmp_path, entry(by_key.machine), mode=mode, elicitation=user.fill_in) as server:
+        assert await server.output("echo 1") == "1\n"
+        await asyncio.to_thread(by_key.machine.kill_sessions)
+        by_key.renew()
+        assert await server.output("echo 2") == "2\n"
+        assert len(user.forms) == 2
+
+
+@ERAS
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+async def test_a_form_that_is_declined_is_a_no(by_key: Factor, tmp_path: Path, mode: str, action: str) -> None:
+    user, before = User(action, action), by_key.renew().attempts
+    async with serve_here(tmp_path, entry(by_key.machine), mode=mode, elicitation=user.fill_in) as server:
+        told = (await server.fail("exec_bash", command="true"))["error"]
+        assert "it asks “Verification code:”, and the form with its question was" in told
+        assert f"remote-sandbox-mcp login {by_key.machine.name}" in told
+        assert "otp" in told
+        await server.fail("exec_bash", command="true")
+    assert len(user.forms) == 2
+    assert by_key.attempts == before
+
+
+async def test_a_client_without_forms_is_told_the_other_ways(by_key: Factor, tmp_path: Path) -> None:
+    before = by_key.renew().connections
+    async with serve_here(tmp_path, entry(by_key.machine)) as server:
+        for _ in range(3):
+            told = (await server.fail("exec_bash", command="true"))["error"]
+            assert f"remote-sandbox-mcp login {by_key.machine.name}" in told
+    assert by_key.connections == before + 1
+
+
+@ERAS
+async def test_a_wrong_code_in_a_form_is_one_attempt(by_key: Factor, tmp_path: Path, mode: str) -> None:
+    user, before = User(by_key.wrong_code, by_key.code), by_key.renew().attempts
+    async with serve(tmp_path, entry(by_key.machine), mode=mode, elicitation=user.fill_in) as server:
+        told = (await server.fail("exec_bash", command="true"))["error"]
+        assert "refused after a code was given" in told
+        assert "not tried again" in (await server.fail("exec_bash", command="true"))["error"]
+        assert len(user.forms) == 1
+        assert by_key.attempts == before + 1
+        assert_found_nowhere(by_key.codes, tmp_path, server.everything_said)
+
+
+async def test_looking_at_all_machines_asks_nobody(by_key: Factor, tmp_path: Path) -> None:
+    by_key.renew()
+    user = User()
+    async with serve_here(tmp_path, entry(by_key.machine), elicitation=user.fill_in) as server:
+        (found,) = (await server.call("list_sandboxes", check_resources=True))["sandboxes"]
+        assert "Verification code" in found["connection_error"]
+    assert not user.forms

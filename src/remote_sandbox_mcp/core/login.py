@@ -92,4 +92,4 @@ def one_line(text: str, limit: int) -> str:
 
 def other_ways(name: str) -> str:
     """What a person can do where no form is answered, as the end of a sentence."""
-    return f"set otp or otp_seed for {name} in config.toml"
+    return f"a person can run `remote-sandbox-mcp login {name}` in a terminal, or set otp or otp_seed in config.toml"

@@ -36,11 +36,13 @@ from pydantic import Field, ValidationError
 
 from .. import __version__
 from ..app import App
+from ..asking import asking
 from ..core.client import Client, current_call
 from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
 from ..session import InProgress, Session, begin, current
 from ..waiting import Chores, within
 from .clients import Clients, OneClient, calling, client_of
+from .forms import Forms
 from .journal import Journal, is_kept
 from .results import code_of, failure, sentence, told_where
 from .toolbox import Offer, Toolbox, ToolFunction, with_own_names
@@ -121,6 +123,7 @@ class SandboxServer(MCPServer[None]):
         self.clients: Clients = clients or OneClient()
         self._tool_manager = self._toolbox = Toolbox()
         self._journal = Journal()
+        self._forms = Forms()
         # Awaited before each call.
         self.before_call: Callable[[], Awaitable[None]] = _nothing
         self.calls = InProgress()
@@ -277,12 +280,18 @@ class SandboxServer(MCPServer[None]):
             where = await self._where(given, context) if place else ""
         except SandboxError as problem:
             return failure(problem, name)
+        self._forms.deliver(context)
+        asker = self._forms.asker(context, sandboxes_in(given, where), calling.get().patience_s)
+        asked = asking.set(asker)
         try:
             answer = await super().call_tool(name, given | ({place: where} if where else {}), context)
         except SandboxError as problem:
             answer = failure(problem, name)
         except ToolError as problem:
             answer = failure(explain(name, problem), name)
+        finally:
+            asking.reset(asked)
+        answer = asker.finish(answer) if asker else answer
         return told_where(answer, where) if where and isinstance(answer, CallToolResult) else answer
 
     # Where a call is carried out that names no sandbox
@@ -338,8 +347,17 @@ async def _nothing() -> None:
     """Nothing is to be done before a call."""
 
 
+def sandboxes_in(given: Mapping[str, Any], where: str) -> frozenset[str]:
+    """The sandboxes that a call is about: that of its place, and those of paths such as gpu1:/data."""
+    named = [where, *(given.get(place) for place in PLACES)]
+    paths = [value.partition(":")[0] for value in given.values() if isinstance(value, str) and ":" in value[:100]]
+    return frozenset(name for name in (*named, *paths) if isinstance(name, str) and name)
+
+
 def outcome_of(answer: CallToolResult | InputRequiredResult) -> str:
     """The outcome in a word, for the log."""
+    if isinstance(answer, InputRequiredResult):
+        return "asks its user"
     failed = isinstance(answer, CallToolResult) and answer.is_error
     return code_of(answer) if failed else "done"
 
