@@ -14,6 +14,7 @@ import pytest
 from remote_sandbox_mcp.asking import Answers, NoAnswer, Question, Questions, asking
 from remote_sandbox_mcp.backends.ssh import dialogue
 from remote_sandbox_mcp.backends.ssh.connection import Gate
+from remote_sandbox_mcp.backends.ssh.dialogue import Codes
 from remote_sandbox_mcp.core.errors import CODE_NEEDED, ConfigError, LoginRefused, Unreachable
 from remote_sandbox_mcp.core.login import MOST_PROMPTS, MOST_ROUNDS
 from remote_sandbox_mcp.core.machine import Login, Machine
@@ -244,7 +245,9 @@ async def test_a_cut_after_a_code_makes_no_second_attempt(tmp_path: Path) -> Non
     assert host.heard == [["123456"]]
 
 
-async def test_a_code_is_never_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_code_is_never_given_twice_by_whichever_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A further login with the same seed gets the code of the next time step."""
     paused: list[float] = []
 
@@ -253,13 +256,22 @@ async def test_a_code_is_never_given_twice(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(dialogue.asyncio, "sleep", pause)
     monkeypatch.setattr(dialogue.time, "time", lambda: 1_000_000_000.0)
-    monkeypatch.setattr(dialogue, "_steps", {})
-    monkeypatch.setattr(dialogue, "_codes", {})
-    by_seed = Login(otp_seed=Secret(SEED))
-    codes = [await dialogue.next_code(by_seed) for _ in range(3)]
+    by_seed, file = Login(otp_seed=Secret(SEED)), tmp_path / "used"
+    codes = [await Codes(file, "site").next(by_seed) for _ in range(3)]
     assert len(set(codes)) == 3
     assert paused == [0, 20.5, 50.5]
+    assert not any(code in file.read_text() for code in (*codes, SEED))
+    await Codes(file, "site").next(by_seed)
+    with pytest.raises(ConfigError, match="too many logins"):
+        await Codes(file, "site").next(by_seed)
     source = Secret.later(lambda: "111111", "command:same")
-    assert await dialogue.next_code(Login(otp=source)) == "111111"
+    assert await Codes(file, "site").next(Login(otp=source)) == "111111"
     with pytest.raises(ConfigError, match="used before"):
-        await dialogue.next_code(Login(otp=source))
+        await Codes(file, "site").next(Login(otp=source))
+
+
+@pytest.mark.parametrize("content", ["", "null", "nonsense", '{"a": "b"}', "[" * 100_000])
+async def test_a_damaged_note_of_used_codes_counts_for_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / "used").write_text(content)
+    assert len(await Codes(tmp_path / "used", "a").next(Login(otp_seed=Secret(SEED)))) == 6
+    assert len(await Codes(tmp_path / "no" / "folder", "a").next(Login(otp_seed=Secret(SEED)))) == 6

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shlex
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from mcp.types import ElicitResult
 
 from tests.support.in_process import serve_here
 from tests.support.second_factor import Factor, assert_found_nowhere, machine_with_code
-from tests.support.server import entry, serve
+from tests.support.server import Entry, arguments, entry, environment, serve
 from tests.support.sshd import Fleet
 
 
@@ -157,3 +159,38 @@ async def test_looking_at_all_machines_asks_nobody(by_key: Factor, tmp_path: Pat
         (found,) = (await server.call("list_sandboxes", check_resources=True))["sandboxes"]
         assert "Verification code" in found["connection_error"]
     assert not user.forms
+
+
+# The doctor
+
+
+def doctor(home: Path, machine: Entry) -> dict[str, Any]:
+    """The rows of a machine's check-up by their names, each with its mark and what it says."""
+    words = [*arguments(home, local=False), "doctor", "--json"]
+    done = subprocess.run(words, env=environment(home, (machine,)), capture_output=True, text=True, check=False)
+    (found,) = json.loads(done.stdout)["sandboxes"]
+    return {"exit": done.returncode} | {step["name"]: step for step in found["steps"]}
+
+
+def test_the_doctor_says_that_a_code_is_asked_for_and_which_ways_are_open(by_key: Factor, tmp_path: Path) -> None:
+    before = by_key.renew().connections
+    found = doctor(tmp_path, entry(by_key.machine))
+    assert found["exit"] == 0
+    assert found["code"]["mark"] == "warning"
+    assert "it asks “Verification code:”" in found["code"]["said"]
+    for way in ("form", f"remote-sandbox-mcp login {by_key.machine.name}", "otp_seed"):
+        assert way in found["code"]["remedy"]
+    assert found["login"]["mark"] == found["shell"]["mark"] == "skipped"
+    # One to read the greeting, one to log in.
+    assert by_key.connections == before + 2
+
+
+def test_the_doctor_needs_one_code_for_all_of_its_steps(by_key: Factor, tmp_path: Path) -> None:
+    before = by_key.renew().logins
+    (tmp_path / "seed").write_text(by_key.seed)
+    (tmp_path / "seed").chmod(0o600)
+    found = doctor(tmp_path, entry(by_key.machine, otp_seed=f"file:{tmp_path / 'seed'}"))
+    assert found["exit"] == 0
+    assert found["code"]["said"] == "it asks “Verification code:”; answered by otp_seed"
+    assert found["login"]["mark"] == found["PATH"]["mark"] == "ok"
+    assert by_key.logins == before + 1

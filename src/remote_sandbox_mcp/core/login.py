@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -92,4 +93,8 @@ def one_line(text: str, limit: int) -> str:
 
 def other_ways(name: str) -> str:
     """What a person can do where no form is answered, as the end of a sentence."""
-    return f"a person can run `remote-sandbox-mcp login {name}` in a terminal, or set otp or otp_seed in config.toml"
+    return f"a person can run `{login_command(name)}` in a terminal, or set otp or otp_seed in config.toml"
+
+
+def login_command(name: str) -> str:
+    return f"remote-sandbox-mcp login {shlex.quote(name)}"

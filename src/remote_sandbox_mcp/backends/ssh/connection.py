@@ -18,7 +18,7 @@ from ...asking import Questions
 from ...core.errors import CODE_NEEDED, ConnectError, HostKeyProblem, LoginRefused, Unreachable
 from ...core.machine import Hop, Login, Machine
 from ...waiting import Chores, within_moving
-from .dialogue import Attempt, Dialogue
+from .dialogue import STEPS_FILE, Attempt, Codes, Dialogue
 from .host_keys import USUAL_FILES, HostKeys, entry_name
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ class Gate:
         """`questions` are answered by those who wait for the machine; by default nobody answers any."""
         self.machine = machine
         self.questions = questions or Questions()
+        self._codes = Codes(Path(own_known_hosts).with_name(STEPS_FILE), machine.name)
         self.host_keys = HostKeys(own_known_hosts, machine.known_hosts_files or USUAL_FILES)
         # What the machine asked for in the last login; a code is good for one connection.
         self.asks_for_code = ""
@@ -175,6 +176,10 @@ class Gate:
         leave_out_decoys(connection)
         take_small_bites(connection)
         return connection
+
+    def end_lent(self) -> None:
+        if self._lent is not None:
+            self._lent.abort()
 
     def lend(self, connection: asyncssh.SSHClientConnection) -> None:
         """Give a connection that is logged in to the next caller of `enter`."""
@@ -281,7 +286,7 @@ class Gate:
         machine = self.machine
         host = entry_name(hop.host, hop.port)
         passed = f"the jump host {host} before {machine.name}" if hop in machine.hops else f"{machine.name} ({host})"
-        return Dialogue(machine.name, passed, hop.login, password, attempt)
+        return Dialogue(machine.name, passed, hop.login, password, attempt, self._codes)
 
     def _explained(self, problem: Exception, where: str, judge: _Judge, attempt: Attempt) -> ConnectError:
         import asyncssh

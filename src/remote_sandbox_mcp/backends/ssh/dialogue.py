@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
+import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from ...asking import NoAnswer, Questions
 from ...core.errors import CODE_NEEDED, ConfigError, LoginRefused
@@ -15,29 +19,92 @@ from ...core.machine import Login
 from ...core.secret import Secret
 from ...core.totp import Totp, read_seed
 
-# Codes of programs that we know nothing of change with each half minute.
-USUAL_STEP_S = 30.0
+# Codes of programs that we know nothing of are taken to change with each half minute.
+USUAL_STEP_S = 30
 # Logins with one seed have to take turns, a time step each.
 LONGEST_TURN_S = 95.0
-# The last time step of each seed, and the last code of each source, that was given in this process: sites count a code
-# that comes twice as a wrong one. Machines of one site may share a seed.
-_steps: dict[str, int] = {}
+# Beside our known_hosts: which time steps were used, by this process and others.
+STEPS_FILE = "used-codes.json"
+MOST_REMEMBERED = 100
+# The last code of each source, as a digest: one that changes more slowly may still be the same.
 _codes: dict[Secret, bytes] = {}
 
 
-async def next_code(login: Login) -> str:
-    """A code from the configuration that was not given before. Raises ConfigError."""
-    if login.otp_seed is not None:
-        return await _computed(await asyncio.to_thread(_seed, login.otp_seed))
-    assert login.otp is not None
-    code = await _fetched(login.otp)
-    if _is_used(login.otp, code):
-        await asyncio.sleep(USUAL_STEP_S - time.time() % USUAL_STEP_S + 0.5)
-        code = await _fetched(login.otp)
-    if _is_used(login.otp, code):
-        raise ConfigError(f"{login.otp.source} gives the code that was used before, so it is not sent again")
-    _codes[login.otp] = _digest(code)
-    return code
+class Codes:
+    """One-time codes from the configuration. None is given twice, by whichever process: sites count that as wrong.
+
+    What is kept is the number of the last time step for each seed or source, under a digest of its name.
+    """
+
+    def __init__(self, file: Path, name: str) -> None:
+        self._file = file
+        self._name = name
+        self._steps: dict[str, int] = {}
+
+    async def next(self, login: Login) -> str:
+        """A code that was not given before. Raises ConfigError."""
+        if login.otp_seed is not None:
+            totp = await asyncio.to_thread(_seed, login.otp_seed)
+            return totp.code(await self._turn(totp.identity, totp.period_s))
+        assert login.otp is not None
+        code = await self._fetched(login.otp)
+        if _codes.get(login.otp) == _digest(code):
+            # Another machine of the same site may have had it.
+            code = await self._fetched(login.otp)
+        if _codes.get(login.otp) == _digest(code):
+            raise ConfigError(f"{login.otp.source} gives the code that was used before, so it is not sent again")
+        _codes[login.otp] = _digest(code)
+        return code
+
+    async def _fetched(self, otp: Secret) -> str:
+        # Of a command only the program is known here, so that machines are told apart by their names.
+        await self._turn(_digest(f"{self._name} {otp.source}").hex(), USUAL_STEP_S)
+        otp.forget()
+        code = await asyncio.to_thread(otp.reveal)
+        otp.forget()
+        return code.strip()
+
+    async def _turn(self, identity: str, period_s: int) -> int:
+        """Wait for a time step that is unused, and use it. Raises ConfigError."""
+        step = await asyncio.to_thread(self._reserve, identity[:16], period_s)
+        pause_s = step * period_s - time.time()
+        # A little into the step: the machine's clock may be behind.
+        await asyncio.sleep(pause_s + 0.5 if pause_s > 0 else 0)
+        return step
+
+    def _reserve(self, identity: str, period_s: int) -> int:
+        try:
+            with open(
+                os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+", encoding="utf-8"
+            ) as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                known = {**_read(file.read()), **self._steps}
+                step = self._next(known.get(identity, -1), period_s)
+                kept = dict(list({**known, identity: step}.items())[-MOST_REMEMBERED:])
+                file.seek(0)
+                file.truncate()
+                json.dump(kept, file)
+        except OSError:
+            # Without a place to write, at least this process does not repeat itself.
+            step = self._next(self._steps.get(identity, -1), period_s)
+        self._steps[identity] = step
+        return step
+
+    def _next(self, last: int, period_s: int) -> int:
+        now = time.time()
+        # A step that is far ahead was noted by a clock that was wrong.
+        step = max(int(now // period_s), last + 1 if last * period_s < now + LONGEST_TURN_S + period_s else 0)
+        if step * period_s > now + LONGEST_TURN_S:
+            raise ConfigError("too many logins wait for a code of the same seed; try again in two minutes")
+        return step
+
+
+def _read(text: str) -> dict[str, int]:
+    try:
+        known = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return {key: step for key, step in known.items() if isinstance(step, int)} if isinstance(known, dict) else {}
 
 
 def _seed(secret: Secret) -> Totp:
@@ -47,30 +114,8 @@ def _seed(secret: Secret) -> Totp:
         raise ConfigError(f"otp_seed cannot be used: {problem}") from None
 
 
-async def _computed(totp: Totp) -> str:
-    step = max(totp.step_at(time.time()), _steps.get(totp.identity, -1) + 1)
-    pause_s = step * totp.period_s - time.time()
-    if pause_s > LONGEST_TURN_S:
-        raise ConfigError("too many logins wait for a code of the same otp_seed; try again in two minutes")
-    _steps[totp.identity] = step
-    # A little into the step: the machine's clock may be behind.
-    await asyncio.sleep(pause_s + 0.5 if pause_s > 0 else 0)
-    return totp.code(step)
-
-
-async def _fetched(otp: Secret) -> str:
-    otp.forget()
-    code = (await asyncio.to_thread(otp.reveal)).strip()
-    otp.forget()
-    return code
-
-
-def _is_used(otp: Secret, code: str) -> bool:
-    return _codes.get(otp) == _digest(code)
-
-
-def _digest(code: str) -> bytes:
-    return hashlib.sha256(code.encode()).digest()
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 class Attempt:
@@ -109,7 +154,10 @@ class Attempt:
 class Dialogue:
     """What one host asks in one login. Each answer is given once: a second try is another call's to make."""
 
-    def __init__(self, name: str, host: str, login: Login, password: str | None, attempt: Attempt) -> None:
+    def __init__(
+        self, name: str, host: str, login: Login, password: str | None, attempt: Attempt, codes: Codes
+    ) -> None:
+        self._codes = codes
         self._name = name
         self._host = host
         self._login = login
@@ -165,7 +213,7 @@ class Dialogue:
             return None
         self._is_code_given = True
         with self._attempt.waiting():
-            code = await next_code(self._login)
+            code = await self._codes.next(self._login)
         self._attempt.is_code_sent = True
         return password + code
 
