@@ -53,8 +53,12 @@ class Ask(Protocol):
     """Puts a question before a person."""
 
     @property
-    def takes_passwords(self) -> bool:
-        """Whether a password may be asked for in this way."""
+    def is_terminal(self) -> bool:
+        """Whether a person wants this very login, and waits at a terminal."""
+        ...
+
+    def takes(self, challenge: Challenge) -> bool:
+        """Whether this may be asked for in this way: a password, for one, may not be asked for everywhere."""
         ...
 
     async def __call__(self, question: Question) -> Answers:
@@ -80,18 +84,13 @@ class Questions:
         self._answered_at = float("-inf")
 
     @property
-    def can_be_asked(self) -> bool:
-        """Whether a caller waits that can ask a person, or may still come."""
-        return any(self._callers) or (self.is_awaited and not self._callers)
-
-    @property
     def has_terminal(self) -> bool:
-        """Whether a person waits who has asked for this very login."""
-        return any(ask.takes_passwords for ask in self._callers if ask)
+        return any(ask.is_terminal for ask in self._callers if ask)
 
     def can_be_put(self, challenge: Challenge) -> bool:
-        """The same for a certain challenge: not every way is fit for a password."""
-        return self.has_terminal if challenge.wants_password else self.can_be_asked
+        """Whether a caller waits that can put this before a person, or may still come."""
+        may_come = self.is_awaited and not self._callers and not challenge.wants_password
+        return may_come or any(ask.takes(challenge) for ask in self._callers if ask)
 
     @property
     def were_answered_lately(self) -> bool:
@@ -152,7 +151,7 @@ class Questions:
 
 
 def _fits(ask: Ask, question: Question) -> bool:
-    return not question.is_taken and (ask.takes_passwords or not question.challenge.wants_password)
+    return not question.is_taken and ask.takes(question.challenge)
 
 
 async def _result(question: Question) -> Answers:

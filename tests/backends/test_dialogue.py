@@ -16,7 +16,7 @@ from remote_sandbox_mcp.backends.ssh import dialogue
 from remote_sandbox_mcp.backends.ssh.connection import Gate
 from remote_sandbox_mcp.backends.ssh.dialogue import Codes
 from remote_sandbox_mcp.core.errors import CODE_NEEDED, ConfigError, LoginRefused, Unreachable
-from remote_sandbox_mcp.core.login import MOST_PROMPTS, MOST_ROUNDS
+from remote_sandbox_mcp.core.login import MOST_PROMPTS, MOST_ROUNDS, Challenge
 from remote_sandbox_mcp.core.machine import Login, Machine
 from remote_sandbox_mcp.core.secret import Secret
 from tests.support.sshd import HOST
@@ -72,10 +72,13 @@ def gate_to(port: int, tmp_path: Path, questions: Questions | None = None, **log
 class Person:
     """Answers forms, or a terminal, from a list."""
 
-    def __init__(self, *answers: Answers | str, takes_passwords: bool = False) -> None:
-        self.takes_passwords = takes_passwords
+    def __init__(self, *answers: Answers | str, is_terminal: bool = False) -> None:
+        self.is_terminal = is_terminal
         self._answers = list(answers)
         self.asked: list[Question] = []
+
+    def takes(self, challenge: Challenge) -> bool:
+        return self.is_terminal or not challenge.wants_password
 
     async def __call__(self, question: Question) -> Answers:
         self.asked.append(question)
@@ -149,7 +152,7 @@ async def test_another_password_is_asked_for_in_no_form_and_is_not_guessed(tmp_p
 async def test_a_terminal_may_be_asked_for_a_password(tmp_path: Path) -> None:
     host = Host(once(["Password:"]))
     async with listening(host) as port:
-        await enter(gate_to(port, tmp_path), Person(("secret",), takes_passwords=True))
+        await enter(gate_to(port, tmp_path), Person(("secret",), is_terminal=True))
     assert host.heard == [["secret"]]
 
 

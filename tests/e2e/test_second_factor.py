@@ -15,7 +15,7 @@ from mcp.types import ElicitResult
 
 from tests.support.in_process import serve_here
 from tests.support.second_factor import Factor, assert_found_nowhere, machine_with_code
-from tests.support.server import Entry, arguments, entry, environment, serve
+from tests.support.server import Entry, arguments, entry, environment, serve, until
 from tests.support.sshd import Fleet
 
 
@@ -150,6 +150,49 @@ async def test_a_wrong_code_in_a_form_is_one_attempt(by_key: Factor, tmp_path: P
         assert len(user.forms) == 1
         assert by_key.attempts == before + 1
         assert_found_nowhere(by_key.codes, tmp_path, server.everything_said)
+
+
+@ERAS
+async def test_a_command_that_was_cut_is_found_again_after_the_next_form(
+    by_key: Factor, tmp_path: Path, mode: str
+) -> None:
+    user, flag = User(by_key.code, by_key.code), by_key.renew().machine.home / f"begun-{mode}"
+    async with serve_here(tmp_path, entry(by_key.machine), mode=mode, elicitation=user.fill_in) as server:
+        running = asyncio.ensure_future(server.fail("exec_bash", command=f"touch {flag}; sleep 1; echo over"))
+        await until(flag.exists, "the command")
+        by_key.renew()
+        await asyncio.to_thread(by_key.machine.kill_sessions)
+        lost = await running
+        assert "it asks “Verification code:”" in lost["error"]
+        assert len(user.forms) == 1
+        found = await server.call("wait_background_task", tmux_session=lost["tmux_session"])
+        assert "over" in str(found)
+        assert len(user.forms) == 2
+
+
+async def test_files_go_over_the_connection_that_the_code_was_given_for(by_key: Factor, tmp_path: Path) -> None:
+    user, before = User(by_key.code), by_key.renew().logins
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number in range(40):
+        (folder / str(number)).write_bytes(bytes([number]) * 100_000)
+    async with serve_here(tmp_path, entry(by_key.machine), elicitation=user.fill_in) as server:
+        done = await server.call("sync_local_to_remote", local_path=str(folder), remote_path="~/data")
+        assert done["uploaded_files"] == 40
+        assert await server.output("ls ~/data | wc -l") == "40\n"
+    assert by_key.logins == before + 1
+    assert len(user.forms) == 1
+
+
+async def test_no_further_login_is_made_where_all_sessions_are_taken(fleet: Fleet, tmp_path: Path) -> None:
+    factor = machine_with_code(fleet, name="narrow", max_sessions=1)
+    (tmp_path / "file").write_text("x")
+    user = User(factor.code)
+    async with serve_here(tmp_path, entry(factor.machine), elicitation=user.fill_in) as server:
+        given = {"local_path": str(tmp_path / "file"), "remote_path": "~/file"}
+        assert "would ask for another code" in (await server.fail("sync_local_to_remote", **given))["error"]
+        assert await server.output("echo 1") == "1\n"
+    assert factor.connections == 1
 
 
 async def test_looking_at_all_machines_asks_nobody(by_key: Factor, tmp_path: Path) -> None:

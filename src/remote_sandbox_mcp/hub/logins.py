@@ -9,7 +9,7 @@ from typing import Any
 
 from ..asking import Answers, NoAnswer, Question, asking
 from ..core.errors import SandboxError, Unsupported
-from ..core.login import LONGEST_ANSWER
+from ..core.login import LONGEST_ANSWER, Challenge
 from ..hub_contact.hello import read
 from ..session import begin
 from .houses import Houses, client_of
@@ -20,11 +20,14 @@ GONE = "the person at the terminal gave no answer"
 class Terminal:
     """Asks the person at the other end of the line."""
 
-    takes_passwords = True
+    is_terminal = True
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+
+    def takes(self, challenge: Challenge) -> bool:
+        return True
 
     async def __call__(self, question: Question) -> Answers:
         asked = question.challenge

@@ -14,7 +14,7 @@ from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult
 from pydantic import ValidationError
 
 from ..asking import AnswerNeeded, Answers, NoAnswer, Question
-from ..core.login import LONGEST_ANSWER
+from ..core.login import LONGEST_ANSWER, Challenge
 from ..session import Session, current
 from ..waiting import within
 
@@ -87,7 +87,7 @@ def _is_sendable(answer: str) -> bool:
 class Asker:
     """Asks the user of the client that made one call, about the sandboxes that the call names."""
 
-    takes_passwords = False
+    is_terminal = False
 
     def __init__(self, forms: Forms, context: Context[None, Any], names: Collection[str], limit_s: float) -> None:
         self._forms = forms
@@ -98,12 +98,11 @@ class Asker:
         # Forms that the client is to show before it makes the call again.
         self._shown: list[Form] = []
 
-    async def __call__(self, question: Question) -> Answers:
+    def takes(self, challenge: Challenge) -> bool:
         # Work that outlasts its call, such as a sync, may still have this at hand.
-        if self._is_over:
-            raise NoAnswer(OVER)
-        if question.challenge.name not in self._names:
-            raise NoAnswer("the call does not name this machine, so its user was not asked")
+        return not self._is_over and challenge.name in self._names and not challenge.wants_password
+
+    async def __call__(self, question: Question) -> Answers:
         form = Form(question)
         if not is_in_rounds(self._context):
             result = await self._elicit(form)

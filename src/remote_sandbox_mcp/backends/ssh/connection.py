@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...asking import Questions
 from ...core.errors import CODE_NEEDED, ConnectError, HostKeyProblem, LoginRefused, Unreachable
+from ...core.login import Challenge
 from ...core.machine import Hop, Login, Machine
 from ...waiting import Chores, within_moving
 from .dialogue import STEPS_FILE, Attempt, Codes, Dialogue
@@ -209,7 +210,7 @@ class Gate:
             return
         if refused.reason != CODE_NEEDED:
             raise refused.with_more(f"not tried again for another {left:.0f} s, so as not to be locked out")
-        if not self.questions.can_be_asked:
+        if not self.questions.can_be_put(Challenge(self.machine.name, self.machine.host)):
             raise refused
 
     async def _connect_persistently(self, keys: list[dict[str, Any]], attempt: Attempt) -> asyncssh.SSHClientConnection:
