@@ -237,3 +237,16 @@ def test_the_doctor_needs_one_code_for_all_of_its_steps(by_key: Factor, tmp_path
     assert found["code"]["said"] == "it asks “Verification code:”; answered by otp_seed"
     assert found["login"]["mark"] == found["PATH"]["mark"] == "ok"
     assert by_key.logins == before + 1
+
+
+async def test_a_machine_without_python_shares_its_one_login_too(fleet: Fleet, tmp_path: Path) -> None:
+    factor = machine_with_code(fleet, name="plain", python=False)
+    user = User(factor.code, factor.code)
+    async with serve_here(tmp_path, entry(factor.machine), elicitation=user.fill_in) as server:
+        outputs = await asyncio.gather(*(server.output("sleep 0.2; echo 1") for _ in range(14)))
+        assert set(outputs) == {"1\n"}
+        assert factor.logins == 1
+        await asyncio.to_thread(factor.machine.kill_sessions)
+        factor.renew()
+        assert await server.output("echo 2") == "2\n"
+    assert factor.logins == len(user.forms) == 2
