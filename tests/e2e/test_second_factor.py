@@ -90,12 +90,12 @@ class User:
         return ElicitResult(action="accept", content={name: answer() for name in params.requested_schema["properties"]})
 
 
-@ERAS
+@pytest.mark.parametrize(("factor", "mode"), [("by_key", "legacy"), ("by_password", "2026-07-28")], indirect=["factor"])
 async def test_a_form_of_the_client_asks_for_the_code_through_the_hub(
     factor: Factor, tmp_path: Path, mode: str
 ) -> None:
-    user, before = User(factor.code), factor.logins
-    async with serve(tmp_path, entry(factor.machine), mode=mode, elicitation=user.fill_in) as server:
+    user, before, told = User(factor.code), factor.logins, {"MCP_LOG_LEVEL": "DEBUG"}
+    async with serve(tmp_path, entry(factor.machine), mode=mode, elicitation=user.fill_in, env=told) as server:
         outputs = await asyncio.gather(*(server.output("whoami") for _ in range(3)))
         assert set(outputs) == {f"{factor.machine.user}\n"}
         (form,) = user.forms
@@ -143,7 +143,7 @@ async def test_a_client_without_forms_is_told_the_other_ways(by_key: Factor, tmp
 @ERAS
 async def test_a_wrong_code_in_a_form_is_one_attempt(by_key: Factor, tmp_path: Path, mode: str) -> None:
     user, before = User(by_key.wrong_code, by_key.code), by_key.renew().attempts
-    async with serve(tmp_path, entry(by_key.machine), mode=mode, elicitation=user.fill_in) as server:
+    async with serve_here(tmp_path, entry(by_key.machine), mode=mode, elicitation=user.fill_in) as server:
         told = (await server.fail("exec_bash", command="true"))["error"]
         assert "refused after a code was given" in told
         assert "not tried again" in (await server.fail("exec_bash", command="true"))["error"]

@@ -10,10 +10,10 @@ from typing import Any
 from mcp.server.mcpserver import Context
 from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, InputRequiredResult
-from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult
+from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequests
 from pydantic import ValidationError
 
-from ..asking import AnswerNeeded, Answers, NoAnswer, Question
+from ..asking import AnswerNeeded, Answers, NoAnswer, Question, asking
 from ..core.login import LONGEST_ANSWER, Challenge
 from ..session import Session, current
 from ..waiting import within
@@ -89,7 +89,9 @@ class Asker:
 
     is_terminal = False
 
-    def __init__(self, forms: Forms, context: Context[None, Any], names: Collection[str], limit_s: float) -> None:
+    def __init__(
+        self, forms: Forms, context: Context[None, Any] | None, names: Collection[str], limit_s: float
+    ) -> None:
         self._forms = forms
         self._context = context
         self._names = names
@@ -98,22 +100,34 @@ class Asker:
         # Forms that the client is to show before it makes the call again.
         self._shown: list[Form] = []
 
+    def __enter__(self) -> Asker:
+        """During the call, machines that are opened for it may ask."""
+        self._token = asking.set(self if shows_forms(self._context) else None)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        asking.reset(self._token)
+        self._is_over = True
+        if kind is not None:
+            self._withdraw()
+
     def takes(self, challenge: Challenge) -> bool:
         # Work that outlasts its call, such as a sync, may still have this at hand.
         return not self._is_over and challenge.name in self._names and not challenge.wants_password
 
     async def __call__(self, question: Question) -> Answers:
         form = Form(question)
+        assert self._context
         if not is_in_rounds(self._context):
-            result = await self._elicit(form)
+            result = await self._elicit(self._context, form)
             # Where a hub has died, its form may still be open, and be answered in place of this one.
-            return form.read(await self._elicit(form) if form.is_foreign(result) else result)
+            return form.read(await self._elicit(self._context, form) if form.is_foreign(result) else result)
         self._forms.keep(form)
         self._shown.append(form)
         raise AnswerNeeded(f"{question.challenge.host} asks a question, which the client has to show")
 
-    async def _elicit(self, form: Form) -> ElicitResult:
-        asked = self._context.session.elicit_form(form.message, form.schema, self._context.request_id)
+    async def _elicit(self, context: Context[None, Any], form: Form) -> ElicitResult:
+        asked = context.session.elicit_form(form.message, form.schema, context.request_id)
         try:
             return await within(asked, self._limit_s)
         except (asyncio.TimeoutError, TimeoutError):
@@ -123,14 +137,16 @@ class Asker:
             raise NoAnswer(UNABLE) from None
 
     def finish(self, answer: CallToolResult | InputRequiredResult) -> CallToolResult | InputRequiredResult:
-        """The call is over: gives the forms instead of a failure, and withdraws those that were not needed."""
-        self._is_over = True
-        waiting = [form for form in self._shown if not form.question.answers.done()]
+        """The forms, where the call failed for want of an answer; otherwise they are withdrawn."""
+        waiting: InputRequests = {form.key: form.request for form in self._shown if not form.question.answers.done()}
         if waiting and isinstance(answer, CallToolResult) and answer.is_error:
-            return InputRequiredResult(input_requests={form.key: form.request for form in waiting})
-        for form in waiting:
-            form.question.refuse(OVER)
+            return InputRequiredResult(input_requests=waiting)
+        self._withdraw()
         return answer
+
+    def _withdraw(self) -> None:
+        for form in self._shown:
+            form.question.refuse(OVER)
 
 
 class Forms:
@@ -139,9 +155,9 @@ class Forms:
     def __init__(self) -> None:
         self._open: dict[str, tuple[Session, Form]] = {}
 
-    def asker(self, context: Context[None, Any] | None, names: Collection[str], limit_s: float) -> Asker | None:
-        """For one call; None where its client shows no forms."""
-        return Asker(self, context, names, limit_s) if context and shows_forms(context) else None
+    def asker(self, context: Context[None, Any] | None, names: Collection[str], limit_s: float) -> Asker:
+        """For one call, about the sandboxes that it names."""
+        return Asker(self, context, names, limit_s)
 
     def keep(self, form: Form) -> None:
         self._open[form.key] = current(), form
@@ -160,13 +176,14 @@ class Forms:
 
 
 def is_in_rounds(context: Context[None, Any]) -> bool:
+    """Whether the client makes a call again with the answers, instead of being asked during the call."""
     return (context.protocol_version or "") >= ROUNDS_SINCE
 
 
-def shows_forms(context: Context[None, Any]) -> bool:
+def shows_forms(context: Context[None, Any] | None) -> bool:
     """Whether the client has said that it does; before there were other ways, it said so without naming this one."""
     try:
-        capabilities = context.client_capabilities
+        capabilities = context.client_capabilities if context else None
     except (ValueError, LookupError):
         # Called outside of a request.
         return False

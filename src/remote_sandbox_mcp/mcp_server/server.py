@@ -36,7 +36,6 @@ from pydantic import Field, ValidationError
 
 from .. import __version__
 from ..app import App
-from ..asking import asking
 from ..core.client import Client, current_call
 from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
 from ..session import InProgress, Session, begin, current
@@ -281,17 +280,14 @@ class SandboxServer(MCPServer[None]):
         except SandboxError as problem:
             return failure(problem, name)
         self._forms.deliver(context)
-        asker = self._forms.asker(context, sandboxes_in(given, where), calling.get().patience_s)
-        asked = asking.set(asker)
-        try:
-            answer = await super().call_tool(name, given | ({place: where} if where else {}), context)
-        except SandboxError as problem:
-            answer = failure(problem, name)
-        except ToolError as problem:
-            answer = failure(explain(name, problem), name)
-        finally:
-            asking.reset(asked)
-        answer = asker.finish(answer) if asker else answer
+        with self._forms.asker(context, sandboxes_in(given, where), calling.get().patience_s) as asker:
+            try:
+                answer = await super().call_tool(name, given | ({place: where} if where else {}), context)
+            except SandboxError as problem:
+                answer = failure(problem, name)
+            except ToolError as problem:
+                answer = failure(explain(name, problem), name)
+        answer = asker.finish(answer)
         return told_where(answer, where) if where and isinstance(answer, CallToolResult) else answer
 
     # Where a call is carried out that names no sandbox
