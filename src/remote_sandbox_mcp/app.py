@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from .asking import Questions
 from .config import paths
 from .config.load import identity_of
 from .config.schema import Configuration, Settings
@@ -117,11 +118,13 @@ def member_of(what: Machine | CommandPlace | LocalPlace) -> Member:
 
 
 def machine_member(machine: Machine) -> Member:
+    questions = Questions()
+
     @functools.cache
     def gate() -> Gate:
         from .backends.ssh.connection import Gate
 
-        return Gate(machine, paths.known_hosts_file())
+        return Gate(machine, paths.known_hosts_file(), questions)
 
     async def opener() -> Sandbox:
         from .backends.ssh.machine import open_through
@@ -134,7 +137,7 @@ def machine_member(machine: Machine) -> Member:
         load()
 
     description = Description(machine.name, "ssh", machine.host, machine.port, machine.login.user)
-    return Member(machine.name, lambda: description, opener, prepare=prepare)
+    return Member(machine.name, lambda: description, opener, prepare=prepare, questions=questions)
 
 
 def command_member(place: CommandPlace) -> Member:
@@ -354,7 +357,12 @@ class App:
             needed += self.apps.needs()
         if self.has_disposables:
             needed += self.disposables.needs()
-        return [*needed, *await self._jobs_that_end_with_us()]
+        return [*needed, *self._logins_of_people(), *await self._jobs_that_end_with_us()]
+
+    def _logins_of_people(self) -> list[str]:
+        """Connections that only a person can open again."""
+        members = (self.fleet.member(name) for name in self.fleet.names if not DISPOSABLE_ID.match(name))
+        return [f"{member.name} is logged in with a code that a person gave" for member in members if is_kept(member)]
 
     async def is_busy(self) -> bool:
         return bool(await self.needs())
@@ -705,6 +713,12 @@ class App:
             return None
         current().versions.remember(member.name, path, found.version)
         return Written(len(data), found.version)
+
+
+def is_kept(member: Member) -> bool:
+    """Whether a member's connection is worth keeping without a client: a person has logged in for it lately."""
+    is_open = member.sandbox is not None and member.sandbox.is_open
+    return is_open and member.questions is not None and member.questions.were_answered_lately
 
 
 async def _jobs_that_end_with(name: str, sandbox: Sandbox) -> list[str]:

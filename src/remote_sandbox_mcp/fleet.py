@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from .asking import Questions
 from .core.errors import ConfigError, UnknownSandbox
 from .core.sandbox import Description, Sandbox
 
@@ -39,7 +40,8 @@ def _nothing() -> None:
 class Member:
     """One sandbox that can be opened.
 
-    `why_not` returns why it is not offered here, or nothing. `prepare` loads what opening it needs.
+    `why_not` returns why it is not offered here, or nothing. `prepare` loads what opening it needs. `questions` are
+    those that it asks while it is opened, if it can ask any.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Member:
     opener: Callable[[], Awaitable[Sandbox]]
     why_not: Callable[[], Awaitable[str]] = _offered
     prepare: Callable[[], None] = _nothing
+    questions: Questions | None = None
     sandbox: Sandbox | None = None
     opening: asyncio.Task[Sandbox] | None = None
     # Until this monotonic time, a failed early opening is the answer to the next caller.
@@ -55,6 +58,8 @@ class Member:
     def open_ahead(self) -> None:
         """Start to open it for a call that is still being read. If that fails, the call gets this failure, too."""
         if self.sandbox is None and self.opening is None:
+            if self.questions:
+                self.questions.is_awaited = True
             self.opening = asyncio.ensure_future(self._open())
             self.opening.add_done_callback(self._opened_ahead)
             self.ahead_until = math.inf
@@ -66,15 +71,24 @@ class Member:
 
     async def open(self) -> Sandbox:
         """The open sandbox; callers that come while it is being opened share the attempt. Raises ConnectError."""
-        if self.sandbox is not None:
+        if self.sandbox is not None and not self._waits_for_person(self.sandbox):
             return self.sandbox
         is_ahead, self.ahead_until = time.monotonic() < self.ahead_until, 0.0
         if self.opening is None or (self.opening.done() and not is_ahead):
             self.opening = asyncio.ensure_future(self._open())
-        return await asyncio.shield(self.opening)
+            # Its caller may have gone to ask a person; then nobody may ever ask how it ended.
+            self.opening.add_done_callback(lambda opening: opening.cancelled() or opening.exception())
+        return await (self.questions.attend(self.opening) if self.questions else asyncio.shield(self.opening))
+
+    def _waits_for_person(self, sandbox: Sandbox) -> bool:
+        """Whether it has to be opened again by a login that needs a person, who can be asked only at this point."""
+        return self.questions is not None and self.questions.need_person and not sandbox.is_open
 
     async def _open(self) -> Sandbox:
-        self.sandbox = await self.opener()
+        if self.sandbox is None:
+            self.sandbox = await self.opener()
+        else:
+            await self.sandbox.open()
         return self.sandbox
 
     async def close(self) -> None:

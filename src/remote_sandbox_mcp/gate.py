@@ -118,7 +118,7 @@ def private_files(configuration: Configuration) -> tuple[str, ...]:
     for machine in configuration.machines:
         for login in (machine.login, *(hop.login for hop in machine.hops)):
             keys += login.key_files
-            secrets += [login.password, login.key_passphrase]
+            secrets += [login.password, login.key_passphrase, login.otp, login.otp_seed]
     kept = [secret.source.partition(":")[2] for secret in secrets if secret and secret.source.startswith("file:")]
     files = [configuration.file, *sources, settings.logging.file, *keys, *kept, *hooks, *commands]
     return tuple(dict.fromkeys(path for path in map(os.path.expanduser, filter(None, files)) if os.path.isabs(path)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 from .core.errors import SandboxError
@@ -29,6 +30,18 @@ async def within(work: Awaitable[T], seconds: float | None) -> T:
     if task.cancelled() or (not done and task.exception() is not None):
         raise asyncio.TimeoutError
     return task.result()
+
+
+async def within_moving(work: Awaitable[T], seconds: Callable[[], float]) -> T:
+    """Like `within`, but the limit, counted from now, may grow while the work goes on."""
+    task, begun = asyncio.ensure_future(work), time.monotonic()
+    try:
+        while not task.done() and (left := begun + seconds() - time.monotonic()) > 0:
+            await asyncio.wait((task,), timeout=left)
+    except asyncio.CancelledError:
+        await _end(task)
+        raise
+    return await within(task, 0)
 
 
 async def _end(task: asyncio.Future[T]) -> None:

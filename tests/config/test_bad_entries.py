@@ -36,6 +36,9 @@ BAD_ENTRIES = [
     pytest.param({"host": "h", "password": 123456}, "password must be text", id="password is a number"),
     pytest.param({"host": "h", "password": [HIDDEN]}, "password must be text", id="password is a list"),
     pytest.param({"host": "h", "password": f"{HIDDEN}\ud800"}, "password holds", id="password not text"),
+    pytest.param(
+        {"host": "h", "otp": HIDDEN}, "otp must say where a new code is had", id="a code that is written down"
+    ),
     pytest.param({"host": "h", "key_file": {"a": HIDDEN}}, "key_file must be text", id="key_file is a table"),
     pytest.param({"host": "h", "jump": "a:b:c"}, "jump must be", id="jump"),
     pytest.param({"host": "h", "jump": "a:99999"}, "jump must be", id="port of jump"),

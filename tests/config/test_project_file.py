@@ -31,6 +31,7 @@ EVERYTHING: dict[str, Any] = {
     "logging": {"file": "x.log", "level": "DEBUG"},
     "registries": {"registry.example.org": {"user": "u", "password": "command:id"}},
     "http": {"host": "0.0.0.0"},
+    "machines": {"hpc": {"host": "login.example.org", "otp": "command:id", "otp_seed": "command:id"}},
 }
 
 
@@ -84,8 +85,9 @@ def test_once_accepted_it_still_names_no_server_key_log_or_registry(project: Pat
     accepted_now()
     configuration = load(environ={HIDDEN: "as the variable has it"})
     told = the_problem(configuration)
-    assert "server_url, api_key, use_server_proxy, pool, logging, registries, http passed over" in told
+    assert "server_url, api_key, use_server_proxy, pool, logging, registries, http, machines passed over" in told
     assert "give the file with --config, or put the rest into config.toml; a server_url may stand in " in told
+    assert configuration.machines == ()
     assert configuration.settings == Settings(
         rules=Rules(default_image="python:3.12", default_timeout_s=60, max_concurrent=2)
     )

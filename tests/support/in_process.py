@@ -60,6 +60,7 @@ async def serve_here(
     local: bool = False,
     env: dict[str, str] | None = None,
     config: str = "",
+    elicitation: Any = None,
 ) -> AsyncIterator[Server]:
     """As `serve`, without a process; one at a time, since the variables of this process become those of the server.
 
@@ -81,7 +82,8 @@ async def serve_here(
         upkeep = Upkeep(served, source, stock, members)
         # Closed by hand, so that a failed assertion comes through without the groups that the SDK wraps around it.
         stack = AsyncExitStack()
-        server = Server(await stack.enter_async_context(Client(served, mode=mode)), home)
+        connecting = Client(served, mode=mode, elicitation_callback=elicitation)
+        server = Server(await stack.enter_async_context(connecting), home)
         try:
             yield server
         finally:

@@ -283,6 +283,7 @@ async def serve(
     config: str = "",
     cwd: Path | None = None,
     hub: bool = True,
+    elicitation: Any = None,
 ) -> AsyncIterator[Server]:
     """Start the installed command, which finds a hub, and connect; a stack trace in its log fails the test.
 
@@ -296,7 +297,8 @@ async def serve(
     with (home / "stderr").open("a") as errlog:
         # Closed by hand, so that a failed assertion comes through without the groups that the SDK wraps around it.
         stack = AsyncExitStack()
-        client = await stack.enter_async_context(Client(stdio_client(parameters, errlog), mode=mode))
+        connecting = Client(stdio_client(parameters, errlog), mode=mode, elicitation_callback=elicitation)
+        client = await stack.enter_async_context(connecting)
         server = Server(client, home)
         try:
             yield server

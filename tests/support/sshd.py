@@ -31,6 +31,7 @@ PASSWORD = 'it\'s $HOME, "sweet": home'
 PASSPHRASE = "open, sesame"
 SSHD = "/usr/sbin/sshd"
 RUN_FOLDER = Path("/run/sshd")
+_PAM_FOLDER = Path("/etc/pam.d")
 PATH_FOLDERS = ("/usr/local/bin", "/usr/bin", "/bin")
 
 # Below the ephemeral range: no outgoing connection takes the port of a machine that is stopped for a while.
@@ -77,11 +78,13 @@ class Fleet:
         bashrc: str = "",
         extra_config: Collection[str] = (),
         sudoers: str | None = None,
+        pam: Collection[str] = (),
     ) -> Sshd:
         """Start a machine. The shell "busybox" is an ash with busybox's applets on PATH and nothing else.
 
         With `sudoers`, this is its /etc/sudoers, in which USER is its user: it and all that it starts see that file
         in the place of the system's, which stays as it is.
+        `pam` are the lines of a PAM service that is this machine's alone, with {folder} for its folder.
         """
         path = self._path(busybox=shell == "busybox", python=python, tmux=tmux)
         login_shell = f"{path}/ash" if shell == "busybox" else shell
@@ -97,11 +100,24 @@ class Fleet:
         sshd = Sshd(name=name, folder=folder, user=user.pw_name, uid=user.pw_uid, port=free_port(), login=login)
         if sudoers is not None:
             sshd.allow(sudoers)
+        if pam:
+            sshd.program = self._with_pam(sshd, [line.format(folder=folder) for line in pam])
+            extra_config = [*extra_config, "UsePAM yes", "KbdInteractiveAuthentication yes"]
+            extra_config += [f"PAMServiceName {Path(sshd.program).name}"] * (_openssh_version() >= (9, 8))
         # sshd takes the first value that it reads, so what the caller says goes first.
         sshd.configure([*extra_config, f"MaxSessions {max_sessions}", *([f"SetEnv PATH={path}"] if path else [])])
         self._stack.callback(sshd.stop)
         sshd.start()
         return sshd
+
+    def _with_pam(self, sshd: Sshd, lines: Collection[str]) -> str:
+        """A copy of sshd: the service that it asks PAM for has the name of its file."""
+        program = sshd.folder / f"sshd-{sshd.user}"
+        service = _PAM_FOLDER / program.name
+        _run("cp", SSHD, str(program))
+        self._stack.callback(_as_root, "rm", "-f", str(service))
+        _as_root("tee", str(service), text="".join(f"{line}\n" for line in lines))
+        return str(program)
 
     def _path(self, *, busybox: bool, python: bool, tmux: bool) -> Path | None:
         """The private folder that is a machine's whole PATH, or None where the system's own will do."""
@@ -127,6 +143,7 @@ class Sshd:
     port: int
     login: Login
     host: str = HOST
+    program: str = SSHD
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     _listener: int = field(default=0, repr=False)
 
@@ -236,7 +253,7 @@ class Sshd:
 
     def start(self) -> None:
         """Listen, on the same port and with the same key as before."""
-        words = [SSHD, "-D", "-e", "-f", str(self._config_file)]
+        words = [self.program, "-D", "-e", "-f", str(self._config_file)]
         if self._sudoers_file.exists():
             words = ["unshare", "--mount", "sh", "-c", _WITH_SUDOERS, "sh", str(self._sudoers_file), *words]
         argv = as_root(*words)
@@ -426,6 +443,7 @@ def _sweep() -> None:
         _empty(stale)
         for user in stale:
             _as_root("userdel", user.pw_name)
+            _as_root("rm", "-f", str(_PAM_FOLDER / f"sshd-{user.pw_name}"))
     for folder in {str(Path(user.pw_dir).parents[1]) for user in stale}:
         if folder.startswith(_FOLDER_PREFIX):
             _unmount_below(folder)

@@ -95,14 +95,20 @@ def service(
 
 @asynccontextmanager
 async def connected(
-    served: Service, *, mode: str = "auto", path: str = "/mcp", headers: dict[str, str] | None = None
+    served: Service,
+    *,
+    mode: str = "auto",
+    path: str = "/mcp",
+    headers: dict[str, str] | None = None,
+    elicitation: Any = None,
 ) -> AsyncIterator[Caller]:
     """The official client; what fails inside comes out as it is."""
     given = {"Authorization": f"Bearer {served.key}"} if headers is None else headers
     stack = AsyncExitStack()
     line = await stack.enter_async_context(httpx2.AsyncClient(headers=given, timeout=30))
     url = f"http://127.0.0.1:{served.port}{path}"
-    client = await stack.enter_async_context(Client(streamable_http_client(url, http_client=line), mode=mode))
+    connecting = Client(streamable_http_client(url, http_client=line), mode=mode, elicitation_callback=elicitation)
+    client = await stack.enter_async_context(connecting)
     try:
         yield Caller(client)
     finally:

@@ -17,7 +17,10 @@ WINDOWS = (
     "and give your client the command: wsl remote-sandbox-mcp"
 )
 
-VERBS = ("doctor", "sandboxes", "exec", "push", "pull", "transfers", "watchdog", "hub", "platform", "hosts", "config")
+VERBS = (
+    *("doctor", "sandboxes", "exec", "push", "pull", "transfers", "watchdog", "hub", "login", "platform", "hosts"),
+    "config",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

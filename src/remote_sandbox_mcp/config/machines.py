@@ -104,6 +104,8 @@ class Builder:
             alias.login if entry.ssh_alias else self._plain_login(entry),
             password=entry.password,
             key_passphrase=entry.key_passphrase,
+            otp=entry.otp,
+            otp_seed=entry.otp_seed,
         )
         if entry.key_file:
             keys = tuple(map(self._whole, entry.key_file))

@@ -359,6 +359,19 @@ def sudo(environ: Mapping[str, str]) -> Reader:
     return lambda value: NOPASSWD if value == NOPASSWD.source else read_secret(value)
 
 
+def code(environ: Mapping[str, str]) -> Reader:
+    """A reader of where one-time codes come from: a code that is written down would work once."""
+    read_secret = secret(environ)
+
+    def read(value: object) -> Secret:
+        found: Secret = read_secret(value)
+        if not found.source:
+            raise Fault('must say where a new code is had each time, as "command:..." does; a seed belongs to otp_seed')
+        return found
+
+    return read
+
+
 Labels = Callable[[str], str]
 
 

@@ -30,7 +30,7 @@ TOP_KEYS = (
     "registries",
 )
 JSON_KEYS = ("server", "opensandbox", "logging")
-SECRET_KEYS = ("password", "key_passphrase", "sudo")
+SECRET_KEYS = ("password", "key_passphrase", "sudo", "otp", "otp_seed")
 
 SERVER_READERS: dict[str, Reader] = {
     "patience_s": readers.seconds,
@@ -202,6 +202,8 @@ class Entry:
     key_passphrase: Secret | None = None
     certificate_file: tuple[str, ...] = ()
     agent: str = ""
+    otp: Secret | None = None
+    otp_seed: Secret | None = None
     jump: tuple[str, ...] | None = None
     shell: tuple[str, ...] = ()
     init: tuple[str, ...] = ()
@@ -218,7 +220,8 @@ def read_entry(raw: object, where: str, environ: Mapping[str, str], tell: Tell, 
     if not isinstance(raw, Mapping):
         tell(f"{where} is left out: it must be a table of keys and values, with host and user at least.")
         return None
-    secrets = dict.fromkeys(SECRET_KEYS, readers.secret(environ)) | {"sudo": readers.sudo(environ)}
+    secret = readers.secret(environ)
+    secrets = {**dict.fromkeys(SECRET_KEYS, secret), "sudo": readers.sudo(environ), "otp": readers.code(environ)}
     values, faults = read_table(raw, {**_MACHINE_READERS, **secrets}, where, tell, labels)
     if not faults and not (values.get("host") or values.get("ssh_alias")):
         faults = [f"{labels('host')} is missing"]

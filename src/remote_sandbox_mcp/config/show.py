@@ -80,6 +80,8 @@ def _login(login: Login) -> dict[str, Any]:
         "certificate_files": list(login.certificate_files),
         "agent": login.agent,
         "agent_identities": list(login.agent_identities),
+        "otp": _hidden(login.otp),
+        "otp_seed": _hidden(login.otp_seed),
     }
 
 

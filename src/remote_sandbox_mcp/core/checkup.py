@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .errors import SandboxError
+from .login import login_command
 from .machine import Hop, Machine
 from .text import harmless
 from .usage import Usage
 
 MACHINE_STEPS = ("name", "port", "host key", "login")
 INSIDE_STEPS = ("shell", "python3", "tmux", "rsync", "GPUs", "clock", "PATH")
+CODE_STEP = "code"
 CLOCK_LIMIT_S = 5.0
 _SHOWN = 300
 _LONGEST = 4000
@@ -96,6 +98,25 @@ def complete(steps: Iterable[Step], names: Sequence[str]) -> tuple[Step, ...]:
     """All steps in order; those that were not reached are marked as skipped."""
     found = {step.name: step for step in steps}
     return tuple(found.get(name) or Step(name, Mark.SKIPPED) for name in names)
+
+
+# A second factor
+
+
+def unanswered_code_step(name: str, asked: str) -> Step:
+    """The machine asks for a code, and nothing that is configured gives one."""
+    return warning(
+        CODE_STEP,
+        f"it asks {asked} during the login, and nothing that is configured answers that, so the rest was not checked",
+        f"Open ways: a form of the client, for clients that show forms; in a terminal, {login_command(name)}; "
+        "otp or otp_seed in config.toml, where the site allows it",
+    )
+
+
+def answered_code_step(machine: Machine, asked: str) -> Step:
+    logins = (machine.login, *(hop.login for hop in machine.hops))
+    ways = [way for way in ("otp", "otp_seed") if any(getattr(login, way) for login in logins)]
+    return ok(CODE_STEP, f"it asks {asked}; answered by {' and '.join(ways)}")
 
 
 # How to reach a machine

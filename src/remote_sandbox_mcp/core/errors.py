@@ -26,6 +26,8 @@ E = TypeVar("E", bound="SandboxError")
 
 # The reason of an Unreachable whose connection was there a moment ago: another one may well succeed.
 CUT = "cut"
+# The reason of a LoginRefused where the machine asks for a code and nobody has given one: no code was tried.
+CODE_NEEDED = "code_needed"
 
 
 class SandboxError(Exception):

@@ -20,6 +20,7 @@ class Login:
     """How to log in to a machine: keys are tried first, then the agent, then the password.
 
     `agent` is the agent's socket; `agent_identities` are public key files that limit which of its keys are offered.
+    For one-time codes, `otp` gives a new one each time that it is fetched; from `otp_seed` they are computed.
     """
 
     user: str = ""
@@ -29,6 +30,8 @@ class Login:
     key_passphrase: Secret | None = None
     agent: str = ""
     agent_identities: tuple[str, ...] = ()
+    otp: Secret | None = None
+    otp_seed: Secret | None = None
 
 
 @dataclass(frozen=True)

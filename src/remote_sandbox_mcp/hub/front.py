@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from ..hub_contact.hello import VERSION_LINE, Handed, read_answer, say_hello
 from ..hub_contact.place import NoHub, Place, reach
 from .silence import Silence, say
-from .transcript import MOST_HUBS, Request, Transcript, answered_in
+from .transcript import MOST_HUBS, Request, Transcript, answered_in, is_answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -251,18 +251,16 @@ class Front:
                 # The error comes up again, and is handled, at the end of this turn.
                 pass
         for line in split(whole):
-            request = self._note(line)
+            message = parsed(line)
+            request = self._note(message, line)
             if is_sent:
                 self._count(line, request)
-            else:
-                self._held.append((line, request))
+            elif not is_answer(message):
+                # An answer is of use only to the hub that asked, which is gone, and may be a secret.
+                self._held.append((request.line if request else line, request))
 
-    def _note(self, line: bytes) -> Request | None:
+    def _note(self, message: Any, line: bytes) -> Request | None:
         """Keep a request until it is answered; some are answered from the cache."""
-        try:
-            message = json.loads(line)
-        except (ValueError, RecursionError):
-            return None
         request = self._kept.note(message, line) if isinstance(message, dict) else None
         return None if request and self._answer_from_memory(message) else request
 
@@ -496,6 +494,14 @@ def run(config: str) -> Handed | None:
         return Handed()
     os.set_blocking(1, False)
     return Front(place, os.environ, os.path.abspath(os.path.expanduser(config)) if config else "").run()
+
+
+def parsed(line: bytes) -> Any:
+    """The message in a line, or None."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def split(whole: bytes) -> list[bytes]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..core.errors import SandboxError
-from ..hub_contact.hello import ASK, HTTP, SERVE, read
+from ..hub_contact.hello import ASK, HTTP, LOGIN, SERVE, read
 from ..hub_contact.place import NoHub, Place, check_peer
 from ..waiting import within
 
@@ -211,6 +211,10 @@ class Hub:
                 await self._converse(visit, said, reader, writer)
             finally:
                 self._visits.remove(visit)
+        elif said.get("hello") == LOGIN:
+            from .logins import log_in
+
+            await log_in(self._houses, said, reader, writer)
         elif said.get("hello") == HTTP:
             from .http_service import HttpServices
 

@@ -19,6 +19,8 @@ MOST_HUBS = 10
 CANCELLED_S = 30.0
 # As many as a session remembers.
 MOST_VERSIONS = 1000
+# What a call carries that is made again with its user's answers, since 2026-07-28.
+ANSWERS, STATE = "inputResponses", "requestState"
 ANSWER = re.compile(rb'\{"jsonrpc":"2\.0","id":("[^"\\]*"|-?\d+),"(?:result|error)":')
 
 
@@ -74,7 +76,7 @@ class Transcript:
             return None
         self._note_standing(method, given, number, line)
         self.done.discard(number)
-        request = self.unanswered[number] = Request(method, line)
+        request = self.unanswered[number] = Request(method, without_answers(message, line))
         return request
 
     def _note_cancelled(self, number: Any) -> None:
@@ -160,6 +162,20 @@ class Transcript:
         if self._started_notice:
             lines.append((self._started_notice, None))
         return lines
+
+
+def without_answers(message: dict[str, Any], line: bytes) -> bytes:
+    """A call without what its user has filled in: it may be a secret, and only the hub that asked can use it."""
+    params = message.get("params")
+    if not isinstance(params, dict) or ANSWERS not in params:
+        return line
+    rest = {name: value for name, value in params.items() if name not in (ANSWERS, STATE)}
+    return json.dumps({**message, "params": rest}).encode() + b"\n"
+
+
+def is_answer(message: Any) -> bool:
+    """Whether a client's message answers a question of the hub's, such as a form."""
+    return isinstance(message, dict) and "method" not in message and "id" in message
 
 
 def _is_spent(request: Request, sent: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Mapping
@@ -9,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ..processes.locks import Holder, holder
-from .hello import ask, read
+from .hello import ask, read, say_login
 from .place import NoHub, Place, reach
 from .starting import start
 
 # A hub answers in milliseconds, unless it is blocked.
 ANSWER_S = 3.0
 LONGEST_ANSWER = 1 << 20
+# A login may pass several hosts, and wait for its turn.
+LOGIN_S = 300.0
 
 
 def hubs(environ: Mapping[str, str] = os.environ) -> list[Place]:
@@ -59,11 +62,45 @@ def leave_transfers(config: Path | None, limit_s: float = ANSWER_S) -> dict[str,
 
     The variables that it needs, secrets among them, are sent over the socket and stay in its memory.
     """
+    return call_hub("take up", limit_s, config=whole(config), environ=dict(os.environ), folder=_folder())
+
+
+def _folder() -> str:
     try:
-        folder = os.getcwd()
+        return os.getcwd()
     except OSError:
-        folder = "/"
-    return call_hub("take up", limit_s, config=whole(config), environ=dict(os.environ), folder=folder)
+        return "/"
+
+
+class Login:
+    """A person's login to a machine, which the hub makes and keeps: it asks, and the person at this end answers.
+
+    Methods raise OSError or NoHub where there is no hub, ValueError where it cannot be understood.
+    """
+
+    def __init__(self, name: str, config: Path | None) -> None:
+        self._place = Place(os.environ)
+        self._line, _ = reach(self._place, start)
+        self._line.settimeout(LOGIN_S)
+        self._heard = self._line.makefile("rb")
+        self._line.sendall(say_login(name, os.environ, _folder(), whole(config)))
+
+    def __enter__(self) -> Login:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._heard.close()
+        self._line.close()
+
+    def hear(self) -> dict[str, Any]:
+        """What the hub asks, or how it ended."""
+        line = self._heard.readline(LONGEST_ANSWER)
+        if not line:
+            raise NoHub(f"the hub at {self._place.socket} has hung up; {self._place.log} may say why")
+        return read(line)
+
+    def answer(self, answers: list[str] | None) -> None:
+        self._line.sendall(json.dumps({"answers": answers}).encode() + b"\n")
 
 
 def _ask(place: Place, line: socket.socket, question: str, limit_s: float, more: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 # has seen, or null. In an answer to a client it cannot occur, because quotes within a text are escaped there.
 VERSION = "remote-sandbox/version"
 VERSION_LINE = b'{"%s":' % VERSION.encode()
-# For a session; for HTTP on a socket that is handed over; for a question of ours, which is answered in one line.
-SERVE, HTTP, ASK = "serve", "http", "ask"
+# For a session; for HTTP on a socket that is handed over; for a question of ours, which is answered in one line; for a
+# person who logs in to a machine at a terminal.
+SERVE, HTTP, ASK, LOGIN = "serve", "http", "ask", "login"
 
 
 def say_hello(who: Mapping[str, Any], environ: Mapping[str, str], folder: str, config: str) -> bytes:
@@ -28,6 +29,12 @@ def say_hello(who: Mapping[str, Any], environ: Mapping[str, str], folder: str, c
 def say_http_hello(terms: Mapping[str, Any], environ: Mapping[str, str], folder: str, config: str) -> bytes:
     """`terms` are those of serving over HTTP, with the key."""
     hello = {"hello": HTTP, "http": dict(terms), "environ": dict(environ), "folder": folder, "config": config}
+    return json.dumps(hello).encode() + b"\n"
+
+
+def say_login(name: str, environ: Mapping[str, str], folder: str, config: str) -> bytes:
+    """`name` is the machine's."""
+    hello = {"hello": LOGIN, "name": name, "environ": dict(environ), "folder": folder, "config": config}
     return json.dumps(hello).encode() + b"\n"
 
 

@@ -52,6 +52,10 @@ class Journal:
             return self._recall(known)
         await self._attempt(lambda: self._rows.begin(call.name, tool))
         answer = await make()
+        if isinstance(answer, InputRequiredResult):
+            # Nothing was done yet: the client asks its user, and makes the call again.
+            await self._attempt(lambda: self._rows.remove(call.name))
+            return answer
         text = answer.model_dump_json(by_alias=True, exclude_none=True)
         await self._attempt(lambda: self._rows.answer(call.name, text))
         return answer

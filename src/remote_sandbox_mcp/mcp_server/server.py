@@ -41,6 +41,7 @@ from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
 from ..session import InProgress, Session, begin, current
 from ..waiting import Chores, within
 from .clients import Clients, OneClient, calling, client_of
+from .forms import Forms
 from .journal import Journal, is_kept
 from .results import code_of, failure, sentence, told_where
 from .toolbox import Offer, Toolbox, ToolFunction, with_own_names
@@ -124,6 +125,7 @@ class SandboxServer(MCPServer[None]):
         self.clients: Clients = clients or OneClient()
         self._tool_manager = self._toolbox = Toolbox()
         self._journal = Journal()
+        self._forms = Forms()
         # Awaited before each call.
         self.before_call: Callable[[], Awaitable[None]] = _nothing
         self.calls = InProgress()
@@ -280,12 +282,15 @@ class SandboxServer(MCPServer[None]):
             where = await self._where(given, context) if place else ""
         except SandboxError as problem:
             return failure(problem, name)
-        try:
-            answer = await super().call_tool(name, given | ({place: where} if where else {}), context)
-        except SandboxError as problem:
-            answer = failure(problem, name)
-        except ToolError as problem:
-            answer = failure(explain(name, problem), name)
+        self._forms.deliver(context)
+        with self._forms.asker(context, sandboxes_in(given, where), calling.get().patience_s) as asker:
+            try:
+                answer = await super().call_tool(name, given | ({place: where} if where else {}), context)
+            except SandboxError as problem:
+                answer = failure(problem, name)
+            except ToolError as problem:
+                answer = failure(explain(name, problem), name)
+        answer = asker.finish(answer)
         return told_where(answer, where) if where and isinstance(answer, CallToolResult) else answer
 
     # Where a call is carried out that names no sandbox
@@ -343,8 +348,17 @@ async def _nothing() -> None:
     """Nothing is to be done before a call."""
 
 
+def sandboxes_in(given: Mapping[str, Any], where: str) -> frozenset[str]:
+    """The sandboxes that a call is about: that of its place, and those of paths such as gpu1:/data."""
+    named = [where, *(given.get(place) for place in PLACES)]
+    paths = [value.partition(":")[0] for value in given.values() if isinstance(value, str) and ":" in value[:100]]
+    return frozenset(name for name in (*named, *paths) if isinstance(name, str) and name)
+
+
 def outcome_of(answer: CallToolResult | InputRequiredResult) -> str:
     """The outcome in a word, for the log."""
+    if isinstance(answer, InputRequiredResult):
+        return "asks its user"
     failed = isinstance(answer, CallToolResult) and answer.is_error
     return code_of(answer) if failed else "done"
 

@@ -8,18 +8,18 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..backends.ssh.connection import Gate, translate
 from ..backends.ssh.host_keys import entry_name
-from ..backends.ssh.machine import open_machine
+from ..backends.ssh.machine import open_machine, open_through
 from ..core import checkup
 from ..core.checkup import INSIDE_STEPS, MACHINE_STEPS, Checkup, Findings, Mark, Step
 from ..core.command import Command, Environment
-from ..core.errors import ConnectError, SandboxError, Unreachable
+from ..core.errors import CODE_NEEDED, ConnectError, SandboxError, Unreachable
 from ..core.machine import CommandPlace, Hop, LocalPlace, Machine
 from ..core.network import Reach
 from ..core.sandbox import Sandbox
@@ -40,6 +40,8 @@ NETWORKS = {
 LOCAL_STEPS = ("walls", *INSIDE_STEPS)
 COMMAND_STEPS = ("command", *INSIDE_STEPS)
 INSIDE_S = 15.0
+# A code may have to wait until the one before it, which another process has used, is over.
+TURN_S = 35.0
 LONGEST_BANNER_LINES = 50
 UNREACHABLE = "Check that the machine is on, and that no firewall or VPN stands in between"
 NO_BANNER = "Check that it is SSH that listens there, and that the machine is not overloaded"
@@ -54,12 +56,18 @@ async def examine(machine: Machine, own_known_hosts: Path) -> Checkup:
     begun = time.monotonic()
     try:
         await within(visit.carry_out(), visit.deadline_s)
+    except Unanswered:
+        # It can be used by those who have the code.
+        pass
     except SandboxError as problem:
         visit.fail(problem)
     except (asyncio.TimeoutError, TimeoutError):
         visit.fail(Unreachable(f"no end within {visit.deadline_s:g} s"))
+    finally:
+        visit.gate.end_lent()
     where = checkup.address(machine.login.user, machine.host, machine.port)
-    steps = checkup.complete(visit.steps, (*MACHINE_STEPS, *INSIDE_STEPS))
+    names = (*MACHINE_STEPS, *([checkup.CODE_STEP] if visit.gate.asks_for_code else ()), *INSIDE_STEPS)
+    steps = checkup.complete(visit.steps, names)
     return Checkup(machine.name, "ssh", where, steps, time.monotonic() - begun)
 
 
@@ -106,6 +114,10 @@ async def _walls_step(place: LocalPlace) -> Step:
     return checkup.ok("walls", f"bubblewrap; {NETWORKS[place.network.reach]}")
 
 
+class Unanswered(Exception):
+    """The machine asks for a code that nothing here gives, which is no fault of it."""
+
+
 class Visit:
     """The way into one machine, one step after the other; `steps` holds what was found so far."""
 
@@ -120,8 +132,10 @@ class Visit:
 
     @property
     def deadline_s(self) -> float:
-        # Name, port, two logins, two shells, and the shell path after the outpost.
-        return 2 * self.machine.connect_timeout_s + 5 * self.gate.deadline_s + INSIDE_S
+        # Name, port, two logins, two shells, and the shell path after the outpost; and codes that take turns.
+        logins = (self.machine.login, *(hop.login for hop in self.machine.hops))
+        turns_s = sum(TURN_S for login in logins if login.otp or login.otp_seed)
+        return 2 * self.machine.connect_timeout_s + 5 * self.gate.deadline_s + INSIDE_S + turns_s
 
     def fail(self, problem: SandboxError) -> None:
         self.steps.append(checkup.failed(self._at, problem, otherwise=self._otherwise, also=self._also))
@@ -132,7 +146,9 @@ class Visit:
         async with self._logged_in(address) as connection:
             noise = await self._try_shell(connection)
         machine, own = self.machine, self.gate.host_keys.own
-        self.steps += await inspect(lambda: open_machine(machine, own), machine.environment, machine.python, noise)
+        # A further login would need a further code.
+        opener = partial(open_through, self.gate) if self.gate.asks_for_code else partial(open_machine, machine, own)
+        self.steps += await inspect(opener, machine.environment, machine.python, noise)
 
     def _enter_step(self, name: str, otherwise: str = UNREACHABLE, also: str = "") -> None:
         self._at, self._otherwise, self._also = name, otherwise, also
@@ -194,14 +210,21 @@ class Visit:
             if problem.code != "host_key":
                 self.steps.append(self._host_key_step(known, self._knows(address)))
                 self._enter_step("login", also=checkup.by_hand(self.machine))
+            if problem.reason == CODE_NEEDED:
+                self.steps.append(checkup.unanswered_code_step(self.machine.name, self.gate.asks_for_code))
+                raise Unanswered from None
             raise
         try:
             key = connection.get_server_host_key()
             self.steps.append(self._host_key_step(known, True, key.get_fingerprint() if key else ""))
             self.steps.append(checkup.ok("login", f"as {connection.get_extra_info('username')}"))
+            if self.gate.asks_for_code:
+                self.steps.append(checkup.answered_code_step(self.machine, self.gate.asks_for_code))
             yield connection
-        finally:
+        except BaseException:
             connection.abort()
+            raise
+        self.gate.lend(connection) if self.gate.asks_for_code else connection.abort()
 
     def _knows(self, address: str) -> bool:
         machine = self.machine

@@ -46,6 +46,11 @@ class CallRows:
         with self.database.writing() as connection:
             connection.execute(statements("calls")["answer"], {"call": call, "answer": answer})
 
+    def remove(self, call: str) -> None:
+        """It did nothing."""
+        with self.database.writing() as connection:
+            connection.execute(statements("calls")["remove"], {"call": call})
+
     def get(self, call: str) -> CallRecord | None:
         """None for a call that never began."""
         with self.database.reading() as connection:

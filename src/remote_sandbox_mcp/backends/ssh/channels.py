@@ -88,6 +88,11 @@ class Channels:
     def is_open(self) -> bool:
         return any(link.is_alive for link in self._links)
 
+    @property
+    def connection(self) -> asyncssh.SSHClientConnection | None:
+        """One that is alive."""
+        return next((link.connection for link in self._links if link.is_alive), None)
+
     def adopt(self, connection: asyncssh.SSHClientConnection) -> None:
         """Use a connection that is already logged in, and end it at the end."""
         self._pace.opened()
@@ -265,6 +270,9 @@ class Channels:
     def _open_more(self, urgent: bool) -> None:
         """As many connections as those who wait need, a few at a time: sshd drops who comes in a crowd."""
         most = MOST_CONNECTIONS + (SPARE_CONNECTIONS if urgent else 0)
+        if self._gate.asks_for_code:
+            # Each would ask for another code, so that all share one.
+            most = 1
         needed = -(-self._waiting // self._limit)
         pausing = self._links and (self._is_trying or (not urgent and time.monotonic() < self._not_before))
         if len(self._opening) < min(needed, OPENING_AT_ONCE, most - len(self._links)) and not pausing:

@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...core.errors import ConnectError, HostKeyProblem, LoginRefused, Unreachable
+from ...asking import Questions
+from ...core.errors import CODE_NEEDED, ConnectError, HostKeyProblem, LoginRefused, Unreachable
+from ...core.login import Challenge
 from ...core.machine import Hop, Login, Machine
-from ...waiting import Chores, within
+from ...waiting import Chores, within_moving
+from .dialogue import STEPS_FILE, Attempt, Codes, Dialogue
 from .host_keys import USUAL_FILES, HostKeys, entry_name
 
 if TYPE_CHECKING:
@@ -46,8 +49,12 @@ WITHOUT_CBC = ("aes128-gcm", "aes256-gcm", "chacha20-poly1305", "aes128-ctr", "a
 BITE = 64 << 10
 KEEPALIVE_S = 15
 PAUSE_S, LONGEST_PAUSE_S = 15.0, 300.0
+# A machine that asks for a code is not asked again for so long, unless somebody is there who can give it.
+UNANSWERED_S = 300.0
 # After a connection that was cut before its login was over.
 CUT_PAUSE_S = 0.5
+AFTER_CODE = "the login was refused after a code was given"
+WRONG_CODE = "the code was wrong or used before, or the key or password is; a new code is needed for another try"
 
 
 def load() -> None:
@@ -129,9 +136,15 @@ class Proxy:
 class Gate:
     """The way into one machine; each `enter` is a new connection."""
 
-    def __init__(self, machine: Machine, own_known_hosts: Any) -> None:
+    def __init__(self, machine: Machine, own_known_hosts: Any, questions: Questions | None = None) -> None:
+        """`questions` are answered by those who wait for the machine; by default nobody answers any."""
         self.machine = machine
+        self.questions = questions or Questions()
+        self._codes = Codes(Path(own_known_hosts).with_name(STEPS_FILE), machine.name)
         self.host_keys = HostKeys(own_known_hosts, machine.known_hosts_files or USUAL_FILES)
+        # What the machine asked for in the last login; a code is good for one connection.
+        self.asks_for_code = ""
+        self._lent: asyncssh.SSHClientConnection | None = None
         self._refused: LoginRefused | None = None
         self._pause = PAUSE_S
         self._closed_until = 0.0
@@ -142,24 +155,44 @@ class Gate:
 
     async def enter(self) -> asyncssh.SSHClientConnection:
         """Connect within the machine's deadline. Raises ConnectError."""
+        lent, self._lent = self._lent, None
+        if lent is not None and not lent.is_closed():
+            return lent
         self._heed_pause()
         # Keys and secrets come first, outside the deadline: a keyring may ask its owner.
         keys = [await asyncio.to_thread(credentials, hop.login, self._who()) for hop in self._route()]
+        attempt = Attempt()
         try:
-            connection = await within(self._connect_persistently(keys), self.deadline_s)
+            connecting = self._connect_persistently(keys, attempt)
+            connection = await within_moving(connecting, lambda: self.deadline_s + attempt.waited_s)
         except LoginRefused as refused:
             self._knocked_in_vain(refused)
             raise
         except (asyncio.TimeoutError, TimeoutError):
             raise Unreachable.of_parts(self._who(), f"no answer within {self.deadline_s:g} s") from None
-        self._pause = PAUSE_S
+        finally:
+            self.asks_for_code = attempt.asked
+        self._pause, self._refused = PAUSE_S, None
+        self.questions.need_person = attempt.needed_person
         leave_out_decoys(connection)
         take_small_bites(connection)
         return connection
 
+    def end_lent(self) -> None:
+        if self._lent is not None:
+            self._lent.abort()
+
+    def lend(self, connection: asyncssh.SSHClientConnection) -> None:
+        """Give a connection that is logged in to the next caller of `enter`."""
+        self._lent = connection
+
     def _knocked_in_vain(self, refused: LoginRefused) -> None:
         """Servers lock out those who keep knocking; and what was refused may be changed where it is kept."""
-        self._refused, self._closed_until = refused, time.monotonic() + self._pause
+        self._refused = refused
+        if refused.reason == CODE_NEEDED:
+            self._closed_until = time.monotonic() + UNANSWERED_S
+            return
+        self._closed_until = time.monotonic() + self._pause
         self._pause = min(self._pause * 2, LONGEST_PAUSE_S)
         for hop in self._route():
             for secret in (hop.login.password, hop.login.key_passphrase):
@@ -171,26 +204,34 @@ class Gate:
         return (*machine.hops, Hop(machine.host, machine.port, machine.login, machine.host_key_name))
 
     def _heed_pause(self) -> None:
-        left = self._closed_until - time.monotonic()
-        if self._refused is not None and left > 0:
-            raise self._refused.with_more(f"not tried again for another {left:.0f} s, so as not to be locked out")
+        left, refused = self._closed_until - time.monotonic(), self._refused
+        # A person who logs in on purpose knows what they do.
+        if refused is None or left <= 0 or self.questions.has_terminal:
+            return
+        if refused.reason != CODE_NEEDED:
+            raise refused.with_more(f"not tried again for another {left:.0f} s, so as not to be locked out")
+        if not self.questions.can_be_put(Challenge(self.machine.name, self.machine.host)):
+            raise refused
 
-    async def _connect_persistently(self, keys: list[dict[str, Any]]) -> asyncssh.SSHClientConnection:
+    async def _connect_persistently(self, keys: list[dict[str, Any]], attempt: Attempt) -> asyncssh.SSHClientConnection:
         """Connect; once more where the connection is cut before the login is over.
 
         An sshd with many logins in progress drops some of them at random (MaxStartups), and so do networks.
         """
         try:
-            return await self._connect(keys)
+            return await self._connect(keys, attempt)
         except _CutShort:
+            # A code may have been used up, and a person is not asked twice for one call.
+            if attempt.asked:
+                raise
             await asyncio.sleep(CUT_PAUSE_S)
-            return await self._connect(keys)
+            return await self._connect(keys, attempt)
 
-    async def _connect(self, keys: list[dict[str, Any]]) -> asyncssh.SSHClientConnection:
+    async def _connect(self, keys: list[dict[str, Any]], attempt: Attempt) -> asyncssh.SSHClientConnection:
         tunnel: asyncssh.SSHClientConnection | None = None
         try:
             for hop, options in zip(self._route(), keys, strict=True):
-                tunnel = await self._connect_hop(hop, tunnel, options)
+                tunnel = await self._connect_hop(hop, tunnel, options, attempt)
         except BaseException:
             if tunnel is not None:
                 tunnel.abort()
@@ -199,11 +240,12 @@ class Gate:
         return tunnel
 
     async def _connect_hop(
-        self, hop: Hop, tunnel: asyncssh.SSHClientConnection | None, options: dict[str, Any]
+        self, hop: Hop, tunnel: asyncssh.SSHClientConnection | None, options: dict[str, Any], attempt: Attempt
     ) -> asyncssh.SSHClientConnection:
         import asyncssh
 
-        judge = _Judge(self, hop)
+        options = dict(options)
+        judge, dialogue = _Judge(self, hop), self._dialogue(hop, options.pop("password", None), attempt)
         where = f"(jump host {hop.host})" if hop in self.machine.hops else ""
         proxy = await self._proxy() if tunnel is None else None
         try:
@@ -213,7 +255,9 @@ class Gate:
                 tunnel=tunnel or (),
                 sock=proxy.line if proxy else None,
                 proxy_command=(),
-                client_factory=lambda: judge.client(asyncssh),
+                client_factory=lambda: make_client(judge, dialogue, self.questions),
+                # Ours is the machine's deadline, without the time that a person takes.
+                login_timeout=0,
                 known_hosts=self.host_keys.lookup,
                 host_key_alias=hop.host_key_name or None,
                 server_host_key_algs=f"+{','.join(HOST_KEY_ALGORITHMS)}",
@@ -230,7 +274,7 @@ class Gate:
             if proxy:
                 proxy.end()
             if isinstance(problem, (OSError, asyncssh.Error)):
-                raise translate(problem, self._who(), where, judge.doubt) from None
+                raise self._explained(problem, where, judge, attempt) from None
             raise
         if proxy:
             proxy.end_with(connection)
@@ -238,6 +282,21 @@ class Gate:
             # Otherwise the connection to the jump host would stay open after this one has ended.
             connection.set_tunnel(tunnel)
         return connection
+
+    def _dialogue(self, hop: Hop, password: str | None, attempt: Attempt) -> Dialogue:
+        machine = self.machine
+        host = entry_name(hop.host, hop.port)
+        passed = f"the jump host {host} before {machine.name}" if hop in machine.hops else f"{machine.name} ({host})"
+        return Dialogue(machine.name, passed, hop.login, password, attempt, self._codes)
+
+    def _explained(self, problem: Exception, where: str, judge: _Judge, attempt: Attempt) -> ConnectError:
+        import asyncssh
+
+        if isinstance(problem, asyncssh.PermissionDenied) and attempt.missing:
+            return attempt.refusal(self._who(), where, self.machine.name)
+        if isinstance(problem, asyncssh.PermissionDenied) and attempt.is_code_sent:
+            return LoginRefused.of_parts(self._who(), AFTER_CODE, WRONG_CODE, where=where)
+        return translate(problem, self._who(), where, judge.doubt)
 
     async def _proxy(self) -> Proxy | None:
         """The program that takes the place of the first connection, where one is configured. Raises Unreachable."""
@@ -269,15 +328,6 @@ class _Judge:
         self._gate = gate
         self._hop = hop
         self.doubt: Doubt | None = None
-
-    def client(self, asyncssh: Any) -> Any:
-        judge = self
-
-        class Client(asyncssh.SSHClient):  # type: ignore[misc]
-            def validate_host_public_key(self, host: str, addr: str, port: int, key: Any) -> bool:
-                return judge.accepts(host, addr, port, key)
-
-        return Client()
 
     def accepts(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
         """Whether to go on with a key that was not known when the connection began; a new one is remembered."""
@@ -318,6 +368,28 @@ class _Judge:
                 f"the host key {shown} is not known and strict_host_keys is on", f"If it is right, add it: {scan}"
             )
         return None
+
+
+def make_client(judge: _Judge, dialogue: Dialogue, questions: Questions) -> asyncssh.SSHClient:
+    """What asyncssh asks during one login."""
+    import asyncssh
+
+    class Client(asyncssh.SSHClient):
+        def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+            return judge.accepts(host, addr, port, key)
+
+        def password_auth_requested(self) -> str | None:
+            return dialogue.password()
+
+        def kbdint_auth_requested(self) -> str | None:
+            return dialogue.begin()
+
+        async def kbdint_challenge_received(
+            self, name: str, instructions: str, lang: str, prompts: Sequence[tuple[str, bool]]
+        ) -> list[str] | None:
+            return await dialogue.answers((name, instructions), prompts, questions)
+
+    return Client()
 
 
 def key_type(key: asyncssh.SSHKey) -> str:

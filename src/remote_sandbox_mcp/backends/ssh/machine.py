@@ -135,6 +135,9 @@ async def open_outpost(gate: Gate) -> OutpostClient:
     try:
         return await _open_outpost(gate)
     except CutAfterLogin:
+        # A person is not asked for a second code in one call.
+        if gate.questions.need_person:
+            raise
         return await _open_outpost(gate)
 
 
@@ -185,6 +188,9 @@ class Spares:
 
     async def open(self, opener: Opener[T]) -> T:
         """Raises Unsupported where no session is granted, ConnectError."""
+        if self._gate.asks_for_code:
+            name = self._gate.machine.name
+            raise Unsupported(f"{name}: all sessions are taken, and a further login would ask for another code")
         full: list[Spare] = []
         while True:
             spare = next((it for it in self._spares if it not in full), None)

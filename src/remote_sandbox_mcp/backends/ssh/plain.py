@@ -129,7 +129,7 @@ class PlainSandbox(ShellSandbox):
         place = Place(description.name, "machine", jobs_at_home=True)
         super().__init__(description, environment, ChannelShell(self._channels, description.name), place)
         self._files = PlainFiles(self._channels, description.name, self._shell.home)
-        self._ports = PlainPorts(gate)
+        self._ports = PlainPorts(gate, lambda: self._channels.connection)
 
     async def close(self) -> None:
         await self._ports.close()

@@ -108,10 +108,14 @@ class MachinePorts:
 
 
 class PlainPorts:
-    """The ports of a machine without Python, over a connection of their own: those of its commands come and go."""
+    """The ports of a machine without Python, over a connection of their own: those of its commands come and go.
 
-    def __init__(self, gate: Gate) -> None:
+    A machine that asks for a code has only that of its commands, which `shared` gives.
+    """
+
+    def __init__(self, gate: Gate, shared: Callable[[], asyncssh.SSHClientConnection | None]) -> None:
         self._gate = gate
+        self._shared = shared
         self._connection: asyncssh.SSHClientConnection | None = None
         self._turn = asyncio.Lock()
 
@@ -135,6 +139,8 @@ class PlainPorts:
             ) from None
 
     async def _reach(self) -> asyncssh.SSHClientConnection:
+        if self._gate.asks_for_code and (shared := self._shared()):
+            return shared
         async with self._turn:
             if self._connection is None or self._connection.is_closed():
                 self._connection = await self._gate.enter()

@@ -1,0 +1,238 @@
+"""Answers what a host asks during one login: with the configured password, with a code, or by a person."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ...asking import NoAnswer, Questions
+from ...core.errors import CODE_NEEDED, ConfigError, LoginRefused
+from ...core.login import MOST_PROMPTS, MOST_ROUNDS, Challenge, Kind, Prompt, challenge, other_ways
+from ...core.machine import Login
+from ...core.secret import Secret
+from ...core.totp import Totp, read_seed
+
+# Codes of programs that we know nothing of are taken to change with each half minute.
+USUAL_STEP_S = 30
+# Logins with one seed have to take turns, a time step each.
+LONGEST_TURN_S = 95.0
+# Beside our known_hosts: which time steps were used, by this process and others.
+STEPS_FILE = "used-codes.json"
+MOST_REMEMBERED = 100
+# The last code of each source, as a digest: one that changes more slowly may still be the same.
+_codes: dict[Secret, bytes] = {}
+
+
+class Codes:
+    """One-time codes from the configuration. None is given twice, by whichever process: sites count that as wrong.
+
+    What is kept is the number of the last time step for each seed or source, under a digest of its name.
+    """
+
+    def __init__(self, file: Path, name: str) -> None:
+        self._file = file
+        self._name = name
+        self._steps: dict[str, int] = {}
+
+    async def next(self, login: Login) -> str:
+        """A code that was not given before. Raises ConfigError."""
+        if login.otp_seed is not None:
+            totp = await asyncio.to_thread(_seed, login.otp_seed)
+            return totp.code(await self._turn(totp.identity, totp.period_s))
+        assert login.otp is not None
+        code = await self._fetched(login.otp)
+        if _codes.get(login.otp) == _digest(code):
+            # Another machine of the same site may have had it.
+            code = await self._fetched(login.otp)
+        if _codes.get(login.otp) == _digest(code):
+            raise ConfigError(f"{login.otp.source} gives the code that was used before, so it is not sent again")
+        _codes[login.otp] = _digest(code)
+        return code
+
+    async def _fetched(self, otp: Secret) -> str:
+        # Of a command only the program is known here, so that machines are told apart by their names.
+        await self._turn(_digest(f"{self._name} {otp.source}").hex(), USUAL_STEP_S)
+        otp.forget()
+        code = await asyncio.to_thread(otp.reveal)
+        otp.forget()
+        return code.strip()
+
+    async def _turn(self, identity: str, period_s: int) -> int:
+        """Wait for a time step that is unused, and use it. Raises ConfigError."""
+        step = await asyncio.to_thread(self._reserve, identity[:16], period_s)
+        pause_s = step * period_s - time.time()
+        # A little into the step: the machine's clock may be behind.
+        await asyncio.sleep(pause_s + 0.5 if pause_s > 0 else 0)
+        return step
+
+    def _reserve(self, identity: str, period_s: int) -> int:
+        try:
+            with open(
+                os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+", encoding="utf-8"
+            ) as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                known = {**_read(file.read()), **self._steps}
+                step = self._next(known.get(identity, -1), period_s)
+                kept = dict(list({**known, identity: step}.items())[-MOST_REMEMBERED:])
+                file.seek(0)
+                file.truncate()
+                json.dump(kept, file)
+        except OSError:
+            # Without a place to write, at least this process does not repeat itself.
+            step = self._next(self._steps.get(identity, -1), period_s)
+        self._steps[identity] = step
+        return step
+
+    def _next(self, last: int, period_s: int) -> int:
+        now = time.time()
+        # A step that is far ahead was noted by a clock that was wrong.
+        step = max(int(now // period_s), last + 1 if last * period_s < now + LONGEST_TURN_S + period_s else 0)
+        if step * period_s > now + LONGEST_TURN_S:
+            raise ConfigError("too many logins wait for a code of the same seed; try again in two minutes")
+        return step
+
+
+def _read(text: str) -> dict[str, int]:
+    try:
+        known = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return {key: step for key, step in known.items() if isinstance(step, int)} if isinstance(known, dict) else {}
+
+
+def _seed(secret: Secret) -> Totp:
+    try:
+        return read_seed(secret.reveal())
+    except ValueError as problem:
+        raise ConfigError(f"otp_seed cannot be used: {problem}") from None
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+class Attempt:
+    """One login through all hops: what it took, and how long it waited for answers."""
+
+    def __init__(self) -> None:
+        # What the machine asked for besides a password that is configured.
+        self.asked = ""
+        # An answer was sent that must not be sent again; and a person was asked for one.
+        self.is_code_sent = self.needed_person = False
+        # Why an answer was missing, and to what.
+        self.missing = ""
+        self.shown = ""
+        self._waited_s = 0.0
+        self._since: float | None = None
+
+    @property
+    def waited_s(self) -> float:
+        return self._waited_s + (time.monotonic() - self._since if self._since is not None else 0.0)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around waiting for a person or a time step: the machine is not to blame for that time."""
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._waited_s, self._since = self.waited_s, None
+
+    def refusal(self, who: str, where: str, name: str) -> LoginRefused:
+        """Why the login was given up before its end."""
+        found = f"it asks {self.shown}, and {self.missing}" if self.shown else self.missing
+        return LoginRefused.of_parts(who, found, other_ways(name), where=where, reason=CODE_NEEDED)
+
+
+class Dialogue:
+    """What one host asks in one login. Each answer is given once: a second try is another call's to make."""
+
+    def __init__(
+        self, name: str, host: str, login: Login, password: str | None, attempt: Attempt, codes: Codes
+    ) -> None:
+        self._codes = codes
+        self._name = name
+        self._host = host
+        self._login = login
+        self._password = password
+        self._attempt = attempt
+        self._rounds = 0
+        self._is_begun = self._is_password_given = self._is_code_given = False
+
+    def begin(self) -> str | None:
+        """For the method keyboard-interactive: "" to be asked; None where that was over before."""
+        if self._is_begun:
+            return None
+        self._is_begun = True
+        return ""
+
+    def password(self) -> str | None:
+        """For the method password; not after a dialogue that had it, or had more: that would be a second attempt."""
+        if self._is_password_given or self._attempt.asked:
+            return None
+        self._is_password_given = True
+        return self._password
+
+    async def answers(
+        self, notes: Sequence[str], prompts: Sequence[tuple[str, bool]], questions: Questions
+    ) -> list[str] | None:
+        """Answers to one round of prompts; None to give up."""
+        self._rounds += 1
+        if len(prompts) > MOST_PROMPTS or self._rounds > MOST_ROUNDS:
+            self._give_up("", "it asks for more than any login needs, so nothing more was answered")
+            return None
+        if not prompts:
+            return []
+        asked = challenge(self._name, self._host, notes, prompts)
+        try:
+            own = [await self._own(prompt) for prompt in asked.prompts]
+            return await self._completed(asked, own, questions)
+        except (NoAnswer, ConfigError) as problem:
+            self._give_up(asked.shown, str(problem).rstrip("."))
+            return None
+
+    def _give_up(self, shown: str, why: str) -> None:
+        self._attempt.asked = self._attempt.asked or shown or "too much"
+        self._attempt.shown, self._attempt.missing = shown, why
+
+    async def _own(self, prompt: Prompt) -> str | None:
+        """The configuration's answer, or None. Raises ConfigError."""
+        kind = prompt.kind
+        password = "" if kind is Kind.CODE else self._own_password()
+        if kind is Kind.PASSWORD or password is None:
+            return password
+        self._attempt.asked = f"“{prompt.text}”"
+        if self._is_code_given or (self._login.otp is None and self._login.otp_seed is None):
+            return None
+        self._is_code_given = True
+        with self._attempt.waiting():
+            code = await self._codes.next(self._login)
+        self._attempt.is_code_sent = True
+        return password + code
+
+    def _own_password(self) -> str | None:
+        """Once: asked for again, it was wrong, or a new one is wanted."""
+        password, self._password = self._password, None
+        self._is_password_given = self._is_password_given or password is not None
+        return password
+
+    async def _completed(self, asked: Challenge, own: list[str | None], questions: Questions) -> list[str] | None:
+        """With a person's answers to what the configuration does not answer. Raises NoAnswer."""
+        missing = asked.only(prompt for prompt, answer in zip(asked.prompts, own, strict=True) if answer is None)
+        if not missing.prompts:
+            return [answer or "" for answer in own]
+        if not self._attempt.asked and not questions.can_be_put(missing):
+            # Most machines ask for a password after a key that they refuse: it is the key that is to be told of.
+            return None
+        self._attempt.asked, self._attempt.needed_person = missing.shown, True
+        with self._attempt.waiting():
+            given = iter(await questions.ask(missing))
+        self._attempt.is_code_sent = True
+        return [next(given) if answer is None else answer for answer in own]

@@ -1,0 +1,77 @@
+"""`login`: logs in to a machine that asks for a code, at this terminal; the hub keeps the connection."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import sys
+from typing import Any
+
+from .verb import MISTAKE, NO_CONNECTION, complain, say
+
+NEEDS_HUB = "login leaves the connection to the hub, and {variable} is set here, so that there is none: unset it"
+NEEDS_TERMINAL = "login asks a person, so it needs a terminal; run it in one"
+KEPT = "The hub keeps the connection for all sessions, and without any for up to {hours:.0f} hours; hub stop ends it."
+
+
+def add_arguments(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "login",
+        help="log in to a machine that asks for a code",
+        description="Logs in to an SSH machine and asks here for what it asks for, such as a one-time code. The hub "
+        "keeps the connection, and all clients with the same configuration use it. What you type is not kept.",
+    )
+    parser.add_argument("name", metavar="NAME", help="the machine")
+
+
+async def run(options: argparse.Namespace) -> int:
+    from ..config.paths import NO_HUB
+    from ..hub_contact.place import NoHub
+
+    if os.environ.get(NO_HUB):
+        complain(NEEDS_HUB.format(variable=NO_HUB))
+        return MISTAKE
+    if not sys.stdin.isatty():
+        complain(NEEDS_TERMINAL)
+        return MISTAKE
+    try:
+        end = _log_in(options)
+    except (OSError, NoHub, ValueError) as problem:
+        complain(f"unable to log in to {options.name} by the hub: {getattr(problem, 'strerror', None) or problem}")
+        return NO_CONNECTION
+    return _tell(end)
+
+
+def _log_in(options: argparse.Namespace) -> dict[str, Any]:
+    """Answer the hub's questions; returns how it ended. Raises OSError, NoHub, ValueError."""
+    from ..hub_contact.asking import Login
+
+    with Login(options.name, options.config) as login:
+        while "ask" in (said := login.hear()):
+            login.answer(_ask(said))
+        return said
+
+
+def _ask(said: dict[str, Any]) -> list[str] | None:
+    """What the person types; None where that is given up."""
+    say(f"{said['host']} asks{f', and says: {note}' if (note := said.get('note')) else ':'}")
+    try:
+        return [(input if it["is_shown"] else getpass.getpass)(f"{it['text']} ") for it in said["ask"]]
+    except EOFError:
+        return None
+
+
+def _tell(end: dict[str, Any]) -> int:
+    from ..asking import KEPT_S
+
+    if trouble := end.get("trouble"):
+        complain(str(trouble))
+        return NO_CONNECTION
+    if end["was_open"]:
+        say(f"{end['name']} was logged in already.")
+    else:
+        say(f"{end['name']} is logged in{'' if end['asked'] else ', and asked for nothing'}.")
+    if end["asked"]:
+        say(KEPT.format(hours=KEPT_S / 3600))
+    return 0

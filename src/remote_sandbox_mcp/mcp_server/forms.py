@@ -1,0 +1,191 @@
+"""Puts what a machine asks during a login before the client's user, as a form, in both eras of the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Collection
+from typing import Any
+
+from mcp.server.mcpserver import Context
+from mcp.shared.exceptions import MCPError
+from mcp.types import CallToolResult, InputRequiredResult
+from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequests
+from pydantic import ValidationError
+
+from ..asking import AnswerNeeded, Answers, NoAnswer, Question, asking
+from ..core.login import LONGEST_ANSWER, Challenge
+from ..session import Session, current
+from ..waiting import within
+
+# From this version on a call ends with what it needs to know, and is made again with the answer.
+ROUNDS_SINCE = "2026-07-28"
+DECLINED = "the form with its question was {action}"
+UNREADABLE = "the form with its question came back without an answer"
+UNABLE = "this client did not show the form with its question"
+OVER = "the call that could have asked is over"
+
+
+class Form:
+    """A question as a client shows it. Field names are its own, so that no answer to another form is taken for one."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.key = f"login-{secrets.token_hex(16)}"
+        mark = secrets.token_hex(4)
+        self._prompts = {f"answer_{n}_{mark}": prompt for n, prompt in enumerate(question.challenge.prompts, 1)}
+
+    @property
+    def message(self) -> str:
+        asked = self.question.challenge
+        quoted = [f"> {text}" for text in (asked.note, *(prompt.text for prompt in asked.prompts)) if text]
+        return "\n".join(
+            (
+                f"To log in, {asked.host} asks, in its own words:",
+                *quoted,
+                "The answer goes to that machine alone and is not kept. Give a code for this machine, and no password.",
+            )
+        )
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        fields = {
+            name: {"type": "string", "title": f"“{prompt.text}”", "maxLength": LONGEST_ANSWER}
+            for name, prompt in self._prompts.items()
+        }
+        return {"type": "object", "properties": fields, "required": [*fields]}
+
+    @property
+    def request(self) -> ElicitRequest:
+        return ElicitRequest(params=ElicitRequestFormParams(message=self.message, requested_schema=self.schema))
+
+    def is_foreign(self, result: ElicitResult) -> bool:
+        """Whether another form was filled in."""
+        return (
+            result.action == "accept"
+            and bool(result.content)
+            and not self._prompts.keys() & (result.content or {}).keys()
+        )
+
+    def read(self, result: object) -> Answers:
+        """Raises NoAnswer."""
+        if not isinstance(result, ElicitResult):
+            raise NoAnswer(UNREADABLE)
+        if result.action != "accept":
+            raise NoAnswer(DECLINED.format(action={"decline": "declined"}.get(result.action, "cancelled")))
+        given = [(result.content or {}).get(name) for name in self._prompts]
+        answers = tuple(answer for answer in given if isinstance(answer, str) and _is_sendable(answer))
+        if len(answers) != len(given):
+            raise NoAnswer(UNREADABLE)
+        return answers
+
+
+def _is_sendable(answer: str) -> bool:
+    return len(answer) <= LONGEST_ANSWER and answer.isprintable()
+
+
+class Asker:
+    """Asks the user of the client that made one call, about the sandboxes that the call names."""
+
+    is_terminal = False
+
+    def __init__(
+        self, forms: Forms, context: Context[None, Any] | None, names: Collection[str], limit_s: float
+    ) -> None:
+        self._forms = forms
+        self._context = context
+        self._names = names
+        self._limit_s = limit_s
+        self._is_over = False
+        # Forms that the client is to show before it makes the call again.
+        self._shown: list[Form] = []
+
+    def __enter__(self) -> Asker:
+        """During the call, machines that are opened for it may ask."""
+        self._token = asking.set(self if shows_forms(self._context) else None)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        asking.reset(self._token)
+        self._is_over = True
+        if kind is not None:
+            self._withdraw()
+
+    def takes(self, challenge: Challenge) -> bool:
+        # Work that outlasts its call, such as a sync, may still have this at hand.
+        return not self._is_over and challenge.name in self._names and not challenge.wants_password
+
+    async def __call__(self, question: Question) -> Answers:
+        form = Form(question)
+        assert self._context
+        if not is_in_rounds(self._context):
+            result = await self._elicit(self._context, form)
+            # Where a hub has died, its form may still be open, and be answered in place of this one.
+            return form.read(await self._elicit(self._context, form) if form.is_foreign(result) else result)
+        self._forms.keep(form)
+        self._shown.append(form)
+        raise AnswerNeeded(f"{question.challenge.host} asks a question, which the client has to show")
+
+    async def _elicit(self, context: Context[None, Any], form: Form) -> ElicitResult:
+        asked = context.session.elicit_form(form.message, form.schema, context.request_id)
+        try:
+            return await within(asked, self._limit_s)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise NoAnswer(f"the form with its question was not answered within {self._limit_s:.0f} s") from None
+        except (MCPError, ValidationError, ValueError):
+            # What it says may hold the answer.
+            raise NoAnswer(UNABLE) from None
+
+    def finish(self, answer: CallToolResult | InputRequiredResult) -> CallToolResult | InputRequiredResult:
+        """The forms, where the call failed for want of an answer; otherwise they are withdrawn."""
+        waiting: InputRequests = {form.key: form.request for form in self._shown if not form.question.answers.done()}
+        if waiting and isinstance(answer, CallToolResult) and answer.is_error:
+            return InputRequiredResult(input_requests=waiting)
+        self._withdraw()
+        return answer
+
+    def _withdraw(self) -> None:
+        for form in self._shown:
+            form.question.refuse(OVER)
+
+
+class Forms:
+    """The forms that clients of one server show now."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[Session, Form]] = {}
+
+    def asker(self, context: Context[None, Any] | None, names: Collection[str], limit_s: float) -> Asker:
+        """For one call, about the sandboxes that it names."""
+        return Asker(self, context, names, limit_s)
+
+    def keep(self, form: Form) -> None:
+        self._open[form.key] = current(), form
+        form.question.answers.add_done_callback(lambda _: self._open.pop(form.key, None))
+
+    def deliver(self, context: Context[None, Any] | None) -> None:
+        """Give the answers that come with a call to the logins that wait for them; only to those of its own session."""
+        for key, result in ((context.input_responses if context else None) or {}).items():
+            session, form = self._open.get(key, (None, None))
+            if form is None or session is not current():
+                continue
+            try:
+                form.question.answer(form.read(result))
+            except NoAnswer as problem:
+                form.question.refuse(str(problem))
+
+
+def is_in_rounds(context: Context[None, Any]) -> bool:
+    """Whether the client makes a call again with the answers, instead of being asked during the call."""
+    return (context.protocol_version or "") >= ROUNDS_SINCE
+
+
+def shows_forms(context: Context[None, Any] | None) -> bool:
+    """Whether the client has said that it does; before there were other ways, it said so without naming this one."""
+    try:
+        capabilities = context.client_capabilities if context else None
+    except (ValueError, LookupError):
+        # Called outside of a request.
+        return False
+    elicitation = capabilities.elicitation if capabilities else None
+    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
