@@ -149,6 +149,16 @@ async def test_another_password_is_asked_for_in_no_form_and_is_not_guessed(tmp_p
         assert len(person.asked) == 1
 
 
+async def test_a_refused_key_is_told_as_such_where_a_password_would_do(tmp_path: Path) -> None:
+    host = Host(once(["Password:"]))
+    async with listening(host) as port:
+        person = Person(("mine",))
+        with pytest.raises(LoginRefused, match="check user, key and password") as problem:
+            await enter(gate_to(port, tmp_path), person)
+    assert problem.value.reason != CODE_NEEDED
+    assert not person.asked
+
+
 async def test_a_terminal_may_be_asked_for_a_password(tmp_path: Path) -> None:
     host = Host(once(["Password:"]))
     async with listening(host) as port:
