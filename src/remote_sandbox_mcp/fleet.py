@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from .core.errors import ConfigError, UnknownSandbox
+from .core.machine import Engine
 from .core.sandbox import Description, Sandbox
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,8 @@ def _nothing() -> None:
 class Member:
     """One sandbox that can be opened.
 
-    `why_not` returns why it is not offered here, or nothing. `prepare` loads what opening it needs.
+    `why_not` returns why it is not offered here, or nothing. `prepare` loads what opening it needs. `engine` makes
+    disposable sandboxes on it.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Member:
     opener: Callable[[], Awaitable[Sandbox]]
     why_not: Callable[[], Awaitable[str]] = _offered
     prepare: Callable[[], None] = _nothing
+    engine: Engine | None = None
     sandbox: Sandbox | None = None
     opening: asyncio.Task[Sandbox] | None = None
     # Until this monotonic time, a failed early opening is the answer to the next caller.
@@ -115,6 +118,11 @@ class Fleet:
         self.refusal = refusal
         self.default = default if default in fresh or refusal else next(iter(fresh), "")
         return dropped
+
+    @property
+    def configured(self) -> Collection[Member]:
+        """The members of the configuration, without disposable ones."""
+        return self._configured.values()
 
     @property
     def names(self) -> Collection[str]:

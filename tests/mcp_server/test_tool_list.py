@@ -20,7 +20,7 @@ from tests.mcp_server.pin import FILE, HOW, surface
 from tests.support.server import Caller, error_of
 
 BYTES_PER_TOKEN = 4
-MOST_TOKENS = 7000
+MOST_TOKENS = 7400
 
 
 @pytest.fixture(scope="module")

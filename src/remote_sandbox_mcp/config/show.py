@@ -50,6 +50,7 @@ def _machine(machine: Machine) -> dict[str, Any]:
         python=machine.python,
         **_environment(machine.environment),
         direct=dict(machine.direct),
+        engine=list(machine.engine.command) if machine.engine else [],
     )
 
 

@@ -39,12 +39,21 @@ class Hop:
 
 
 @dataclass(frozen=True)
+class Engine:
+    """A container engine on a machine: docker or podman, and the words that begin its command line there."""
+
+    tool: str
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Machine:
     """An SSH machine. `hops` are passed in order; `host_key_name` is the name to look up in known_hosts.
 
     `proxy_command` is an argument vector that takes the place of the first TCP connection: to the first hop, else here.
     It runs with `proxy_environ`, by default with the variables of this process.
     `direct` maps names of machines to what `ssh` on this one calls them: files may go there without passing through us.
+    `engine` makes disposable sandboxes on it, where the operator allows that.
     """
 
     name: str
@@ -61,6 +70,7 @@ class Machine:
     python: str = "python3"
     environment: Environment = field(default_factory=Environment)
     direct: Mapping[str, str] = field(default_factory=dict)
+    engine: Engine | None = None
 
 
 @dataclass(frozen=True)

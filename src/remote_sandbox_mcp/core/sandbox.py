@@ -25,6 +25,8 @@ class Capabilities:
     network: bool = True
     # The way to it is the platform that is configured: whoever looks after it needs that one's address and key, too.
     through_platform: bool = False
+    # The machine on which it is a container, and through which it is reached; empty for all others.
+    on_machine: str = ""
 
 
 @dataclass(frozen=True)
