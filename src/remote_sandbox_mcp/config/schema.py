@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.disposable import Platform, Rules
-from ..core.machine import LocalPlace, Machine
+from ..core.machine import CommandPlace, LocalPlace, Machine
 from ..core.permission import Notify
 from ..core.secret import Secret
 from ..core.serving import Http, Logging
@@ -17,7 +17,18 @@ from .readers import Labels, Reader, read_table
 from .secrets import doubt
 
 SERVICE_KEYS = ("opensandbox", "disposable", "http", "logging")
-TOP_KEYS = ("default", "hosts", "server", "local", "machines", "notify", "hooks", *SERVICE_KEYS, "registries")
+TOP_KEYS = (
+    "default",
+    "hosts",
+    "server",
+    "local",
+    "machines",
+    "sandboxes",
+    "notify",
+    "hooks",
+    *SERVICE_KEYS,
+    "registries",
+)
 JSON_KEYS = ("server", "opensandbox", "logging")
 SECRET_KEYS = ("password", "key_passphrase")
 
@@ -165,6 +176,7 @@ class Configuration:
     """
 
     machines: tuple[Machine, ...] = ()
+    commands: tuple[CommandPlace, ...] = ()
     local: LocalPlace | None = None
     default: str = ""
     refusal: str = ""
