@@ -29,6 +29,7 @@ from remote_sandbox_mcp.core.disposable import Disposable, Limits, Rules, Sandbo
 from remote_sandbox_mcp.core.errors import BadArgument, SandboxError, UnknownSandbox, Unsupported
 from remote_sandbox_mcp.core.machine import Engine as MachineEngine
 from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.probe.doctor import examine
 from tests.backends.disposables import ORDINARY_USER, with_python
 from tests.support.engine import ALONE, Engine
 from tests.support.root import as_root
@@ -302,6 +303,19 @@ async def test_a_user_who_may_not_use_the_engine_is_told_what_to_do(
                 await make(missing)
         finally:
             await machine.close()
+
+
+async def test_doctor_finds_the_engine_and_says_what_to_do(place: Place, tmp_path: Path) -> None:
+    engines = [MachineEngine("docker", place.words), MachineEngine("docker", ("docker", "--host=unix:///nowhere"))]
+    said = []
+    for engine in engines:
+        report = await examine(place.sshd.machine(engine=engine), tmp_path / "known_hosts")
+        said.append({step.name: step for step in report.steps}["containers"])
+    assert said[0].said.endswith("; sandboxes are made with it: create_sandbox(on='gpu1')")
+    assert (said[1].said, said[1].remedy) == (
+        "no sandboxes can be made: docker does not run on gpu1",
+        "Start it: systemctl start docker",
+    )
 
 
 GPUS = {

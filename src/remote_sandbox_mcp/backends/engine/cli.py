@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...core.engine import says, trouble
 from ...core.errors import ConnectError, SandboxError, Unreachable, Unsupported
 from ...core.foreign import too_much
 from ...core.machine import Engine
@@ -28,13 +29,6 @@ GONE = ("no such container", "no such object", "no container with name or id")
 NO_IMAGE = ("no such image", "image not known", "unable to find image", "does not resolve to an image")
 # A podman whose init is a package of its own, which is not installed; the keeper is the first process then.
 NO_INIT = ("container-init binary not found", "init binary not found")
-DENIED = (
-    "permission denied while trying to connect",
-    "got permission denied",
-    "dial unix",
-    "socket: permission denied",
-)
-DOWN = ("cannot connect to the docker daemon", "is the docker daemon running", "cannot connect to podman")
 PAUSED = ("is paused", "container state improper")
 REMOVING = ("removal of container", "already in progress", "is being removed")
 
@@ -49,8 +43,7 @@ class Said:
 
     def says(self, words: Sequence[str]) -> bool:
         """Whether its complaints contain one of these."""
-        text = self.err.decode("utf-8", "replace").lower()
-        return any(word in text for word in words)
+        return says(self.err.decode("utf-8", "replace"), words)
 
 
 class Cli:
@@ -111,15 +104,9 @@ class Cli:
     def problem(self, doing: str, said: Said) -> SandboxError:
         """Why a command failed, and what to do."""
         tool, machine = self.engine.tool, self.machine
-        if said.says(DENIED):
-            return SandboxError.of_parts(
-                doing,
-                f"the user on {machine} may not talk to its {tool}",
-                f"ask for membership of the group {tool} there (which is as good as root on that machine), or use "
-                f"rootless podman: podman = true under [machines.{machine}]",
-            )
-        if said.says(DOWN):
-            return Unreachable.of_parts(doing, f"{tool} does not run on {machine}", f"start it: systemctl start {tool}")
+        found, remedy = trouble(tool, machine, said.err.decode("utf-8", "replace"))
+        if found:
+            return SandboxError.of_parts(doing, found, remedy)
         if said.status == NOT_FOUND and not said.says(("exec",)):
             return SandboxError.of_parts(
                 doing, f"there is no {self.engine.command[0]} on {machine}", f"install {tool} there, or name it in full"
