@@ -181,7 +181,7 @@ def offers_of(settings: Settings, fleet: Fleet) -> Mapping[str, Offer]:
     offers = {bubblewrap.KIND: Offer(bubblewrap.TRAITS, make_embedded)}
     if settings.platform.server_url:
         offers[opensandbox.KIND] = Offer(opensandbox.TRAITS, make_platform, settings.platform)
-    for member in fleet.configured:
+    for member in fleet.with_engines:
         if member.engine:
             offers[kind_of(member.engine.tool, member.name)] = engine_offer(member, member.engine, settings)
     return offers

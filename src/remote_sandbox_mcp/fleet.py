@@ -120,9 +120,9 @@ class Fleet:
         return dropped
 
     @property
-    def configured(self) -> Collection[Member]:
-        """The members of the configuration, without disposable ones."""
-        return self._configured.values()
+    def with_engines(self) -> list[Member]:
+        """The configured members on which an engine may make disposable sandboxes."""
+        return [member for member in self._configured.values() if member.engine]
 
     @property
     def names(self) -> Collection[str]:

@@ -10,28 +10,29 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.backends.command.sandbox import open_behind
 from remote_sandbox_mcp.backends.command.way import LocalCommand
 from remote_sandbox_mcp.backends.engine.host import MachineWay
 from remote_sandbox_mcp.backends.engine.order import DEADLINE, ID, MARK, container_name, gpu_words, keeper, run_words
 from remote_sandbox_mcp.backends.engine.provider import EngineProvider
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
-from remote_sandbox_mcp.core.command import Command, Completed
+from remote_sandbox_mcp.core.command import Command, Completed, Environment
 from remote_sandbox_mcp.core.disposable import Disposable, Limits, Rules, SandboxOrder, Volume, new_disposable_id
 from remote_sandbox_mcp.core.errors import BadArgument, SandboxError, UnknownSandbox, Unsupported
 from remote_sandbox_mcp.core.machine import Engine as MachineEngine
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.sandbox import Description, Sandbox
 from remote_sandbox_mcp.probe.doctor import examine
 from tests.backends.disposables import ORDINARY_USER, with_python
 from tests.support.engine import ALONE, Engine
+from tests.support.podman import PodmanContainer
 from tests.support.root import as_root
 from tests.support.server import entry, serve, until
 from tests.support.sshd import Fleet, Sshd
@@ -225,6 +226,31 @@ async def test_a_volume_outlives_its_containers_and_unnamed_ones_do_not(provider
     place.engine.docker("volume", "rm", "remote-sandbox-cache")
 
 
+async def opened_by_openssh(sshd: Sshd, known_hosts: Path) -> Sandbox:
+    way = LocalCommand(sshd.client("")[:-1], dict(os.environ))
+    return await open_behind(way, Description("gpu1", "ssh"), Environment())
+
+
+async def opened_without_python(sshd: Sshd, known_hosts: Path) -> Sandbox:
+    return await open_machine(sshd.machine(python="/nowhere/python3"), known_hosts)
+
+
+@pytest.mark.parametrize("opener", [opened_by_openssh, opened_without_python])
+async def test_every_way_to_a_machine_leads_to_its_containers(
+    opener: Callable[[Sshd, Path], Awaitable[Sandbox]], place: Place, tmp_path: Path
+) -> None:
+    machine = await opener(place.sshd, tmp_path / "known_hosts")
+    provider = engine_on(machine, place.words, tmp_path.name)
+    made = await make(provider)
+    sandbox = await provider.open(made)
+    assert await say(sandbox, "echo here") == "here\n"
+    await sandbox.close()
+    await provider.delete(made)
+    await provider.close()
+    await machine.close()
+    assert place.left() == []
+
+
 async def test_a_container_is_paused_and_resumed(provider: EngineProvider) -> None:
     made = await make(provider, image=PLAIN)
     assert (await provider.pause(made)).status == "paused"
@@ -395,23 +421,18 @@ async def test_all_tools_work_on_a_container_and_the_next_server_finds_it(place:
 
 @pytest.fixture
 def podman(place: Place) -> Iterator[tuple[str, ...]]:
-    """The words of a podman whose folders nobody else has. Debian's needs to be told of this machine's cgroups."""
-    as_root()
-    if not shutil.which("podman"):
-        pytest.skip("there is no podman on this machine; run: apt-get install podman")
-    # Not pytest's own folder: podman takes no long paths.
-    folder = Path(tempfile.mkdtemp(prefix="podman-", dir="/tmp"))
-    settings = folder / "containers.conf"
+    """The words of a podman whose folders nobody else has, with limits that this machine can grant."""
+    container = PodmanContainer()
+    settings = container.folder / "containers.conf"
     settings.write_text('[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]\n')
-    folders = [f"--{name}={folder}/{name}" for name in ("root", "runroot", "tmpdir")]
-    usual = ["--cgroup-manager=cgroupfs", "--runtime=runc", "--storage-driver=vfs", "--events-backend=none"]
-    words = (*as_root(), "env", f"CONTAINERS_CONF={settings}", "podman", *usual, *folders)
+    _, *options = container.command[len(as_root()) :]
+    words = (*as_root("env", f"CONTAINERS_CONF={settings}", "podman"), *options, "--storage-driver=vfs")
     try:
         subprocess.run([*words, "import", "--quiet", str(place.tar), f"localhost/{PLAIN}"], check=True, timeout=60)
         yield words
     finally:
         subprocess.run([*words, "rm", "--all", "--force", "--time=0"], capture_output=True, check=False)
-        subprocess.run([*as_root(), "rm", "-rf", str(folder)], check=False)
+        container.__exit__()
 
 
 def listed_by(podman: tuple[str, ...]) -> bytes:

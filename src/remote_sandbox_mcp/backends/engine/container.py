@@ -78,6 +78,10 @@ class ContainerWay:
         words = [*self.cli.engine.command, "exec", "--interactive", self.disposable.key, "/bin/sh", "-c", shell_line]
         return await self.cli.way.open(f"exec {join(words)}")
 
+    def explain(self, complaints: bytes) -> ConnectError | None:
+        """Nothing: its engine is asked what became of it."""
+        return None
+
     async def why_not(self) -> ConnectError | None:
         """Why nothing can be done in it, where its engine knows."""
         title, status = self.disposable.title, await self.fate(self.disposable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol, runtime_checkable
 
-from ...core.errors import Unsupported
+from ...core.errors import ConnectError, Unsupported
 from ...core.sandbox import Sandbox
 from ..command.way import CommandLine
 
@@ -29,6 +29,10 @@ class MachineWay:
     @property
     def what(self) -> str:
         return f"the connection to {self._name}"
+
+    def explain(self, complaints: bytes) -> ConnectError | None:
+        """Nothing: the machine's own connection explains itself."""
+        return None
 
     async def open(self, shell_line: str) -> CommandLine:
         machine = await self._open_machine()

@@ -18,7 +18,7 @@ from ...core.errors import BadArgument, FileProblem, SandboxError
 from ...core.files import Problem
 from ...session import absolute
 from ..clients import calling, room
-from ..reporting import Reporting, beats
+from ..reporting import Reporting, beats, with_signs_of_life
 from ..results import Images, exec_fields, exec_text, look, plain_text, reply, sentence
 from ..server import SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
@@ -87,7 +87,9 @@ def create(server: SandboxServer) -> Any:
             # A folder of the user's computer is mounted as its root file system.
             order = replace(order, image=absolute(image))
             server.app.transfers.check_roots(image)
-        made = await server.app.disposables.create(order)
+        async with Reporting(ctx) as reporting:
+            what = f"making a sandbox{f' from {image}' if image else ''}{f' on {on}' if on else ''}"
+            made = await with_signs_of_life(server.app.disposables.create(order), what, reporting)
         session = server.clients.session(ctx)
         if not (server.app.fleet.default or server.app.fleet.refusal) and session:
             # Where nothing else is configured, it becomes the client's selected sandbox.
