@@ -26,7 +26,7 @@ from remote_sandbox_mcp.backends.engine.provider import EngineProvider
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.command import Command, Completed, Environment
 from remote_sandbox_mcp.core.disposable import Disposable, Limits, Rules, SandboxOrder, Volume, new_disposable_id
-from remote_sandbox_mcp.core.errors import BadArgument, SandboxError, UnknownSandbox, Unsupported
+from remote_sandbox_mcp.core.errors import BadArgument, SandboxError, UnknownSandbox, Unreachable, Unsupported
 from remote_sandbox_mcp.core.machine import Engine as MachineEngine
 from remote_sandbox_mcp.core.sandbox import Description, Sandbox
 from remote_sandbox_mcp.probe.doctor import examine
@@ -39,7 +39,7 @@ from tests.support.sshd import Fleet, Sshd
 
 pytestmark = [pytest.mark.xdist_group("engine"), pytest.mark.timeout(240)]
 
-WITH_PYTHON, PLAIN = "with-python:1", "plain:1"
+WITH_PYTHON, PLAIN, NO_SHELL = "with-python:1", "plain:1", "no-shell:1"
 # Few processes and little memory: what goes wrong in a test stays small, too.
 SMALL = Limits(cpu=1, memory_mb=96, processes=48)
 
@@ -77,7 +77,10 @@ def place(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
         engine.folder.chmod(0o711)
         engine.import_image(tar, WITH_PYTHON)
         shutil.rmtree(folder / "root/usr/lib")
-        engine.import_image(packed(folder / "root", folder / "plain.tar"), PLAIN)
+        # Each of its containers has a volume without a name.
+        tar = packed(folder / "root", folder / "plain.tar")
+        engine.docker("import", "--change=VOLUME /scratch", f"--change=LABEL {ID}=sb-00000000", str(tar), PLAIN)
+        engine.import_image(packed(folder / "root/etc", folder / "no-shell.tar"), NO_SHELL)
         yield Place(sshd, engine, folder / "plain.tar")
 
 
@@ -184,6 +187,21 @@ async def test_twenty_are_made_at_once_and_all_are_removed(provider: EngineProvi
     assert {it.id for it in await provider.list()} == {it.id for it in made}
     await asyncio.gather(*map(provider.delete, made))
     assert list(await provider.list()) == []
+
+
+async def test_nothing_is_left_where_the_connection_is_cut_while_containers_are_made(
+    provider: EngineProvider, place: Place
+) -> None:
+    """The engine goes on with what it was asked for; the end of the fixture waits until it has nothing any more."""
+    making = [asyncio.ensure_future(make(provider, image=PLAIN)) for _ in range(3)]
+    await until(place.left, "the first to appear", 15)
+    place.sshd.kill_sessions()
+    for made in await asyncio.gather(*making, return_exceptions=True):
+        if isinstance(made, Disposable):
+            await provider.delete(made)
+        else:
+            assert isinstance(made, Unreachable), made
+    await until(lambda: not place.left(), "what was given up to be removed", 20)
 
 
 async def test_a_container_whose_time_is_over_is_gone_without_us(provider: EngineProvider, place: Place) -> None:
@@ -305,7 +323,9 @@ async def test_a_name_that_looks_like_an_option_is_a_label_and_nothing_else(
     await provider.delete(made)
 
 
-async def test_an_image_that_is_missing_is_told_in_one_sentence(provider: EngineProvider) -> None:
+async def test_an_image_that_is_missing_or_has_no_shell_is_told_in_one_sentence(provider: EngineProvider) -> None:
+    with pytest.raises(SandboxError, match=f"^unable to create a sandbox from {NO_SHELL} on gpu1: no shell runs in it"):
+        await make(provider, image=NO_SHELL)
     with pytest.raises(
         SandboxError, match=r"^unable to create a sandbox from nowhere.example.org/x:1 on gpu1: the ima"
     ):

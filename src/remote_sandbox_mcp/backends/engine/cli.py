@@ -28,8 +28,7 @@ NOT_FOUND = 127
 GONE = ("no such container", "no such object", "no container with name or id")
 NO_IMAGE = ("no such image", "image not known", "unable to find image", "does not resolve to an image")
 # A podman whose init is a package of its own, which is not installed; the keeper is the first process then.
-NO_INIT = ("container-init binary not found", "init binary not found")
-PAUSED = ("is paused", "container state improper")
+NO_INIT = ("container-init binary not found", "init binary not found", '"docker-init": executable file not found')
 REMOVING = ("removal of container", "already in progress", "is being removed")
 
 
@@ -93,7 +92,9 @@ class Cli:
                 return bytes(heard[begin + len(first) : end]) + b"\n" + bytes(status)
             data = await line.read()
             if not data:
-                raise self._cut(last_words((await line.ending()).complaints) or last_words(bytes(heard)))
+                complaints = last_words((await line.ending()).complaints)
+                # Before its first word, a start-up file may have said why no shell runs.
+                raise self._cut(complaints or ("" if begin >= 0 else last_words(bytes(heard))))
             heard += data
             if len(heard) > MOST_PRINTED:
                 raise too_much(self.where)
@@ -107,7 +108,7 @@ class Cli:
         found, remedy = trouble(tool, machine, said.err.decode("utf-8", "replace"))
         if found:
             return SandboxError.of_parts(doing, found, remedy)
-        if said.status == NOT_FOUND and not said.says(("exec",)):
+        if said.status == NOT_FOUND and not said.says(("/bin/sh",)):
             return SandboxError.of_parts(
                 doing, f"there is no {self.engine.command[0]} on {machine}", f"install {tool} there, or name it in full"
             )

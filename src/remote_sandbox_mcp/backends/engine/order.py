@@ -135,8 +135,9 @@ def run_words(
 
 
 def _labels(disposable_id: str, order: SandboxOrder, mark: str) -> dict[str, str]:
-    labels = {MARK: mark, ID: disposable_id, NAME: order.name, IMAGE: order.image}
-    return labels | ({NETWORK: "yes"} if order.network else {})
+    # All of them, always: an image may bring labels of its own.
+    network = "yes" if order.network else "no"
+    return {MARK: mark, ID: disposable_id, NAME: order.name, IMAGE: order.image, NETWORK: network}
 
 
 def _network(engine: Engine, order: SandboxOrder) -> str:
@@ -191,7 +192,7 @@ class Seen:
             name=self.labels.get(NAME, ""),
             image=self.labels.get(IMAGE, ""),
             status=self.status,
-            network=NETWORK in self.labels,
+            network=self.labels.get(NETWORK) == "yes",
         )
 
 

@@ -10,14 +10,15 @@ from dataclasses import replace
 
 from ...core.disposable import Disposable, Rules, SandboxOrder
 from ...core.errors import ConnectError, SandboxError, UnknownSandbox, Unreachable, Unsupported
-from ...core.foreign import understood
+from ...core.foreign import not_understood, understood
 from ...core.machine import Engine
 from ...core.sandbox import Sandbox
 from ...core.shell import join
+from ...core.text import harmless
 from ...waiting import Chores
 from ..command.way import Way, last_words
 from . import kind_of, traits_of
-from .cli import GONE, NO_IMAGE, NO_INIT, PAUSED, REMOVING, Cli, Said
+from .cli import GONE, NO_IMAGE, NO_INIT, REMOVING, Cli, Said
 from .container import open_container
 from .order import KEY, MARK, Seen, checked, env_lines, read_seen, remove_words, renewal, run_words
 
@@ -36,7 +37,8 @@ class EngineProvider:
         self._kind = kind_of(engine.tool, machine)
         self._cli = Cli(machine, engine, way)
         self._mark = mark
-        self._chores = Chores("work on a container")
+        # What fails is told to whoever asks next.
+        self._chores = Chores("work on a container", expected=(SandboxError,))
         self._listing: asyncio.Future[Sequence[Seen]] | None = None
         self._listed_at = 0.0
         self._has_init = True
@@ -51,8 +53,8 @@ class EngineProvider:
         order, begun = checked(order, self._cli.machine), time.time()
         doing = f"unable to create a sandbox from {order.image} on {self._cli.machine}"
         try:
-            said, notes = await self._run_or_pull(disposable_id, order, doing)
-            seen = await self._made(disposable_id, said, doing)
+            started, said, notes = await self._run_or_pull(disposable_id, order, doing)
+            key = await self._made(said, doing)
         except (ConnectError, asyncio.CancelledError):
             # The engine may go on with what nobody waits for any more.
             self._chores.start(self._sweep(disposable_id))
@@ -66,24 +68,28 @@ class EngineProvider:
         return Disposable(
             id=disposable_id,
             provider=self._kind,
-            key=seen.key,
+            key=key,
             name=order.name,
             image=order.image,
             created=begun,
-            expires=begun + max(1, round(order.timeout_s)) if order.timeout_s else 0.0,
+            # To pull its image may have taken longer than it is to live.
+            expires=started + max(1, round(order.timeout_s)) if order.timeout_s else 0.0,
             limits=order.limits,
             network=bool(order.network),
-            notes=notes,
+            notes=(*notes, *warnings_in(said)),
         )
 
-    async def _run_or_pull(self, disposable_id: str, order: SandboxOrder, doing: str) -> tuple[Said, tuple[str, ...]]:
-        said = await self._run(disposable_id, order)
+    async def _run_or_pull(
+        self, disposable_id: str, order: SandboxOrder, doing: str
+    ) -> tuple[float, Said, tuple[str, ...]]:
+        """When it was started, what the engine said, and what its maker should know."""
+        started, said = time.time(), await self._run(disposable_id, order)
         if not said.status or not said.says(NO_IMAGE):
-            return said, ()
+            return started, said, ()
         begun = time.monotonic()
         await self._pull(order.image, doing)
         note = f"image: it was not on {self._cli.machine} yet, and was pulled in {time.monotonic() - begun:.0f} s"
-        return await self._run(disposable_id, order), (note,)
+        return time.time(), await self._run(disposable_id, order), (note,)
 
     async def _run(self, disposable_id: str, order: SandboxOrder) -> Said:
         words = run_words(self._cli.engine, disposable_id, order, self._mark, has_init=self._has_init)
@@ -102,16 +108,19 @@ class EngineProvider:
                 f"check its name, pull or load it on {self._cli.machine} by hand, or log in to its registry there",
             )
 
-    async def _made(self, disposable_id: str, said: Said, doing: str) -> Seen:
-        """The container that was started. Raises SandboxError, and something of it may be left."""
+    async def _made(self, said: Said, doing: str) -> str:
+        """The id of the container that was started, in which a shell answers. Raises SandboxError."""
         if said.status:
             raise self._cli.problem(doing, said)
-        seen = await self._look(said.out.rpartition("\n")[2].strip(), doing)
-        if seen is None or not seen.is_ours(self._mark, disposable_id):
+        key = said.out.rpartition("\n")[2].strip()
+        if not KEY.match(key):
+            raise not_understood(self._cli.where, ValueError("it is no id of a container"))
+        tried = await self._command("exec", key, "/bin/sh", "-c", ":")
+        if tried.status:
             raise SandboxError.of_parts(
-                doing, "its container ended at once", "the image must have /bin/sh and sleep; try another image"
+                doing, f"no shell runs in it ({last_words(tried.err)})", "use an image that has /bin/sh and sleep"
             )
-        return seen
+        return key
 
     async def _sweep(self, disposable_id: str) -> None:
         """Remove one whose creation was given up: it may appear a while after that."""
@@ -165,11 +174,10 @@ class EngineProvider:
 
     async def renew(self, disposable: Disposable, timeout_s: float) -> Disposable:
         doing, begun = f"unable to renew {disposable.title}", time.time()
-        await self._must_be_mine(disposable, doing)
-        said = await self._command("exec", disposable.key, "/bin/sh", "-c", renewal(timeout_s))
-        if said.says(PAUSED):
+        seen = await self._must_be_mine(disposable, doing)
+        if seen.status == "paused":
             raise ConnectError(f"{doing}: it is paused; continue it with resume_sandbox")
-        self._check(said, doing)
+        self._check(await self._command("exec", disposable.key, "/bin/sh", "-c", renewal(timeout_s)), doing)
         return replace(disposable, expires=begun + max(1, round(timeout_s)) if timeout_s else 0.0)
 
     async def pause(self, disposable: Disposable) -> Disposable:
@@ -262,6 +270,12 @@ class EngineProvider:
         if seen is None:
             raise _gone(doing)
         return seen
+
+
+def warnings_in(said: Said) -> list[str]:
+    """What an engine that made a container could not hold: a kernel without swap limits, for example."""
+    lines = harmless(said.err).splitlines()
+    return [f"engine: {line.partition(':')[2].strip()}" for line in lines if line.startswith("WARNING:")]
 
 
 def _gone(doing: str) -> UnknownSandbox:
