@@ -205,7 +205,7 @@ async def test_nothing_is_left_where_the_connection_is_cut_while_containers_are_
 
 
 async def test_a_container_whose_time_is_over_is_gone_without_us(provider: EngineProvider, place: Place) -> None:
-    made = await make(provider, image=PLAIN, timeout_s=1.0)
+    made = await make(provider, image=PLAIN, timeout_s=3.0)
     await until(lambda: not place.left(), "it to end by itself", 15)
     assert (await provider.look(made)).status == "expired"
 
@@ -426,7 +426,7 @@ async def test_all_tools_work_on_a_container_and_the_next_server_finds_it(place:
         assert "no sandboxes are made on gpu2; its owner can allow them by docker = true" in refused["error"]
         unknown = await server.fail("create_sandbox", on="mars", image=PLAIN)
         assert unknown["error"].startswith("on: there is no place 'mars'; there are: embedded, gpu1")
-        await server.call("create_sandbox", on="gpu1", image=PLAIN, timeout=2)
+        await server.call("create_sandbox", on="gpu1", image=PLAIN, timeout=4)
         os.kill(server.pid, signal.SIGKILL)
     async with serve(tmp_path, *machines, hub=False) as server:
         assert await server.output("cat a tree/file", sandbox_name="box", cwd="/root") == "first\nsynced\n"
@@ -434,7 +434,7 @@ async def test_all_tools_work_on_a_container_and_the_next_server_finds_it(place:
         assert job["running"] is True
         listed = {it["name"]: it for it in (await server.call("list_sandboxes"))["sandboxes"]}
         assert (listed["box"]["kind"], listed["box"]["host"], listed["box"]["status"]) == ("docker", "gpu1", "running")
-        await until(lambda: len(place.left()) == 1, "the one of two seconds to end by itself", 15)
+        await until(lambda: len(place.left()) == 1, "the one of four seconds to end by itself", 15)
         await server.call("delete_sandbox", sandbox_id="box")
         assert place.left() == []
 

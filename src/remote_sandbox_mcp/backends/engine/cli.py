@@ -20,8 +20,9 @@ START_LINE = "exec sh -s"
 ASK_S = 20.0
 # Of what an engine prints: all of our containers, on a machine that has many.
 MOST_PRINTED = 4 << 20
-# Each is a session of the machine, and work for its engine.
-AT_ONCE = 4
+# Each is a session of the machine, and work for its engine. What takes minutes must not keep others waiting.
+AT_ONCE, LONG_AT_ONCE = 4, 2
+LONG_S = 120.0
 NOT_FOUND = 127
 
 # What engines say; they have no codes for it.
@@ -52,7 +53,7 @@ class Cli:
         self.machine = machine
         self.engine = engine
         self.way = way
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._turns, self._long_turns = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(LONG_AT_ONCE)
 
     @property
     def where(self) -> str:
@@ -64,7 +65,7 @@ class Cli:
 
     async def run(self, script: str, given: Sequence[str] = (), *, limit_s: float = ASK_S) -> Said:
         """The same with a line of shell; every word of it that is not ours was quoted."""
-        async with self._turns:
+        async with self._turns if limit_s < LONG_S else self._long_turns:
             try:
                 return await within(self._run(script, given), limit_s)
             except asyncio.TimeoutError:

@@ -22,7 +22,7 @@ from .cli import GONE, NO_IMAGE, NO_INIT, REMOVING, Cli, Said
 from .container import open_container
 from .order import KEY, MARK, Seen, checked, env_lines, read_seen, remove_words, renewal, run_words
 
-RUN_S, PULL_S = 60.0, 900.0
+RUN_S, PULL_S = 60.0, 3600.0
 SWEEP_S, SOON_S, GONE_S = 30.0, 0.1, 10.0
 # A list is asked for every few seconds while a client follows its sandboxes; each is a command on the machine.
 FRESH_S = 5.0
