@@ -423,7 +423,10 @@ async def test_all_tools_work_on_a_container_and_the_next_server_finds_it(place:
         )
         assert started["status"] == "started"
         refused = await server.fail("create_sandbox", on="gpu2", image=PLAIN)
-        assert "no sandboxes are made on gpu2; its owner can allow them by docker = true" in refused["error"]
+        assert (
+            "no sandboxes are made on gpu2; the owner of an SSH machine allows them by docker = true"
+            in refused["error"]
+        )
         unknown = await server.fail("create_sandbox", on="mars", image=PLAIN)
         assert unknown["error"].startswith("on: there is no place 'mars'; there are: embedded, gpu1")
         await server.call("create_sandbox", on="gpu1", image=PLAIN, timeout=4)

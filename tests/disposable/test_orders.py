@@ -103,7 +103,9 @@ ENGINES = {**ALONE, "docker:gpu1": Traits(machine="gpu1", has_cards=True)}
 def test_a_machine_with_an_engine_is_a_place_and_any_other_is_refused_by_what_to_do() -> None:
     assert provider_for("gpu1", Rules(), ENGINES, ["gpu1", "gpu2"]) == "docker:gpu1"
     assert provider_for("", Rules(), ENGINES) == "embedded"
-    with pytest.raises(BadArgument, match=r"^on: no sandboxes are made on gpu2; its owner .* are: embedded, gpu1$"):
+    with pytest.raises(
+        BadArgument, match=r"^on: no sandboxes are made on gpu2; the owner of an SSH machine .* are: embedded, gpu1$"
+    ):
         provider_for("gpu2", Rules(), ENGINES, ["gpu1", "gpu2"])
 
 

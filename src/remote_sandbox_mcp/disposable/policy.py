@@ -147,7 +147,7 @@ def provider_for(wanted: str, rules: Rules, offered: Mapping[str, Traits], names
     if wanted and wanted not in offered:
         why = f"there is no place {wanted[:40]!r}"
         if wanted in names:
-            allow = "its owner can allow them by docker = true or podman = true in its table of config.toml"
+            allow = "the owner of an SSH machine allows them by docker = true or podman = true in its table"
             why = f"no sandboxes are made on {wanted[:40]}; {allow}"
         raise BadArgument(f"on: {why}; there are: {kinds}")
     if rules.refusal and not wanted:
