@@ -313,6 +313,21 @@ async def test_an_order_that_says_more_than_it_may_is_refused_before_the_machine
         await make(provider, hosts=("example.org",))
 
 
+NETWORKS = {
+    "nothing said": ("docker", None, "--network=none"),
+    "off": ("podman", False, "--network=none"),
+    "docker's own": ("docker", True, "--network=bridge"),
+    "podman's own": ("podman", True, "--network=private"),
+}
+
+
+@pytest.mark.parametrize(("tool", "asked", "word"), NETWORKS.values(), ids=NETWORKS)
+def test_a_network_is_off_unless_asked_for_and_never_the_machines(tool: str, asked: bool | None, word: str) -> None:
+    order = SandboxOrder(image=PLAIN, network=asked, limits=SMALL)
+    words = run_words(MachineEngine(tool, (tool,)), new_disposable_id(), order, "mark")
+    assert [given for given in words if given.startswith("--network")] == [word]
+
+
 async def test_a_name_that_looks_like_an_option_is_a_label_and_nothing_else(
     provider: EngineProvider, place: Place
 ) -> None:
