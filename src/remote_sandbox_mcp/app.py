@@ -33,7 +33,7 @@ from .core.errors import (
     Unsupported,
 )
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
-from .core.machine import CommandPlace, LocalPlace, Machine
+from .core.machine import CommandPlace, Engine, LocalPlace, Machine
 from .core.pages import read_cursor
 from .core.progress import Progress, silent
 from .core.sandbox import Description, Sandbox
@@ -137,7 +137,9 @@ def machine_member(machine: Machine) -> Member:
         load()
 
     description = Description(machine.name, "ssh", machine.host, machine.port, machine.login.user)
-    return Member(machine.name, lambda: description, opener, prepare=prepare, questions=questions)
+    return Member(
+        machine.name, lambda: description, opener, prepare=prepare, questions=questions, engine=machine.engine
+    )
 
 
 def command_member(place: CommandPlace) -> Member:
@@ -182,9 +184,10 @@ def disposable_mark() -> Path:
     return mark_in(paths.state_path())
 
 
-def offers_of(settings: Settings) -> Mapping[str, Offer]:
+def offers_of(settings: Settings, fleet: Fleet) -> Mapping[str, Offer]:
     """The providers of disposable sandboxes that can be used here, by kind."""
     from .backends import bubblewrap, opensandbox
+    from .backends.engine import kind_of
 
     def make_embedded() -> Provider:
         from .backends.bubblewrap.provider import EmbeddedProvider
@@ -199,7 +202,24 @@ def offers_of(settings: Settings) -> Mapping[str, Offer]:
     offers = {bubblewrap.KIND: Offer(bubblewrap.TRAITS, make_embedded)}
     if settings.platform.server_url:
         offers[opensandbox.KIND] = Offer(opensandbox.TRAITS, make_platform, settings.platform)
+    for member in fleet.with_engines:
+        if member.engine:
+            offers[kind_of(member.engine.tool, member.name)] = engine_offer(member, member.engine, settings)
     return offers
+
+
+def engine_offer(member: Member, engine: Engine, settings: Settings) -> Offer:
+    """The engine of a machine; another connection to the machine is another offer."""
+    from .backends.engine import traits_of
+
+    def make() -> Provider:
+        from .backends.engine.host import MachineWay
+        from .backends.engine.provider import EngineProvider
+
+        way = MachineWay(member.name, member.open)
+        return EngineProvider(member.name, engine, way, settings.rules, paths.installation())
+
+    return Offer(traits_of(member.name), make, member)
 
 
 @dataclass(frozen=True)
@@ -321,7 +341,7 @@ class App:
         return Disposables(
             self.fleet,
             self.settings.rules,
-            offers_of(self.settings),
+            offers_of(self.settings, self.fleet),
             disposable_rows,
             mark=disposable_mark,
             configuration=self.identity,
@@ -392,7 +412,7 @@ class App:
         )
         self.jobs.reconfigure(settings)
         if self.has_disposables:
-            self.disposables.reconfigure(settings.rules, offers_of(settings))
+            self.disposables.reconfigure(settings.rules, offers_of(settings, self.fleet))
         if "apps" in self.__dict__:
             await self.apps.reconfigure(settings.forward_ports, gone)
         return dropped

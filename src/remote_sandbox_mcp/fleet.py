@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from .asking import Questions
 from .core.errors import ConfigError, UnknownSandbox
+from .core.machine import Engine
 from .core.sandbox import Description, Sandbox
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class Member:
     """One sandbox that can be opened.
 
     `why_not` returns why it is not offered here, or nothing. `prepare` loads what opening it needs. `questions` are
-    those that it asks while it is opened, if it can ask any.
+    those that it asks while it is opened, if it can ask any. `engine` makes disposable sandboxes on it.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Member:
     why_not: Callable[[], Awaitable[str]] = _offered
     prepare: Callable[[], None] = _nothing
     questions: Questions | None = None
+    engine: Engine | None = None
     sandbox: Sandbox | None = None
     opening: asyncio.Task[Sandbox] | None = None
     # Until this monotonic time, a failed early opening is the answer to the next caller.
@@ -129,6 +131,11 @@ class Fleet:
         self.refusal = refusal
         self.default = default if default in fresh or refusal else next(iter(fresh), "")
         return dropped
+
+    @property
+    def with_engines(self) -> list[Member]:
+        """The configured members on which an engine may make disposable sandboxes."""
+        return [member for member in self._configured.values() if member.engine]
 
     @property
     def names(self) -> Collection[str]:

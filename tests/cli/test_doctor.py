@@ -13,7 +13,20 @@ from tests.support.commands import client_of
 from tests.support.pace import at_most
 from tests.support.sshd import Sshd, closed_port, silent_port
 
-STEPS = ["name", "port", "host key", "login", "shell", "python3", "tmux", "rsync", "GPUs", "clock", "PATH"]
+STEPS = [
+    "name",
+    "port",
+    "host key",
+    "login",
+    "shell",
+    "python3",
+    "tmux",
+    "rsync",
+    "GPUs",
+    "clock",
+    "PATH",
+    "containers",
+]
 H200 = (Path(__file__).parents[1] / "probe/data/h200-idle.csv").read_text()
 # A greeting of a start-up file, a GPU, and a clock that is an hour ahead.
 ODD = f"""\
@@ -176,7 +189,7 @@ def test_a_changed_host_key_is_refused_until_it_is_forgotten(cli: Cli, made: Mak
     assert page.code == 1
     assert "✗  host key  the host key has changed since it was first seen (now SHA256:" in page.stdout
     assert "→ If that is expected, run: remote-sandbox-mcp hosts forget reborn" in page.stdout
-    assert "–  skipped   login, shell, python3, tmux, rsync, GPUs, clock, PATH" in page.stdout
+    assert "–  skipped   login, shell, python3, tmux, rsync, GPUs, clock, PATH, containers" in page.stdout
     assert "Not usable: reborn." in page.stdout
     assert cli("hosts", "forget", "reborn").code == 0
     assert cli("doctor", "reborn").code == 0
@@ -300,7 +313,7 @@ def test_a_command_is_checked_to_the_path_inside(cli: Cli, good: Sshd, tmp_path:
     file.write_text(f"[sandboxes.door]\ncommand = {client_of(good)}\n")
     outcome = cli("doctor", "door", "--json", "--config", str(file))
     assert outcome.code == 0, outcome.stdout
-    assert list(marks(outcome, "door")) == ["command", *STEPS[4:]]
+    assert list(marks(outcome, "door")) == ["command", *STEPS[4:-1]]
     assert set(marks(outcome, "door").values()) == {"ok"}
     assert steps(outcome, "door")["command"]["said"].startswith("gave a shell in ")
     assert "door  command ssh ..." in cli("doctor", "door", "--config", str(file)).stdout

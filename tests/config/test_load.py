@@ -7,6 +7,7 @@ import pytest
 
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.schema import Settings
+from remote_sandbox_mcp.core.machine import Engine
 from tests.config.reading import GOOD, HIDDEN, from_list, names, only, read, the_problem
 
 # --- what the published variables mean -------------------------------------------------------------------------------
@@ -66,6 +67,25 @@ def test_several_machines_from_the_list_keep_their_order() -> None:
 
 def test_list_and_single_machine_both_count_and_the_list_comes_first() -> None:
     assert names(from_list(GOOD, REMOTE_HOST="h", REMOTE_USER="u")) == ["good", "h"]
+
+
+ENGINES = {
+    "none": ({}, None),
+    "docker": ({"docker": True}, Engine("docker", ("docker",))),
+    "podman": ({"podman": True, "docker": False}, Engine("podman", ("podman",))),
+    "words": ({"docker": ["sudo", "-n", "docker"]}, Engine("docker", ("sudo", "-n", "docker"))),
+}
+
+
+@pytest.mark.parametrize(("said", "engine"), ENGINES.values(), ids=ENGINES)
+def test_an_engine_makes_sandboxes_only_where_the_operator_says_so(said: dict[str, object], engine: object) -> None:
+    assert only(from_list({**GOOD, **said})).engine == engine
+
+
+def test_of_two_engines_one_is_used_and_that_is_told() -> None:
+    configuration = from_list({**GOOD, "docker": True, "podman": True})
+    assert configuration.machines[0].engine == Engine("docker", ("docker",))
+    assert "docker and podman are both allowed, and only docker is used" in the_problem(configuration)
 
 
 def test_an_ipv6_address_makes_a_name_that_can_be_used() -> None:

@@ -7,7 +7,7 @@ import pytest
 from remote_sandbox_mcp.core import checkup
 from remote_sandbox_mcp.core.checkup import Checkup, Findings, Mark, Step
 from remote_sandbox_mcp.core.errors import SandboxError
-from remote_sandbox_mcp.core.machine import Hop, Login, Machine
+from remote_sandbox_mcp.core.machine import Engine, Hop, Login, Machine
 from remote_sandbox_mcp.core.usage import Gpu, Usage
 
 TOLD = """\
@@ -80,6 +80,35 @@ def test_terminal_escapes_from_the_machine_are_removed() -> None:
 def test_an_error_becomes_what_was_found_and_what_to_do(problem: SandboxError, said: str, remedy: str) -> None:
     step = checkup.failed("port", problem, otherwise="otherwise.", also="also")
     assert step == Step("port", Mark.FAILED, said, remedy)
+
+
+DOCKER, DENIED = (
+    Engine("docker", ("docker",)),
+    "no permission denied while trying to connect to the docker API at unix:",
+)
+ENGINES = {
+    "none": (None, Findings(), Mark.OK, "there is neither docker nor podman"),
+    "found": (
+        None,
+        Findings(docker="yes 28.2.2"),
+        Mark.OK,
+        "docker 28.2.2; to make sandboxes with it, write docker = ",
+    ),
+    "the one that answers": (None, Findings(docker=DENIED, podman="yes 4.3.1"), Mark.OK, "podman 4.3.1; to make sand"),
+    "of no use": (None, Findings(docker=DENIED), Mark.OK, "docker, of no use now: the user on m may not talk to its d"),
+    "used": (DOCKER, Findings(docker="yes 28.2.2"), Mark.OK, "docker 28.2.2; sandboxes are made with it: create_sandb"),
+    "denied": (DOCKER, Findings(docker=DENIED), Mark.WARNING, "no sandboxes can be made: the user on m may not talk "),
+    "missing": (DOCKER, Findings(podman="yes 4.3.1"), Mark.WARNING, "no sandboxes can be made: there is no docker"),
+    "strange": (DOCKER, Findings(docker="no panic"), Mark.WARNING, "no sandboxes can be made: panic"),
+}
+
+
+@pytest.mark.parametrize(("engine", "findings", "mark", "said"), ENGINES.values(), ids=ENGINES)
+def test_an_engine_is_told_with_what_to_write_or_to_mend(
+    engine: Engine | None, findings: Findings, mark: Mark, said: str
+) -> None:
+    step = checkup.engine_step(findings, Machine("m", "h", engine=engine))
+    assert (step.mark, step.said[: len(said)], bool(step.remedy)) == (mark, said, mark is Mark.WARNING)
 
 
 def test_steps_that_were_not_reached_are_skipped() -> None:

@@ -38,6 +38,7 @@ REVIEWED = {
     "backends.outpost.far.chunks: re.escape(mark)": "a plain text",
     "backends.outpost.far.files: to_bytes(pattern)": IN_ANOTHER,
     "backends.outpost.far.jobwork: to_bytes(pattern)": IN_ANOTHER,
+    "config.commands: '[a-z0-9][a-z0-9.-]*(?:/[a-z0-9][a-z0-9.": OWN_FILES,
     "config.readers: '(?!-)[\\\\w.-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f": OWN_FILES,
     "config.readers: '(?:[\\\\w-]+(?:\\\\.[\\\\w-]+)*|\\\\[[0-9A-Fa-f": LABELS,
     "config.readers: f'https?://{_AUTHORITY.pattern}'": LABELS,

@@ -72,7 +72,9 @@ def test_an_image_of_containers_is_not_meant_for_the_embedded_sandbox() -> None:
         pytest.param({"limits": Limits(cpu=-1)}, "cpu is -1", id="cpu"),
         pytest.param({"limits": Limits(memory_mb=1 << 30)}, "memory_mb is", id="memory"),
         pytest.param({"limits": Limits(gpus=65)}, "gpus is 65", id="gpus"),
-        pytest.param({"provider": "docker"}, "no provider 'docker' here; there are: embedded", id="provider"),
+        pytest.param({"provider": "mars"}, "^on: there is no place 'mars'; there are: embedded", id="provider"),
+        pytest.param({"limits": Limits(gpus=2, cards=("0", "2"))}, "gpu: cards can be chosen only on", id="cards"),
+        pytest.param({"limits": Limits(gpus=1, cards=("65",))}, "gpus is 65", id="one number in quotes"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_a_sentence(changes: dict[str, object], sentence: str) -> None:
@@ -93,6 +95,24 @@ def test_the_order_beats_the_rules_and_those_beat_the_usual(
     wanted: str, configured: str, offered: dict[str, Traits], made_by: str
 ) -> None:
     assert provider_for(wanted, Rules(provider=configured), offered) == made_by
+
+
+ENGINES = {**ALONE, "docker:gpu1": Traits(machine="gpu1", has_cards=True)}
+
+
+def test_a_machine_with_an_engine_is_a_place_and_any_other_is_refused_by_what_to_do() -> None:
+    assert provider_for("gpu1", Rules(), ENGINES, ["gpu1", "gpu2"]) == "docker:gpu1"
+    assert provider_for("", Rules(), ENGINES) == "embedded"
+    with pytest.raises(
+        BadArgument, match=r"^on: no sandboxes are made on gpu2; the owner of an SSH machine .* are: embedded, gpu1$"
+    ):
+        provider_for("gpu2", Rules(), ENGINES, ["gpu1", "gpu2"])
+
+
+def test_cards_are_named_on_a_machine_and_counted_elsewhere() -> None:
+    order = SandboxOrder(limits=Limits(gpus=1, cards=("2",)), provider="gpu1", image="x")
+    assert checked(order, Rules(), ENGINES, ()).limits == Limits(gpus=1, cards=("2",))
+    assert checked(replace(order, provider="embedded", image=""), Rules(), ENGINES, ()).limits == Limits(gpus=2)
 
 
 def test_a_configured_provider_that_is_not_there_is_the_operators_to_mend() -> None:

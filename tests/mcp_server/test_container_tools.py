@@ -19,6 +19,7 @@ from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.disposable import Rules
 from remote_sandbox_mcp.core.port import Stream
 from remote_sandbox_mcp.fleet import Fleet
+from remote_sandbox_mcp.mcp_server import reporting
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.mcp_server.conftest import connected, member
 from tests.support.means import needs_tun
@@ -55,6 +56,20 @@ async def test_a_sandbox_is_made_used_and_thrown_away(tools: Caller) -> None:
     problem = await tools.fail("run_command", sandbox_id=place, command="true")
     assert problem["code"] == "unknown_sandbox"
     assert "deleted" in problem["error"]
+
+
+async def test_a_client_is_told_that_a_sandbox_is_still_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "SIGN_S", 0.01)
+    made, told = asyncio.get_running_loop().create_future(), []
+
+    class Heard(reporting.Reporting):
+        def send(self, progress: float, total: float | None, message: str) -> None:
+            told.append(message)
+            if len(told) == 2:
+                made.set_result("made")
+
+    assert await reporting.with_signs_of_life(made, "making a sandbox from x on gpu1", Heard(None)) == "made"  # type: ignore[arg-type]
+    assert told[0].startswith("making a sandbox from x on gpu1, for 0 s now; an image that is not there is fetched")
 
 
 async def test_deleting_the_local_sandbox_ends_what_runs_in_it_and_leaves_its_files(local_tools: Caller) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.client import Variables
 from ..core.command import Environment
-from ..core.machine import Hop, Login, Machine
+from ..core.machine import Engine, Hop, Login, Machine
 from . import readers
 from .paths import from_folder
 from .problems import Fault, Tell, quoted
@@ -90,6 +90,7 @@ class Builder:
             environment=Environment(entry.shell, entry.init, entry.env),
             direct=entry.direct,
             sudo=entry.sudo,
+            engine=engine_of(entry),
         )
 
     def _target(self, entry: Entry) -> Hop:
@@ -198,10 +199,20 @@ class Builder:
                 yield f"the file {quoted(path)} is not there, so logging in with it will fail; correct its path"
             elif path in entry.key_file and path.endswith(".pub"):
                 yield f"the file {quoted(path)} holds a public key; name the private key beside it"
+        if entry.docker is not None and entry.podman is not None:
+            yield "docker and podman are both allowed, and only docker is used; take one of them out"
         if entry.ssh_alias and not self._alias(entry).known:
             yield f"no Host in ~/.ssh/config fits {quoted(entry.ssh_alias)}, so it is taken for a host name"
         if entry.agent and entry.agent.lower() != "none" and not machine.login.agent:
             yield "agent is wanted, but SSH_AUTH_SOCK is not set here; start an agent or name its socket"
+
+
+def engine_of(entry: Entry) -> Engine | None:
+    """The engine that makes sandboxes on a machine, if one may."""
+    for tool, words in (("docker", entry.docker), ("podman", entry.podman)):
+        if words is not None:
+            return Engine(tool, words or (tool,))
+    return None
 
 
 def _refuse_circle(jump: str, seen: tuple[str, ...]) -> None:

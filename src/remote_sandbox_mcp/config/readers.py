@@ -182,6 +182,19 @@ def words(value: object) -> tuple[str, ...]:
         raise Fault("has a quote that is not closed") from None
 
 
+def engine(value: object) -> tuple[str, ...] | None:
+    """Whether a machine's container engine may be used: true, false, or the words that begin its command line."""
+    if not isinstance(value, list):
+        try:
+            return () if flag(value) else None
+        except Fault:
+            raise Fault('must be true, false, or a list of words, as in ["sudo", "-n", "docker"]') from None
+    given = tuple(map(_sendable, value))
+    if not given or not all(given) or given[0].startswith("-"):
+        raise Fault('must be true, false, or a list of words, as in ["sudo", "-n", "docker"]')
+    return given
+
+
 def lines(value: object) -> tuple[str, ...]:
     """Shell lines, as one text or a list."""
     items = value if isinstance(value, list) else [value]

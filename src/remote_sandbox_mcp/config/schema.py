@@ -134,6 +134,8 @@ _MACHINE_READERS: dict[str, Reader] = {
     "connect_timeout_s": readers.seconds,
     "ssh_alias": readers.alias,
     "direct": readers.destinations,
+    "docker": readers.engine,
+    "podman": readers.engine,
 }
 
 
@@ -213,6 +215,9 @@ class Entry:
     connect_timeout_s: float | None = None
     direct: Mapping[str, str] = field(default_factory=dict)
     sudo: Secret | None = None
+    # The words that begin its command line; empty words for its usual name, None where it is not to be used.
+    docker: tuple[str, ...] | None = None
+    podman: tuple[str, ...] | None = None
 
 
 def read_entry(raw: object, where: str, environ: Mapping[str, str], tell: Tell, labels: Labels = str) -> Entry | None:

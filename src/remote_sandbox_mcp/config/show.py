@@ -54,6 +54,7 @@ def _machine(machine: Machine) -> dict[str, Any]:
         **_environment(machine.environment),
         direct=dict(machine.direct),
         sudo=_hidden(machine.sudo),
+        engine=list(machine.engine.command) if machine.engine else [],
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from .engine import trouble
 from .errors import SandboxError
 from .login import login_command
 from .machine import Hop, Machine
@@ -16,6 +17,8 @@ from .text import harmless
 from .usage import Usage
 
 MACHINE_STEPS = ("name", "port", "host key", "login")
+# Asked of SSH machines alone: on others no sandboxes are made.
+ENGINE_STEPS = ("containers",)
 INSIDE_STEPS = ("shell", "python3", "tmux", "rsync", "GPUs", "clock", "PATH")
 CODE_STEP = "code"
 CLOCK_LIMIT_S = 5.0
@@ -69,6 +72,9 @@ class Findings:
     python: str = ""
     tmux: str = ""
     rsync: str = ""
+    # "yes" and the version of an engine that answers, or "no" and its complaint.
+    docker: str = ""
+    podman: str = ""
     path: str = ""
     noise: str = ""
 
@@ -195,6 +201,8 @@ def _findings(sections: Mapping[str, str], noise: str) -> Findings:
         python=sections.get("python", ""),
         tmux=sections.get("tmux", ""),
         rsync=sections.get("rsync", ""),
+        docker=sections.get("docker", ""),
+        podman=sections.get("podman", ""),
         path=sections.get("path", ""),
         noise=noise.strip(),
     )
@@ -232,6 +240,31 @@ def tool_step(name: str, version: str, use: str) -> Step:
     if version:
         return ok(name, _version(version).removeprefix(f"{name} "))
     return warning(name, "not installed", f"Not needed, but {use}")
+
+
+def engine_step(findings: Findings, machine: Machine) -> Step:
+    """Whether sandboxes are, or could be, made with the machine's container engine."""
+    said = {"docker": findings.docker, "podman": findings.podman}
+    if engine := machine.engine:
+        return _configured_step(engine.tool, said[engine.tool], machine.name)
+    for tool, answer in said.items():
+        if answer.startswith("yes"):
+            how = f"to make sandboxes with it, write {tool} = true under [machines.{machine.name}]"
+            return ok("containers", f"{tool} {answer[4:]}; {how}")
+    for tool, answer in said.items():
+        if answer:
+            found, remedy = trouble(tool, machine.name, answer)
+            return ok("containers", f"{tool}, of no use now: {found or answer[3:]}{remedy and f'; {remedy}'}")
+    return ok("containers", "there is neither docker nor podman")
+
+
+def _configured_step(tool: str, answer: str, name: str) -> Step:
+    if answer.startswith("yes"):
+        return ok("containers", f"{tool} {answer[4:]}; sandboxes are made with it: create_sandbox(on={name!r})")
+    found, remedy = trouble(tool, name, answer)
+    said = found or answer[3:] or f"there is no {tool}"
+    remedy = remedy or f"install {tool} there, or take {tool} out of [machines.{name}]"
+    return warning("containers", f"no sandboxes can be made: {said}", remedy[:1].upper() + remedy[1:])
 
 
 def gpu_step(usage: Usage) -> Step:

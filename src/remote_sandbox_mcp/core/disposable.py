@@ -33,6 +33,8 @@ class Limits:
     processes: int = 0
     disk_mb: int = 0
     gpus: int = 0
+    # Which cards, by their numbers or ids on the machine, where that matters; then `gpus` is how many these are.
+    cards: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
 
 
@@ -64,7 +66,7 @@ class SandboxOrder:
     hosts: tuple[str, ...] = ()
     volumes: tuple[Volume, ...] = ()
     entrypoint: tuple[str, ...] = ()
-    # "embedded", "opensandbox", or empty for the configured one.
+    # "embedded", "opensandbox", the name of a machine with an engine, or empty for the configured one.
     provider: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
 
@@ -90,6 +92,16 @@ class Disposable:
     @property
     def title(self) -> str:
         return self.name or self.id
+
+    @property
+    def kind(self) -> str:
+        """What its provider is, without the machine's name."""
+        return self.provider.partition(":")[0]
+
+    @property
+    def machine(self) -> str:
+        """The machine whose engine runs it; empty for those of other providers."""
+        return self.provider.partition(":")[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +163,10 @@ class Traits:
     has_folders_as_images: bool = False
     # What was made without a network for sure has none, though nobody asked for that.
     keeps_network_off: bool = False
+    # A caller may choose GPUs by card, and not only how many.
+    has_cards: bool = False
+    # The machine whose engine it is; empty for all others.
+    machine: str = ""
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,14 @@ class Hop:
 
 
 @dataclass(frozen=True)
+class Engine:
+    """A container engine on a machine: docker or podman, and the words that begin its command line there."""
+
+    tool: str
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Machine:
     """An SSH machine. `hops` are passed in order; `host_key_name` is the name to look up in known_hosts.
 
@@ -52,6 +60,7 @@ class Machine:
     It runs with `proxy_environ`, by default with the variables of this process.
     `direct` maps names of machines to what `ssh` on this one calls them: files may go there without passing through us.
     `sudo` is the password for it, or NOPASSWD; None: nothing is run as root there.
+    `engine` makes disposable sandboxes on it, where the operator allows that.
     """
 
     name: str
@@ -69,6 +78,7 @@ class Machine:
     environment: Environment = field(default_factory=Environment)
     direct: Mapping[str, str] = field(default_factory=dict)
     sudo: Secret | None = None
+    engine: Engine | None = None
 
 
 @dataclass(frozen=True)

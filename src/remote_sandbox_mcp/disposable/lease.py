@@ -77,8 +77,9 @@ class Life:
         self.kept = replace(kept, idle_since=max(kept.idle_since, self.kept.idle_since))
 
     def describe(self) -> Description:
-        capabilities = Capabilities(through_platform=self.traits.is_platform)
-        return Description(self.disposable.title, self.disposable.provider, capabilities=capabilities)
+        it = self.disposable
+        capabilities = Capabilities(through_platform=self.traits.is_platform, on_machine=it.machine)
+        return Description(it.title, it.kind, it.machine, capabilities=capabilities)
 
     # The sandbox itself
 

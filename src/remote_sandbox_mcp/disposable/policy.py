@@ -124,8 +124,10 @@ def checked(order: SandboxOrder, rules: Rules, offered: Mapping[str, Traits], na
     for volume in order.volumes:
         if not volume.source or not volume.target.startswith("/"):
             raise BadArgument("volumes: each needs a source, and a target that is a whole path inside the sandbox")
-    provider = provider_for(order.provider, rules, offered)
-    return replace(order, image=order.image or default_image(offered[provider], rules), provider=provider)
+    provider = provider_for(order.provider, rules, offered, names)
+    limits = _countable(order.limits, offered[provider])
+    image = order.image or default_image(offered[provider], rules)
+    return replace(order, image=image, provider=provider, limits=limits)
 
 
 def default_image(traits: Traits, rules: Rules) -> str:
@@ -138,11 +140,16 @@ def suits(image: str, traits: Traits) -> bool:
     return not traits.has_folders_as_images or not image or image.startswith(("/", "~", "."))
 
 
-def provider_for(wanted: str, rules: Rules, offered: Mapping[str, Traits]) -> str:
-    """Who makes it: as ordered, as configured, or the platform where there is one."""
-    kinds = ", ".join(offered)
+def provider_for(wanted: str, rules: Rules, offered: Mapping[str, Traits], names: Collection[str] = ()) -> str:
+    """Who makes it: as ordered, as configured, or the platform where there is one. `names` are configured sandboxes."""
+    wanted = next((kind for kind, traits in offered.items() if wanted and wanted in (kind, traits.machine)), wanted)
+    kinds = ", ".join(traits.machine or kind for kind, traits in offered.items())
     if wanted and wanted not in offered:
-        raise BadArgument(f"there is no provider {wanted[:40]!r} here; there are: {kinds}")
+        why = f"there is no place {wanted[:40]!r}"
+        if wanted in names:
+            allow = "the owner of an SSH machine allows them by docker = true or podman = true in its table"
+            why = f"no sandboxes are made on {wanted[:40]}; {allow}"
+        raise BadArgument(f"on: {why}; there are: {kinds}")
     if rules.refusal and not wanted:
         raise ConfigError(f"no sandbox is made, for its platform is not known: {rules.refusal}")
     if rules.provider and rules.provider not in offered and not wanted:
@@ -182,6 +189,17 @@ def _check_timeout(timeout_s: float) -> None:
 def _check_limits(limits: Limits) -> None:
     for name, most in _MOST.items():
         check.in_range(name, getattr(limits, name), 0, most)
+
+
+def _countable(limits: Limits, traits: Traits) -> Limits:
+    """Where cards cannot be chosen, one number in quotes says how many."""
+    if not limits.cards or traits.has_cards:
+        return limits
+    if len(limits.cards) > 1 or not limits.cards[0].isdecimal():
+        raise BadArgument("gpu: cards can be chosen only on a machine with docker or podman; say how many, as gpu=1")
+    counted = replace(limits, gpus=int(limits.cards[0][:9]), cards=())
+    _check_limits(counted)
+    return counted
 
 
 def _check_hosts(hosts: Collection[str]) -> None:

@@ -241,7 +241,8 @@ async def _view(known: Known, kept: Kept, seen: Seen) -> Disposable:
 
 def _doubtful(kept: Kept, why: str) -> Disposable:
     it = kept.disposable
-    return replace(it, notes=(*it.notes, f"{it.provider} did not answer ({why}); this is what was known before"))
+    where = f"{it.kind} on {it.machine}" if it.machine else it.provider
+    return replace(it, notes=(*it.notes, f"{where} did not answer ({why}); this is what was known before"))
 
 
 async def _note(known: Known, kept: Kept, status: str) -> Disposable:

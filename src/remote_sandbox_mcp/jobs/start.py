@@ -86,7 +86,8 @@ class Starting:
         from ..config.handed import PLATFORM, hand_over
 
         capabilities = self._fleet.member(sandbox).describe().capabilities
-        names = [sandbox, PLATFORM] if capabilities.through_platform else [sandbox]
+        names = [sandbox, *([PLATFORM] if capabilities.through_platform else [])]
+        names += [capabilities.on_machine] if capabilities.on_machine else []
         try:
             handed = await asyncio.to_thread(hand_over, names, current().environ, paths.state_folder())
             return tuple(filter(None, (handed, await ensure())))

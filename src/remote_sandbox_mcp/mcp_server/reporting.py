@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 from mcp.server.mcpserver import Context
 
@@ -14,6 +15,10 @@ from ..core.text import visible
 
 # Pause between two messages, and before the same message is repeated as a sign of life.
 PAUSE_S, SAME_S = 0.5, 5.0
+# How often the client is told that something goes on.
+SIGN_S = 3.0
+
+T = TypeVar("T")
 
 
 class Reporting:
@@ -69,6 +74,20 @@ def _note(sending: asyncio.Task[None]) -> None:
     """A client that is gone gets no progress; the call itself finds that out."""
     if not sending.cancelled():
         sending.exception()
+
+
+async def with_signs_of_life(work: Awaitable[T], what: str, reporting: Reporting) -> T:
+    """The result of work that says nothing itself; meanwhile the client is told that it goes on."""
+    begun, task = time.monotonic(), asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait((task,), timeout=SIGN_S))[0]:
+            seconds = time.monotonic() - begun
+            reporting.send(
+                seconds, None, f"{what}, for {seconds:.0f} s now; an image that is not there is fetched first"
+            )
+        return task.result()
+    finally:
+        task.cancel()
 
 
 def beats(reporting: Reporting) -> Progress:

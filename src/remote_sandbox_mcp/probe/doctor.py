@@ -17,10 +17,10 @@ from ..backends.ssh.connection import Gate, translate
 from ..backends.ssh.host_keys import entry_name
 from ..backends.ssh.machine import open_machine, open_through
 from ..core import checkup
-from ..core.checkup import INSIDE_STEPS, MACHINE_STEPS, Checkup, Findings, Mark, Step
+from ..core.checkup import ENGINE_STEPS, INSIDE_STEPS, MACHINE_STEPS, Checkup, Findings, Mark, Step
 from ..core.command import Command, Environment
 from ..core.errors import CODE_NEEDED, ConnectError, SandboxError, Unreachable
-from ..core.machine import CommandPlace, Hop, LocalPlace, Machine
+from ..core.machine import CommandPlace, Engine, Hop, LocalPlace, Machine
 from ..core.network import Reach
 from ..core.sandbox import Sandbox
 from ..core.shell import join
@@ -66,7 +66,7 @@ async def examine(machine: Machine, own_known_hosts: Path) -> Checkup:
     finally:
         visit.gate.end_lent()
     where = checkup.address(machine.login.user, machine.host, machine.port)
-    names = (*MACHINE_STEPS, *([checkup.CODE_STEP] if visit.gate.asks_for_code else ()), *INSIDE_STEPS)
+    names = (*MACHINE_STEPS, *([checkup.CODE_STEP] if visit.gate.asks_for_code else ()), *INSIDE_STEPS, *ENGINE_STEPS)
     steps = checkup.complete(visit.steps, names)
     return Checkup(machine.name, "ssh", where, steps, time.monotonic() - begun)
 
@@ -148,7 +148,7 @@ class Visit:
         machine, own = self.machine, self.gate.host_keys.own
         # A further login would need a further code.
         opener = partial(open_through, self.gate) if self.gate.asks_for_code else partial(open_machine, machine, own)
-        self.steps += await inspect(opener, machine.environment, machine.python, noise)
+        self.steps += await inspect(opener, machine.environment, machine.python, noise, machine)
 
     def _enter_step(self, name: str, otherwise: str = UNREACHABLE, also: str = "") -> None:
         self._at, self._otherwise, self._also = name, otherwise, also
@@ -273,13 +273,16 @@ async def _read_banner(reader: asyncio.StreamReader) -> bytes:
     return b""
 
 
-async def inspect(opener: Opener, environment: Environment, python: str, login_noise: str) -> list[Step]:
+async def inspect(
+    opener: Opener, environment: Environment, python: str, login_noise: str, machine: Machine | None = None
+) -> list[Step]:
     """Open the sandbox as a tool call would, and check what is inside. Raises SandboxError."""
+    engine = machine.engine if machine else None
     sandbox = await opener()
     try:
         before = time.time()
         # Both at once: the clock's error is bounded by the time that the answer takes.
-        findings, usage = await asyncio.gather(_look_around(sandbox, python), measure(sandbox))
+        findings, usage = await asyncio.gather(_look_around(sandbox, python, engine), measure(sandbox))
         clock = checkup.clock_step(usage.clock, before, time.time())
     finally:
         await sandbox.close()
@@ -292,11 +295,13 @@ async def inspect(opener: Opener, environment: Environment, python: str, login_n
         checkup.gpu_step(usage),
         clock,
         checkup.path_step(findings.path),
+        *([checkup.engine_step(findings, machine)] if machine else []),
     ]
 
 
-async def _look_around(sandbox: Sandbox, python: str) -> Findings:
-    outcome = await sandbox.run(Command(f"exec {join(['sh', '-c', _script(), 'doctor', python])}", timeout_s=INSIDE_S))
+async def _look_around(sandbox: Sandbox, python: str, engine: Engine | None) -> Findings:
+    words = ["sh", "-c", _script(), "doctor", python, *((engine.tool, *engine.command) if engine else ())]
+    outcome = await sandbox.run(Command(f"exec {join(words)}", timeout_s=INSIDE_S))
     sandbox.forget(outcome.run_id)
     try:
         return checkup.parse_findings(outcome.stdout.head.decode("utf-8", "replace"))

@@ -219,7 +219,7 @@ def _kept(row: sqlite3.Row) -> Kept:
         image=detail["image"],
         network=detail["network"],
         notes=tuple(detail["notes"]),
-        limits=Limits(**{**limits, "told": tuple(limits["told"])}),
+        limits=Limits(**{**limits, **{name: tuple(limits[name]) for name in ("cards", "told")}}),
     )
     plain = {name: row[name] for name in ("timeout_s", "pool", "idle_since", "ended", "why", "configuration")}
     return Kept(disposable=disposable, owner=Owner(row["owner_pid"], row["owner_birth"]), **plain)

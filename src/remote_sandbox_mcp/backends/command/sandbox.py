@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -76,9 +76,10 @@ async def open_behind(
             raise Unreachable.of_parts(entrance.doing, f"its Python starts no more ({problem.found})") from None
 
     ports = RelayPorts(description.name, lambda _: entrance.relay())
-    sandbox = OutpostSandbox(
+    sandbox = CommandSandbox(
         replace(description, capabilities=OUTPOST), environment, connect, lambda _: entrance.lane(), ports
     )
+    sandbox.start = way.open
     try:
         await sandbox.open()
         return sandbox
@@ -94,13 +95,26 @@ async def _open_plain(way: Way, description: Description, environment: Environme
     name = description.name
     # Its temporary folder may be emptied when it starts, as any machine's.
     place = Place(name, "machine", jobs_at_home=True)
-    plain = ShellAlone(replace(description, capabilities=PLAIN), environment, CommandShell(way, name), place)
+    plain = PlainCommandSandbox(replace(description, capabilities=PLAIN), environment, CommandShell(way, name), place)
+    plain.start = way.open
     try:
         await plain.open()
     except BaseException:
         await plain.close()
         raise
     return plain
+
+
+class CommandSandbox(OutpostSandbox):
+    """What is behind a command. `start` starts any program there, by a line for the shell, with a line of its own."""
+
+    start: Callable[[str], Awaitable[CommandLine]]
+
+
+class PlainCommandSandbox(ShellAlone):
+    """The same without python3."""
+
+    start: Callable[[str], Awaitable[CommandLine]]
 
 
 class Entrance:

@@ -113,17 +113,24 @@ class Channels:
         self, command: str, *, urgent: bool = False, stderr: int = asyncio.subprocess.DEVNULL
     ) -> AsyncIterator[asyncssh.SSHClientProcess[bytes]]:
         """A command on a channel of its own. Raises ConnectError, or LineLost where the line went meanwhile."""
+        process, let_go = await self.own_process(command, urgent=urgent, stderr=stderr)
+        try:
+            yield process
+        finally:
+            process.close()
+            let_go()
+
+    async def own_process(
+        self, command: str, *, urgent: bool = False, stderr: int = asyncio.subprocess.PIPE
+    ) -> tuple[asyncssh.SSHClientProcess[bytes], Callable[[], None]]:
+        """The same, and what is to be called when its channel was closed."""
         try:
             link, process = await self._open_channel(
                 lambda connection: connection.create_process(command, encoding=None, stderr=stderr), urgent
             )
         except NoSubsystem as problem:
             raise Unreachable(f"{self._name}: logged in, but no command could be started: {problem}") from None
-        try:
-            yield process
-        finally:
-            process.close()
-            self._let_go(link, process)
+        return process, lambda: self._let_go(link, process)
 
     async def sftp(self) -> asyncssh.SFTPClient:
         """The one SFTP client that all share. Raises ConnectError, LineLost or NoSubsystem."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from ..outpost.sandbox import OutpostSandbox
 from .connection import Gate
 from .plain import PlainSandbox
 from .ports import MachinePorts
+from .program_line import ProgramLine
 
 if TYPE_CHECKING:
     import asyncssh
@@ -92,9 +94,10 @@ async def open_through(gate: Gate) -> OutpostSandbox | PlainSandbox:
             return await spares.open(opener)
 
     ports = MachinePorts(machine.name, connection_of, lambda client: beside(client, open_relay))
-    sandbox = OutpostSandbox(
+    sandbox = MachineSandbox(
         describe(machine), machine.environment, connect, lambda client: beside(client, open_lane), ports, machine.sudo
     )
+    sandbox.beside = beside
     try:
         await sandbox.open()
         return sandbox
@@ -235,6 +238,36 @@ class Spare:
         self._sessions -= 1
         if not self._sessions and self._connection:
             self._connection.abort()
+
+
+class MachineSandbox(OutpostSandbox):
+    """An SSH machine with an outpost, on which further programs can be started beside it."""
+
+    beside: Callable[[OutpostClient, Opener[ProgramLine]], Awaitable[ProgramLine]]
+
+    async def start(self, line: str) -> ProgramLine:
+        """Start a program by a line for the login shell, in a session of its own, which ends with its line.
+
+        Raises ConnectError, and Unsupported where no further session is granted.
+        """
+        return await self.beside(await self._reach(), functools.partial(start_program, line))
+
+
+async def start_program(
+    line: str, gate: Gate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]
+) -> ProgramLine:
+    """A program in a further session, as open_session starts ours."""
+    import asyncssh
+
+    name = gate.machine.name
+    try:
+        process = await connection.create_process(line, encoding=None, window=LANE_WINDOW)
+    except asyncssh.ChannelOpenError as problem:
+        raise Unsupported(f"{name}: no further session is granted: {problem.reason}") from None
+    except (OSError, asyncssh.Error) as problem:
+        raise Unreachable(f"{name}: no session could be opened: {problem}") from None
+    process.channel.set_write_buffer_limits(LANE_BUFFER)
+    return ProgramLine(process, closed)
 
 
 async def open_lane(gate: Gate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]) -> OutpostLane:

@@ -22,6 +22,7 @@ from .channels import Channels
 from .connection import Gate
 from .plain_files import PlainFiles
 from .ports import PlainPorts
+from .program_line import ProgramLine
 from .sftp_lane import SftpLane, open_lane
 
 if TYPE_CHECKING:
@@ -160,3 +161,8 @@ class PlainSandbox(ShellSandbox):
 
     async def connect(self, port: int) -> Stream:
         return await self._ports.connect(port)
+
+    async def start(self, line: str) -> ProgramLine:
+        """Start a program by a line for the login shell, on a channel of its own. Raises ConnectError."""
+        process, let_go = await ask_again(self.description.name, lambda: self._channels.own_process(line))
+        return ProgramLine(process, let_go)

@@ -87,13 +87,13 @@ def disposable_fields(made: Disposable) -> dict[str, Any]:
     """What create_sandbox says, and status."""
     fields: dict[str, Any] = {"sandbox_id": made.id, "status": made.status}
     fields |= lean(created_at=stamp(made.created), expires_at=stamp(made.expires), name=made.name, image=made.image)
-    fields |= {"provider": made.provider, "network": made.network}
+    fields |= {"provider": made.kind, "network": made.network} | lean(on=made.machine)
     return fields | lean(limits=limit_fields(made.limits), notes=[sentence(note) for note in made.notes])
 
 
 def limit_fields(limits: Limits) -> dict[str, Any]:
     values = {name: getattr(limits, name) or None for name in ("cpu", "memory_mb", "processes", "disk_mb", "gpus")}
-    return lean(**values, told=[sentence(text) for text in limits.told])
+    return lean(**values, cards=list(limits.cards), told=[sentence(text) for text in limits.told])
 
 
 def listed_fields(made: Disposable) -> dict[str, Any]:

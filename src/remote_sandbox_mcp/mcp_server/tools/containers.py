@@ -18,7 +18,7 @@ from ...core.errors import BadArgument, FileProblem, SandboxError
 from ...core.files import Problem
 from ...session import absolute
 from ..clients import calling, room
-from ..reporting import Reporting, beats
+from ..reporting import Reporting, beats, with_signs_of_life
 from ..results import Images, exec_fields, exec_text, look, plain_text, reply, sentence
 from ..server import SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
@@ -34,6 +34,7 @@ END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hi
 
 USUAL_BYTES = 1_000_000
 
+Cards = Annotated[str, Field(pattern="[0-9]")]
 SandboxId = Annotated[str, Field(description="An id or name, also of an SSH machine")]
 
 
@@ -63,9 +64,10 @@ def create(server: SandboxServer) -> Any:
         name: Annotated[str, Field(description="To call it by")] = "",
         cpu: Annotated[float, Field(description="Cores, at most")] = 0,
         memory: Annotated[str, Field(description="As 512m or 2g")] = "",
-        gpu: Annotated[int, Field(description="How many")] = 0,
+        gpu: Annotated[int | Cards, Field(description='How many; "0,2": these cards of a machine')] = 0,
         network: Annotated[bool | list[str] | None, Field(description="false, or the only hosts: must hold")] = None,
         volumes: Annotated[Sequence[str], Field(description="source:target[:rw], where the platform allows")] = (),
+        on: Annotated[str, Field(description="A machine with docker or podman; default: as configured")] = "",
         # Accepted for old configurations: every sandbox outlives its process anyway.
         keep: Annotated[bool, UNLISTED] = False,
     ) -> Annotated[CallToolResult, DisposableShape]:
@@ -75,16 +77,19 @@ def create(server: SandboxServer) -> Any:
             image=image,
             timeout_s=timeout or server.app.settings.rules.default_timeout_s,
             env=env,
-            limits=Limits(cpu=cpu, memory_mb=megabytes(memory), gpus=gpu),
+            limits=Limits(cpu=cpu, memory_mb=megabytes(memory), **gpus(gpu)),
             network=network if network is None else bool(network),
             hosts=tuple(network) if isinstance(network, list) else (),
             volumes=tuple(map(volume, volumes)),
+            provider=on,
         )
         if image.startswith(("/", "~", ".")):
             # A folder of the user's computer is mounted as its root file system.
             order = replace(order, image=absolute(image))
             server.app.transfers.check_roots(image)
-        made = await server.app.disposables.create(order)
+        async with Reporting(ctx) as reporting:
+            what = f"making a sandbox{f' from {image}' if image else ''}{f' on {on}' if on else ''}"
+            made = await with_signs_of_life(server.app.disposables.create(order), what, reporting)
         session = server.clients.session(ctx)
         if not (server.app.fleet.default or server.app.fleet.refusal) and session:
             # Where nothing else is configured, it becomes the client's selected sandbox.
@@ -246,6 +251,14 @@ def megabytes(text: str) -> int:
         return int(float(number[: len(number) - len(unit)]) * units[unit.strip()]) if number else 0
     except (KeyError, ValueError, OverflowError):
         raise BadArgument(f"memory is {text[:40]!r}; write it as 512m or 2g") from None
+
+
+def gpus(wanted: int | str) -> dict[str, Any]:
+    """A number says how many; a text names cards."""
+    if isinstance(wanted, int):
+        return {"gpus": wanted}
+    cards = tuple(dict.fromkeys(card.strip() for card in wanted.split(",") if card.strip()))
+    return {"gpus": len(cards), "cards": cards}
 
 
 def volume(text: str) -> Volume:

@@ -1,0 +1,37 @@
+#!/bin/sh
+# The main program of a container: ends when the container's time is over, and the engine removes it then. It needs no
+# help from outside, so that a container ends even if nobody can reach its machine any more.
+#
+# POSIX sh, evaluated by `sh -c 'eval "$0"' TEXT UNTIL FILE`. $1: until when, in seconds since the machine's start, or +N
+# for N seconds from now, or 0 for ever. $2: the file in which a renewal writes another such moment, in the same length.
+# Sent without its comments: it is what `ps` shows of the container's first process.
+until=$1 file=$2
+
+# No program is started for this: the container may have no process to spare.
+look_at_clock() {
+    read -r now _ </proc/uptime
+    now=${now%%.*}
+}
+
+look_at_clock
+case $until in +*) until=$((now + ${until#+})) ;; esac
+# A shell that cannot start `sleep` ends. The same process goes on as another one.
+trap 'exec /bin/sh -c "eval \"\$0\"" "$0" "$until" "$file"' EXIT
+trap 'trap - EXIT; exit 0' TERM
+# With its length: a renewal finds its place on a full disk, too.
+[ -s "$file" ] || printf '%-12s\n' "$until" 2>/dev/null >"$file" || :
+
+while :; do
+    fresh=
+    [ ! -f "$file" ] || read -r fresh _ <"$file" || :
+    case $fresh in '' | *[!0-9]* | ?????????????*) ;; *) until=$fresh ;; esac
+    look_at_clock
+    pause=5
+    if [ "$until" -gt 0 ]; then
+        [ "$now" -lt "$until" ] || break
+        [ $((until - now)) -ge "$pause" ] || pause=$((until - now))
+    fi
+    sleep "$pause"
+done
+trap - EXIT
+exit 0

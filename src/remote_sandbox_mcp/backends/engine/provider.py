@@ -1,0 +1,282 @@
+"""Makes containers with the engine of a machine, finds them again by their labels, and removes them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...core.disposable import Disposable, Rules, SandboxOrder
+from ...core.errors import ConnectError, SandboxError, UnknownSandbox, Unreachable, Unsupported
+from ...core.foreign import not_understood, understood
+from ...core.machine import Engine
+from ...core.sandbox import Sandbox
+from ...core.shell import join
+from ...core.text import harmless
+from ...waiting import Chores
+from ..command.way import Way, last_words
+from . import kind_of, traits_of
+from .cli import GONE, NO_IMAGE, NO_INIT, REMOVING, Cli, Said
+from .container import open_container
+from .order import KEY, MARK, Seen, checked, env_lines, read_seen, remove_words, renewal, run_words
+
+RUN_S, PULL_S = 60.0, 3600.0
+SWEEP_S, SOON_S, GONE_S = 30.0, 0.1, 10.0
+# A list is asked for every few seconds while a client follows its sandboxes; each is a command on the machine.
+FRESH_S = 5.0
+
+
+class EngineProvider:
+    """See core.disposable.Provider. `mark` names the installation of this user; nothing without it is touched."""
+
+    def __init__(self, machine: str, engine: Engine, way: Way, rules: Rules, mark: str) -> None:
+        self.rules = rules
+        self.traits = traits_of(machine)
+        self._kind = kind_of(engine.tool, machine)
+        self._cli = Cli(machine, engine, way)
+        self._mark = mark
+        # What fails is told to whoever asks next.
+        self._chores = Chores("work on a container", expected=(SandboxError,))
+        self._listing: asyncio.Future[Sequence[Seen]] | None = None
+        self._listed_at = 0.0
+        self._has_init = True
+
+    @property
+    def where(self) -> str:
+        return self._cli.where
+
+    # Making one
+
+    async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:
+        order, begun = checked(order, self._cli.machine), time.time()
+        doing = f"unable to create a sandbox from {order.image} on {self._cli.machine}"
+        try:
+            started, said, notes = await self._run_or_pull(disposable_id, order, doing)
+            key = await self._made(said, doing)
+        except (ConnectError, asyncio.CancelledError):
+            # The engine may go on with what nobody waits for any more.
+            self._chores.start(self._sweep(disposable_id))
+            raise
+        except SandboxError:
+            with contextlib.suppress(SandboxError):
+                await self._remove_all(disposable_id)
+            raise
+        finally:
+            self._listing = None
+        return Disposable(
+            id=disposable_id,
+            provider=self._kind,
+            key=key,
+            name=order.name,
+            image=order.image,
+            created=begun,
+            # To pull its image may have taken longer than it is to live.
+            expires=started + max(1, round(order.timeout_s)) if order.timeout_s else 0.0,
+            limits=order.limits,
+            network=bool(order.network),
+            notes=(*notes, *warnings_in(said)),
+        )
+
+    async def _run_or_pull(
+        self, disposable_id: str, order: SandboxOrder, doing: str
+    ) -> tuple[float, Said, tuple[str, ...]]:
+        """When it was started, what the engine said, and what its maker should know."""
+        started, said = time.time(), await self._run(disposable_id, order)
+        if not said.status or not said.says(NO_IMAGE):
+            return started, said, ()
+        begun = time.monotonic()
+        await self._pull(order.image, doing)
+        note = f"image: it was not on {self._cli.machine} yet, and was pulled in {time.monotonic() - begun:.0f} s"
+        return time.time(), await self._run(disposable_id, order), (note,)
+
+    async def _run(self, disposable_id: str, order: SandboxOrder) -> Said:
+        words = run_words(self._cli.engine, disposable_id, order, self._mark, has_init=self._has_init)
+        said = await self._cli.ask(words, env_lines(order.env), limit_s=RUN_S)
+        if said.status and self._has_init and said.says(NO_INIT):
+            self._has_init = False
+            return await self._run(disposable_id, order)
+        return said
+
+    async def _pull(self, image: str, doing: str) -> None:
+        said = await self._cli.ask([*self._cli.engine.command, "pull", "--quiet", image], limit_s=PULL_S)
+        if said.status:
+            raise SandboxError.of_parts(
+                doing,
+                f"the image is not there, and {self._cli.where} could not pull it: {last_words(said.err)}",
+                f"check its name, pull or load it on {self._cli.machine} by hand, or log in to its registry there",
+            )
+
+    async def _made(self, said: Said, doing: str) -> str:
+        """The id of the container that was started, in which a shell answers. Raises SandboxError."""
+        if said.status:
+            raise self._cli.problem(doing, said)
+        key = said.out.rpartition("\n")[2].strip()
+        if not KEY.match(key):
+            raise not_understood(self._cli.where, ValueError("it is no id of a container"))
+        tried = await self._command("exec", key, "/bin/sh", "-c", ":")
+        if tried.status:
+            raise SandboxError.of_parts(
+                doing, f"no shell runs in it ({last_words(tried.err)})", "use an image that has /bin/sh and sleep"
+            )
+        return key
+
+    async def _sweep(self, disposable_id: str) -> None:
+        """Remove one whose creation was given up: it may appear a while after that."""
+        until = time.monotonic() + SWEEP_S
+        while time.monotonic() < until:
+            with contextlib.suppress(SandboxError):
+                if await self._remove_all(disposable_id):
+                    return
+            await asyncio.sleep(10 * SOON_S)
+
+    async def _remove_all(self, disposable_id: str) -> bool:
+        """Remove what the engine has by that id; returns whether there was anything."""
+        found = [seen for seen in await self._all() if seen.is_ours(self._mark, disposable_id)]
+        for seen in found:
+            await self._remove(seen.key, f"unable to remove what is left of {disposable_id}")
+        return bool(found)
+
+    # Using it
+
+    async def open(self, disposable: Disposable) -> Sandbox:
+        doing = f"unable to open {disposable.title}"
+        seen = await self._must_be_mine(disposable, doing)
+        if seen.status == "paused":
+            raise ConnectError(f"{doing}: it is paused; continue it with resume_sandbox")
+        return await open_container(self._cli, disposable, self._fate)
+
+    async def _fate(self, disposable: Disposable) -> str:
+        """How it stands, for those who wonder why it does not answer; empty where nobody can tell."""
+        with contextlib.suppress(SandboxError):
+            return (await self.look(disposable)).status
+        return ""
+
+    async def look(self, disposable: Disposable) -> Disposable:
+        seen = await self._look(disposable.key, f"unable to look at {disposable.title}")
+        if seen is None or not seen.is_ours(self._mark, disposable.id):
+            is_over = 0 < disposable.expires <= time.time()
+            return replace(disposable, status="expired" if is_over else "gone")
+        return replace(disposable, status=seen.status)
+
+    async def list(self) -> Sequence[Disposable]:
+        if self._listing is None or time.monotonic() - self._listed_at > FRESH_S:
+            self._listed_at = time.monotonic()
+            self._listing = self._chores.start(self._all())
+        found = await asyncio.shield(self._listing)
+        return [seen.disposable(self._kind) for seen in found if seen.is_ours(self._mark)]
+
+    async def delete(self, disposable: Disposable) -> None:
+        doing = f"unable to delete {disposable.title}"
+        if await self._mine(disposable, doing):
+            await self._remove(disposable.key, doing)
+
+    async def renew(self, disposable: Disposable, timeout_s: float) -> Disposable:
+        doing, begun = f"unable to renew {disposable.title}", time.time()
+        seen = await self._must_be_mine(disposable, doing)
+        if seen.status == "paused":
+            raise ConnectError(f"{doing}: it is paused; continue it with resume_sandbox")
+        self._check(await self._command("exec", disposable.key, "/bin/sh", "-c", renewal(timeout_s)), doing)
+        return replace(disposable, expires=begun + max(1, round(timeout_s)) if timeout_s else 0.0)
+
+    async def pause(self, disposable: Disposable) -> Disposable:
+        return await self._turn(disposable, "pause", "paused")
+
+    async def resume(self, disposable: Disposable) -> Disposable:
+        return await self._turn(disposable, "unpause", "running")
+
+    async def _turn(self, disposable: Disposable, verb: str, status: str) -> Disposable:
+        doing = f"unable to {'pause' if status == 'paused' else 'resume'} {disposable.title}"
+        seen = await self._must_be_mine(disposable, doing)
+        if seen.status != status:
+            self._check(await self._command(verb, disposable.key), doing)
+            self._listing = None
+        return replace(disposable, status=status)
+
+    async def snapshot(self, disposable: Disposable, name: str = "") -> str:
+        tool, machine = self._cli.engine.tool, self._cli.machine
+        raise Unsupported(
+            f"{disposable.title} is a container on {machine}, of which no image is made here; download what you want "
+            f"to keep, or use {tool} commit on {machine}"
+        )
+
+    async def endpoint(self, disposable: Disposable, port: int) -> str:
+        raise Unsupported(
+            f"{disposable.title} is a container on {self._cli.machine}, whose ports have no address; forward the port"
+        )
+
+    async def close(self) -> None:
+        await self._chores.close()
+
+    # What the engine is asked
+
+    async def _command(self, *words: str) -> Said:
+        return await self._cli.ask([*self._cli.engine.command, *words])
+
+    def _check(self, said: Said, doing: str) -> None:
+        """Raises UnknownSandbox for one that has gone meanwhile, SandboxError."""
+        if said.status and said.says(GONE):
+            raise _gone(doing)
+        if said.status:
+            raise self._cli.problem(doing, said)
+
+    async def _look(self, key: str, doing: str) -> Seen | None:
+        """The container of that id; None where there is none."""
+        if not KEY.match(key):
+            return None
+        said = await self._command("inspect", "--type=container", key)
+        if said.status and said.says(GONE):
+            return None
+        self._check(said, doing)
+        return next((seen for seen in self._read(said) if seen.key == key), None)
+
+    def _read(self, said: Said) -> Sequence[Seen]:
+        with understood(self._cli.where):
+            return read_seen(said.out)
+
+    async def _all(self) -> Sequence[Seen]:
+        """All containers with our mark. One that goes meanwhile is left out."""
+        tool = self._cli.engine.command
+        ids = join([*tool, "ps", "--all", "--quiet", "--no-trunc", f"--filter=label={MARK}={self._mark}"])
+        inspect = join([*tool, "inspect", "--type=container"])
+        said = await self._cli.run(f'{{ ids=$({ids}) && {{ [ -z "$ids" ] || {inspect} $ids; }}; }}')
+        if said.status and not said.says(GONE):
+            raise self._cli.problem(f"unable to list the sandboxes on {self._cli.machine}", said)
+        return self._read(said)
+
+    async def _remove(self, key: str, doing: str) -> None:
+        """With all that is left of it, volumes without a name included; returns when it is gone."""
+        self._listing = None
+        said = await self._cli.ask(remove_words(self._cli.engine, key))
+        if said.status and not said.says((*GONE, *REMOVING)):
+            raise self._cli.problem(doing, said)
+        until = time.monotonic() + GONE_S
+        while await self._look(key, doing) is not None:
+            if time.monotonic() > until:
+                raise Unreachable(f"{doing}: it is still being removed after {GONE_S:g} s; try again later")
+            await asyncio.sleep(SOON_S)
+        self._listing = None
+
+    async def _mine(self, disposable: Disposable, doing: str) -> Seen | None:
+        """The container, if it is there. Raises UnknownSandbox for what is not ours to touch."""
+        seen = await self._look(disposable.key, doing)
+        if seen is not None and not seen.is_ours(self._mark, disposable.id):
+            raise UnknownSandbox(f"{doing}: its container belongs to somebody else, and is left alone")
+        return seen
+
+    async def _must_be_mine(self, disposable: Disposable, doing: str) -> Seen:
+        seen = await self._mine(disposable, doing)
+        if seen is None:
+            raise _gone(doing)
+        return seen
+
+
+def warnings_in(said: Said) -> list[str]:
+    """What an engine that made a container could not hold: a kernel without swap limits, for example."""
+    lines = harmless(said.err).splitlines()
+    return [f"engine: {line.partition(':')[2].strip()}" for line in lines if line.startswith("WARNING:")]
+
+
+def _gone(doing: str) -> UnknownSandbox:
+    return UnknownSandbox(f"{doing}: it is gone: it was deleted, or its time was over; create another one")

@@ -1,0 +1,30 @@
+"""What a container engine's complaints mean, and what to do about them: engines have words for it, and no codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+DENIED = ("permission denied while trying to connect", "got permission denied", "socket: permission denied")
+DOWN = ("cannot connect to the docker daemon", "is the docker daemon running", "cannot connect to podman")
+
+
+def says(text: str, words: Sequence[str]) -> bool:
+    """Whether a text contains one of these.
+
+    >>> says("docker: Got permission denied while trying", DENIED), says("no such image", DENIED)
+    (True, False)
+    """
+    lower = text.lower()
+    return any(word in lower for word in words)
+
+
+def trouble(tool: str, machine: str, text: str) -> tuple[str, str]:
+    """Why nobody can use an engine at all, and what to do; empty where its words mean something else."""
+    if says(text, DENIED):
+        return f"the user on {machine} may not talk to its {tool}", (
+            f"ask for membership of the group {tool} there (which is as good as root on that machine), or use rootless "
+            f"podman: podman = true under [machines.{machine}]"
+        )
+    if says(text, DOWN):
+        return f"{tool} does not run on {machine}", f"start it: systemctl start {tool}"
+    return "", ""
