@@ -111,7 +111,8 @@ def private_files(configuration: Configuration) -> tuple[str, ...]:
     # A hook's argument may be a script that its program runs.
     hooks = [word for hook in settings.notify.hooks.values() for word in hook.command]
     secrets: list[Secret | None] = [settings.platform.api_key, settings.http.api_key]
-    keys: list[str] = []
+    # A home folder, or the root, is where projects are.
+    keys = [path for path in configuration.key_files if path not in ("/", os.path.expanduser("~"))]
     for machine in configuration.machines:
         for login in (machine.login, *(hop.login for hop in machine.hops)):
             keys += login.key_files

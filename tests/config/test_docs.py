@@ -7,6 +7,7 @@ import pytest
 
 from remote_sandbox_mcp.config import load as loading
 from remote_sandbox_mcp.config.load import load
+from remote_sandbox_mcp.config.machines import completed
 from remote_sandbox_mcp.config.schema import (
     DISPOSABLE_READERS,
     HOOK_READERS,
@@ -30,7 +31,7 @@ VARIABLES = [variable for keys in BY_KEY for variables in keys.values() for vari
 OTHERS = ("REMOTE_SANDBOX_LIST", "REMOTE_SANDBOX_MCP_HOME")
 SERVICES = [*OPENSANDBOX_READERS, "api_key", *REGISTRY_READERS, *DISPOSABLE_READERS, *HTTP_READERS, *LOGGING_READERS]
 TABLES = [*SERVER_READERS, *LOCAL_READERS, *NOTIFY_READERS, "webhook_secret", *HOOK_READERS, *SERVICES]
-KEYS = [*TABLES, *(key for key in Entry.__dataclass_fields__ if key != "where")]
+KEYS = [*TABLES, *(key for key in Entry.__dataclass_fields__ if key not in ("where", "is_by_pattern"))]
 
 
 def test_the_example_works(clean_environment: Path, tmp_path: Path) -> None:
@@ -42,7 +43,7 @@ def test_the_example_works(clean_environment: Path, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(example[1])
     (clean_environment / ".config" / "remote-sandbox-mcp").mkdir(parents=True)
     (clean_environment / ".config" / "remote-sandbox-mcp" / "http-key").touch(mode=0o600)
-    configuration = load(tmp_path / "config.toml", {"BASTION_PASSWORD": "x"})
+    configuration = completed(load(tmp_path / "config.toml", {"BASTION_PASSWORD": "x"}))
     assert configuration.problems == ()
     assert [machine.name for machine in configuration.machines] == ["gpu1", "bastion", "big", "gpu2", "gpu3"]
     assert [hop.host for hop in configuration.machines[0].hops] == ["bastion.example.com"]

@@ -56,8 +56,9 @@ def add_arguments(subparsers: Any) -> None:
 async def run(options: argparse.Namespace) -> int:
     from ..config import paths
     from ..config.load import load
+    from ..config.machines import completed
 
-    configuration, own = load(options.config), paths.known_hosts_file()
+    configuration, own = completed(load(options.config)), paths.known_hosts_file()
     if options.action == "forget":
         return _forget(configuration, own, options.name, options.json)
     return _list(configuration, own, options.json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
@@ -21,6 +22,7 @@ from .problems import Fault, Tell, plain, quoted
 from .readers import checked, read_table, table, take_variables, tell_unknown
 from .schema import (
     HOOK_READERS,
+    HOST_READERS,
     LOCAL_READERS,
     NOTIFY_READERS,
     SECRET_KEYS,
@@ -29,11 +31,13 @@ from .schema import (
     TOP_KEYS,
     Configuration,
     Entry,
+    HostRule,
     Settings,
     read_entry,
 )
 from .secrets import doubt, readable_by_others
 from .services import NAME, Written, is_json, own_json, read_json, read_registries, read_services
+from .ssh_config import is_pattern
 
 LIST = "REMOTE_SANDBOX_LIST"
 # How many faults, and how many characters of each, an error names at once.
@@ -75,6 +79,8 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     _tell_exposed(path, in_file.values(), settings, tell)
     entries = {**in_environ, **{name: entry for name, entry in in_file.items() if name not in in_environ}}
     builder = Builder(entries.values(), settings, environ, blame)
+    rule = _host_rule(document, file, tell)
+    entries |= builder.add_fitting(rule)
     machines = builder.machines()
     local = _local(document, file, machines, tell)
     names = [machine.name for machine in machines] + ([local.name] if local else [])
@@ -92,6 +98,9 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
         # File that another process has to be given in order to read the same configuration.
         file=str(given_json) if given_json and in_json else "" if found is None else file,
         unread=unread,
+        host_rule=rule,
+        key_files=builder.key_files,
+        find_host=functools.partial(builder.find, rule),
         read_from=(*_files(path, given_json, project, environ), *builder.read_from),
     )
 
@@ -205,7 +214,24 @@ def _file_entries(
         tell(f"{file}: hosts is passed over: each of them {fault}.")
         return
     for alias in hosts:
-        yield read_entry({"ssh_alias": alias}, f"{file} hosts {quoted(alias)}", environ, tell)
+        if not is_pattern(alias):
+            yield read_entry({"ssh_alias": alias}, f"{file} hosts {quoted(alias)}", environ, tell)
+
+
+def _host_rule(document: Mapping[str, Any], file: str, tell: Tell) -> HostRule:
+    """Which hosts of ~/.ssh/config are offered by patterns, and whether by name after the start, too."""
+    rule, faults = read_table(document, HOST_READERS, file, _silent)
+    # That hosts are no texts at all is told where each is read.
+    for fault in (fault for fault in faults if not fault.startswith("hosts must be text")):
+        tell(f"{file}: {fault}, so it is passed over.")
+    patterns, at_run_time = rule.get("hosts", ()), rule.get("hosts_at_run_time", False)
+    if at_run_time and not patterns:
+        tell(f'{file}: hosts_at_run_time has no effect without hosts that may be found; add hosts = ["*"], for all.')
+    return HostRule(patterns, at_run_time, f"{file} hosts")
+
+
+def _silent(_: str) -> None:
+    """The other keys of the file are not unknown."""
 
 
 def _unique(entries: Iterable[Entry | None], tell: Tell) -> dict[str, Entry]:

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.client import Variables
 from ..core.command import Environment
+from ..core.errors import ConfigError
 from ..core.machine import Hop, Login, Machine
 from . import readers
 from .paths import from_folder
 from .problems import Fault, Tell, quoted
 from .readers import Reader
-from .schema import Entry, Settings
-
-if TYPE_CHECKING:
-    from .ssh_config import Lookup, SshConfig
-
+from .schema import Configuration, Entry, HostRule, Settings
+from .ssh_client import VARIABLES, ask, child_variables, find_client
+from .ssh_config import Said, SshConfig, expand, is_pattern, matches
+from .stamps import stamp_of
 
 _JUMP = re.compile(r"(?:ssh://)?(?:([^@]+)@)?(\[[^\]]+\]|[^:@\[\]/]+)(?::(\d+))?/?")
 DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+USUAL_KNOWN_HOSTS = {"known_hosts", "known_hosts2"}
 SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 # Variables that hold the user's name; the first that is set counts.
 USER_VARIABLES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 _YES = {"yes", "true"}
+# Of a host that a caller names.
+LONGEST_NAME = 255
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,72 @@ class Route:
     proxy_command: tuple[str, ...] = ()
 
 
+class Asking:
+    """Completes a machine by what OpenSSH's configuration says of its names: once, when it is first used or listed."""
+
+    def __init__(self, builder: Builder, entry: Entry) -> None:
+        self._builder = builder
+        self._entry = entry
+        self._given = builder.given(entry)
+        self._stamp = builder.stamp
+        self._turn = threading.Lock()
+        self._machine: Machine | None = None
+        # What was found to be doubtful on the way.
+        self.told: list[str] = []
+
+    def __call__(self) -> Machine:
+        """Raises ConfigError. It may run `ssh -G`: call it in a thread."""
+        with self._turn:
+            if self._machine is None:
+                try:
+                    self._machine = self._builder.complete(self._entry, self.told.append)
+                except Fault as fault:
+                    raise ConfigError(f"{self._entry.where} cannot be used: {fault}.") from None
+        return self._machine
+
+    def __eq__(self, other: object) -> bool:
+        """Equal if the answers are; they are asked for only where a file has changed since one of them was given."""
+        if not isinstance(other, Asking) or self._given != other._given:
+            return False
+        if self._stamp == other._stamp or (self._machine is None and other._machine is None):
+            return True
+        try:
+            return self() == other()
+        except ConfigError:
+            return False
+
+    def __hash__(self) -> int:
+        return hash(self._entry.name)
+
+    def __repr__(self) -> str:
+        return "Asking()"
+
+
+def completed(configuration: Configuration) -> Configuration:
+    """A configuration in which all machines are complete, for lists of them; what cannot be is told as a problem."""
+    machines: list[Machine] = []
+    faults: list[str] = []
+    told: list[str] = []
+    for machine in configuration.machines:
+        try:
+            machines.append(machine.complete())
+            told += machine.asking.told if isinstance(machine.asking, Asking) else ()
+        except ConfigError as problem:
+            faults.append(str(problem))
+    problems = dict.fromkeys((*configuration.problems, *told, *faults))
+    return replace(
+        configuration,
+        machines=tuple(machines),
+        problems=tuple(problems),
+        faults=(*configuration.faults, *faults),
+    )
+
+
 class Builder:
-    """Makes machines from entries, which may name each other as jump hosts. Reads ~/.ssh/config only if needed."""
+    """Makes machines from entries, which may name each other as jump hosts.
+
+    What ~/.ssh/config says of a name is asked later, when the machine is first used: start-up must not wait for it.
+    """
 
     def __init__(self, entries: Iterable[Entry], settings: Settings, environ: Mapping[str, str], tell: Tell) -> None:
         self._entries = {entry.name: entry for entry in entries}
@@ -58,15 +127,98 @@ class Builder:
         # Keys that OpenSSH tries by default may appear and disappear.
         return (os.path.expanduser("~/.ssh"), *(self._ssh.files if "_ssh" in self.__dict__ else ()))
 
+    @property
+    def key_files(self) -> tuple[str, ...]:
+        """Private keys that ~/.ssh/config names for whichever host, or the folder where a name is not yet known."""
+        paths = self._ssh.values("identityfile") if "_ssh" in self.__dict__ else ()
+        here = {"d": os.path.expanduser("~"), "u": current_user(self._environ), "%": "%"}
+        whole = (os.path.expanduser(expand(path, here, self._environ)) for path in paths)
+        keys = (os.path.dirname(path) if "%" in os.path.basename(path) else path for path in whole)
+        return tuple(key for key in keys if "%" not in key)
+
+    @property
+    def stamp(self) -> object:
+        """The state of the files that the meaning of names depends on."""
+        return stamp_of(self._ssh.files)
+
+    def given(self, entry: Entry) -> object:
+        """All that decides what a machine is, but for the files."""
+        jumps, waiting = [entry], list(entry.jump or ())
+        while waiting:
+            if (jump := self._entries.get(waiting.pop())) and jump not in jumps:
+                jumps.append(jump)
+                waiting += jump.jump or ()
+        settings = self._settings
+        return jumps, settings.strict_host_keys, settings.connect_timeout_s, self._variables
+
+    @cached_property
+    def _variables(self) -> Variables:
+        """The client's variables that names may depend on: all of them where a program is run that could read them."""
+        if self._ssh.runs_programs:
+            return Variables(child_variables(self._environ))
+        wanted = sorted({*VARIABLES, *USER_VARIABLES, *self._ssh.variables})
+        return Variables({name: value for name in wanted if (value := self._environ.get(name)) is not None})
+
     def _attempt(self, entry: Entry) -> Machine | None:
         try:
-            machine = self._machine(entry)
+            self._check_jumps(entry)
+            machine = self._incomplete(entry) if self._must_ask(entry) else self._machine(entry)
         except Fault as fault:
             self._tell(f"{entry.where} is left out: {fault}.")
             return None
-        for doubt in self._doubts(entry, machine):
+        for doubt in self._doubts(entry):
             self._tell(f"{entry.where}: {doubt}.")
         return machine
+
+    def _check_jumps(self, entry: Entry) -> None:
+        """What can be known of them without asking. Raises Fault."""
+        _check_circle(entry, self._entries)
+        for jump in entry.jump or ():
+            if jump not in self._entries:
+                parse_jump(jump)
+
+    def _must_ask(self, entry: Entry) -> bool:
+        """Whether ~/.ssh/config has a say in it: by an alias, by its User, or by a jump host's name."""
+        jumps = [self._entries.get(jump) for jump in entry.jump or ()]
+        return bool(entry.ssh_alias) or not entry.user or any(not it or self._must_ask(it) for it in jumps)
+
+    def _incomplete(self, entry: Entry) -> Machine:
+        login = Login(entry.user, password=entry.password, key_files=tuple(map(self._whole, entry.key_file)))
+        return Machine(
+            name=entry.name,
+            host=entry.host or entry.ssh_alias,
+            port=entry.port or 22,
+            login=replace(login, key_passphrase=entry.key_passphrase),
+            python=entry.python,
+            environment=Environment(entry.shell, entry.init, entry.env),
+            direct=entry.direct,
+            is_by_pattern=entry.is_by_pattern,
+            asking=Asking(self, entry),
+        )
+
+    def complete(self, entry: Entry, tell: Tell) -> Machine:
+        """The machine with all that ~/.ssh/config says of it now. Raises Fault."""
+        # Another builder, because this one may have been told something else before.
+        return Builder(self._entries.values(), self._settings, self._environ, tell)._machine(entry)
+
+    def add_fitting(self, rule: HostRule) -> dict[str, Entry]:
+        """Add the hosts of ~/.ssh/config that patterns fit, but for those that are configured already."""
+        if not any(map(is_pattern, rule.patterns)):
+            return {}
+        taken = {*self._entries, *(entry.ssh_alias for entry in self._entries.values())}
+        found = [_found_entry(name, rule) for name in self._ssh.names() if name not in taken and _fits(name, rule)]
+        added = {entry.name: entry for entry in found if entry.name not in taken}
+        self._entries |= added
+        if not found:
+            self._tell(f"{rule.where}: no host of ~/.ssh/config fits {', '.join(map(quoted, rule.patterns))}.")
+        return added
+
+    def find(self, rule: HostRule, name: str) -> Machine | None:
+        """The host that a caller names, where the operator allows it, `rule` fits it and ~/.ssh/config knows it."""
+        if not rule.at_run_time or not _fits(name, rule):
+            return None
+        fresh = Builder(self._entries.values(), self._settings, self._environ, _silent)
+        return fresh._incomplete(_found_entry(name, rule)) if fresh._ssh.knows(name) else None
 
     def _machine(self, entry: Entry) -> Machine:
         alias, target = self._alias(entry), self._target(entry)
@@ -81,7 +233,7 @@ class Builder:
             login=target.login,
             hops=route.hops,
             proxy_command=route.proxy_command,
-            proxy_environ=Variables(self._environ) if route.proxy_command else None,
+            proxy_environ=Variables(child_variables(self._environ)) if route.proxy_command else None,
             host_key_name=target.host_key_name,
             known_hosts_files=alias.known_hosts_files,
             strict_host_keys=strict if entry.strict_host_keys is None else entry.strict_host_keys,
@@ -89,6 +241,7 @@ class Builder:
             python=entry.python,
             environment=Environment(entry.shell, entry.init, entry.env),
             direct=entry.direct,
+            is_by_pattern=entry.is_by_pattern,
         )
 
     def _target(self, entry: Entry) -> Hop:
@@ -117,7 +270,7 @@ class Builder:
 
     def _plain_login(self, entry: Entry) -> Login:
         # A bare host may still match a Host block that sets only the user.
-        user = entry.user or self._ssh.look_up(entry.host, current_user(self._environ)).user
+        user = entry.user or self._say(entry.host, "", None).first("user")
         # If a key or password is named, offer only that: each further key would use up one of the server's few
         # attempts.
         if entry.key_file or entry.password:
@@ -165,13 +318,7 @@ class Builder:
         return Hop(alias.host, alias.port, alias.login, alias.host_key_name)
 
     def _jump(self, jump: str) -> Alias:
-        found = _JUMP.fullmatch(jump)
-        try:
-            # "-" is never a valid host, so that a malformed jump is refused below.
-            user, host, port = found.groups() if found else ("", "-", "")
-            return self._resolve(readers.alias(host.strip("[]")), user or "", readers.port(port) if port else None)
-        except Fault:
-            raise Fault("jump must be user@host:port, a host of ~/.ssh/config or another machine's name") from None
+        return self._resolve(*parse_jump(jump))
 
     def _alias(self, entry: Entry) -> Alias:
         return self._resolve(entry.ssh_alias, entry.user, entry.port) if entry.ssh_alias else Alias(entry.host)
@@ -179,26 +326,67 @@ class Builder:
     def _resolve(self, alias: str, user: str, port: int | None) -> Alias:
         key = (alias, user, port)
         if key not in self._aliases:
-            self._aliases[key] = resolve_alias(alias, self._ssh, self._environ, self._tell, user=user, port=port)
+            self._aliases[key] = read_alias(self._say(alias, user, port), self._environ, self._tell)
         return self._aliases[key]
+
+    def _say(self, alias: str, user: str, port: int | None) -> Said:
+        if find_client():
+            return ask(alias, self._variables, user, port)
+        return self._ssh.say(alias, current_user(self._environ), self._tell, user, port)
 
     @cached_property
     def _ssh(self) -> SshConfig:
-        from .ssh_config import SshConfig
-
         return SshConfig.read(self._tell)
 
-    def _doubts(self, entry: Entry, machine: Machine) -> Iterable[str]:
+    def _doubts(self, entry: Entry) -> Iterable[str]:
         """What looks wrong now but may be right by the time of the login."""
         for path in (*entry.key_file, *entry.certificate_file):
             if not os.path.isfile(self._whole(path)):
                 yield f"the file {quoted(path)} is not there, so logging in with it will fail; correct its path"
             elif path in entry.key_file and path.endswith(".pub"):
                 yield f"the file {quoted(path)} holds a public key; name the private key beside it"
-        if entry.ssh_alias and not self._alias(entry).known:
+        if entry.ssh_alias and not self._ssh.knows(entry.ssh_alias):
             yield f"no Host in ~/.ssh/config fits {quoted(entry.ssh_alias)}, so it is taken for a host name"
-        if entry.agent and entry.agent.lower() != "none" and not machine.login.agent:
+        if entry.agent and entry.agent.lower() != "none" and not agent_socket(entry.agent, self._environ):
             yield "agent is wanted, but SSH_AUTH_SOCK is not set here; start an agent or name its socket"
+
+
+def parse_jump(jump: str) -> tuple[str, str, int | None]:
+    """Host, user and port of a jump host. Raises Fault."""
+    found = _JUMP.fullmatch(jump)
+    try:
+        # "-" is never a valid host, so that a malformed jump is refused below.
+        user, host, port = found.groups() if found else ("", "-", "")
+        if user and user.startswith("-"):
+            raise Fault("must not be an option")
+        return readers.alias(host.strip("[]")), user or "", readers.port(port) if port else None
+    except Fault:
+        raise Fault("jump must be user@host:port, a host of ~/.ssh/config or another machine's name") from None
+
+
+def _found_entry(name: str, rule: HostRule) -> Entry:
+    # A name must not contain ":", as an IPv6 address does.
+    return Entry(name.replace(":", "-"), f"{rule.where} {quoted(name)}", ssh_alias=name, is_by_pattern=True)
+
+
+def _fits(name: str, rule: HostRule) -> bool:
+    """Whether patterns fit a name that `ssh` may be given: no option, no user, nothing for a shell."""
+    try:
+        return len(name) <= LONGEST_NAME and readers.alias(name) == name != "" and matches(rule.patterns, name)
+    except Fault:
+        return False
+
+
+def _silent(_: str) -> None:
+    """Ignore problems here: they are reported where the files are loaded."""
+
+
+def _check_circle(entry: Entry, entries: Mapping[str, Entry], seen: tuple[str, ...] = ()) -> None:
+    """Of jump hosts that are machines of ours; those of ~/.ssh/config are looked at when they are asked for."""
+    _refuse_circle(entry.name, seen)
+    for jump in (entry.jump or ())[:1]:
+        if jump in entries:
+            _check_circle(entries[jump], entries, (*seen, entry.name))
 
 
 def _refuse_circle(jump: str, seen: tuple[str, ...]) -> None:
@@ -208,7 +396,7 @@ def _refuse_circle(jump: str, seen: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class Alias:
-    """A host as OpenSSH sees it. `known` is False where no block of the files was meant for it."""
+    """A host as OpenSSH sees it."""
 
     host: str
     port: int = 22
@@ -219,17 +407,13 @@ class Alias:
     known_hosts_files: tuple[str, ...] = ()
     strict_host_keys: bool = False
     connect_timeout_s: float | None = None
-    known: bool = False
 
 
-def resolve_alias(
-    alias: str, config: SshConfig, environ: Mapping[str, str], tell: Tell, *, user: str = "", port: int | None = None
-) -> Alias:
-    """Look up an alias; `user` and `port` are already decided by the caller."""
-    found = config.look_up(alias, current_user(environ), user)
-    meaning = _Meaning(found, environ, tell, port)
+def read_alias(found: Said, environ: Mapping[str, str], tell: Tell) -> Alias:
+    """A host from what is said of it."""
+    meaning = _Meaning(found, environ, tell)
     return Alias(
-        host=found.host,
+        host=found.first("hostname"),
         port=meaning.port,
         login=meaning.login(),
         jump=meaning.jump(),
@@ -238,19 +422,19 @@ def resolve_alias(
         known_hosts_files=meaning.known_hosts_files(),
         strict_host_keys=found.first("stricthostkeychecking").lower() in _YES,
         connect_timeout_s=meaning.checked("connecttimeout", readers.seconds),
-        known=found.known,
     )
 
 
 class _Meaning:
     """The settings found for one alias, with their tokens replaced."""
 
-    def __init__(self, found: Lookup, environ: Mapping[str, str], tell: Tell, port: int | None) -> None:
+    def __init__(self, found: Said, environ: Mapping[str, str], tell: Tell) -> None:
         self._found = found
         self._environ = environ
         self._tell = tell
-        self.port: int = port or self.checked("port", readers.port) or 22
-        names = {"h": found.host, "n": found.alias, "p": str(self.port), "r": found.user, "u": found.local_user}
+        self.port: int = self.checked("port", readers.port) or 22
+        local_user, host, user = current_user(environ), found.first("hostname"), found.first("user")
+        names = {"h": host, "n": found.alias, "p": str(self.port), "r": user, "u": local_user}
         here = {"d": os.path.expanduser("~"), "i": str(os.getuid()), "l": os.uname().nodename, "%": "%"}
         self._tokens = {**names, **here, "L": here["l"].partition(".")[0]}
 
@@ -259,20 +443,20 @@ class _Meaning:
         try:
             return reader(word) if (word := self._found.first(keyword)) not in {"", "none"} else None
         except Fault as fault:
-            self._tell(f"{self._found.single[keyword].where}: {keyword} is passed over: it {fault}.")
+            self._tell(f"~/.ssh/config: {keyword} of {quoted(self._found.alias)} is passed over: it {fault}.")
             return None
 
     def login(self) -> Login:
-        listed = self._found.several.get("identityfile")
+        listed = self._found.all("identityfile")
         keys = [path for path in map(self._path, listed or DEFAULT_KEYS) if os.path.isfile(path)]
         agent = agent_socket(self._text(self._found.first("identityagent")), self._environ)
         limited = self._found.first("identitiesonly").lower() in _YES
         identities = tuple(public_keys(keys)) if limited and agent else ()
-        certificates = map(self._path, self._found.several.get("certificatefile", ()))
+        certificates = map(self._path, self._found.all("certificatefile"))
         # A public key in IdentityFile names a key that the agent holds.
         key_files = tuple(path for path in keys if not path.endswith(".pub"))
         return Login(
-            user=self._found.user,
+            user=self._found.first("user"),
             key_files=key_files,
             certificate_files=(*filter(os.path.isfile, certificates), *certificates_beside(key_files)),
             # IdentitiesOnly without usable identities must not offer every key of the agent.
@@ -291,19 +475,30 @@ class _Meaning:
         return ("/bin/sh", "-c", f"exec {command}") if command and command != "none" else ()
 
     def known_hosts_files(self) -> tuple[str, ...]:
-        setting = self._found.single.get("userknownhostsfile")
-        files = ("/dev/null" if word == "none" else self._path(word) for word in setting.words) if setting else ()
+        """Those that are configured, with the system's; none where they are the usual ones."""
+        words = self._found.first("userknownhostsfile").split()
+        files = tuple("/dev/null" if word == "none" else self._path(word) for word in words)
+        if {os.path.basename(file) for file in files} <= USUAL_KNOWN_HOSTS and all(map(_is_in_ssh_folder, files)):
+            return ()
         # A configured file replaces the user's default one, but not the system's.
-        return (*files, *SYSTEM_KNOWN_HOSTS) if setting else ()
+        return (*files, *(self._found.first("globalknownhostsfile").split() or SYSTEM_KNOWN_HOSTS))
 
     def _path(self, text: str) -> str:
         """A relative path starts in the home folder: in the current folder a project could supply the file."""
         return os.path.join(os.path.expanduser("~"), os.path.expanduser(self._text(text)))
 
     def _text(self, text: str) -> str:
-        from .ssh_config import expand
-
         return expand(text, self._tokens, self._environ)
+
+
+def _is_in_ssh_folder(file: str) -> bool:
+    """Whether it is in the user's .ssh folder, as HOME or as the system's records have it."""
+    import pwd
+
+    homes = [os.path.expanduser("~")]
+    with contextlib.suppress(KeyError):
+        homes.append(pwd.getpwuid(os.getuid()).pw_dir)
+    return os.path.dirname(file) in {os.path.join(home, ".ssh") for home in homes}
 
 
 def default_keys() -> tuple[str, ...]:

@@ -24,7 +24,7 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
 # Not beginning with a dash, which ssh would read as an option.
 _HOST = re.compile(r"(?!-)[\w.-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?")
-_ALIAS = re.compile(r"""(?!-)[^\s*?!,/;&|<>(){}$`'"\\#]+""")
+_ALIAS = re.compile(r"""(?!-)[^\s*?!,@/;&|<>(){}$`'"\\#]+""")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _AUTHORITY = re.compile(r"(?:[\w-]+(?:\.[\w-]+)*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?", re.ASCII)
 _ORIGIN = re.compile(rf"https?://{_AUTHORITY.pattern}", re.ASCII)
@@ -71,6 +71,14 @@ def alias(value: object) -> str:
     given = text(value)
     if given and not _ALIAS.fullmatch(given):
         raise Fault("must be the name of one host in ~/.ssh/config")
+    return given
+
+
+def host_patterns(value: object) -> tuple[str, ...]:
+    """Names of hosts, with * and ? for any characters, or a ! before those that are left out."""
+    given = texts(value)
+    if any(not _ALIAS.fullmatch(item.removeprefix("!").replace("*", "x").replace("?", "x")) for item in given):
+        raise Fault('must be names of hosts, or patterns such as "gpu*" and "!gpu-old"')
     return given
 
 

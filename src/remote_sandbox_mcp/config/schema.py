@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,18 @@ from .readers import Labels, Reader, read_table
 from .secrets import doubt
 
 SERVICE_KEYS = ("opensandbox", "disposable", "http", "logging")
-TOP_KEYS = ("default", "hosts", "server", "local", "machines", "notify", "hooks", *SERVICE_KEYS, "registries")
+TOP_KEYS = (
+    "default",
+    "hosts",
+    "hosts_at_run_time",
+    "server",
+    "local",
+    "machines",
+    "notify",
+    "hooks",
+    *SERVICE_KEYS,
+    "registries",
+)
 JSON_KEYS = ("server", "opensandbox", "logging")
 SECRET_KEYS = ("password", "key_passphrase")
 
@@ -42,6 +53,7 @@ SERVER_VARIABLES = {
     "inline_sync_max_bytes": ("REMOTE_SANDBOX_INLINE_SYNC_MAX_BYTES",),
     "allowed_roots": ("REMOTE_SANDBOX_ALLOWED_ROOTS",),
 }
+HOST_READERS: dict[str, Reader] = {"hosts": readers.host_patterns, "hosts_at_run_time": readers.flag}
 LOCAL_READERS: dict[str, Reader] = {
     "enabled": readers.flag,
     "name": readers.name,
@@ -151,6 +163,15 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class HostRule:
+    """Which hosts of ~/.ssh/config are offered by `patterns`; `at_run_time`: also by any name that fits them."""
+
+    patterns: tuple[str, ...] = ()
+    at_run_time: bool = False
+    where: str = ""
+
+
+@dataclass(frozen=True)
 class Configuration:
     """Everything the operator configured that can be used, and a sentence for each thing that cannot.
 
@@ -172,6 +193,11 @@ class Configuration:
     sources: Mapping[str, str] = field(default_factory=dict)
     file: str = ""
     unread: tuple[str, ...] = ()
+    # Private keys that ~/.ssh/config names, for whichever host.
+    key_files: tuple[str, ...] = ()
+    host_rule: HostRule = field(default_factory=HostRule)
+    # A host of ~/.ssh/config by a name that a caller gives, where `host_rule` allows it.
+    find_host: Callable[[str], Machine | None] = field(default=lambda name: None, compare=False, repr=False)
     read_from: tuple[str, ...] = field(default=(), compare=False)
 
 
@@ -198,6 +224,7 @@ class Entry:
     strict_host_keys: bool | None = None
     connect_timeout_s: float | None = None
     direct: Mapping[str, str] = field(default_factory=dict)
+    is_by_pattern: bool = False
 
 
 def read_entry(raw: object, where: str, environ: Mapping[str, str], tell: Tell, labels: Labels = str) -> Entry | None:

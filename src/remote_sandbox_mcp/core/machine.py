@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from .client import Variables
@@ -45,6 +45,8 @@ class Machine:
     `proxy_command` is an argument vector that takes the place of the first TCP connection: to the first hop, else here.
     It runs with `proxy_environ`, by default with the variables of this process.
     `direct` maps names of machines to what `ssh` on this one calls them: files may go there without passing through us.
+    `is_by_pattern`: offered with all others that a pattern fits, so that it is opened only if it is named in a call.
+    `asking` adds what OpenSSH's configuration says of its names; until then, only what the operator wrote is known.
     """
 
     name: str
@@ -61,6 +63,12 @@ class Machine:
     python: str = "python3"
     environment: Environment = field(default_factory=Environment)
     direct: Mapping[str, str] = field(default_factory=dict)
+    is_by_pattern: bool = False
+    asking: Callable[[], Machine] | None = field(default=None, repr=False)
+
+    def complete(self) -> Machine:
+        """The machine with nothing left to ask. Raises ConfigError; call it in a thread."""
+        return self.asking() if self.asking else self
 
 
 @dataclass(frozen=True)
