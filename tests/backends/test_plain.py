@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.backends.shell import sandbox as shell_sandbox
+from remote_sandbox_mcp.backends.shell import talk
 from remote_sandbox_mcp.backends.shell.program import RUNS, start_values
-from remote_sandbox_mcp.backends.ssh import plain
 from remote_sandbox_mcp.backends.ssh.connection import Gate
 from remote_sandbox_mcp.backends.ssh.machine import PLAIN, describe, open_machine
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
@@ -396,10 +396,10 @@ async def test_a_text_that_is_cut_anywhere_starts_nothing(bare: Sshd, known: Kno
     ran = home_file(bare, "ran")
     async with opened(known(bare.machine())) as sandbox:
         values = {**start_values(Command("touch ran"), Environment()), "script": "touch ran"}
-        text, last = plain.script_of(sandbox._shell.request(RUNS, "start", values, 0), "0" * 32)
+        text, last = talk.script_of(sandbox._shell.request(RUNS, "start", values, 0), "0" * 32)
         whole = text + last
         for length in (*range(len(text) - 5, len(whole) - 7, 5), len(text) // 2, 100):
-            async with sandbox._channels.process(plain.START_LINE) as process:
+            async with sandbox._channels.process(talk.START_LINE) as process:
                 process.stdin.write(whole[:length])
                 process.stdin.write_eof()
                 await process.stdout.read()

@@ -30,7 +30,7 @@ from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.shell import jobs as shell_jobs
 from remote_sandbox_mcp.backends.shell import program, search
 from remote_sandbox_mcp.backends.shell import sandbox as shell_sandbox
-from remote_sandbox_mcp.backends.ssh import plain as plain_module
+from remote_sandbox_mcp.backends.shell import talk as talk_module
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
 from remote_sandbox_mcp.core.command import Command, Environment, Running
 from remote_sandbox_mcp.core.disposable import Disposable
@@ -90,7 +90,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         sandbox_module: {"MEND_S": 0.3, "LAST_LOOK_S": 0.1, "OVERTIME_S": 0.3},
         jobs_module: {"MEND_S": 0.3, "WAIT_S": 0.1},
         lane_module: {"SILENT_S": 0.2, "LOOK_S": 0.05},
-        plain_module: {"SILENCE_S": 0.2, "ANSWER_S": 0.5},
+        talk_module: {"SILENCE_S": 0.2, "ANSWER_S": 0.5},
         program: {"LOOK_S": 0.1, "LOOKS": 5},
         shell_jobs: {"MEND_S": 0.05, "WAIT_S": 0.05},
         shell_sandbox: {"MEND_S": 0.05, "START_S": 0.1, "SNAPSHOT_S": 0.1, "FORGET_S": 0.05, "OVERTIME_S": 0.1},

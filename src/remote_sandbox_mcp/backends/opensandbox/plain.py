@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING
 from ...core.command import Environment
 from ...core.disposable import Disposable
 from ...core.errors import ConnectError, SandboxError, Unreachable, Unsupported
-from ...core.files import FileSlice, Found, Listing, Search, Span, Written
-from ...core.port import Stream
-from ...core.transfer import Lane
-from ..shell.files import ShellFiles
+from ..shell.alone import ShellAlone
 from ..shell.program import RUNS, source
-from ..shell.sandbox import ShellSandbox
-from ..shell.search import find_matches
 from ..shell.transport import FULL, NoRoom, Place, Printed, Request
 from .api import IN_MEMORY, Link
 from .container import describe
@@ -30,7 +25,6 @@ HERE, OVER, NO_ROOM = "here", "over", 75
 LINE = f"""exec sh -c 'if [ -n "${{RSM_ANSWER-}}" ]; then
 (umask 077; set -C; : >"$RSM_ANSWER") && exec >>"$RSM_ANSWER" || exit {NO_ROOM}; fi
 echo {HERE} || exit {NO_ROOM}; trap "echo {OVER}" EXIT; eval "$RSM_PROGRAM"'"""
-NO_PYTHON = "there is no python3 in the container"
 
 
 class PlatformShell:
@@ -119,40 +113,13 @@ class PlatformShell:
         return place
 
 
-class PlainContainer(ShellSandbox):
+class PlainContainer(ShellAlone):
     """The answers of an outpost, from a POSIX shell, without file sync and ports."""
+
+    ports = "a port can be reached by its endpoint only"
 
     def __init__(self, link: Link, disposable: Disposable, environment: Environment) -> None:
         # A container that is started again finds its folders as they were.
         place = Place(disposable.title, "container", jobs_at_home=False)
         described = describe(disposable, kills_trees=False)
         super().__init__(described, environment, PlatformShell(link, disposable), place)
-        self._files = ShellFiles(self._shell)
-
-    async def read(self, path: str, span: Span) -> FileSlice:
-        return await self._files.read(path, span)
-
-    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
-        with contextlib.suppress(Unreachable):
-            return await self._files.write(path, data, expected)
-        # It may have been written before the cut: then the file says so.
-        with contextlib.suppress(SandboxError):
-            found = await self.read(path, Span(limit=len(data) + 1))
-            if found.data == data:
-                return Written(found.size, found.version)
-        return await self._files.write(path, data, expected)
-
-    async def list(self, path: str, *, recursive: bool = False, limit: int = 200) -> Listing:
-        return await self._files.list(path, recursive, limit)
-
-    async def search(self, search: Search) -> Found:
-        return await find_matches(self._files, search)
-
-    async def open_lane(self) -> Lane:
-        raise Unsupported(
-            f"{self.description.name}: file sync needs python3, and {NO_PYTHON}; upload_files and download_files copy "
-            "files and folders there, too"
-        )
-
-    async def connect(self, port: int) -> Stream:
-        raise Unsupported(f"{self.description.name}: a port can be reached by its endpoint only, because {NO_PYTHON}")

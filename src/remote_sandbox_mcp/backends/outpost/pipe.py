@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 
@@ -86,21 +87,45 @@ class PipeLine(asyncio.Protocol):
             self._transport.abort()
         # One that was waited for may have lent its number to another.
         if self._process and self._process.returncode is None:
-            # Its group, too: the child of a bubblewrap that is killed as it starts would wait for it for ever.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            _kill(self._process)
+
+    def status(self) -> int | None:
+        """The exit status; None while it runs."""
+        return self._process.poll() if self._process else None
 
 
-async def start(arguments: Sequence[str], environment: Mapping[str, str], inherited: Sequence[int] = ()) -> PipeLine:
-    """Start a process on a line, away from the server's terminal. Raises OSError."""
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Its group, too: the child of a bubblewrap that is killed as it starts would wait for it for ever."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        # Another user's by now, as sudo's are: those end with their input, and are collected when they do.
+        threading.Thread(target=process.wait, daemon=True).start()
+        return
+    process.wait()
+
+
+async def start(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    inherited: Sequence[int] = (),
+    *,
+    folder: str = "/",
+    complaints: int | None = None,
+) -> PipeLine:
+    """Start a process on a line, in `folder`, away from the server's terminal. Raises OSError.
+
+    Its standard error comes on the line, too, unless there is a descriptor for its `complaints`.
+    """
     near, far = socket.socketpair()
     near.setblocking(False)
     with far:
         loop = asyncio.get_running_loop()
         _, line = await loop.create_connection(lambda: PipeLine(near), sock=near)
         try:
-            line.serves(_spawn(arguments, environment, inherited, far.fileno()))
+            line.serves(_spawn(arguments, environment, inherited, folder, far.fileno(), complaints))
         except OSError:
             line.close()
             raise
@@ -108,15 +133,20 @@ async def start(arguments: Sequence[str], environment: Mapping[str, str], inheri
 
 
 def _spawn(
-    arguments: Sequence[str], environment: Mapping[str, str], inherited: Sequence[int], far: int
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    inherited: Sequence[int],
+    folder: str,
+    far: int,
+    complaints: int | None,
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         arguments,
         stdin=far,
         stdout=far,
-        stderr=far,
+        stderr=far if complaints is None else complaints,
         env=environment,
-        cwd="/",
+        cwd=folder,
         pass_fds=inherited,
         start_new_session=True,
     )

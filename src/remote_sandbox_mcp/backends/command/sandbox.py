@@ -1,0 +1,217 @@
+"""A Sandbox behind a command that gives a shell: an outpost on the command's own input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from ...core.command import Environment
+from ...core.errors import ConnectError, Unreachable, Unsupported
+from ...core.sandbox import Capabilities, Description
+from ...waiting import within
+from ..outpost import program
+from ..outpost.client import NoOutpost, OutpostClient
+from ..outpost.lane import OutpostLane
+from ..outpost.relay import RELAY, PortRelay, RelayPorts
+from ..outpost.sandbox import OutpostSandbox
+from ..shell.alone import ShellAlone
+from ..shell.transport import Place
+from .shell import CommandShell
+from .way import CommandLine, Ending, Way, last_words
+
+OUTPOST = Capabilities(survives_disconnect=True, kills_trees=True)
+PLAIN = Capabilities(survives_disconnect=True)
+# Some commands are slow: those of cloud providers look for a machine and send it a key first.
+OPEN_S = 20.0
+# Lanes and relays beside the outpost. Each is a process here, and often a login there.
+MOST_BESIDE = 12
+# What the shell says before our program starts: whether it does tells a command that fails from a missing Python.
+SHELL_IS_HERE = "shell-"
+MOST_REMEMBERED = 64 << 10
+# As long a piece of our packed programs as nobody else says by chance.
+PIECE = 6
+BY_HAND = "run it in a terminal to see more"
+
+G = TypeVar("G", OutpostClient, OutpostLane, PortRelay)
+
+
+class NoPython(ConnectError):
+    """The command gives a shell, but no python3 that runs an outpost."""
+
+
+async def open_behind(
+    way: Way,
+    description: Description,
+    environment: Environment,
+    *,
+    python: str = "python3",
+    timeout_s: float = OPEN_S,
+) -> OutpostSandbox | ShellAlone:
+    """Open what is behind a command the best way it offers. Raises ConnectError."""
+    entrance = Entrance(way, description.name, python, timeout_s)
+
+    async def connect() -> OutpostClient:
+        try:
+            return await entrance.outpost()
+        except NoPython as problem:
+            if not sandbox.hello:
+                raise
+            raise Unreachable.of_parts(entrance.doing, f"its Python starts no more ({problem.found})") from None
+
+    ports = RelayPorts(description.name, lambda _: entrance.relay())
+    sandbox = OutpostSandbox(
+        replace(description, capabilities=OUTPOST), environment, connect, lambda _: entrance.lane(), ports
+    )
+    try:
+        await sandbox.open()
+        return sandbox
+    except NoPython:
+        await sandbox.close()
+        return await _open_plain(way, description, environment)
+    except BaseException:
+        await sandbox.close()
+        raise
+
+
+async def _open_plain(way: Way, description: Description, environment: Environment) -> ShellAlone:
+    name = description.name
+    # Its temporary folder may be emptied when it starts, as any machine's.
+    place = Place(name, "machine", jobs_at_home=True)
+    plain = ShellAlone(replace(description, capabilities=PLAIN), environment, CommandShell(way, name), place)
+    try:
+        await plain.open()
+    except BaseException:
+        await plain.close()
+        raise
+    return plain
+
+
+class Entrance:
+    """Starts our programs behind a command, and waits until they greet."""
+
+    def __init__(self, way: Way, name: str, python: str, timeout_s: float) -> None:
+        self._way = way
+        self._name = name
+        self._python = python
+        self._timeout_s = timeout_s
+        self._beside = 0
+        self.doing = f"unable to open {name}"
+
+    async def outpost(self) -> OutpostClient:
+        """Raises ConnectError, NoPython."""
+        return await self._greeted(program.OUTPOST, OutpostClient, lambda: None)
+
+    async def lane(self) -> OutpostLane:
+        """Raises ConnectError, and Unsupported where there are as many as may be."""
+        return await self._greeted(program.LANE, OutpostLane, self._take_place())
+
+    async def relay(self) -> PortRelay:
+        """Raises ConnectError, and Unsupported where there are as many lines as may be."""
+        return await self._greeted(RELAY, PortRelay, self._take_place())
+
+    def _take_place(self) -> Callable[[], None]:
+        """Count a further line; what is returned is to be called at its end."""
+        if self._beside >= MOST_BESIDE:
+            raise Unsupported(f"{self._name}: {self._way.what} runs {MOST_BESIDE} times already; try again later")
+        self._beside += 1
+        return self._give_place_back
+
+    def _give_place_back(self) -> None:
+        self._beside -= 1
+
+    async def _greeted(
+        self, pieces: tuple[str, ...], make: Callable[[Beginning, str], G], closed: Callable[[], None]
+    ) -> G:
+        token = secrets.token_hex(16)
+        start = f"echo {SHELL_IS_HERE}{token}; {program.start_line(self._python, token, pieces)}"
+        try:
+            line = Beginning(await self._way.open(start), closed)
+        except BaseException as problem:
+            closed()
+            if isinstance(problem, ConnectError):
+                raise type(problem).of_parts(self.doing, problem.found or str(problem), problem.remedy) from None
+            raise
+        try:
+            return await self._greeting(line, token, pieces, make)
+        except BaseException:
+            line.close()
+            raise
+
+    async def _greeting(
+        self, line: Beginning, token: str, pieces: tuple[str, ...], make: Callable[[Beginning, str], G]
+    ) -> G:
+        """Raises ConnectError, NoPython; whatever is raised, the line is still open."""
+        line.write(program.packed(pieces))
+        spoken = make(line, self._name)
+        try:
+            await within(spoken.greet(token), self._timeout_s)
+        except NoOutpost:
+            raise self._explained(line, token, await line.ending()) from None
+        except (asyncio.TimeoutError, TimeoutError):
+            raise self._explained(line, token, None) from None
+        line.heard.clear()
+        line.is_greeted = True
+        return spoken
+
+    def _explained(self, line: Beginning, token: str, end: Ending | None) -> ConnectError:
+        """Why no program of ours greeted; `end` is None where the time was over."""
+        mark, heard = f"{SHELL_IS_HERE}{token}".encode(), bytes(line.heard)
+        complaints = end.complaints if end else line.complaints
+        words = last_words(complaints) or last_words(heard.replace(mark, b""))
+        said = f", and said: {words}" if words else ""
+        if mark + b"\r" in heard or (mark + b"\n" not in heard and comes_back(program.packed(), heard)):
+            found = f"{self._way.what} changes what is sent over it, as a terminal does"
+            return ConnectError.of_parts(self.doing, found, "take out the option that asks for one, as -t does")
+        # With its end of line: a command that only repeats its argument has not run it.
+        if mark + b"\n" not in heard:
+            found = f"{self._way.what} {self._how_it_ended(line, end)} without giving a shell{said}"
+            return Unreachable.of_parts(self.doing, found, BY_HAND)
+        if end is None:
+            found = f"its shell answered, but {self._python} did not start in {self._timeout_s:g} s{said}"
+            return Unreachable.of_parts(self.doing, found)
+        return NoPython.of_parts(self.doing, f"{self._python} did not start{said}")
+
+    def _how_it_ended(self, line: Beginning, end: Ending | None) -> str:
+        if len(line.heard) >= MOST_REMEMBERED:
+            return "went on printing"
+        if end is None:
+            return f"went on for {self._timeout_s:g} s"
+        return f"ended with status {end.status}" if end.status is not None else "was cut off"
+
+
+class Beginning:
+    """A command's line that remembers what came before the greeting; `closed` is called at its end."""
+
+    def __init__(self, line: CommandLine, closed: Callable[[], None]) -> None:
+        self._line = line
+        self._closed = closed
+        self._is_closed = False
+        self.heard = bytearray()
+        self.is_greeted = False
+        self.write, self.drain, self.ending = line.write, line.drain, line.ending
+
+    async def read(self) -> bytes:
+        data = await self._line.read()
+        if not self.is_greeted:
+            self.heard += data[: MOST_REMEMBERED - len(self.heard)]
+        return data
+
+    @property
+    def complaints(self) -> bytes:
+        """What the command has complained about so far."""
+        return self._line.complaints
+
+    def close(self) -> None:
+        self._line.close()
+        if not self._is_closed:
+            self._is_closed = True
+            self._closed()
+
+
+def comes_back(sent: bytes, heard: bytes) -> bool:
+    """Whether pieces of what was sent were heard: a terminal repeats what is typed, and changes some of it."""
+    pieces = {sent[at : at + PIECE] for at in range(len(sent) - PIECE)}
+    return any(heard[at : at + PIECE] in pieces for at in range(len(heard) - PIECE))

@@ -1,0 +1,165 @@
+"""How a command that gives a shell is started: as a process of this computer, or over another connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ...core.errors import ConnectError, Unreachable
+from ...core.text import harmless
+from ...waiting import within
+from ..outpost import pipe
+from ..outpost.lane import WideLine
+
+# What is kept of a command's standard error: its end, whatever its length.
+KEPT = 256 << 10
+# How often, and how many times, it is looked whether a command whose output has ended has ended itself; and how long
+# its last words may take to come after that.
+LOOK_S, LOOKS, LAST_WORDS_S = 0.01, 100, 0.2
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a command ended: its exit status (None where that is not known) and the end of its standard error."""
+
+    status: int | None = None
+    complaints: bytes = b""
+
+
+class CommandLine(WideLine, Protocol):
+    """The input and output of one command that was started."""
+
+    @property
+    def complaints(self) -> bytes:
+        """The end of what has come on its standard error so far."""
+        ...
+
+    async def ending(self) -> Ending:
+        """How it ended, waited for no longer than a moment; to be asked before it is closed."""
+        ...
+
+
+class Way(Protocol):
+    """Starts a command that gives a shell, as often as it is asked to. Each has its own line."""
+
+    @property
+    def what(self) -> str:
+        """What stands for it in a sentence, as in "its command docker"."""
+        ...
+
+    async def open(self, shell_line: str) -> CommandLine:
+        """Start it with the line that its shell is to run. Raises ConnectError."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalCommand:
+    """A command of the operator's on this computer. It never passes through a shell of ours.
+
+    It runs in the home folder, because many programs read settings from the current one, which belongs to a project.
+    """
+
+    argv: Sequence[str]
+    environ: Mapping[str, str] = field(repr=False)
+
+    @property
+    def what(self) -> str:
+        """Only the program: its arguments may hold secrets."""
+        return f"its command {os.path.basename(self.argv[0])}"
+
+    async def open(self, shell_line: str) -> ProcessLine:
+        try:
+            return await ProcessLine.start([*self.argv, shell_line], self.environ, home_folder())
+        except FileNotFoundError:
+            remedy = "install it, or name it by its whole path in config.toml"
+            raise ConnectError.of_parts("", f"{self.what} cannot be found", remedy) from None
+        except OSError as problem:
+            raise Unreachable.of_parts("", f"{self.what} cannot be started: {problem.strerror}") from None
+
+
+def home_folder() -> str:
+    home = os.path.expanduser("~")
+    return home if os.path.isdir(home) else "/"
+
+
+class ProcessLine:
+    """A process as a CommandLine. Its standard error is not on the line: words there would be taken for an answer."""
+
+    def __init__(self, line: pipe.PipeLine, complaints: Complaints) -> None:
+        self._line = line
+        self._complaints = complaints
+        self.write, self.read, self.drain = line.write, line.read, line.drain
+
+    @classmethod
+    async def start(cls, argv: Sequence[str], environ: Mapping[str, str], folder: str) -> ProcessLine:
+        """In a session of its own, without a terminal. Raises OSError."""
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        with far:
+            loop = asyncio.get_running_loop()
+            _, complaints = await loop.create_connection(Complaints, sock=near)
+            try:
+                line = await pipe.start(argv, environ, folder=folder, complaints=far.fileno())
+            except BaseException:
+                complaints.close()
+                raise
+        return cls(line, complaints)
+
+    async def ending(self) -> Ending:
+        for _ in range(LOOKS):
+            if self._line.status() is not None:
+                break
+            await asyncio.sleep(LOOK_S)
+        # A process that it left behind may hold its standard error open for as long as that lives.
+        with contextlib.suppress(asyncio.TimeoutError):
+            await within(self._complaints.over.wait(), LAST_WORDS_S)
+        return Ending(self._line.status(), self.complaints)
+
+    @property
+    def complaints(self) -> bytes:
+        return bytes(self._complaints.heard)
+
+    def close(self) -> None:
+        """End it with all that it has started."""
+        self._line.close()
+        self._complaints.close()
+
+
+class Complaints(asyncio.Protocol):
+    """What comes on a command's standard error: all of it is read, so that it never waits for us; the end is kept."""
+
+    def __init__(self) -> None:
+        self.heard = bytearray()
+        self.over = asyncio.Event()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.heard += data
+        del self.heard[:-KEPT]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.over.set()
+
+    def close(self) -> None:
+        if self._transport:
+            self._transport.abort()
+
+
+def last_words(said: bytes, limit: int = 300) -> str:
+    """The last lines of what a command said, as one line that can be shown; the end of them where they are long.
+
+    >>> last_words(b"first\\r\\nError: \\x1b[31mno such container: web\\n\\n")
+    'first / Error: no such container: web'
+    """
+    lines = [line.strip() for line in harmless(said[-4096:]).split("\n") if line.strip()]
+    text = " / ".join(lines[-3:])
+    return text if len(text) <= limit else f"...{text[-limit:]}"
