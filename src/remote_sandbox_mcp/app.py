@@ -106,6 +106,12 @@ def machine_member(machine: Machine) -> Member:
             # What ~/.ssh/config says of it is asked now, with its first use.
             complete = await asyncio.to_thread(machine.complete) if machine.asking else machine
             gates.append(Gate(complete, paths.known_hosts_file()))
+        if gates[0].machine.openssh or machine.transport != "auto":
+            from .backends.ssh.openssh import choose_transport, open_over_openssh
+
+            choice = await choose_transport(gates[0].machine)
+            if choice.is_openssh:
+                return await open_over_openssh(gates[0], choice)
         return await open_through(gates[0])
 
     def prepare() -> None:

@@ -12,7 +12,7 @@ from tests.cli.conftest import Cli, Maker, Outcome, entry, nobody
 from tests.support.pace import at_most
 from tests.support.sshd import Sshd, closed_port, silent_port
 
-STEPS = ["name", "port", "host key", "login", "shell", "python3", "tmux", "rsync", "GPUs", "clock", "PATH"]
+STEPS = ["transport", "name", "port", "host key", "login", "shell", "python3", "tmux", "rsync", "GPUs", "clock", "PATH"]
 H200 = (Path(__file__).parents[1] / "probe/data/h200-idle.csv").read_text()
 # A greeting of a start-up file, a GPU, and a clock that is an hour ahead.
 ODD = f"""\
@@ -173,9 +173,9 @@ def test_a_changed_host_key_is_refused_until_it_is_forgotten(cli: Cli, made: Mak
     machine.change_host_key()
     page = cli("doctor", "reborn")
     assert page.code == 1
-    assert "✗  host key  the host key has changed since it was first seen (now SHA256:" in page.stdout
+    assert "✗  host key   the host key has changed since it was first seen (now SHA256:" in page.stdout
     assert "→ If that is expected, run: remote-sandbox-mcp hosts forget reborn" in page.stdout
-    assert "–  skipped   login, shell, python3, tmux, rsync, GPUs, clock, PATH" in page.stdout
+    assert "–  skipped    login, shell, python3, tmux, rsync, GPUs, clock, PATH" in page.stdout
     assert "Not usable: reborn." in page.stdout
     assert cli("hosts", "forget", "reborn").code == 0
     assert cli("doctor", "reborn").code == 0
@@ -289,3 +289,17 @@ def test_a_proxy_command_takes_the_place_of_name_and_port(cli: Cli, sshd: Sshd) 
         "name": "port", "mark": "skipped", "said": "a proxy command makes the connection", "remedy": ""
     }  # fmt: skip
     assert marks(outcome, "tunnel")["PATH"] == "ok"
+
+
+def test_a_machine_over_openssh_says_so_and_why(cli: Cli, sshd: Sshd) -> None:
+    login = {"host": sshd.host, "port": sshd.port, "user": sshd.user, "key_file": sshd.key_file}
+    cli.machines = [{"name": "far", "transport": "openssh", **login}, {"name": "gone", **login, "transport": "openssh"}]
+    with closed_port() as port:
+        cli.machines[1]["port"] = port
+        outcome = cli("doctor", "far", "gone", "--json")
+    seen, gone = steps(outcome, "far"), steps(outcome, "gone")
+    assert seen["transport"]["said"] == 'openssh: transport = "openssh" is configured'
+    assert seen["port"]["said"] == "OpenSSH's client makes the connection"
+    assert (seen["login"]["said"], seen["python3"]["mark"], seen["PATH"]["mark"]) == (f"as {sshd.user}", "ok", "ok")
+    assert gone["login"]["said"] == "nothing listens on that port"
+    assert "By hand: 'ssh'" in gone["login"]["remedy"]

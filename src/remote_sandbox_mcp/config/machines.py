@@ -14,12 +14,14 @@ from typing import Any
 from ..core.client import Variables
 from ..core.command import Environment
 from ..core.errors import ConfigError
-from ..core.machine import Hop, Login, Machine
+from ..core.machine import Hop, Login, Machine, OpenSsh
+from ..core.transport import OPENSSH
 from . import readers
+from .openssh import needs_of, tell_client
 from .paths import from_folder
 from .problems import Fault, Tell, quoted
 from .readers import Reader
-from .schema import Configuration, Entry, HostRule, Settings
+from .schema import SECRET_KEYS, Configuration, Entry, HostRule, Settings
 from .ssh_client import VARIABLES, ask, child_variables, find_client
 from .ssh_config import Said, SshConfig, expand, is_pattern, matches
 from .stamps import stamp_of
@@ -116,6 +118,7 @@ class Builder:
         self._environ = environ
         self._tell = tell
         self._aliases: dict[tuple[str, str, int | None], Alias] = {}
+        self._said: dict[tuple[str, str, int | None], Said] = {}
 
     def machines(self) -> tuple[Machine, ...]:
         """All machines that can be made; problems with the others are reported."""
@@ -180,7 +183,8 @@ class Builder:
     def _must_ask(self, entry: Entry) -> bool:
         """Whether ~/.ssh/config has a say in it: by an alias, by its User, or by a jump host's name."""
         jumps = [self._entries.get(jump) for jump in entry.jump or ()]
-        return bool(entry.ssh_alias) or not entry.user or any(not it or self._must_ask(it) for it in jumps)
+        is_named = bool(entry.ssh_alias) or entry.transport == OPENSSH
+        return is_named or not entry.user or any(not it or self._must_ask(it) for it in jumps)
 
     def _incomplete(self, entry: Entry) -> Machine:
         login = Login(entry.user, password=entry.password, key_files=tuple(map(self._whole, entry.key_file)))
@@ -193,6 +197,7 @@ class Builder:
             environment=Environment(entry.shell, entry.init, entry.env),
             direct=entry.direct,
             is_by_pattern=entry.is_by_pattern,
+            transport=entry.transport,
             asking=Asking(self, entry),
         )
 
@@ -233,7 +238,7 @@ class Builder:
             login=target.login,
             hops=route.hops,
             proxy_command=route.proxy_command,
-            proxy_environ=Variables(child_variables(self._environ)) if route.proxy_command else None,
+            proxy_environ=Variables(self._for_programs()) if route.proxy_command else None,
             host_key_name=target.host_key_name,
             known_hosts_files=alias.known_hosts_files,
             strict_host_keys=strict if entry.strict_host_keys is None else entry.strict_host_keys,
@@ -242,7 +247,26 @@ class Builder:
             environment=Environment(entry.shell, entry.init, entry.env),
             direct=entry.direct,
             is_by_pattern=entry.is_by_pattern,
+            forward_agent=entry.forward_agent,
+            transport=entry.transport,
+            openssh=self._openssh(entry, target.login, route) if find_client() else None,
         )
+
+    def _openssh(self, entry: Entry, login: Login, route: Route) -> OpenSsh | None:
+        """What OpenSSH's client is told, where it may come to be used."""
+        if not entry.ssh_alias and entry.transport != OPENSSH:
+            return None
+        # This builder has resolved the names of one machine and of the way to it, and no others.
+        needs = dict.fromkeys(need for alias in self._aliases.values() for need in alias.needs)
+        said = self._say(entry.ssh_alias or entry.host, entry.user, entry.port)
+        hops = route.hops if entry.jump else ()
+        return tell_client(entry, login, hops, Variables(self._for_programs()), said, tuple(needs))
+
+    def _for_programs(self) -> dict[str, str]:
+        """The client's variables without those that configure us, and without those that hold a password of ours."""
+        secrets = [getattr(entry, key) for entry in self._entries.values() for key in SECRET_KEYS]
+        named = {secret.source.removeprefix("env:") for secret in secrets if secret and secret.source}
+        return {name: value for name, value in child_variables(self._variables).items() if name not in named}
 
     def _target(self, entry: Entry) -> Hop:
         """Address and login of an entry, as a machine or as a jump host of another."""
@@ -326,13 +350,21 @@ class Builder:
     def _resolve(self, alias: str, user: str, port: int | None) -> Alias:
         key = (alias, user, port)
         if key not in self._aliases:
-            self._aliases[key] = read_alias(self._say(alias, user, port), self._environ, self._tell)
+            said = self._say(alias, user, port)
+            by_program = self._ssh.decides_by_program(alias)
+            self._aliases[key] = read_alias(said, self._environ, self._tell, is_by_program=by_program)
         return self._aliases[key]
 
     def _say(self, alias: str, user: str, port: int | None) -> Said:
-        if find_client():
-            return ask(alias, self._variables, user, port)
-        return self._ssh.say(alias, current_user(self._environ), self._tell, user, port)
+        key = (alias, user, port)
+        if key not in self._said:
+            local_user = current_user(self._environ)
+            self._said[key] = (
+                ask(alias, self._variables, user, port)
+                if find_client()
+                else self._ssh.say(alias, local_user, self._tell, user, port)
+            )
+        return self._said[key]
 
     @cached_property
     def _ssh(self) -> SshConfig:
@@ -407,11 +439,14 @@ class Alias:
     known_hosts_files: tuple[str, ...] = ()
     strict_host_keys: bool = False
     connect_timeout_s: float | None = None
+    # What only OpenSSH's client can do of what is said.
+    needs: tuple[str, ...] = ()
 
 
-def read_alias(found: Said, environ: Mapping[str, str], tell: Tell) -> Alias:
-    """A host from what is said of it."""
+def read_alias(found: Said, environ: Mapping[str, str], tell: Tell, *, is_by_program: bool = False) -> Alias:
+    """A host from what is said of it; `is_by_program`: partly by a command that may decide otherwise next time."""
     meaning = _Meaning(found, environ, tell)
+    command = " ".join(meaning.proxy_command())
     return Alias(
         host=found.first("hostname"),
         port=meaning.port,
@@ -422,6 +457,7 @@ def read_alias(found: Said, environ: Mapping[str, str], tell: Tell) -> Alias:
         known_hosts_files=meaning.known_hosts_files(),
         strict_host_keys=found.first("stricthostkeychecking").lower() in _YES,
         connect_timeout_s=meaning.checked("connecttimeout", readers.seconds),
+        needs=tuple(needs_of(found, command, meaning.login().key_files, is_by_program)),
     )
 
 

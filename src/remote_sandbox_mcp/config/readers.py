@@ -12,6 +12,7 @@ from ..core.network import MOST_HOSTS, Network, Reach, is_target
 from ..core.network import ranges as read_ranges
 from ..core.permission import FORMATS
 from ..core.secret import Secret
+from ..core.transport import TRANSPORTS
 from .problems import CONTROLS, Fault, Tell, quoted
 from .secrets import resolve_secret
 
@@ -282,6 +283,10 @@ def ranges(value: object) -> tuple[str, ...]:
     if len(read_ranges(given)) != len(given):
         raise Fault('must be addresses or ranges of them, as in ["10.1.2.3", "192.168.5.0/24"]')
     return given
+
+
+def transport(value: object) -> str:
+    return _one_of(text(value).lower(), TRANSPORTS)
 
 
 def provider(value: object) -> str:

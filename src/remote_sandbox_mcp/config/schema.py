@@ -135,6 +135,8 @@ _MACHINE_READERS: dict[str, Reader] = {
     "connect_timeout_s": readers.seconds,
     "ssh_alias": readers.alias,
     "direct": readers.destinations,
+    "forward_agent": readers.flag,
+    "transport": readers.transport,
 }
 
 
@@ -224,6 +226,8 @@ class Entry:
     strict_host_keys: bool | None = None
     connect_timeout_s: float | None = None
     direct: Mapping[str, str] = field(default_factory=dict)
+    forward_agent: bool = False
+    transport: str = "auto"
     is_by_pattern: bool = False
 
 

@@ -94,6 +94,11 @@ class SshConfig:
         decides = any(line.keyword == "match" and _decides_by_program(line) for line in self._conditions())
         return decides or any(line.keyword in _PROGRAMS for block in self._blocks for line in block.settings)
 
+    def decides_by_program(self, name: str) -> bool:
+        """Whether a Match exec may decide about this host: another answer next time means another way to it."""
+        lines = (line for line in self._conditions() if line.keyword == "match" and _decides_by_program(line))
+        return any(not (patterns := _hosts(line)) or matches(patterns, name) for line in lines)
+
     @property
     def variables(self) -> set[str]:
         """The environment variables that settings mention as ${NAME}."""

@@ -39,6 +39,28 @@ class Hop:
 
 
 @dataclass(frozen=True)
+class OpenSsh:
+    """How OpenSSH's own client is told to reach a machine, and what decides whether it is used.
+
+    `program` is its path with the file that it reads, `options` what the operator configured, `destination` the name
+    that it is given. `needs` is what only this client can do, `lacks` what is configured that it cannot be given.
+    `control_path` is the socket of a connection that the user may have open; `has_own_jumps`: the jump hosts are ours,
+    not those of ssh_config; `is_strict`: ssh_config accepts no unknown host key; `kerberos`: it may use a ticket.
+    """
+
+    program: tuple[str, ...]
+    destination: str
+    options: tuple[str, ...] = ()
+    environ: Variables | None = None
+    needs: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    control_path: str = ""
+    has_own_jumps: bool = False
+    is_strict: bool = False
+    kerberos: bool = False
+
+
+@dataclass(frozen=True)
 class Machine:
     """An SSH machine. `hops` are passed in order; `host_key_name` is the name to look up in known_hosts.
 
@@ -64,6 +86,11 @@ class Machine:
     environment: Environment = field(default_factory=Environment)
     direct: Mapping[str, str] = field(default_factory=dict)
     is_by_pattern: bool = False
+    # The keys of this user's agent can be used there. Only our own configuration says so, never ssh_config alone.
+    forward_agent: bool = False
+    # One of core.transport.TRANSPORTS; `openssh` is None where that client is not installed, or not to be used.
+    transport: str = "auto"
+    openssh: OpenSsh | None = None
     asking: Callable[[], Machine] | None = field(default=None, repr=False)
 
     def complete(self) -> Machine:

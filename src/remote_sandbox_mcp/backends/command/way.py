@@ -56,6 +56,10 @@ class Way(Protocol):
         """Start it with the line that its shell is to run. Raises ConnectError."""
         ...
 
+    def explain(self, complaints: bytes) -> ConnectError | None:
+        """The error that its last words mean, where they are known: the whole sentence."""
+        ...
+
 
 @dataclass(frozen=True)
 class LocalCommand:
@@ -80,6 +84,9 @@ class LocalCommand:
             raise ConnectError.of_parts("", f"{self.what} cannot be found", remedy) from None
         except OSError as problem:
             raise Unreachable.of_parts("", f"{self.what} cannot be started: {problem.strerror}") from None
+
+    def explain(self, complaints: bytes) -> ConnectError | None:
+        return None
 
 
 def home_folder() -> str:

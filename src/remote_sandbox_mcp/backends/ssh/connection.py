@@ -142,13 +142,13 @@ class Gate:
 
     async def enter(self) -> asyncssh.SSHClientConnection:
         """Connect within the machine's deadline. Raises ConnectError."""
-        self._heed_pause()
+        self.heed_pause()
         # Keys and secrets come first, outside the deadline: a keyring may ask its owner.
         keys = [await asyncio.to_thread(credentials, hop.login, self._who()) for hop in self._route()]
         try:
             connection = await within(self._connect_persistently(keys), self.deadline_s)
         except LoginRefused as refused:
-            self._knocked_in_vain(refused)
+            self.knocked_in_vain(refused)
             raise
         except (asyncio.TimeoutError, TimeoutError):
             raise Unreachable.of_parts(self._who(), f"no answer within {self.deadline_s:g} s") from None
@@ -157,7 +157,7 @@ class Gate:
         take_small_bites(connection)
         return connection
 
-    def _knocked_in_vain(self, refused: LoginRefused) -> None:
+    def knocked_in_vain(self, refused: LoginRefused) -> None:
         """Servers lock out those who keep knocking; and what was refused may be changed where it is kept."""
         self._refused, self._closed_until = refused, time.monotonic() + self._pause
         self._pause = min(self._pause * 2, LONGEST_PAUSE_S)
@@ -170,7 +170,8 @@ class Gate:
         machine = self.machine
         return (*machine.hops, Hop(machine.host, machine.port, machine.login, machine.host_key_name))
 
-    def _heed_pause(self) -> None:
+    def heed_pause(self) -> None:
+        """Raises LoginRefused where the last login was refused a moment ago."""
         left = self._closed_until - time.monotonic()
         if self._refused is not None and left > 0:
             raise self._refused.with_more(f"not tried again for another {left:.0f} s, so as not to be locked out")
@@ -224,6 +225,7 @@ class Gate:
                 config=None,
                 gss_auth=False,
                 gss_kex=False,
+                agent_forwarding=self.machine.forward_agent and hop not in self.machine.hops,
                 **options,
             )
         except BaseException as problem:
