@@ -20,7 +20,7 @@ from .core.command import RUN_ID, Command, Completed, Missing, Observation, Runn
 from .core.disposable import DISPOSABLE_ID, Offer, Provider
 from .core.errors import BadArgument, ConnectError, FileProblem, LostContact, SandboxError, UnknownSandbox, Unsupported
 from .core.files import FileSlice, Found, Listing, Search, Span, Written
-from .core.machine import LocalPlace, Machine
+from .core.machine import CommandPlace, LocalPlace, Machine
 from .core.pages import read_cursor
 from .core.progress import Progress, silent
 from .core.sandbox import Description, Sandbox
@@ -61,13 +61,13 @@ class Stock:
 
     def take(self, configuration: Configuration) -> tuple[Member, ...]:
         """The members of a configuration, in its order; return them with give_back."""
-        return tuple(self._take(what) for what in (*configuration.machines, configuration.local) if what is not None)
+        local = (configuration.local,) if configuration.local else ()
+        return tuple(map(self._take, (*configuration.machines, *configuration.commands, *local)))
 
-    def _take(self, what: Machine | LocalPlace) -> Member:
+    def _take(self, what: Machine | CommandPlace | LocalPlace) -> Member:
         found = next((shared for shared in self._shelf if shared.what == what), None)
         if found is None:
-            member = machine_member(what) if isinstance(what, Machine) else local_member(what)
-            found = _Shared(what, member)
+            found = _Shared(what, member_of(what))
             self._shelf.append(found)
         found.users += 1
         return found.member
@@ -90,9 +90,15 @@ class Stock:
 class _Shared:
     """A member and the number of apps that use it."""
 
-    what: Machine | LocalPlace
+    what: Machine | CommandPlace | LocalPlace
     member: Member
     users: int = 0
+
+
+def member_of(what: Machine | CommandPlace | LocalPlace) -> Member:
+    if isinstance(what, Machine):
+        return machine_member(what)
+    return command_member(what) if isinstance(what, CommandPlace) else local_member(what)
 
 
 def machine_member(machine: Machine) -> Member:
@@ -124,6 +130,15 @@ def machine_member(machine: Machine) -> Member:
         return Description(known.name, "ssh", known.host, known.port, known.login.user)
 
     return Member(machine.name, describe, opener, prepare=prepare, is_by_pattern=machine.is_by_pattern)
+
+
+def command_member(place: CommandPlace) -> Member:
+    async def opener() -> Sandbox:
+        from .backends.command.sandbox import open_place
+
+        return await open_place(place)
+
+    return Member(place.name, lambda: Description(place.name, "command"), opener)
 
 
 def local_member(place: LocalPlace) -> Member:

@@ -110,6 +110,9 @@ def private_files(configuration: Configuration) -> tuple[str, ...]:
     sources = [where for where in configuration.sources.values() if os.path.isabs(where)]
     # A hook's argument may be a script that its program runs.
     hooks = [word for hook in settings.notify.hooks.values() for word in hook.command]
+    # Folders may be arguments, too: a workspace, which is there to be synced.
+    words = [word for place in configuration.commands for word in place.command]
+    commands = [word for word in words if os.path.isfile(os.path.expanduser(word))]
     secrets: list[Secret | None] = [settings.platform.api_key, settings.http.api_key]
     # A home folder, or the root, is where projects are.
     keys = [path for path in configuration.key_files if path not in ("/", os.path.expanduser("~"))]
@@ -118,7 +121,7 @@ def private_files(configuration: Configuration) -> tuple[str, ...]:
             keys += login.key_files
             secrets += [login.password, login.key_passphrase]
     kept = [secret.source.partition(":")[2] for secret in secrets if secret and secret.source.startswith("file:")]
-    files = [configuration.file, *sources, settings.logging.file, *keys, *kept, *hooks]
+    files = [configuration.file, *sources, settings.logging.file, *keys, *kept, *hooks, *commands]
     return tuple(dict.fromkeys(path for path in map(os.path.expanduser, filter(None, files)) if os.path.isabs(path)))
 
 

@@ -20,6 +20,9 @@ env = { TOKEN = "hunter2-is-secret" }
 [machines.gpu2]
 host = "192.0.2.2"
 port = 2222
+
+[sandboxes.web]
+command = ["door", "hunter2-is-secret"]
 """
 
 
@@ -38,6 +41,8 @@ def test_everything_is_shown_with_its_origin_and_no_secret(cli: Cli, tmp_path: P
     assert f"config file {file}" in rows
     assert "default gpu2" in rows
     assert f"gpu1 from {file} [machines.gpu1]" in rows
+    assert f"web from {file} [sandboxes.web]" in rows
+    assert "command door ..." in rows
     assert "password hidden" in rows
     assert "env TOKEN hidden" in rows
     assert f"patience_s 40 {file}" in rows

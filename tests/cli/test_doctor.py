@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Cli, Maker, Outcome, entry, nobody
+from tests.support.commands import client_of
 from tests.support.pace import at_most
 from tests.support.sshd import Sshd, closed_port, silent_port
 
@@ -303,3 +304,35 @@ def test_a_machine_over_openssh_says_so_and_why(cli: Cli, sshd: Sshd) -> None:
     assert (seen["login"]["said"], seen["python3"]["mark"], seen["PATH"]["mark"]) == (f"as {sshd.user}", "ok", "ok")
     assert gone["login"]["said"] == "nothing listens on that port"
     assert "By hand: 'ssh'" in gone["login"]["remedy"]
+
+
+# A sandbox behind a command
+
+
+def test_a_command_is_checked_to_the_path_inside(cli: Cli, good: Sshd, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f"[sandboxes.door]\ncommand = {client_of(good)}\n")
+    outcome = cli("doctor", "door", "--json", "--config", str(file))
+    assert outcome.code == 0, outcome.stdout
+    assert list(marks(outcome, "door")) == ["command", *STEPS[5:]]
+    assert set(marks(outcome, "door").values()) == {"ok"}
+    assert steps(outcome, "door")["command"]["said"].startswith("gave a shell in ")
+    assert "door  command ssh ..." in cli("doctor", "door", "--config", str(file)).stdout
+
+
+def test_a_command_that_fails_is_told_with_its_words_and_what_to_do(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(
+        """[sandboxes.door]\ncommand = ["sh", "-c", "echo 'no such \\u001b[31mcontainer' >&2; exit 1"]\n"""
+        """[sandboxes.gone]\ncommand = ["no-such-program"]\n"""
+    )
+    outcome = cli("doctor", "door", "gone", "--json", "--config", str(file))
+    assert outcome.code == 1
+    assert steps(outcome, "door")["command"] == {
+        "name": "command",
+        "mark": "failed",
+        "said": "its command sh ended with status 1 without giving a shell, and said: no such container",
+        "remedy": "Run it in a terminal to see more",
+    }
+    assert set(list(marks(outcome, "door").values())[1:]) == {"skipped"}
+    assert steps(outcome, "gone")["command"]["said"] == "its command no-such-program cannot be found"

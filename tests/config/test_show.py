@@ -25,6 +25,9 @@ jump = "bastion"
 host = "b"
 user = "jump"
 password = "command:op read {HIDDEN}"
+[sandboxes.web]
+command = ["/usr/bin/door", "{HIDDEN}"]
+env = {{ TOKEN = "{HIDDEN}" }}
 [local]
 env = {{ TOKEN = "{HIDDEN}" }}
 [notify]
@@ -77,6 +80,16 @@ def test_everything_is_shown_but_secrets(tmp_path: Path) -> None:
                 "python": "python3",
                 "source": f"{path} [machines.bastion]",
             },
+        ],
+        "sandboxes": [
+            {
+                "name": "web",
+                "command": "/usr/bin/door ...",
+                "python": "python3",
+                "connect_timeout_s": 20.0,
+                "env": {"TOKEN": "hidden"},
+                "source": f"{path} [sandboxes.web]",
+            }
         ],
         "local": {"name": "local", "network": False, "env": {"TOKEN": "hidden"}},
         "settings": {

@@ -86,7 +86,7 @@ def _print(page: Page, shown: Mapping[str, Any], path: Path) -> None:
 
     file = shown_file(path, is_read=shown["file"] != "none")
     page.rows([("config file", file), ("default", shown["default"] or "none")], 0)
-    for machine in shown["machines"]:
+    for machine in [*shown["machines"], *shown["sandboxes"]]:
         page.heading(machine["name"], f"from {machine['source']}")
         page.rows(
             [(key, styled((_text(value), ""))) for key, value in machine.items() if key not in ("name", "source")]

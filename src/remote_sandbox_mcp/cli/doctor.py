@@ -60,13 +60,14 @@ def _begin(options: argparse.Namespace) -> Practice:
     from ..config import paths
     from ..config.load import load
     from ..config.machines import completed
-    from ..probe.doctor import examine, examine_local
+    from ..probe.doctor import examine, examine_command, examine_local
 
     configuration = completed(load(options.config))
     fleet = compose(configuration).fleet
     wanted = {fleet.member(name).name for name in options.names}
     state = paths.state_folder()
     work = {machine.name: examine(machine, paths.known_hosts_file()) for machine in configuration.machines}
+    work |= {place.name: examine_command(place) for place in configuration.commands}
     if configuration.local:
         work[configuration.local.name] = examine_local(configuration.local, state)
     tasks = []
@@ -132,7 +133,7 @@ async def _report(practice: Practice, chosen: bool) -> list[Checkup]:
     hub = await asyncio.to_thread(_hub)
     page.rows([("config file", file), ("state folder", str(practice.state_folder)), ("hub", hub)], indent=0)
     page.problems(configuration.problems)
-    if not configuration.machines:
+    if not (configuration.machines or configuration.commands):
         page.print(styled((UNUSABLE, "red bold") if configuration.refusal else (NOTHING, "yellow")))
     if configuration.local is None and not chosen:
         page.print("The local sandbox is switched off in the configuration.")

@@ -57,12 +57,15 @@ def _origin(configuration: Configuration, file: str) -> str:
 def _machines(configuration: Configuration) -> Iterator[tuple[str, str, str]]:
     from ..core.checkup import address
 
-    machines = configuration.machines
-    for machine in machines[:MOST_SANDBOXES]:
-        where = address(machine.login.user, machine.host, machine.port)
-        yield _name(configuration, machine.name), "ssh", where
-    if len(machines) > MOST_SANDBOXES:
-        yield f"and {len(machines) - MOST_SANDBOXES} more", "", ""
+    rows = [
+        (machine.name, "ssh", address(machine.login.user, machine.host, machine.port))
+        for machine in configuration.machines
+    ]
+    rows += [(place.name, "command", place.shown) for place in configuration.commands]
+    for name, kind, where in rows[:MOST_SANDBOXES]:
+        yield _name(configuration, name), kind, where
+    if len(rows) > MOST_SANDBOXES:
+        yield f"and {len(rows) - MOST_SANDBOXES} more", "", ""
 
 
 async def _local(configuration: Configuration) -> list[tuple[str, str, str]]:

@@ -13,9 +13,10 @@ from typing import Any
 
 from ..core.command import Environment
 from ..core.disposable import Limits
-from ..core.machine import LocalPlace, Machine
+from ..core.machine import CommandPlace, LocalPlace
 from ..core.network import NO_NETWORK
 from ..core.permission import HOOK_NAME, Hook, Notify, read_address
+from ..core.secret import Secret
 from . import paths, readers
 from .machines import Builder
 from .problems import Fault, Tell, plain, quoted
@@ -82,19 +83,25 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     rule = _host_rule(document, file, tell)
     entries |= builder.add_fitting(rule)
     machines = builder.machines()
-    local = _local(document, file, machines, tell)
-    names = [machine.name for machine in machines] + ([local.name] if local else [])
-    default = _default(document, file, names, tell if machines else blame)
-    refusal = "" if machines else _refusal(faults, local)
+    secrets = [*_secrets(entries.values(), settings), settings.platform.api_key, settings.http.api_key]
+    names = [machine.name for machine in machines]
+    commands = _commands(document, file, environ, secrets, names, blame)
+    names += [place.name for place in commands]
+    local = _local(document, file, names, tell)
+    default = _default(document, file, names + ([local.name] if local else []), tell if names else blame)
+    refusal = "" if names else _refusal(faults, local)
     return Configuration(
         machines=machines,
+        commands=commands,
         local=local,
         default="" if refusal else default,
         refusal=refusal,
         settings=settings,
         problems=tuple(problems),
         faults=tuple(faults),
-        sources=sources | {f"machines.{machine.name}": entries[machine.name].where for machine in machines},
+        sources=sources
+        | {f"machines.{machine.name}": entries[machine.name].where for machine in machines}
+        | {f"sandboxes.{place.name}": f"{file} [sandboxes.{plain(place.name)}]" for place in commands},
         # File that another process has to be given in order to read the same configuration.
         file=str(given_json) if given_json and in_json else "" if found is None else file,
         unread=unread,
@@ -248,11 +255,30 @@ def _unique(entries: Iterable[Entry | None], tell: Tell) -> dict[str, Entry]:
 
 def _tell_exposed(path: Path, entries: Iterable[Entry], settings: Settings, tell: Tell) -> None:
     """Warn about passwords in a file that others can read."""
+    is_written = any(secret and not secret.source for secret in _secrets(entries, settings))
+    if is_written and readable_by_others(str(path)):
+        tell(f"{path} holds a password, and other users may read it: run chmod 600 {path}.")
+
+
+def _commands(
+    document: Mapping[str, Any],
+    file: str,
+    environ: Mapping[str, str],
+    secrets: Sequence[Secret | None],
+    taken: Sequence[str],
+    tell: Tell,
+) -> tuple[CommandPlace, ...]:
+    if "sandboxes" not in document:
+        return ()
+    from .commands import read_commands
+
+    return tuple(read_commands(document, file, environ, secrets, taken, tell))
+
+
+def _secrets(entries: Iterable[Entry], settings: Settings) -> list[Secret | None]:
     logins = [login.password for login in settings.platform.registries.values()]
     machines = [getattr(entry, key) for entry in entries for key in SECRET_KEYS]
-    secrets = [settings.notify.webhook_secret, *logins, *machines]
-    if any(secret and not secret.source for secret in secrets) and readable_by_others(str(path)):
-        tell(f"{path} holds a password, and other users may read it: run chmod 600 {path}.")
+    return [settings.notify.webhook_secret, *logins, *machines]
 
 
 def _settings(
@@ -326,7 +352,7 @@ def _hook(name: str, raw: object, where: str, tell: Tell) -> Hook | None:
     return hook
 
 
-def _local(document: Mapping[str, Any], file: str, machines: Iterable[Machine], tell: Tell) -> LocalPlace | None:
+def _local(document: Mapping[str, Any], file: str, taken: Iterable[str], tell: Tell) -> LocalPlace | None:
     values = checked(document, "local", LOCAL_READERS, file, tell)
     if not values.pop("enabled", True):
         return None
@@ -340,7 +366,7 @@ def _local(document: Mapping[str, Any], file: str, machines: Iterable[Machine], 
         limits=held,
         shm_mb=values.get("shm_mb", 0),
     )
-    if any(machine.name == local.name for machine in machines):
+    if local.name in taken:
         tell(
             f"The embedded sandbox is left out: a machine is named {quoted(local.name)} as well; "
             f"set name or enabled = false under [local] in {file}."

@@ -409,7 +409,7 @@ def table(document: Mapping[str, Any], key: str, file: str, tell: Tell) -> Mappi
     found = document.get(key, {})
     if isinstance(found, Mapping):
         return found
-    example = f"[{key}.NAME]" if key in {"machines", "hooks", "registries"} else f"[{key}]"
+    example = f"[{key}.NAME]" if key in {"machines", "sandboxes", "hooks", "registries"} else f"[{key}]"
     tell(f"{file}: {key} is passed over: it must be a table, written as {example}.")
     return {}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.disposable import Platform, Rules
-from ..core.machine import LocalPlace, Machine
+from ..core.machine import CommandPlace, LocalPlace, Machine
 from ..core.permission import Notify
 from ..core.secret import Secret
 from ..core.serving import Http, Logging
@@ -24,6 +24,7 @@ TOP_KEYS = (
     "server",
     "local",
     "machines",
+    "sandboxes",
     "notify",
     "hooks",
     *SERVICE_KEYS,
@@ -186,6 +187,7 @@ class Configuration:
     """
 
     machines: tuple[Machine, ...] = ()
+    commands: tuple[CommandPlace, ...] = ()
     local: LocalPlace | None = None
     default: str = ""
     refusal: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.command import Environment
-from ..core.machine import Hop, LocalPlace, Login, Machine
+from ..core.machine import CommandPlace, Hop, LocalPlace, Login, Machine
 from ..core.network import Network, Reach
 from ..core.permission import Notify, read_address
 from ..core.secret import Secret
@@ -21,6 +21,9 @@ def show(configuration: Configuration) -> dict[str, Any]:
         "machines": [
             _machine(machine) | {"source": sources.get(f"machines.{machine.name}", "")}
             for machine in configuration.machines
+        ],
+        "sandboxes": [
+            _command(place) | {"source": sources.get(f"sandboxes.{place.name}", "")} for place in configuration.commands
         ],
         "local": _local(configuration.local) if configuration.local else None,
         "settings": {
@@ -50,6 +53,16 @@ def _machine(machine: Machine) -> dict[str, Any]:
         python=machine.python,
         **_environment(machine.environment),
         direct=dict(machine.direct),
+    )
+
+
+def _command(place: CommandPlace) -> dict[str, Any]:
+    return _filled(
+        name=place.name,
+        command=place.shown,
+        python=place.python,
+        connect_timeout_s=place.connect_timeout_s,
+        **_environment(place.environment),
     )
 
 

@@ -209,7 +209,7 @@ def python_step(version: str, program: str, found: str, *, kills_trees: bool) ->
     return warning(
         "python3",
         f"{f'{found} is of no use' if found else f'there is no {program}'}, so the plain way is used: slower, with one "
-        f"SSH session for each command{stop}",
+        f"session for each command{stop}",
         "Install Python 3.6 or newer there, or name one with python = in the machine's configuration",
     )
 

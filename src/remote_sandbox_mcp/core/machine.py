@@ -99,6 +99,24 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class CommandPlace:
+    """A sandbox behind a command of the operator's that gives a shell, and takes the line for it as one more argument.
+
+    The command runs on this computer, with the variables `environ`; `shown` is the part of it that may be shown.
+    """
+
+    name: str
+    # Not shown: arguments may be secret.
+    command: tuple[str, ...] = field(repr=False)
+    shown: str
+    environ: Variables = field(default_factory=lambda: Variables({}))
+    python: str = "python3"
+    # Longer than for a machine: the commands of cloud providers look for one first, and send it a key.
+    connect_timeout_s: float = 20.0
+    environment: Environment = field(default_factory=Environment)
+
+
+@dataclass(frozen=True)
 class LocalPlace:
     """The `local` sandbox on this computer: bubblewrap around a private home folder.
 

@@ -21,7 +21,7 @@ from ..core import checkup
 from ..core.checkup import INSIDE_STEPS, MACHINE_STEPS, Checkup, Findings, Mark, Step
 from ..core.command import Command, Environment
 from ..core.errors import ConnectError, SandboxError, Unreachable
-from ..core.machine import Hop, LocalPlace, Machine
+from ..core.machine import CommandPlace, Hop, LocalPlace, Machine
 from ..core.network import Reach
 from ..core.sandbox import Sandbox
 from ..core.shell import join
@@ -40,6 +40,7 @@ NETWORKS = {
     Reach.HOST: "with the network of this computer",
 }
 LOCAL_STEPS = ("walls", *INSIDE_STEPS)
+COMMAND_STEPS = ("command", *INSIDE_STEPS)
 INSIDE_S = 15.0
 LONGEST_BANNER_LINES = 50
 UNREACHABLE = "Check that the machine is on, and that no firewall or VPN stands in between"
@@ -62,6 +63,27 @@ async def examine(machine: Machine, own_known_hosts: Path) -> Checkup:
     where = checkup.address(machine.login.user, machine.host, machine.port)
     steps = checkup.complete(visit.steps, (*MACHINE_STEPS, *INSIDE_STEPS))
     return Checkup(machine.name, "ssh", where, steps, time.monotonic() - begun)
+
+
+async def examine_command(place: CommandPlace) -> Checkup:
+    """The same for a sandbox behind a command: whether it gives a shell, then what is inside."""
+    from ..backends.command.sandbox import open_place
+
+    begun = time.monotonic()
+    steps: list[Step] = []
+
+    async def opener() -> Sandbox:
+        sandbox = await open_place(place)
+        steps.append(checkup.ok("command", f"gave a shell in {time.monotonic() - begun:.1f} s"))
+        return sandbox
+
+    try:
+        steps += await within(inspect(opener, place.environment, place.python, ""), place.connect_timeout_s + INSIDE_S)
+    except SandboxError as problem:
+        steps.append(checkup.failed("shell" if steps else "command", problem))
+    except (asyncio.TimeoutError, TimeoutError):
+        steps.append(checkup.failed("shell", Unreachable("it answers no more")))
+    return Checkup(place.name, "command", place.shown, checkup.complete(steps, COMMAND_STEPS), time.monotonic() - begun)
 
 
 async def examine_local(place: LocalPlace, state_folder: Path) -> Checkup:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from ...core.command import Environment
 from ...core.errors import ConnectError, Unreachable, Unsupported
+from ...core.machine import CommandPlace
 from ...core.sandbox import Capabilities, Description
 from ...waiting import within
 from ..outpost import program
@@ -20,7 +21,7 @@ from ..outpost.sandbox import OutpostSandbox
 from ..shell.alone import ShellAlone
 from ..shell.transport import Place
 from .shell import CommandShell
-from .way import CommandLine, Ending, Way, last_words
+from .way import CommandLine, Ending, LocalCommand, Way, last_words
 
 OUTPOST = Capabilities(survives_disconnect=True, kills_trees=True)
 PLAIN = Capabilities(survives_disconnect=True)
@@ -40,6 +41,17 @@ G = TypeVar("G", OutpostClient, OutpostLane, PortRelay)
 
 class NoPython(ConnectError):
     """The command gives a shell, but no python3 that runs an outpost."""
+
+
+async def open_place(place: CommandPlace) -> OutpostSandbox | ShellAlone:
+    """Open what is behind a command of the operator's. Raises ConnectError."""
+    return await open_behind(
+        LocalCommand(place.command, place.environ),
+        Description(place.name, "command"),
+        place.environment,
+        python=place.python,
+        timeout_s=place.connect_timeout_s,
+    )
 
 
 async def open_behind(

@@ -86,6 +86,14 @@ def scope_for(job_id: str, user: str, root: str = "/") -> "tuple[list[str], list
     return [], [note]
 
 
+def user_name() -> str:
+    """The user's name, or the number of one that has none: containers often run as such a user."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
 def scope_works(scope: "list[str]") -> bool:
     """Whether the user's own manager answers."""
     try:
@@ -139,7 +147,7 @@ def describe_begun(folder: bytes, order: "dict[str, Any]", recovered: bool, note
 
 def bring_to_life(folder: bytes, order: "dict[str, Any]", notes: "list[str]") -> "JobStartAnswer":
     """Start the keeper, in tmux if there is one, and wait until it has the command running."""
-    scope, told = scope_for(str(order["id"]), pwd.getpwuid(os.getuid()).pw_name)
+    scope, told = scope_for(str(order["id"]), user_name())
     if scope and not scope_works(scope):
         scope, told = [], [NO_MANAGER]
     words = [to_bytes(word) for word in python_words()] + [os.path.join(folder, b"keeper.py"), folder]

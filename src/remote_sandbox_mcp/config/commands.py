@@ -1,0 +1,201 @@
+"""[sandboxes.NAME] of config.toml: sandboxes behind a command that gives a shell, and presets of such commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from ..core.client import Variables
+from ..core.command import Environment
+from ..core.machine import CommandPlace
+from ..core.secret import Secret
+from . import readers
+from .problems import Fault, Tell, plain, quoted
+from .readers import Reader, read_table, table
+
+TABLE = "sandboxes"
+ENGINES = ("docker", "podman")
+# The keys that say what the command is: a table has one of them.
+DOORS = ("command", "container", "pod", "devcontainer")
+# What each of the others goes with.
+COMPANIONS = {
+    "engine": ("container",),
+    "user": ("container",),
+    "context": ("container", "pod"),
+    "pod_container": ("pod",),
+}
+# Our own variables may hold passwords and keys, and no command needs them.
+OWN_VARIABLES = ("REMOTE_SANDBOX_", "OPENSANDBOX_", "OPEN_SANDBOX_")
+# Not beginning with a dash, which the command would read as an option.
+_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
+_POD = re.compile(r"[a-z0-9][a-z0-9.-]*(?:/[a-z0-9][a-z0-9.-]*){0,2}", re.ASCII)
+
+
+def _container(value: object) -> str:
+    return _named(value, 'must be the name or the id of a container, as in "web"')
+
+
+def _pod_container(value: object) -> str:
+    return _named(value, 'must be the name of a container of the pod, as in "app"')
+
+
+def _user(value: object) -> str:
+    return _named(value, 'must be a user of the container, as in "dev" or "1000"')
+
+
+def _named(value: object, fault: str) -> str:
+    given = readers.text(value)
+    if not _NAME.fullmatch(given):
+        raise Fault(fault)
+    return given
+
+
+def _pod(value: object) -> str:
+    given = readers.text(value)
+    if not _POD.fullmatch(given):
+        raise Fault('must be a pod, as in "namespace/web" or "namespace/deployment/web"')
+    return given
+
+
+def _context(value: object) -> str:
+    given = readers.text(value)
+    if given.startswith("-") or not given:
+        raise Fault("must be the name of a context, which does not begin with a dash")
+    return given
+
+
+def _workspace(value: object) -> str:
+    found = readers.folders([value])
+    if len(found) != 1:
+        raise Fault("must be the whole path of a workspace folder")
+    return found[0]
+
+
+def _engine(value: object) -> str:
+    given = readers.text(value)
+    if given not in ENGINES:
+        raise Fault(f"must be one of {', '.join(ENGINES)}")
+    return given
+
+
+COMMAND_READERS: dict[str, Reader] = {
+    "command": readers.program,
+    "container": _container,
+    "engine": _engine,
+    "user": _user,
+    "pod": _pod,
+    "pod_container": _pod_container,
+    "context": _context,
+    "devcontainer": _workspace,
+    "python": readers.text,
+    "shell": readers.words,
+    "init": readers.lines,
+    "env": readers.variables,
+    "connect_timeout_s": readers.seconds,
+}
+
+
+def _for_container(values: Mapping[str, Any]) -> tuple[str, ...]:
+    engine = values.get("engine", ENGINES[0])
+    # Where the engine is: docker calls that a context, podman a connection.
+    option = "--context" if engine == "docker" else "--connection"
+    where = (option, values["context"]) if "context" in values else ()
+    user = ("--user", values["user"]) if "user" in values else ()
+    return (engine, *where, "exec", "-i", *user, values["container"], "sh", "-c")
+
+
+def _for_pod(values: Mapping[str, Any]) -> tuple[str, ...]:
+    *namespace, pod = values["pod"].split("/", 1)
+    where = ("--context", values["context"]) if "context" in values else ()
+    within = ("--namespace", *namespace) if namespace else ()
+    inner = ("--container", values["pod_container"]) if "pod_container" in values else ()
+    return ("kubectl", *where, *within, "exec", "-i", pod, *inner, "--", "sh", "-c")
+
+
+def _for_devcontainer(values: Mapping[str, Any]) -> tuple[str, ...]:
+    return ("devcontainer", "exec", "--workspace-folder", values["devcontainer"], "sh", "-c")
+
+
+PRESETS: dict[str, Callable[[Mapping[str, Any]], tuple[str, ...]]] = {
+    "container": _for_container,
+    "pod": _for_pod,
+    "devcontainer": _for_devcontainer,
+}
+
+
+def read_commands(
+    document: Mapping[str, Any],
+    file: str,
+    environ: Mapping[str, str],
+    secrets: Iterable[Secret | None],
+    taken: Iterable[str],
+    tell: Tell,
+) -> Iterator[CommandPlace]:
+    """The sandboxes that can be used; `taken` are names of others, `secrets` all that the configuration names."""
+    used, variables = set(taken), Variables(without_secrets(environ, secrets))
+    for name, raw in table(document, TABLE, file, tell).items():
+        where = f"{file} [{TABLE}.{plain(name)}]"
+        place = _place(name, raw, where, variables, tell)
+        if place and place.name in used:
+            tell(f"{where} is left out: a machine is named {quoted(name)} as well; give it a name of its own.")
+        elif place:
+            used.add(place.name)
+            yield place
+
+
+def without_secrets(environ: Mapping[str, str], secrets: Iterable[Secret | None]) -> dict[str, str]:
+    """The user's variables, without those that configure us and those that hold a secret of our configuration."""
+    named = {secret.source.removeprefix("env:") for secret in secrets if secret and secret.source.startswith("env:")}
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in named and not name.startswith(OWN_VARIABLES) and name not in _LOGIN_VARIABLES
+    }
+
+
+# Those of the one machine that the environment may name.
+_LOGIN_VARIABLES = frozenset({"REMOTE_PASSWORD", "REMOTE_KEY_PASSPHRASE"})
+
+
+def _place(name: str, raw: object, where: str, variables: Variables, tell: Tell) -> CommandPlace | None:
+    """One table. Left out, with the reason reported, where anything in it is wrong: it would start something else."""
+    if not isinstance(raw, Mapping):
+        tell(f"{where} is left out: it must be a table of keys and values, with one of {', '.join(DOORS)}.")
+        return None
+    values, faults = read_table(raw, COMMAND_READERS, where, tell)
+    faults += [f"its name {fault}" for fault in _faults_of(readers.name, name)]
+    if faults := faults or list(_misfits(values)):
+        tell(f"{where} is left out: {', and '.join(faults)}.")
+        return None
+    door = next(key for key in DOORS if key in values)
+    command = values["command"] if door == "command" else PRESETS[door](values)
+    return CommandPlace(
+        name=name.strip(),
+        command=command,
+        # A command of the operator's may hold a key; a preset cannot.
+        shown=shlex.join(command) if door in PRESETS else f"{command[0]} ...",
+        environ=variables,
+        environment=Environment(values.get("shell", ()), values.get("init", ()), values.get("env", {})),
+        **{key: values[key] for key in ("python", "connect_timeout_s") if key in values},
+    )
+
+
+def _faults_of(reader: Reader, value: object) -> Iterator[str]:
+    try:
+        if not reader(value):
+            yield "is empty"
+    except Fault as fault:
+        yield str(fault)
+
+
+def _misfits(values: Mapping[str, Any]) -> Iterator[str]:
+    doors = [key for key in DOORS if key in values]
+    if len(doors) != 1:
+        found = f"has {' and '.join(doors)}" if doors else "has none"
+        yield f"it must have exactly one of {', '.join(DOORS)}, and {found}"
+        return
+    for key, others in COMPANIONS.items():
+        if key in values and doors[0] not in others:
+            yield f"{key} goes with {' or '.join(others)} only"

@@ -1,0 +1,171 @@
+"""[sandboxes.NAME]: sandboxes behind a command, which only the operator's own file may name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote_sandbox_mcp.config.load import load
+from remote_sandbox_mcp.config.schema import Configuration
+from remote_sandbox_mcp.config.show import show
+from remote_sandbox_mcp.core.machine import CommandPlace
+from remote_sandbox_mcp.gate import private_files
+from tests.config.reading import HIDDEN, A, read, the_problem
+from tests.config.test_project_file import accepted_now
+from tests.config.test_services import put
+
+
+def only(configuration: Configuration) -> CommandPlace:
+    assert configuration.problems == ()
+    (place,) = configuration.commands
+    return place
+
+
+COMMANDS = {
+    "any command": ('command = ["ssh", "-T", "gpu1"]', ["ssh", "-T", "gpu1"]),
+    "docker": ('container = "web"', ["docker", "exec", "-i", "web", "sh", "-c"]),
+    "podman": ('container = "web"\nengine = "podman"', ["podman", "exec", "-i", "web", "sh", "-c"]),
+    "docker elsewhere, as a user": (
+        'container = "web"\ncontext = "gpu1"\nuser = "dev"',
+        ["docker", "--context", "gpu1", "exec", "-i", "--user", "dev", "web", "sh", "-c"],
+    ),
+    "podman elsewhere": (
+        'container = "web"\nengine = "podman"\ncontext = "gpu1"',
+        ["podman", "--connection", "gpu1", "exec", "-i", "web", "sh", "-c"],
+    ),
+    "a pod": ('pod = "web"', ["kubectl", "exec", "-i", "web", "--", "sh", "-c"]),
+    "a pod of a namespace": (
+        'pod = "ml/web-0"\npod_container = "app"\ncontext = "arn:aws:eks:eu:1:cluster/x"',
+        [
+            *("kubectl", "--context", "arn:aws:eks:eu:1:cluster/x", "--namespace", "ml", "exec", "-i", "web-0"),
+            *("--container", "app", "--", "sh", "-c"),
+        ],
+    ),
+    "a deployment": (
+        'pod = "ml/deployment/web"',
+        ["kubectl", "--namespace", "ml", "exec", "-i", "deployment/web", "--", "sh", "-c"],
+    ),
+    "a dev container": (
+        'devcontainer = "/home/me/a project/"',
+        ["devcontainer", "exec", "--workspace-folder", "/home/me/a project", "sh", "-c"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "argv"), COMMANDS.values(), ids=COMMANDS)
+def test_a_table_becomes_an_argument_vector(tmp_path: Path, text: str, argv: list[str]) -> None:
+    configuration = read(tmp_path, f"[sandboxes.web]\n{text}\n")
+    assert list(only(configuration).command) == argv
+    assert configuration.default == "web"
+    assert configuration.sources["sandboxes.web"] == f"{tmp_path}/config.toml [sandboxes.web]"
+
+
+def test_what_holds_for_machines_holds_here_too(tmp_path: Path) -> None:
+    text = 'command = ["door"]\nshell = "bash -lc"\ninit = "x"\nenv = { A = 1 }\npython = "/opt/python3"\n'
+    place = only(read(tmp_path, f"[sandboxes.web]\n{text}connect_timeout_s = 60\n"))
+    assert (place.python, place.connect_timeout_s) == ("/opt/python3", 60)
+    assert (place.environment.shell, place.environment.init, place.environment.env) == (
+        ("bash", "-lc"),
+        ("x",),
+        {"A": "1"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        pytest.param("sandboxes = 1", "must be a table, written as [sandboxes.NAME]", id="a number"),
+        pytest.param(
+            "[sandboxes]\na = 1", "it must be a table of keys and values, with one of command, container", id="no table"
+        ),
+        pytest.param(
+            "[sandboxes.a]", "must have exactly one of command, container, pod, devcontainer, and has none", id="none"
+        ),
+        pytest.param(
+            "[sandboxes.a]\npod = 'p'\ncontainer = 'c'", "has container and pod", id="two of them"
+        ),
+        pytest.param("[sandboxes.a]\ncommand = 'docker exec'", "command must be a list of words", id="one line"),
+        pytest.param("[sandboxes.a]\ncommand = []", "command must be a list of words", id="no words"),
+        pytest.param("[sandboxes.a]\ncommand = ['./run']", "whole path, or by a name that is in PATH", id="relative"),
+        pytest.param('[sandboxes.a]\ncommand = ["a\\u0000b"]', "a character that cannot be sent", id="a NUL"),
+        pytest.param("[sandboxes.a]\ncontainer = '--privileged'", "the name or the id of a container", id="dash"),
+        pytest.param('[sandboxes.a]\ncontainer = "web\\nx"', "must not hold control characters", id="a new line"),
+        pytest.param('[sandboxes.a]\ncontainer = "\\u001b[2J"', "must not hold control characters", id="an escape"),
+        pytest.param("[sandboxes.a]\ncontainer = 'web sh'", "the name or the id of a container", id="two words"),
+        pytest.param("[sandboxes.a]\ncontainer = 'w'\nengine = 'rkt'", "engine must be one of docker", id="engine"),
+        pytest.param("[sandboxes.a]\ncontainer = 'w'\nuser = '-u'", "user must be a user of the container", id="user"),
+        pytest.param("[sandboxes.a]\npod = 'p'\nengine = 'docker'", "engine goes with container only", id="misfit"),
+        pytest.param("[sandboxes.a]\ncommand = ['x']\ncontext = 'y'", "goes with container or pod only", id="context"),
+        pytest.param("[sandboxes.a]\npod = 'ns/-x'", "pod must be a pod", id="a pod with a dash"),
+        pytest.param("[sandboxes.a]\npod = 'a/b/c/d'", "pod must be a pod", id="a pod with too many parts"),
+        pytest.param("[sandboxes.a]\npod = 'p'\ncontext = '--kubeconfig=x'", "not begin with a dash", id="option"),
+        pytest.param("[sandboxes.a]\npod = 'p'\npod_container = '-x'", "a container of the pod", id="inner dash"),
+        pytest.param("[sandboxes.a]\ndevcontainer = 'project'", "must be whole paths", id="a relative workspace"),
+        pytest.param("[sandboxes.'a/b']\ncontainer = 'w'", 'its name must not hold "/"', id="name"),
+        pytest.param("[sandboxes.'']\ncontainer = 'w'", "its name is empty", id="no name"),
+        pytest.param(f"{A}[sandboxes.a]\ncontainer = 'w'", 'a machine is named "a" as well', id="twice"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_sentence_and_starts_nothing(tmp_path: Path, text: str, why: str) -> None:
+    configuration = read(tmp_path, text)
+    assert why in the_problem(configuration)
+    assert configuration.commands == ()
+    assert configuration.machines or configuration.refusal
+
+
+def test_arguments_of_a_command_are_never_shown(tmp_path: Path) -> None:
+    configuration = read(tmp_path, f'[sandboxes.web]\ncommand = ["door", "--token", "{HIDDEN}"]\n')
+    shown = show(configuration)
+    assert HIDDEN not in f"{configuration!r}{json.dumps(shown)}"
+    assert shown["sandboxes"][0]["command"] == "door ..."
+
+
+def test_a_command_gets_the_users_variables_without_our_secrets(tmp_path: Path) -> None:
+    ours = {
+        "REMOTE_PASSWORD": HIDDEN,
+        "REMOTE_KEY_PASSPHRASE": HIDDEN,
+        "REMOTE_SANDBOX_LIST": json.dumps([{"host": "b", "password": HIDDEN}]),
+        "REMOTE_SANDBOX_API_KEY": HIDDEN,
+        "OPEN_SANDBOX_API_KEY": HIDDEN,
+        "GPU_PASSWORD": HIDDEN,
+        "REGISTRY": HIDDEN,
+    }
+    theirs = {"PATH": "/bin", "HOME": "/h", "SSH_AUTH_SOCK": "/s", "KUBECONFIG": "/k", "DOCKER_HOST": "/d"}
+    text = f'{A}password = "env:GPU_PASSWORD"\n[sandboxes.web]\ncontainer = "web"\n'
+    text += '[registries."registry.example.org"]\nuser = "u"\npassword = "env:REGISTRY"\n'
+    assert dict(only(read(tmp_path, text, **ours, **theirs)).environ) == theirs
+
+
+def test_a_project_names_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table: dict[str, Any] = {"web": {"command": ["sh", "-c"]}}
+    put(tmp_path, {"opensandbox": {"command": ["sh"]}, "sandboxes": table})
+    assert load(environ={}).commands == ()
+    accepted_now()
+    configuration = load(environ={})
+    assert "command, sandboxes passed over" in the_problem(configuration)
+    assert configuration.commands == ()
+
+
+def test_neither_a_variable_nor_a_config_json_names_a_command(tmp_path: Path) -> None:
+    entry = {"name": "x", "host": "192.0.2.1", "user": "u", "command": ["sh"], "container": "web"}
+    configuration = load(environ={"REMOTE_SANDBOX_LIST": json.dumps([entry])})
+    assert configuration.commands == ()
+    assert 'the unknown key "command" is passed over' in configuration.problems[0]
+    path = put(tmp_path, {"opensandbox": {}, "sandboxes": {"web": {"command": ["sh"]}}})
+    configuration = load(path, {})
+    assert configuration.commands == ()
+    assert 'unknown key "sandboxes" is passed over' in the_problem(configuration)
+
+
+def test_a_program_that_a_command_starts_is_closed_to_syncs_and_a_workspace_is_not(tmp_path: Path) -> None:
+    program, workspace = tmp_path / "door.sh", tmp_path / "project"
+    program.touch()
+    workspace.mkdir()
+    text = f'[sandboxes.a]\ncommand = ["sh", "{program}"]\n[sandboxes.b]\ndevcontainer = "{workspace}"\n'
+    private = private_files(read(tmp_path, text))
+    assert str(program) in private
+    assert str(workspace) not in private
