@@ -26,7 +26,6 @@ from .schema import (
     HOST_READERS,
     LOCAL_READERS,
     NOTIFY_READERS,
-    SECRET_KEYS,
     SERVER_READERS,
     SERVER_VARIABLES,
     TOP_KEYS,
@@ -35,10 +34,11 @@ from .schema import (
     HostRule,
     Settings,
     read_entry,
+    secrets_of,
+    written_secrets,
 )
 from .secrets import doubt, readable_by_others
 from .services import NAME, Written, is_json, own_json, read_json, read_registries, read_services
-from .ssh_config import is_pattern
 
 LIST = "REMOTE_SANDBOX_LIST"
 # How many faults, and how many characters of each, an error names at once.
@@ -83,7 +83,7 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     rule = _host_rule(document, file, tell)
     entries |= builder.add_fitting(rule)
     machines = builder.machines()
-    secrets = [*_secrets(entries.values(), settings), settings.platform.api_key, settings.http.api_key]
+    secrets = secrets_of(entries.values(), settings)
     names = [machine.name for machine in machines]
     commands = _commands(document, file, environ, secrets, names, blame)
     names += [place.name for place in commands]
@@ -221,7 +221,7 @@ def _file_entries(
         tell(f"{file}: hosts is passed over: each of them {fault}.")
         return
     for alias in hosts:
-        if not is_pattern(alias):
+        if not readers.is_pattern(alias):
             yield read_entry({"ssh_alias": alias}, f"{file} hosts {quoted(alias)}", environ, tell)
 
 
@@ -255,7 +255,7 @@ def _unique(entries: Iterable[Entry | None], tell: Tell) -> dict[str, Entry]:
 
 def _tell_exposed(path: Path, entries: Iterable[Entry], settings: Settings, tell: Tell) -> None:
     """Warn about passwords in a file that others can read."""
-    is_written = any(secret and not secret.source for secret in _secrets(entries, settings))
+    is_written = any(secret and not secret.source for secret in written_secrets(entries, settings))
     if is_written and readable_by_others(str(path)):
         tell(f"{path} holds a password, and other users may read it: run chmod 600 {path}.")
 
@@ -273,12 +273,6 @@ def _commands(
     from .commands import read_commands
 
     return tuple(read_commands(document, file, environ, secrets, taken, tell))
-
-
-def _secrets(entries: Iterable[Entry], settings: Settings) -> list[Secret | None]:
-    logins = [login.password for login in settings.platform.registries.values()]
-    machines = [getattr(entry, key) for entry in entries for key in SECRET_KEYS]
-    return [settings.notify.webhook_secret, *logins, *machines]
 
 
 def _settings(

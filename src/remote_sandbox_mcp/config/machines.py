@@ -9,22 +9,22 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.client import Variables
 from ..core.command import Environment
 from ..core.errors import ConfigError
-from ..core.machine import Hop, Login, Machine, OpenSsh
-from ..core.transport import OPENSSH
+from ..core.machine import OPENSSH, Hop, Login, Machine, OpenSsh
 from . import readers
-from .openssh import needs_of, tell_client
 from .paths import from_folder
 from .problems import Fault, Tell, quoted
 from .readers import Reader
-from .schema import SECRET_KEYS, Configuration, Entry, HostRule, Settings
-from .ssh_client import VARIABLES, ask, child_variables, find_client
-from .ssh_config import Said, SshConfig, expand, is_pattern, matches
+from .schema import Configuration, Entry, HostRule, Settings, secrets_of
 from .stamps import stamp_of
+
+# The rest is imported where it is needed: most configurations name no host of ~/.ssh/config.
+if TYPE_CHECKING:
+    from .ssh_config import Said, SshConfig
 
 _JUMP = re.compile(r"(?:ssh://)?(?:([^@]+)@)?(\[[^\]]+\]|[^:@\[\]/]+)(?::(\d+))?/?")
 DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
@@ -33,6 +33,7 @@ SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 # Variables that hold the user's name; the first that is set counts.
 USER_VARIABLES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 _YES = {"yes", "true"}
+AT_ONCE = 8
 # Of a host that a caller names.
 LONGEST_NAME = 255
 
@@ -88,22 +89,27 @@ class Asking:
 
 def completed(configuration: Configuration) -> Configuration:
     """A configuration in which all machines are complete, for lists of them; what cannot be is told as a problem."""
-    machines: list[Machine] = []
-    faults: list[str] = []
-    told: list[str] = []
-    for machine in configuration.machines:
-        try:
-            machines.append(machine.complete())
-            told += machine.asking.told if isinstance(machine.asking, Asking) else ()
-        except ConfigError as problem:
-            faults.append(str(problem))
+    from concurrent.futures import ThreadPoolExecutor
+
+    # Each question is a process that takes some milliseconds, and there may be hundreds.
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(_completed, configuration.machines))
+    faults = [answer for answer in answers if isinstance(answer, str)]
+    told = [one for it in configuration.machines if isinstance(it.asking, Asking) for one in it.asking.told]
     problems = dict.fromkeys((*configuration.problems, *told, *faults))
     return replace(
         configuration,
-        machines=tuple(machines),
+        machines=tuple(answer for answer in answers if isinstance(answer, Machine)),
         problems=tuple(problems),
         faults=(*configuration.faults, *faults),
     )
+
+
+def _completed(machine: Machine) -> Machine | str:
+    try:
+        return machine.complete()
+    except ConfigError as problem:
+        return str(problem)
 
 
 class Builder:
@@ -133,13 +139,17 @@ class Builder:
     @property
     def key_files(self) -> tuple[str, ...]:
         """Private keys that ~/.ssh/config names for whichever host, or the folder where a name is not yet known."""
-        paths = self._ssh.values("identityfile") if "_ssh" in self.__dict__ else ()
+        if "_ssh" not in self.__dict__:
+            return ()
+        from .ssh_config import expand
+
+        paths = self._ssh.values("identityfile")
         here = {"d": os.path.expanduser("~"), "u": current_user(self._environ), "%": "%"}
         whole = (os.path.expanduser(expand(path, here, self._environ)) for path in paths)
         keys = (os.path.dirname(path) if "%" in os.path.basename(path) else path for path in whole)
         return tuple(key for key in keys if "%" not in key)
 
-    @property
+    @cached_property
     def stamp(self) -> object:
         """The state of the files that the meaning of names depends on."""
         return stamp_of(self._ssh.files)
@@ -157,6 +167,8 @@ class Builder:
     @cached_property
     def _variables(self) -> Variables:
         """The client's variables that names may depend on: all of them where a program is run that could read them."""
+        from .ssh_client import VARIABLES, child_variables
+
         if self._ssh.runs_programs:
             return Variables(child_variables(self._environ))
         wanted = sorted({*VARIABLES, *USER_VARIABLES, *self._ssh.variables})
@@ -204,11 +216,14 @@ class Builder:
     def complete(self, entry: Entry, tell: Tell) -> Machine:
         """The machine with all that ~/.ssh/config says of it now. Raises Fault."""
         # Another builder, because this one may have been told something else before.
-        return Builder(self._entries.values(), self._settings, self._environ, tell)._machine(entry)
+        fresh = Builder(self._entries.values(), self._settings, self._environ, tell)
+        if stamp_of(self._ssh.files) == self.stamp:
+            fresh._ssh = self._ssh
+        return fresh._machine(entry)
 
     def add_fitting(self, rule: HostRule) -> dict[str, Entry]:
         """Add the hosts of ~/.ssh/config that patterns fit, but for those that are configured already."""
-        if not any(map(is_pattern, rule.patterns)):
+        if not any(map(readers.is_pattern, rule.patterns)):
             return {}
         taken = {*self._entries, *(entry.ssh_alias for entry in self._entries.values())}
         found = [_found_entry(name, rule) for name in self._ssh.names() if name not in taken and _fits(name, rule)]
@@ -249,12 +264,17 @@ class Builder:
             is_by_pattern=entry.is_by_pattern,
             forward_agent=entry.forward_agent,
             transport=entry.transport,
-            openssh=self._openssh(entry, target.login, route) if find_client() else None,
+            openssh=self._openssh(entry, target.login, route),
         )
 
     def _openssh(self, entry: Entry, login: Login, route: Route) -> OpenSsh | None:
         """What OpenSSH's client is told, where it may come to be used."""
         if not entry.ssh_alias and entry.transport != OPENSSH:
+            return None
+        from .openssh import tell_client
+        from .ssh_client import find_client
+
+        if not find_client():
             return None
         # This builder has resolved the names of one machine and of the way to it, and no others.
         needs = dict.fromkeys(need for alias in self._aliases.values() for need in alias.needs)
@@ -264,9 +284,9 @@ class Builder:
 
     def _for_programs(self) -> dict[str, str]:
         """The client's variables without those that configure us, and without those that hold a password of ours."""
-        secrets = [getattr(entry, key) for entry in self._entries.values() for key in SECRET_KEYS]
-        named = {secret.source.removeprefix("env:") for secret in secrets if secret and secret.source}
-        return {name: value for name, value in child_variables(self._variables).items() if name not in named}
+        from .ssh_client import child_variables
+
+        return child_variables(self._variables, secrets_of(self._entries.values(), self._settings))
 
     def _target(self, entry: Entry) -> Hop:
         """Address and login of an entry, as a machine or as a jump host of another."""
@@ -356,6 +376,8 @@ class Builder:
         return self._aliases[key]
 
     def _say(self, alias: str, user: str, port: int | None) -> Said:
+        from .ssh_client import ask, find_client
+
         key = (alias, user, port)
         if key not in self._said:
             local_user = current_user(self._environ)
@@ -368,6 +390,8 @@ class Builder:
 
     @cached_property
     def _ssh(self) -> SshConfig:
+        from .ssh_config import SshConfig
+
         return SshConfig.read(self._tell)
 
     def _doubts(self, entry: Entry) -> Iterable[str]:
@@ -377,7 +401,7 @@ class Builder:
                 yield f"the file {quoted(path)} is not there, so logging in with it will fail; correct its path"
             elif path in entry.key_file and path.endswith(".pub"):
                 yield f"the file {quoted(path)} holds a public key; name the private key beside it"
-        if entry.ssh_alias and not self._ssh.knows(entry.ssh_alias):
+        if entry.ssh_alias and not entry.is_by_pattern and not self._ssh.knows(entry.ssh_alias):
             yield f"no Host in ~/.ssh/config fits {quoted(entry.ssh_alias)}, so it is taken for a host name"
         if entry.agent and entry.agent.lower() != "none" and not agent_socket(entry.agent, self._environ):
             yield "agent is wanted, but SSH_AUTH_SOCK is not set here; start an agent or name its socket"
@@ -403,6 +427,8 @@ def _found_entry(name: str, rule: HostRule) -> Entry:
 
 def _fits(name: str, rule: HostRule) -> bool:
     """Whether patterns fit a name that `ssh` may be given: no option, no user, nothing for a shell."""
+    from .ssh_config import matches
+
     try:
         return len(name) <= LONGEST_NAME and readers.alias(name) == name != "" and matches(rule.patterns, name)
     except Fault:
@@ -445,6 +471,8 @@ class Alias:
 
 def read_alias(found: Said, environ: Mapping[str, str], tell: Tell, *, is_by_program: bool = False) -> Alias:
     """A host from what is said of it; `is_by_program`: partly by a command that may decide otherwise next time."""
+    from .openssh import needs_of
+
     meaning = _Meaning(found, environ, tell)
     command = " ".join(meaning.proxy_command())
     return Alias(
@@ -524,6 +552,8 @@ class _Meaning:
         return os.path.join(os.path.expanduser("~"), os.path.expanduser(self._text(text)))
 
     def _text(self, text: str) -> str:
+        from .ssh_config import expand
+
         return expand(text, self._tokens, self._environ)
 
 

@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ..core.machine import TRANSPORTS
 from ..core.network import MOST_HOSTS, Network, Reach, is_target
 from ..core.network import ranges as read_ranges
 from ..core.permission import FORMATS
 from ..core.secret import Secret
-from ..core.transport import TRANSPORTS
 from .problems import CONTROLS, Fault, Tell, quoted
 from .secrets import resolve_secret
 
@@ -73,6 +73,11 @@ def alias(value: object) -> str:
     if given and not _ALIAS.fullmatch(given):
         raise Fault("must be the name of one host in ~/.ssh/config")
     return given
+
+
+def is_pattern(text: str) -> bool:
+    """Whether it stands for any number of hosts, or leaves some out."""
+    return text.startswith("!") or any(sign in text for sign in "*?")
 
 
 def host_patterns(value: object) -> tuple[str, ...]:

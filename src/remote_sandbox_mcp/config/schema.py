@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -255,3 +255,15 @@ def _tell_doubts(raw: Mapping[str, Any], where: str, environ: Mapping[str, str],
     for key in SECRET_KEYS:
         if raw.get(key) and (why := doubt(raw[key], environ)):
             tell(f"{where}: {labels(key)} is kept elsewhere, and {why}.")
+
+
+def written_secrets(entries: Iterable[Entry], settings: Settings) -> list[Secret | None]:
+    """Those that may stand in config.toml itself."""
+    logins = [login.password for login in settings.platform.registries.values()]
+    machines = [getattr(entry, key) for entry in entries for key in SECRET_KEYS]
+    return [settings.notify.webhook_secret, *logins, *machines]
+
+
+def secrets_of(entries: Iterable[Entry], settings: Settings) -> list[Secret | None]:
+    """All that a configuration names."""
+    return [*written_secrets(entries, settings), settings.platform.api_key, settings.http.api_key]

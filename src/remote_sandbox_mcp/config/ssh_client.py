@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from ..core.secret import Secret
 from .problems import Fault, plain
 from .ssh_config import Said
 
@@ -16,8 +17,6 @@ VARIABLES = (
     *("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"),
     *("SSH_AUTH_SOCK", "KRB5CCNAME", "KRB5_CONFIG"),
 )
-# Variables that configure us; some hold passwords and keys.
-OURS = ("REMOTE_", "OPENSANDBOX_", "OPEN_SANDBOX_", "MCP_")
 
 
 def find_client() -> str:
@@ -52,10 +51,12 @@ def first_arguments() -> tuple[str, ...]:
     return (find_client(), "-F", file if os.path.isfile(file) else "none")
 
 
-def child_variables(environ: Mapping[str, str], more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What `ssh` and its helpers get of a client's variables: all but those that configure us."""
+def child_variables(environ: Mapping[str, str], secrets: Iterable[Secret | None] = ()) -> dict[str, str]:
+    """What `ssh` and its helpers get of a client's variables: all but those that configure us, or hold a secret."""
+    from .commands import without_secrets
+
     usual = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
-    return {**usual, **{name: value for name, value in environ.items() if not name.startswith(OURS)}, **(more or {})}
+    return {**usual, **without_secrets(environ, secrets)}
 
 
 def ask(alias: str, environ: Mapping[str, str], user: str = "", port: int | None = None) -> Said:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from .problems import Tell
+from .readers import is_pattern
 
 USER_FILE, SYSTEM_FILE = "~/.ssh/config", "/etc/ssh/ssh_config"
 
@@ -239,12 +240,11 @@ def matches(patterns: Iterable[str], value: str) -> bool:
 
 
 def _fits(pattern: str, value: str) -> bool:
+    # Most names have no wildcard, and many names are compared with many.
+    if not is_pattern(pattern):
+        return pattern == value
     wild = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
     return re.fullmatch(wild, value, re.DOTALL) is not None
-
-
-def is_pattern(text: str) -> bool:
-    return text.startswith("!") or any(sign in text for sign in "*?")
 
 
 def expand(text: str, tokens: Mapping[str, str], environ: Mapping[str, str] | None = None) -> str:

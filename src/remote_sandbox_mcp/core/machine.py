@@ -11,6 +11,10 @@ from .disposable import Limits
 from .network import NO_NETWORK, Network
 from .secret import Secret
 
+# How a machine is reached: core.transport decides where it is "auto".
+AUTO, OPENSSH, ASYNCSSH = "auto", "openssh", "asyncssh"
+TRANSPORTS = (AUTO, OPENSSH, ASYNCSSH)
+
 
 @dataclass(frozen=True)
 class Login:
@@ -88,8 +92,8 @@ class Machine:
     is_by_pattern: bool = False
     # The keys of this user's agent can be used there. Only our own configuration says so, never ssh_config alone.
     forward_agent: bool = False
-    # One of core.transport.TRANSPORTS; `openssh` is None where that client is not installed, or not to be used.
-    transport: str = "auto"
+    # One of TRANSPORTS; `openssh` is None where that client is not installed, or not to be used.
+    transport: str = AUTO
     openssh: OpenSsh | None = None
     asking: Callable[[], Machine] | None = field(default=None, repr=False)
 

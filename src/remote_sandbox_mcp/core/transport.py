@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .errors import ConfigError
-from .machine import Machine
+from .machine import ASYNCSSH, OPENSSH, Machine
 
-AUTO, OPENSSH, ASYNCSSH = "auto", "openssh", "asyncssh"
-TRANSPORTS = (AUTO, OPENSSH, ASYNCSSH)
 MISSING = "OpenSSH's client, ssh, is not installed"
 
 
