@@ -24,6 +24,7 @@ from remote_sandbox_mcp.core.command import Command, Completed
 from remote_sandbox_mcp.core.errors import ConnectError, HostKeyProblem, LoginRefused, SandboxError, Unreachable
 from remote_sandbox_mcp.core.machine import Login, Machine
 from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.transfer import Order, Place
 from remote_sandbox_mcp.core.transport import Choice
 from tests.support.means import require_program
 from tests.support.openssh import logins, master, open_it, over_openssh
@@ -338,12 +339,44 @@ async def test_programs_of_ssh_config_get_no_secret_of_ours(sshd: Sshd, tmp_path
 
 async def test_jump_hosts_of_our_own_have_their_own_logins(sshd: Sshd, own: Path) -> None:
     machine = over_openssh(sshd, hops=(sshd.hop(), sshd.hop()))
-    assert machine.openssh
     before = logins(sshd)
-    sandbox = await open_it(replace(machine, openssh=replace(machine.openssh, has_own_jumps=True)), own)
+    sandbox = await open_it(machine, own)
     assert await printed(sandbox, "whoami") == f"{sshd.user}\n"
     await sandbox.close()
     assert logins(sshd) == before + 3
+
+
+async def test_jump_hosts_of_ssh_config_are_asked_for_no_password(sshd: Sshd, tmp_path: Path) -> None:
+    """OpenSSH would try empty passwords there, and the user might be locked out."""
+    text = '[machines.behind]\nssh_alias = "behind"\ntransport = "openssh"\n'
+    behind = f"Host behind\n HostName 127.0.0.1\n Port {sshd.port}\n ProxyJump far\n"
+    app = configured(tmp_path, text, host(sshd) + f"Host *\n User {sshd.user}\n IdentityFile {sshd.key_file}\n{behind}")
+    machine = app.fleet.member("behind")
+    assert await printed(await machine.open(), "whoami") == f"{sshd.user}\n"
+    await app.close()
+    refused = configured(tmp_path, text, host(sshd).replace(sshd.user, "nobody-there") + behind)
+    with pytest.raises(LoginRefused, match="the login was refused"):
+        await refused.fleet.get("behind")
+    await refused.close()
+    assert "Failed password" not in sshd.log
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+async def test_files_move_over_several_clients(sshd: Sshd, tmp_path: Path, folder: Path) -> None:
+    text = '[machines.far]\nssh_alias = "far"\ntransport = "openssh"\n'
+    (folder / "tree").mkdir()
+    for number in range(40):
+        (folder / "tree" / f"{number}").write_bytes(os.urandom(2000))
+    (folder / "tree" / "large").write_bytes(os.urandom(9 << 20))
+    app = configured(tmp_path, text, host(sshd))
+    there, back = Place("far", f"got-{tmp_path.name}"), Place("", str(folder / "back"), free=True)
+    await app.transfers.sync(Order(source=Place("", str(folder / "tree"), free=True), target=there), wait_s=60)
+    await app.transfers.sync(Order(source=there, target=back), wait_s=60)
+    await app.close()
+    assert content(folder / "back") == content(folder / "tree")
 
 
 async def test_a_new_host_key_is_remembered_in_our_own_file(sshd: Sshd, own: Path, tmp_path: Path) -> None:

@@ -279,8 +279,7 @@ class Builder:
         # This builder has resolved the names of one machine and of the way to it, and no others.
         needs = dict.fromkeys(need for alias in self._aliases.values() for need in alias.needs)
         said = self._say(entry.ssh_alias or entry.host, entry.user, entry.port)
-        hops = route.hops if entry.jump else ()
-        return tell_client(entry, login, hops, Variables(self._for_programs()), said, tuple(needs))
+        return tell_client(entry, login, route.hops, Variables(self._for_programs()), said, tuple(needs))
 
     def _for_programs(self) -> dict[str, str]:
         """The client's variables without those that configure us, and without those that hold a password of ours."""
@@ -292,7 +291,7 @@ class Builder:
         """Address and login of an entry, as a machine or as a jump host of another."""
         alias = self._alias(entry)
         host, port = entry.host or alias.host, entry.port or alias.port
-        return Hop(host, port, self._login(entry, alias), alias.host_key_name)
+        return Hop(host, port, self._login(entry, alias), alias.host_key_name, entry.ssh_alias)
 
     def _login(self, entry: Entry, alias: Alias) -> Login:
         login = replace(
@@ -359,7 +358,7 @@ class Builder:
 
     def _hop(self, jump: str) -> Hop:
         alias = self._jump(jump)
-        return Hop(alias.host, alias.port, alias.login, alias.host_key_name)
+        return Hop(alias.host, alias.port, alias.login, alias.host_key_name, parse_jump(jump)[0])
 
     def _jump(self, jump: str) -> Alias:
         return self._resolve(*parse_jump(jump))

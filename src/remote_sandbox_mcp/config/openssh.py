@@ -67,14 +67,13 @@ def _is_on_token(key_file: str) -> bool:
 def tell_client(
     entry: Entry, login: Login, hops: tuple[Hop, ...], environ: Variables, said: Said | None, needs: tuple[str, ...]
 ) -> OpenSsh:
-    """The arguments for a machine; `hops` are its jump hosts by our own configuration."""
+    """The arguments for a machine; `hops` are its jump hosts."""
     is_renamed = bool(entry.ssh_alias and entry.host)
     control_path = said.first("controlpath") if said and not is_renamed else ""
     return OpenSsh(
         program=first_arguments(),
         options=tuple(_options(entry, login, is_renamed)),
         destination=entry.ssh_alias or entry.host,
-        has_own_jumps=bool(hops),
         is_strict=bool(said) and said.first("stricthostkeychecking") in {"yes", "true"} if said else False,
         needs=needs,
         lacks=tuple(_lacks(login, hops)),

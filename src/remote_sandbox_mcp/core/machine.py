@@ -34,12 +34,13 @@ class Login:
 
 @dataclass(frozen=True)
 class Hop:
-    """One jump host."""
+    """One jump host; `alias` is its name in ~/.ssh/config, if it has one there."""
 
     host: str
     port: int = 22
     login: Login = field(default_factory=Login)
     host_key_name: str = ""
+    alias: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class OpenSsh:
 
     `program` is its path with the file that it reads, `options` what the operator configured, `destination` the name
     that it is given. `needs` is what only this client can do, `lacks` what is configured that it cannot be given.
-    `control_path` is the socket of a connection that the user may have open; `has_own_jumps`: the jump hosts are ours,
-    not those of ssh_config; `is_strict`: ssh_config accepts no unknown host key; `kerberos`: it may use a ticket.
+    `control_path` is the socket of a connection that the user may have open; `is_strict`: ssh_config accepts no unknown
+    host key; `kerberos`: it may use a ticket.
     """
 
     program: tuple[str, ...]
@@ -59,7 +60,6 @@ class OpenSsh:
     needs: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     control_path: str = ""
-    has_own_jumps: bool = False
     is_strict: bool = False
     kerberos: bool = False
 

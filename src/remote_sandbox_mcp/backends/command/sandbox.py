@@ -61,9 +61,10 @@ async def open_behind(
     *,
     python: str = "python3",
     timeout_s: float = OPEN_S,
+    lane_words: tuple[str, ...] = (),
 ) -> OutpostSandbox | ShellAlone:
-    """Open what is behind a command the best way it offers. Raises ConnectError."""
-    entrance = Entrance(way, description.name, python, timeout_s)
+    """Open what is behind a command the best way it offers. `lane_words` go to each lane. Raises ConnectError."""
+    entrance = Entrance(way, description.name, python, timeout_s, lane_words)
 
     async def connect() -> OutpostClient:
         try:
@@ -104,8 +105,9 @@ async def _open_plain(way: Way, description: Description, environment: Environme
 class Entrance:
     """Starts our programs behind a command, and waits until they greet."""
 
-    def __init__(self, way: Way, name: str, python: str, timeout_s: float) -> None:
+    def __init__(self, way: Way, name: str, python: str, timeout_s: float, lane_words: tuple[str, ...] = ()) -> None:
         self._way = way
+        self._lane_words = lane_words
         self._name = name
         self._python = python
         self._timeout_s = timeout_s
@@ -118,7 +120,7 @@ class Entrance:
 
     async def lane(self) -> OutpostLane:
         """Raises ConnectError, and Unsupported where there are as many as may be."""
-        return await self._greeted(program.LANE, OutpostLane, self._take_place())
+        return await self._greeted(program.LANE, OutpostLane, self._take_place(), self._lane_words)
 
     async def relay(self) -> PortRelay:
         """Raises ConnectError, and Unsupported where there are as many lines as may be."""
@@ -135,10 +137,14 @@ class Entrance:
         self._beside -= 1
 
     async def _greeted(
-        self, pieces: tuple[str, ...], make: Callable[[Beginning, str], G], closed: Callable[[], None]
+        self,
+        pieces: tuple[str, ...],
+        make: Callable[[Beginning, str], G],
+        closed: Callable[[], None],
+        words: tuple[str, ...] = (),
     ) -> G:
         token = secrets.token_hex(16)
-        start = f"echo {SHELL_IS_HERE}{token}; {program.start_line(self._python, token, pieces)}"
+        start = f"echo {SHELL_IS_HERE}{token}; {program.start_line(self._python, token, pieces, *words)}"
         try:
             line = Beginning(await self._way.open(start), closed)
         except BaseException as problem:

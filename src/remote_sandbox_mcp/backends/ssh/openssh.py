@@ -115,7 +115,11 @@ async def open_over_openssh(gate: Gate, choice: Choice) -> OutpostSandbox | Shel
     description = Description(machine.name, "ssh", machine.host, machine.port, user)
     timeout_s = gate.deadline_s + START_S
     way = OpenSshWay(gate, choice.master)
-    return await open_behind(way, description, machine.environment, python=machine.python, timeout_s=timeout_s)
+    # With a word more a lane may lead on to another machine, where the operator allows it.
+    words = ("bridge",) if machine.direct else ()
+    return await open_behind(
+        way, description, machine.environment, python=machine.python, timeout_s=timeout_s, lane_words=words
+    )
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,7 @@ def arguments(gate: Gate, ssh: OpenSsh, master: str = "") -> list[str]:
     machine = gate.machine
     words = [*ssh.program, "-T", *_common(gate, ssh), "-o", f"ForwardAgent={'yes' if machine.forward_agent else 'no'}"]
     words += ["-o", f"ControlPath={quoted(master) if master else 'none'}"]
-    if ssh.has_own_jumps:
+    if machine.hops:
         words += ["-o", f"ProxyCommand={escaped(_proxy(gate, ssh, machine.hops, machine))}"]
     return [*words, *ssh.options, "--", ssh.destination]
 
@@ -173,21 +177,23 @@ def _common(gate: Gate, ssh: OpenSsh) -> Iterator[str]:
 
 
 def _proxy(gate: Gate, ssh: OpenSsh, hops: Sequence[Hop], target: Hop | Machine) -> str:
-    """The command that leads to a machine through jump hosts of our own configuration, each with its own login."""
+    """The command that leads to a machine through its jump hosts.
+
+    OpenSSH would start the same for a ProxyJump, but without our options: it would ask for passwords, and get none.
+    """
     *before, hop = hops
     words = [*ssh.program, *_common(gate, ssh), "-o", "ForwardAgent=no", "-o", "ControlPath=none"]
     if before:
         words += ["-o", f"ProxyCommand={escaped(_proxy(gate, ssh, before, hop))}"]
-    elif gate.machine.proxy_command:
-        words += ["-o", f"ProxyCommand={escaped(join(gate.machine.proxy_command))}"]
     else:
+        # A ProxyCommand that ssh_config has for the first of them stays in force.
         words += ["-o", "ProxyJump=none"]
     login = hop.login
     words += ["-p", str(hop.port), *(("-l", login.user) if login.user else ())]
     words += [word for file in login.key_files for word in ("-i", file)]
     words += [word for file in login.certificate_files for word in ("-o", f"CertificateFile={quoted(file)}")]
     words += ["-o", f"HostKeyAlias={hop.host_key_name}"] if hop.host_key_name else []
-    return join([*words, "-W", f"[{target.host}]:{target.port}", "--", hop.host])
+    return join([*words, "-W", f"[{target.host}]:{target.port}", "--", hop.alias or hop.host])
 
 
 def quoted(path: str) -> str:
