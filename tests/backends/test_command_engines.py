@@ -103,6 +103,10 @@ async def _asked(sandbox: Sandbox) -> bytes:
 
 async def test_a_job_goes_on_when_the_sandbox_is_closed_and_nothing_else_does(container: Running) -> None:
     async with opened(container.argv) as sandbox:
+        await finish(sandbox, "true")
+    async with opened(container.argv) as sandbox:
+        # The first process of a container may collect no children but its own.
+        assert (await finish(sandbox, "ps -eo ppid,stat | grep '^ *1 Z'")).exit_code == 1
         job = await sandbox.jobs.start(JobOrder(session="train", script="exec sleep 617"))
     async with opened(container.argv) as sandbox:
 

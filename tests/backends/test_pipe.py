@@ -9,6 +9,7 @@ import pytest
 
 from remote_sandbox_mcp.backends.outpost import pipe
 from tests.support.hubs import is_alive
+from tests.support.server import until
 from tests.support.sshd import wait_until
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
@@ -67,3 +68,16 @@ async def test_a_process_is_away_from_our_terminal_and_our_files() -> None:
     session, folder, count = said.split()
     assert int(session) != os.getsid(0)
     assert (folder, int(count)) == (b"/", 4)
+
+
+async def test_a_process_that_may_not_be_killed_ends_with_its_input_and_is_collected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    line = await pipe.start(["/bin/sh", "-c", "echo $$; exec cat"], ENVIRONMENT)
+    pid = int(await line.read())
+    monkeypatch.setattr(os, "killpg", refuse)
+    line.close()
+    await until(lambda: not os.path.exists(f"/proc/{pid}"), "its end")

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from remote_sandbox_mcp.config.commands import COMMAND_READERS, read_commands
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.schema import Configuration
 from remote_sandbox_mcp.config.show import show
@@ -169,3 +172,22 @@ def test_a_program_that_a_command_starts_is_closed_to_syncs_and_a_workspace_is_n
     private = private_files(read(tmp_path, text))
     assert str(program) in private
     assert str(workspace) not in private
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=9) | st.lists(st.text(max_size=9), max_size=3)
+GOOD = st.sampled_from(["web", "ns/web", "docker", "-x", f"--token={HIDDEN}", "/tmp", ["sh", "-c"], ["x", HIDDEN]])
+TABLES = st.dictionaries(st.sampled_from([*COMMAND_READERS, "host", "\0"]), VALUES | GOOD, max_size=4)
+
+
+@settings(max_examples=150, deadline=None)
+@given(tables=st.dictionaries(st.text(max_size=6), TABLES | VALUES, max_size=3))
+def test_whatever_is_in_the_tables_reading_them_never_fails_and_never_shows_an_argument(tables: dict[str, Any]) -> None:
+    problems: list[str] = []
+    places = list(read_commands({"sandboxes": tables}, "config.toml", {}, (), ("web",), problems.append))
+    assert all(problem.endswith(".") and "\n" not in problem and len(problem) < 1200 for problem in problems)
+    assert HIDDEN not in f"{problems}{places!r}{[place.shown for place in places if 'command' in place.shown]}"
+    for place in places:
+        assert place.name not in ("", "web")
+        assert all(isinstance(word, str) and "\0" not in word for word in place.command)
+        # A preset passes no option on that came from a name.
+        assert "--token" not in " ".join(place.command) or place.shown.endswith(" ...")

@@ -81,14 +81,19 @@ async def test_a_projects_config_json_runs_nothing_and_connects_to_nothing(
 ) -> None:
     async with listening() as (port, heard):
         command = f"command:sh -c 'touch {mark}; echo key'"
-        write_config(project, server_url=f"http://127.0.0.1:{port}", api_key=command, pool={"x": 1})
+        path = write_config(project, server_url=f"http://127.0.0.1:{port}", api_key=command, pool={"x": 1})
+        door = {"door": {"command": ["sh", "-c", f"touch {mark}"]}}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "sandboxes": door}))
+        (project / "config.toml").write_text(f"[sandboxes.door]\ncommand = {json.dumps(door['door']['command'])}\n")
         if is_accepted:
             assert config(tmp_path, project, "allow").returncode == 0
         async with serve(tmp_path, local=True, cwd=project) as server:
             told = "\n".join(await use(server))
         assert not mark.exists()
         assert heard == []
-        assert ("server_url, api_key, pool passed over" if is_accepted else "counts for nothing until") in told
+        assert (
+            "server_url, api_key, pool, sandboxes passed over" if is_accepted else "counts for nothing until"
+        ) in told
         assert told in server.stderr
 
 

@@ -31,6 +31,7 @@ RETRY_MS = 20
 SIGN_S = 1.0
 MOST_FORGOTTEN = 200
 MOST_IDLE = 8
+COLLECT_S = 0.5
 PRUNE_EVERY = 50
 
 
@@ -392,9 +393,28 @@ class Post:
 
     def leave(self) -> None:
         self.tidy()
-        for child in self.children.values():
-            if not child.keeps_runs:
-                os.kill(child.pid, signal.SIGTERM)
+        ending = [child for child in self.children.values() if not child.keeps_runs]
+        for child in ending:
+            os.kill(child.pid, signal.SIGTERM)
+        for keeper in self.idle:
+            self.dismiss(keeper)
+        collect([child.pid for child in ending + self.idle] + DONE)
+
+
+def collect(pids: "list[int]") -> None:
+    """Wait a moment for the end of these: the first process of a container often collects nobody's children."""
+    until = time.monotonic() + COLLECT_S
+    while pids and time.monotonic() < until:
+        pids = [pid for pid in pids if not is_collected(pid)]
+        if pids:
+            time.sleep(0.01)
+
+
+def is_collected(pid: int) -> bool:
+    try:
+        return bool(os.waitpid(pid, os.WNOHANG)[0])
+    except OSError:
+        return True
 
 
 DONE: "list[int]" = []
