@@ -21,7 +21,14 @@ from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.backends.ssh.openssh import arguments, choose_transport, distrust, explain, open_over_openssh
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.core.command import Command, Completed
-from remote_sandbox_mcp.core.errors import ConnectError, HostKeyProblem, LoginRefused, SandboxError, Unreachable
+from remote_sandbox_mcp.core.errors import (
+    ConnectError,
+    HostKeyProblem,
+    LoginRefused,
+    SandboxError,
+    Unreachable,
+    Unsupported,
+)
 from remote_sandbox_mcp.core.machine import Login, Machine
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.core.transfer import Order, Place
@@ -29,7 +36,7 @@ from remote_sandbox_mcp.core.transport import Choice
 from tests.support.means import require_program
 from tests.support.openssh import logins, master, open_it, over_openssh
 from tests.support.root import run_as_root
-from tests.support.sshd import Sshd, closed_port, silent_port, wait_until
+from tests.support.sshd import Fleet, Sshd, closed_port, silent_port, wait_until
 
 NOBODY = "65534"
 
@@ -172,6 +179,23 @@ async def test_a_live_connection_of_the_users_is_used_and_left(sshd: Sshd, own: 
         assert process.poll() is None
 
 
+async def test_over_a_connection_that_is_full_nobody_tries_to_log_in(
+    fleet: Fleet, own: Path, folder: Path, tmp_path: Path
+) -> None:
+    """A login without the second factor would be refused, and several of them lock the user out."""
+    narrow = fleet.machine(max_sessions=2)
+    with master(narrow, folder / "cm"):
+        before = logins(narrow)
+        sandbox = await open_it(over_openssh(narrow, control_path=str(folder / "cm")), own)
+        lane = await sandbox.open_lane()
+        with pytest.raises(Unsupported, match="your own connection to it grants no further session"):
+            await sandbox.open_lane()
+        assert await printed(sandbox, "whoami") == f"{narrow.user}\n"
+        await lane.close()
+        await sandbox.close()
+        assert logins(narrow) == before
+
+
 async def test_a_dead_control_socket_is_passed_over(sshd: Sshd, own: Path, folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(folder / "cm"))
@@ -212,6 +236,7 @@ async def test_a_cut_leaves_a_commands_true_result(sshd: Sshd, own: Path) -> Non
         pytest.param("link", "it is no socket", id="a link to a socket"),
         pytest.param("foreign socket", "it belongs to another user", id="a socket of another user"),
         pytest.param("foreign folder", "its folder belongs to another user", id="a folder of another user"),
+        pytest.param("foreign folder above", "its folder belongs to another user", id="a folder above of another user"),
         pytest.param("open folder", "other users may write to its folder", id="a folder that all may write to"),
         pytest.param("sticky folder", "", id="a folder like /tmp"),
         pytest.param("good", "", id="good"),
@@ -220,7 +245,8 @@ async def test_a_cut_leaves_a_commands_true_result(sshd: Sshd, own: Path) -> Non
 async def test_a_control_socket_that_others_could_have_made_is_not_used(
     sshd: Sshd, own: Path, folder: Path, case: str, why: str
 ) -> None:
-    place = folder / "inner"
+    above, place = folder / "above", folder / "above" / "inner"
+    above.mkdir(mode=0o700)
     place.mkdir(mode=0o700)
     path = place / "cm"
     if case == "file":
@@ -231,7 +257,7 @@ async def test_a_control_socket_that_others_could_have_made_is_not_used(
     if case == "link":
         path.symlink_to("real")
     if case.startswith("foreign"):
-        run_as_root("chown", NOBODY, str(path if case == "foreign socket" else place))
+        run_as_root("chown", NOBODY, str({"foreign socket": path, "foreign folder": place}.get(case, above)))
     modes = {"open folder": 0o777, "sticky folder": 0o1777}
     if case in modes:
         place.chmod(modes[case])

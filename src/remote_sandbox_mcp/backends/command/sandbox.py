@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ...core.command import Environment
-from ...core.errors import ConnectError, Unreachable, Unsupported
+from ...core.errors import ConnectError, SandboxError, Unreachable, Unsupported
 from ...core.machine import CommandPlace
 from ...core.sandbox import Capabilities, Description
 from ...waiting import within
@@ -174,7 +174,7 @@ class Entrance:
         line.is_greeted = True
         return spoken
 
-    def _explained(self, line: Beginning, token: str, end: Ending | None) -> ConnectError:
+    def _explained(self, line: Beginning, token: str, end: Ending | None) -> SandboxError:
         """Why no program of ours greeted; `end` is None where the time was over."""
         mark, heard = f"{SHELL_IS_HERE}{token}".encode(), bytes(line.heard)
         complaints = end.complaints if end else line.complaints

@@ -11,14 +11,14 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ...core.errors import ConnectError, HostKeyProblem, LoginRefused, Unreachable
+from ...core.errors import ConnectError, HostKeyProblem, LoginRefused, SandboxError, Unreachable, Unsupported
 from ...core.machine import Hop, Machine, OpenSsh
 from ...core.sandbox import Description
 from ...core.shell import join
 from ...core.transport import Choice, choose
 from ...waiting import within
 from ..command.sandbox import open_behind
-from ..command.way import LocalCommand, ProcessLine, last_words
+from ..command.way import LocalCommand, ProcessLine, home_folder, last_words
 from ..outpost.sandbox import OutpostSandbox
 from ..shell.alone import ShellAlone
 from .connection import KEEPALIVE_S, Gate
@@ -50,19 +50,35 @@ async def choose_transport(machine: Machine) -> Choice:
 def distrust(path: str) -> str:
     """Why a control socket is not used: whoever can put another one in its place would get all that we send."""
     try:
-        found, folder = os.lstat(path), os.stat(os.path.dirname(path))
+        found = os.lstat(path)
+        folders = [os.stat(folder) for folder in _folders_above(path)]
     except OSError:
         return "it is not there"
     if not stat.S_ISSOCK(found.st_mode):
         return "it is no socket"
     if found.st_uid != os.geteuid():
         return "it belongs to another user"
-    if folder.st_uid not in (0, os.geteuid()):
+    if any(folder.st_uid not in (0, os.geteuid()) for folder in folders):
         return "its folder belongs to another user"
     # In a folder like /tmp others may write, but not replace what is not theirs.
-    if folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX:
+    if any(folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX for folder in folders):
         return "other users may write to its folder"
     return ""
+
+
+def _folders_above(path: str) -> Iterator[str]:
+    """All of them, with links resolved."""
+    folder = os.path.realpath(os.path.dirname(path))
+    while True:
+        yield folder
+        if folder == "/":
+            return
+        folder = os.path.dirname(folder)
+
+
+def _without_links(path: str) -> str:
+    """A path on which nothing changes between our look at it and its use."""
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
 def unused_socket(machine: Machine) -> str:
@@ -76,8 +92,8 @@ async def _is_alive(ssh: OpenSsh) -> bool:
     """Whether a connection of the user's answers on the socket."""
     if distrust(ssh.control_path):
         return False
-    path = ssh.control_path.replace("%", "%%")
-    words = [*ssh.program, "-o", f'ControlPath="{path}"', "-O", "check", "--", ssh.destination]
+    path = quoted(_without_links(ssh.control_path))
+    words = [*ssh.program, "-o", f"ControlPath={path}", "-O", "check", "--", ssh.destination]
     return await _succeeds(words, ssh)
 
 
@@ -89,8 +105,9 @@ async def _succeeds(words: Sequence[str], ssh: OpenSsh) -> bool:
     nothing = subprocess.DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(
-            *words, stdin=nothing, stdout=nothing, stderr=nothing, env=variables_of(ssh), start_new_session=True
-        )
+            *words, stdin=nothing, stdout=nothing, stderr=nothing, env=variables_of(ssh), start_new_session=True,
+            cwd=home_folder(),
+        )  # fmt: skip
     except OSError:
         return False
     try:
@@ -137,12 +154,15 @@ class OpenSshWay:
         self.gate.heed_pause()
         ssh = self.gate.machine.openssh
         assert ssh is not None
-        # Looked at again: the user may have ended the connection, and somebody else be in its place.
-        master = self.master if self.master and not distrust(self.master) else ""
+        # Asked again: the user may have ended the connection, and somebody else be in its place.
+        master = self.master if self.master and await _is_alive(ssh) else ""
         return await LocalCommand(arguments(self.gate, ssh, master), variables_of(ssh)).open(shell_line)
 
-    def explain(self, complaints: bytes) -> ConnectError | None:
+    def explain(self, complaints: bytes) -> SandboxError | None:
         """What its last words mean; a refused login is not repeated for a while."""
+        if self.master and _FULL in complaints:
+            name = self.gate.machine.name
+            return Unsupported(f"{name}: your own connection to it grants no further session (MaxSessions of its sshd)")
         problem, ssh = explain(self.gate, complaints), self.gate.machine.openssh
         if isinstance(problem, LoginRefused):
             if self.master and ssh:
@@ -155,8 +175,11 @@ def arguments(gate: Gate, ssh: OpenSsh, master: str = "") -> list[str]:
     """The client's argument vector, up to the line for the shell."""
     machine = gate.machine
     words = [*ssh.program, "-T", *_common(gate, ssh), "-o", f"ForwardAgent={'yes' if machine.forward_agent else 'no'}"]
-    words += ["-o", f"ControlPath={quoted(master) if master else 'none'}"]
-    if machine.hops:
+    words += ["-o", f"ControlPath={quoted(_without_links(master)) if master else 'none'}"]
+    if master:
+        # A login of its own, where that connection is full, could not give a second factor and would be refused.
+        words += ["-o", "ProxyCommand=false"]
+    elif machine.hops:
         words += ["-o", f"ProxyCommand={escaped(_proxy(gate, ssh, machine.hops, machine))}"]
     return [*words, *ssh.options, "--", ssh.destination]
 
@@ -208,6 +231,7 @@ def escaped(text: str) -> str:
 # The client's words, in the order in which they decide, and what they mean. A machine's greeting is among them.
 MOST_WORDS = 16 << 10
 _CHANGED = "REMOTE HOST IDENTIFICATION HAS CHANGED"
+_FULL = b"session request failed"
 _FINGERPRINT = re.compile(r"\b(SHA256:[A-Za-z0-9+/]{20,60})")
 _STRICT = "you have requested strict checking"
 _UNVERIFIED = "Host key verification failed"
