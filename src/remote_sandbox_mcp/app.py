@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 JOBS_S = 2.0
 # Bound for paging: for each page, all earlier entries are listed again.
 MOST_LISTED, MOST_FOUND = 50_000, 10_000
+MOST_FOUND_HOSTS = 100
 UNASKED = "it was not asked, because only a pattern of `hosts` offers it; name it in a call, and it is opened"
 # By then the client has the answer, or another process of ours has asked for it again.
 ANSWERED_S = 30.0
@@ -299,6 +300,7 @@ class App:
             # Its name may differ by a colon, and be there already.
             if machine is None or machine.name != name:
                 return None
+            self._make_room_for_host()
             member = machine_member(machine)
             self._found_hosts[name] = machine, member
             self.fleet.add(member)
@@ -307,6 +309,13 @@ class App:
         self.fleet.find_host = find
         fitting = ", ".join(rule.patterns)
         self.fleet.also_found = f"and each host of ~/.ssh/config that fits {fitting}" if rule.at_run_time else ""
+
+    def _make_room_for_host(self) -> None:
+        """Forget one that was named and never opened: a caller may try any number of names."""
+        unopened = [name for name, (_, member) in self._found_hosts.items() if not member.opening]
+        if len(self._found_hosts) >= MOST_FOUND_HOSTS and unopened:
+            del self._found_hosts[unopened[0]]
+            self.fleet.remove(unopened[0])
 
     @property
     def has_disposables(self) -> bool:

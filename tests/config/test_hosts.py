@@ -112,6 +112,14 @@ def test_a_host_is_found_by_a_name_that_fits_and_is_known(tmp_path: Path, ssh: P
         fleet.member("cpu1")
 
 
+def test_names_that_are_only_tried_do_not_pile_up(tmp_path: Path, ssh: Path) -> None:
+    fleet = compose(configured(tmp_path, BY_NAME)).fleet
+    for number in range(300):
+        fleet.member(f"gpu-{number}")
+    assert len(fleet.names) < 120
+    assert "gpu-299" in fleet.names
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -75,6 +75,9 @@ def places(configuration: Configuration) -> Iterator[tuple[str, Place]]:
         target = Hop(machine.host, machine.port, host_key_name=machine.host_key_name)
         for hop in (target, *machine.hops):
             yield machine.name, Place(hop.host_key_name or hop.host, hop.port, tuple(files))
+            # OpenSSH's client remembers a HostKeyAlias without its port.
+            if hop.host_key_name and hop.port != 22:
+                yield machine.name, Place(hop.host_key_name, 22, tuple(files))
 
 
 def remembered(own: Path, configuration: Configuration) -> list[Remembered]:

@@ -28,7 +28,13 @@ from .host_keys import USUAL_FILES, entry_name
 ALWAYS = (
     *("BatchMode=yes", "RequestTTY=no", "RemoteCommand=none", "EscapeChar=none", "PermitLocalCommand=no"),
     *("ForwardX11=no", "ClearAllForwardings=yes", "ControlMaster=no", "ControlPersist=no", "LogLevel=INFO"),
-    *("HashKnownHosts=no", "UpdateHostKeys=no", f"ServerAliveInterval={KEEPALIVE_S}", "ServerAliveCountMax=3"),
+    *(
+        "HashKnownHosts=no",
+        "UpdateHostKeys=no",
+        "CheckHostIP=no",
+        f"ServerAliveInterval={KEEPALIVE_S}",
+        "ServerAliveCountMax=3",
+    ),
 )
 # No window of another program asks for a passphrase, either.
 NEVER_ASK = {"SSH_ASKPASS_REQUIRE": "never"}
