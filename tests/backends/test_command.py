@@ -92,6 +92,14 @@ async def test_a_command_that_only_repeats_its_argument_is_not_taken_for_a_shell
         await open_door(["yes"])
 
 
+@pytest.mark.parametrize("cut", ["kill -9 $$", "exit 255", "exit 137"])
+async def test_a_cut_before_python_has_started_does_not_show_that_there_is_none(cut: str) -> None:
+    only_the_shell = f'eval "${{0%%;*}}"; echo lost >&2; {cut}'
+    told = "unable to open door: its command sh was cut off while python3 started, and said: lost"
+    with pytest.raises(Unreachable, match=told):
+        await open_door(["sh", "-c", only_the_shell])
+
+
 async def test_a_hundred_megabytes_of_complaints_become_one_short_harmless_sentence() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     last = r"printf '\033]0;title\007\033[2J\342\200\256%04000d\n' 7 >&2"

@@ -32,6 +32,8 @@ MOST_BESIDE = 12
 # What the shell says before our program starts: whether it does tells a command that fails from a missing Python.
 SHELL_IS_HERE = "shell-"
 MOST_REMEMBERED = 64 << 10
+# Above it are signals, and 255, which ssh ends with where its connection is cut.
+LAST_OWN_STATUS = 128
 # As long a piece of our packed programs as nobody else says by chance.
 PIECE = 6
 BY_HAND = "run it in a terminal to see more"
@@ -146,17 +148,25 @@ class Entrance:
         token = secrets.token_hex(16)
         start = f"echo {SHELL_IS_HERE}{token}; {program.start_line(self._python, token, pieces, *words)}"
         try:
-            line = Beginning(await self._way.open(start), closed)
-        except BaseException as problem:
+            line = Beginning(await self._started(start), closed)
+        except BaseException:
             closed()
-            if isinstance(problem, ConnectError):
-                raise type(problem).of_parts(self.doing, problem.found or str(problem), problem.remedy) from None
             raise
         try:
             return await self._greeting(line, token, pieces, make)
         except BaseException:
             line.close()
             raise
+
+    async def _started(self, shell_line: str) -> CommandLine:
+        try:
+            return await within(self._way.open(shell_line), self._timeout_s)
+        except ConnectError as problem:
+            found, reason = problem.found or str(problem), problem.reason
+            raise type(problem).of_parts(self.doing, found, problem.remedy, reason=reason) from None
+        except (asyncio.TimeoutError, TimeoutError):
+            found = f"{self._way.what} could not be started in {self._timeout_s:g} s"
+            raise Unreachable.of_parts(self.doing, found) from None
 
     async def _greeting(
         self, line: Beginning, token: str, pieces: tuple[str, ...], make: Callable[[Beginning, str], G]
@@ -192,6 +202,9 @@ class Entrance:
         if end is None:
             found = f"its shell answered, but {self._python} did not start in {self._timeout_s:g} s{said}"
             return Unreachable.of_parts(self.doing, found)
+        # Only a shell that ended by itself has shown that there is no Python: one that was killed shows a cut.
+        if end.status is None or not 0 <= end.status <= LAST_OWN_STATUS:
+            return Unreachable.of_parts(self.doing, f"{self._way.what} was cut off while {self._python} started{said}")
         return NoPython.of_parts(self.doing, f"{self._python} did not start{said}")
 
     def _how_it_ended(self, line: Beginning, end: Ending | None) -> str:
