@@ -227,9 +227,13 @@ def _file_entries(
 
 def _host_rule(document: Mapping[str, Any], file: str, tell: Tell) -> HostRule:
     """Which hosts of ~/.ssh/config are offered by patterns, and whether by name after the start, too."""
+    try:
+        readers.texts(document.get("hosts", []))
+    except Fault:
+        # Told where each is read.
+        return HostRule()
     rule, faults = read_table(document, HOST_READERS, file, _silent)
-    # That hosts are no texts at all is told where each is read.
-    for fault in (fault for fault in faults if not fault.startswith("hosts must be text")):
+    for fault in faults:
         tell(f"{file}: {fault}, so it is passed over.")
     patterns, at_run_time = rule.get("hosts", ()), rule.get("hosts_at_run_time", False)
     if at_run_time and not patterns:
