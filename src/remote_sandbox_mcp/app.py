@@ -125,6 +125,8 @@ def machine_member(machine: Machine) -> Member:
         from .backends.ssh.connection import load
 
         load()
+        if machine.asking or machine.openssh:
+            from .backends.ssh import openssh  # noqa: F401
 
     def describe() -> Description:
         known = gates[0].machine if gates else machine

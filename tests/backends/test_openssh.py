@@ -179,6 +179,18 @@ async def test_a_live_connection_of_the_users_is_used_and_left(sshd: Sshd, own: 
         assert process.poll() is None
 
 
+async def test_a_connection_that_is_opened_after_a_refused_login_is_used_at_once(
+    sshd: Sshd, own: Path, folder: Path
+) -> None:
+    machine = over_openssh(sshd, control_path=str(folder / "cm"), transport="auto")
+    gate = Gate(machine, own)
+    gate.knocked_in_vain(LoginRefused("refused: a code is asked for"))
+    with master(sshd, folder / "cm"):
+        sandbox = await open_over_openssh(gate, await choose_transport(machine))
+        assert await printed(sandbox, "whoami") == f"{sshd.user}\n"
+        await sandbox.close()
+
+
 async def test_over_a_connection_that_is_full_nobody_tries_to_log_in(
     fleet: Fleet, own: Path, folder: Path, tmp_path: Path
 ) -> None:

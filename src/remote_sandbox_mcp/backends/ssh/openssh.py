@@ -157,11 +157,13 @@ class OpenSshWay:
         return "OpenSSH's client"
 
     async def open(self, shell_line: str) -> ProcessLine:
-        self.gate.heed_pause()
         ssh = self.gate.machine.openssh
         assert ssh is not None
         # Asked again: the user may have ended the connection, and somebody else be in its place.
         master = self.master if self.master and await _is_alive(ssh) else ""
+        if not master:
+            # Over a connection that is there, nobody logs in; so a refused login is no reason to wait.
+            self.gate.heed_pause()
         return await LocalCommand(arguments(self.gate, ssh, master), variables_of(ssh)).open(shell_line)
 
     def explain(self, complaints: bytes) -> SandboxError | None:
