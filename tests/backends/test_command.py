@@ -24,6 +24,7 @@ from tests.backends.contract import finish
 from tests.backends.contract.basics import eventually
 from tests.support.commands import client_of, open_door, shell_of
 from tests.support.hubs import is_alive
+from tests.support.root import as_root
 from tests.support.sshd import Sshd, wait_until
 
 MEGABYTE = 1 << 20
@@ -174,6 +175,18 @@ async def test_there_are_only_so_many_lanes_and_one_that_ends_makes_room(monkeyp
         third = await sandbox.open_lane()
         for lane in (second, third):
             await lane.close()
+
+
+async def test_a_command_that_leads_elsewhere_each_time_moves_no_files_and_reaches_no_port() -> None:
+    """As `docker run` does, and a name that several machines share."""
+    elsewhere = 'exec unshare --uts sh -c \'echo "node-$$" >/proc/sys/kernel/hostname; exec sh -c "$1"\' sh "$0"'
+    told = "door: its command .* leads to another place each time that it is started, so files cannot be synced"
+    async with opened([*as_root("sh"), "-c", elsewhere]) as sandbox:
+        with pytest.raises(Unsupported, match=told):
+            await sandbox.open_lane()
+        with pytest.raises(Unsupported, match=told):
+            await sandbox.connect(80)
+        assert (await finish(sandbox, "hostname")).stdout.head.startswith(b"node-")
 
 
 # A command that is cut off

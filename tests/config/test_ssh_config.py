@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.config import ssh_client
-from remote_sandbox_mcp.config.machines import Alias, current_user, read_alias
+from remote_sandbox_mcp.config.aliases import Alias, current_user, read_alias
 from remote_sandbox_mcp.config.problems import Fault
 from remote_sandbox_mcp.config.ssh_client import ask
 from remote_sandbox_mcp.config.ssh_config import Said, SshConfig, expand, matches, split

@@ -42,6 +42,7 @@ REVIEWED = {
     "config.readers: '(?:[\\\\w-]+(?:\\\\.[\\\\w-]+)*|\\\\[[0-9A-Fa-f": LABELS,
     "config.readers: f'https?://{_AUTHORITY.pattern}'": LABELS,
     "config.readers: f'https?://{_AUTHORITY.pattern}(?:/[\\\\w.": LABELS,
+    "config.commands: '[a-z0-9][a-z0-9.-]*(?:/[a-z0-9][a-z0-9.": OWN_FILES,
     "config.ssh_config: '\\\\s*([A-Za-z0-9]+)(?:(?:\\\\s*=\\\\s*|\\\\s+)": OWN_FILES,
     "config.ssh_config: '(?:\"[^\"]*\"|\\'[^\\']*\\'|[^\\\\s\"\\'])+'": OWN_FILES,
     "config.ssh_config: wild": OWN_FILES,

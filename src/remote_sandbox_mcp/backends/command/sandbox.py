@@ -114,19 +114,34 @@ class Entrance:
         self._python = python
         self._timeout_s = timeout_s
         self._beside = 0
+        self._node = ""
         self.doing = f"unable to open {name}"
 
     async def outpost(self) -> OutpostClient:
         """Raises ConnectError, NoPython."""
-        return await self._greeted(program.OUTPOST, OutpostClient, lambda: None)
+        client = await self._greeted(program.OUTPOST, OutpostClient, lambda: None)
+        self._node = str(client.hello.get("node", ""))
+        return client
 
     async def lane(self) -> OutpostLane:
         """Raises ConnectError, and Unsupported where there are as many as may be."""
-        return await self._greeted(program.LANE, OutpostLane, self._take_place(), self._lane_words)
+        lane = await self._greeted(program.LANE, OutpostLane, self._take_place(), self._lane_words)
+        await self._check_same(lane)
+        return lane
 
     async def relay(self) -> PortRelay:
         """Raises ConnectError, and Unsupported where there are as many lines as may be."""
-        return await self._greeted(RELAY, PortRelay, self._take_place())
+        relay = await self._greeted(RELAY, PortRelay, self._take_place())
+        await self._check_same(relay)
+        return relay
+
+    async def _check_same(self, beside: OutpostLane | PortRelay) -> None:
+        """A command may lead to a new container, or to another of several machines, each time that it is started."""
+        if beside.node == self._node:
+            return
+        await beside.close()
+        what = f"{self._way.what} leads to another place each time that it is started, so files cannot be synced"
+        raise Unsupported(f"{self._name}: {what} and ports not reached; name one that leads to the same place")
 
     def _take_place(self) -> Callable[[], None]:
         """Count a further line; what is returned is to be called at its end."""

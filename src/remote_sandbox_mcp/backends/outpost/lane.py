@@ -84,6 +84,8 @@ class OutpostLane:
         self.moved = 0
         self.is_alive = False
         self.squeezers: tuple[str, ...] = ()
+        # What the machine calls itself.
+        self.node = ""
         self._line = line
         self._open: dict[int, _Request] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -96,6 +98,7 @@ class OutpostLane:
         hello, rest = await greet(self._line, token, self.name)
         with understood(self.name):
             self.squeezers = tuple(map(to_text, hello.list("squeezers")))
+            self.node = hello.text("node") if hello.has("node") else ""
         self.is_alive = True
         self._tasks = [asyncio.create_task(self._listen(rest)), asyncio.create_task(self._watch())]
 

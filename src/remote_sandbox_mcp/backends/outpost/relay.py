@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Callable
 
 from ...core.errors import BrokenRules, Unreachable
-from ...core.foreign import NONSENSE, not_understood, too_much
+from ...core.foreign import NONSENSE, not_understood, too_much, understood
 from ...core.port import PortClosed, Stream
 from ...waiting import within
 from .client import LineLost, OutpostClient, greet
@@ -56,6 +56,8 @@ class PortRelay:
         self.name = name
         self.line = line
         self.is_alive = False
+        # What the machine calls itself.
+        self.node = ""
         self._patience_s = math.inf
         self._numbers = itertools.count(1)
         self._streams: dict[int, RelayStream] = {}
@@ -64,7 +66,9 @@ class PortRelay:
 
     async def greet(self, token: str) -> None:
         """Raises NoOutpost, Unreachable."""
-        _, rest = await greet(self.line, token, self.name)
+        hello, rest = await greet(self.line, token, self.name)
+        with understood(self.name):
+            self.node = hello.text("node") if hello.has("node") else ""
         self.is_alive = True
         self._listener = asyncio.create_task(self._listen(rest))
 

@@ -265,7 +265,8 @@ def send(data: bytes) -> None:
 def main(token: str, may_bridge: bool) -> None:
     squeezers = ["zstd", "zlib"] if zstd() else ["zlib"]
     write_all(1, b"\n" + token.encode() + b"\n")
-    write_all(1, json_frame(HELLO, 0, {"python": "%d.%d" % sys.version_info[:2], "squeezers": squeezers}))
+    hello = {"python": "%d.%d" % sys.version_info[:2], "node": os.uname().nodename, "squeezers": squeezers}
+    write_all(1, json_frame(HELLO, 0, hello))
     try:
         Lane(may_bridge).serve()
     except (OSError, ValueError):

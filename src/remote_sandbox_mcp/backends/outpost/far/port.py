@@ -251,7 +251,7 @@ class Relay:
 
 
 def relay_ports(token: str) -> None:
-    write_all(1, b"\n" + token.encode() + b"\n" + json_frame(HELLO, 0, {}))
+    write_all(1, b"\n" + token.encode() + b"\n" + json_frame(HELLO, 0, {"node": os.uname().nodename}))
     try:
         Relay().serve()
     except OSError:
