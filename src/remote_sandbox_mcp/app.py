@@ -62,6 +62,8 @@ MOST_LISTED, MOST_FOUND = 50_000, 10_000
 MOST_OPENING, LATE_S = 32, 8.0
 # How long each of them may take to open where nobody's patience ends before.
 OPEN_S = 60.0
+MOST_FOUND_HOSTS = 100
+UNASKED = "it was not asked, because only a pattern of `hosts` offers it; name it in a call, and it is opened"
 # By then the client has the answer, or another process of ours has asked for it again.
 ANSWERED_S = 30.0
 
@@ -119,27 +121,39 @@ def member_of(what: Machine | CommandPlace | LocalPlace) -> Member:
 
 def machine_member(machine: Machine) -> Member:
     questions = Questions()
-
-    @functools.cache
-    def gate() -> Gate:
-        from .backends.ssh.connection import Gate
-
-        return Gate(machine, paths.known_hosts_file(), questions)
+    gates: list[Gate] = []
 
     async def opener() -> Sandbox:
+        from .backends.ssh.connection import Gate
         from .backends.ssh.machine import open_through
 
-        return await open_through(gate())
+        if not gates:
+            # What ~/.ssh/config says of it is asked now, with its first use.
+            complete = await asyncio.to_thread(machine.complete) if machine.asking else machine
+            gates.append(Gate(complete, paths.known_hosts_file(), questions))
+        if gates[0].machine.openssh or machine.transport != "auto":
+            from .backends.ssh.openssh import choose_transport, open_over_openssh
+
+            choice = await choose_transport(gates[0].machine)
+            if choice.is_openssh:
+                return await open_over_openssh(gates[0], choice)
+        return await open_through(gates[0])
 
     def prepare() -> None:
         from .backends.ssh.connection import load
 
         load()
+        if machine.asking or machine.openssh:
+            from .backends.ssh import openssh  # noqa: F401
 
-    description = Description(machine.name, "ssh", machine.host, machine.port, machine.login.user)
+    def describe() -> Description:
+        known = gates[0].machine if gates else machine
+        return Description(known.name, "ssh", known.host, known.port, known.login.user)
+
     return Member(
-        machine.name, lambda: description, opener, prepare=prepare, questions=questions, engine=machine.engine
-    )
+        machine.name, describe, opener, prepare=prepare,
+        questions=questions, engine=machine.engine, is_by_pattern=machine.is_by_pattern,
+    )  # fmt: skip
 
 
 def command_member(place: CommandPlace) -> Member:
@@ -333,6 +347,9 @@ class App:
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
         self._ending = Chores("ending a command")
         fleet.find = self._find_disposable
+        # Hosts of ~/.ssh/config that were found by their names, and those that mean something else by now.
+        self._found_hosts: dict[str, tuple[Machine, Member]] = {}
+        self._outdated: list[Member] = []
 
     @functools.cached_property
     def disposables(self) -> Disposables:
@@ -364,6 +381,36 @@ class App:
         """An unknown name may be a disposable sandbox's, which the fleet learns only when the service is created."""
         # Creating the service replaces fleet.find, so this function is not called again.
         return self.fleet.find(name) if self.disposables else None
+
+    def find_hosts_by(self, configuration: Configuration) -> None:
+        """Let callers name hosts of ~/.ssh/config, as far as this configuration allows it."""
+        rule = configuration.host_rule
+        for name, (machine, member) in [*self._found_hosts.items()]:
+            if configuration.find_host(name) != machine:
+                self.fleet.remove(member.name)
+                self._outdated.append(self._found_hosts.pop(name)[1])
+
+        def find(name: str) -> Member | None:
+            machine = configuration.find_host(name)
+            # Its name may differ by a colon, and be there already.
+            if machine is None or machine.name != name:
+                return None
+            self._make_room_for_host()
+            member = machine_member(machine)
+            self._found_hosts[name] = machine, member
+            self.fleet.add(member)
+            return member
+
+        self.fleet.find_host = find
+        fitting = ", ".join(rule.patterns)
+        self.fleet.also_found = f"and each host of ~/.ssh/config that fits {fitting}" if rule.at_run_time else ""
+
+    def _make_room_for_host(self) -> None:
+        """Forget one that was named and never opened: a caller may try any number of names."""
+        unopened = [name for name, (_, member) in self._found_hosts.items() if not member.opening]
+        if len(self._found_hosts) >= MOST_FOUND_HOSTS and unopened:
+            del self._found_hosts[unopened[0]]
+            self.fleet.remove(unopened[0])
 
     @property
     def has_disposables(self) -> bool:
@@ -405,6 +452,7 @@ class App:
         """
         settings = configuration.settings
         dropped = self.fleet.configure(members, configuration.default, configuration.refusal)
+        self.find_hosts_by(configuration)
         gone = [member.name for member in dropped]
         self.problems, self.settings, self.patience_s = configuration.problems, settings, settings.patience_s
         await self.transfers.reconfigure(
@@ -435,6 +483,7 @@ class App:
             await self.disposables.close()
         await self.transfers.close()
         await self.jobs.close()
+        await asyncio.gather(*(member.close() for member in self._outdated), return_exceptions=True)
         await self.fleet.close()
 
     # Sandboxes
@@ -442,7 +491,7 @@ class App:
     async def survey(self, *, resources: bool = False, active: str | None = None) -> list[View]:
         """The state of every sandbox, asked at once. `active` is by default the configured one."""
         members = await self.fleet.offered()
-        views = [self.view(member, resources=resources, active=active) for member in members]
+        views = [self._seen(member, resources=resources, active=active) for member in members]
         seen = await asyncio.gather(*views, return_exceptions=True)
         return [self._told(member, view, active) for member, view in zip(members, seen, strict=True)]
 
@@ -455,6 +504,13 @@ class App:
 
     def _is_active(self, member: Member, active: str | None) -> bool:
         return member.name == (self.fleet.default if active is None else active)
+
+    async def _seen(self, member: Member, *, resources: bool, active: str | None) -> View:
+        """Like `view`, but a host that is offered with many others is not logged in to for a mere list."""
+        is_active = self._is_active(member, active)
+        if is_active or member.may_open_unasked:
+            return await self.view(member, resources=resources, active=active)
+        return View(member.name, member.describe(), is_active, False, UNASKED, cause=UNASKED)
 
     async def view(self, member: Member, *, resources: bool = False, active: str | None = None) -> View:
         is_active = self._is_active(member, active)
@@ -817,7 +873,7 @@ def compose(
     `for_all`: the app works on what was begun under any configuration, as the watchdog does. `members`: the
     configured sandboxes; with `are_lent` other apps share them, and they are not closed with this one.
     """
-    return App(
+    app = App(
         Fleet(
             Stock().take(configuration) if members is None else members,
             configuration.default,
@@ -832,3 +888,5 @@ def compose(
         identity="" if for_all else identity_of(configuration),
         private=private_files(configuration),
     )
+    app.find_hosts_by(configuration)
+    return app

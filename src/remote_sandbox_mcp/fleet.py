@@ -52,10 +52,17 @@ class Member:
     prepare: Callable[[], None] = _nothing
     questions: Questions | None = None
     engine: Engine | None = None
+    # Offered with many others by a pattern: it is opened only for a call that names it.
+    is_by_pattern: bool = False
     sandbox: Sandbox | None = None
     opening: asyncio.Task[Sandbox] | None = None
     # Until this monotonic time, a failed early opening is the answer to the next caller.
     ahead_until: float = 0.0
+
+    @property
+    def may_open_unasked(self) -> bool:
+        """Whether a call that looks at all sandboxes may open this one."""
+        return not self.is_by_pattern or self.sandbox is not None
 
     def open_ahead(self) -> None:
         """Start to open it for a call that is still being read. If that fails, the call gets this failure, too."""
@@ -120,6 +127,9 @@ class Fleet:
         self.configure(members, default, refusal)
         # Called for an unknown name: may add a member, or raise UnknownSandbox with what became of it.
         self.find: Callable[[str], Member | None] = lambda name: None
+        # The same for hosts that the operator allows to be found by their names, and what an error says of them.
+        self.find_host: Callable[[str], Member | None] = lambda name: None
+        self.also_found = ""
 
     def configure(self, members: Iterable[Member], default: str = "", refusal: str = "") -> list[Member]:
         """Replace the configured sandboxes. Returns those that were dropped; they are not closed."""
@@ -159,7 +169,7 @@ class Fleet:
         return bool(name) and self._known(name) is not None
 
     def _known(self, name: str) -> Member | None:
-        return self._members.get(self._aliases.get(name, name)) or self.find(name)
+        return self._members.get(self._aliases.get(name, name)) or self.find(name) or self.find_host(name)
 
     def member(self, name: str = "") -> Member:
         """The named member, or the default. Raises UnknownSandbox with the names that exist, ConfigError."""
@@ -175,7 +185,8 @@ class Fleet:
         if found is None:
             near = difflib.get_close_matches(wanted, self.names, 1)
             hint = f"did you mean {near[0]}? " if near else ""
-            raise UnknownSandbox(f"no sandbox is named {wanted[:80]!r}; {hint}there are: {', '.join(self.names)}")
+            known = ", ".join(filter(None, (*self.names, self.also_found)))
+            raise UnknownSandbox(f"no sandbox is named {wanted[:80]!r}; {hint}there are: {known}")
         return found
 
     async def get(self, name: str = "") -> Sandbox:

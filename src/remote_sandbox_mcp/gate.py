@@ -114,7 +114,8 @@ def private_files(configuration: Configuration) -> tuple[str, ...]:
     words = [word for place in configuration.commands for word in place.command]
     commands = [word for word in words if os.path.isfile(os.path.expanduser(word))]
     secrets: list[Secret | None] = [settings.platform.api_key, settings.http.api_key]
-    keys: list[str] = []
+    # A home folder, or the root, is where projects are.
+    keys = [path for path in configuration.key_files if path not in ("/", os.path.expanduser("~"))]
     for machine in configuration.machines:
         for login in (machine.login, *(hop.login for hop in machine.hops)):
             keys += login.key_files

@@ -14,6 +14,7 @@ from tests.support.pace import at_most
 from tests.support.sshd import Sshd, closed_port, silent_port
 
 STEPS = [
+    "transport",
     "name",
     "port",
     "host key",
@@ -187,9 +188,9 @@ def test_a_changed_host_key_is_refused_until_it_is_forgotten(cli: Cli, made: Mak
     machine.change_host_key()
     page = cli("doctor", "reborn")
     assert page.code == 1
-    assert "✗  host key  the host key has changed since it was first seen (now SHA256:" in page.stdout
+    assert "✗  host key   the host key has changed since it was first seen (now SHA256:" in page.stdout
     assert "→ If that is expected, run: remote-sandbox-mcp hosts forget reborn" in page.stdout
-    assert "–  skipped   login, shell, python3, tmux, rsync, GPUs, clock, PATH, containers" in page.stdout
+    assert "–  skipped    login, shell, python3, tmux, rsync, GPUs, clock, PATH, containers" in page.stdout
     assert "Not usable: reborn." in page.stdout
     assert cli("hosts", "forget", "reborn").code == 0
     assert cli("doctor", "reborn").code == 0
@@ -305,6 +306,20 @@ def test_a_proxy_command_takes_the_place_of_name_and_port(cli: Cli, sshd: Sshd) 
     assert marks(outcome, "tunnel")["PATH"] == "ok"
 
 
+def test_a_machine_over_openssh_says_so_and_why(cli: Cli, sshd: Sshd) -> None:
+    login = {"host": sshd.host, "port": sshd.port, "user": sshd.user, "key_file": sshd.key_file}
+    cli.machines = [{"name": "far", "transport": "openssh", **login}, {"name": "gone", **login, "transport": "openssh"}]
+    with closed_port() as port:
+        cli.machines[1]["port"] = port
+        outcome = cli("doctor", "far", "gone", "--json")
+    seen, gone = steps(outcome, "far"), steps(outcome, "gone")
+    assert seen["transport"]["said"] == 'openssh: transport = "openssh" is configured'
+    assert seen["port"]["said"] == "OpenSSH's client makes the connection"
+    assert (seen["login"]["said"], seen["python3"]["mark"], seen["PATH"]["mark"]) == (f"as {sshd.user}", "ok", "ok")
+    assert gone["login"]["said"] == "nothing listens on that port"
+    assert "By hand: 'ssh'" in gone["login"]["remedy"]
+
+
 # A sandbox behind a command
 
 
@@ -313,7 +328,7 @@ def test_a_command_is_checked_to_the_path_inside(cli: Cli, good: Sshd, tmp_path:
     file.write_text(f"[sandboxes.door]\ncommand = {client_of(good)}\n")
     outcome = cli("doctor", "door", "--json", "--config", str(file))
     assert outcome.code == 0, outcome.stdout
-    assert list(marks(outcome, "door")) == ["command", *STEPS[4:-1]]
+    assert list(marks(outcome, "door")) == ["command", *STEPS[5:-1]]
     assert set(marks(outcome, "door").values()) == {"ok"}
     assert steps(outcome, "door")["command"]["said"].startswith("gave a shell in ")
     assert "door  command ssh ..." in cli("doctor", "door", "--config", str(file)).stdout

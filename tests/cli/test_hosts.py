@@ -69,3 +69,15 @@ def test_an_unknown_name_is_a_mistake(cli: Cli, good: Sshd) -> None:
     outcome = cli("hosts", "forget", "nobody")
     assert outcome.code == 2
     assert f"no SSH machine or remembered host is named 'nobody'; there are: {good.name}" in outcome.stderr
+
+
+def test_a_host_key_alias_is_forgotten_as_both_transports_write_it(cli: Cli, clean_environment: Path) -> None:
+    (clean_environment / ".ssh").mkdir(mode=0o700)
+    (clean_environment / ".ssh" / "config").write_text("Host far\n HostName h\n Port 2200\n HostKeyAlias farm\n")
+    cli.machines = [{"ssh_alias": "far"}]
+    own = clean_environment / "remote-sandbox-mcp" / "known_hosts"
+    own.parent.mkdir(mode=0o700)
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAabcdefghijklmnopqrstuvwxyz0123456789ABCDEF"
+    own.write_text(f"[farm]:2200 {key}\nfarm {key}\nother {key}\n")
+    assert cli("hosts", "forget", "far").code == 0
+    assert own.read_text() == f"other {key}\n"

@@ -79,7 +79,7 @@ def there(good: Sshd, tmp_path: Path) -> Path:
 async def test_the_doctor_tells_the_step_what_was_found_and_what_to_do(words: Words, tmp_path: Path) -> None:
     with closed_port() as port:
         checkup = await examine(Machine("gpu1", "127.0.0.1", port), tmp_path / "known_hosts")
-    name, failed, *others = checkup.steps
+    _, name, failed, *others = checkup.steps
     assert (name.mark, failed.name, failed.mark) == (Mark.OK, "port", Mark.FAILED)
     assert {step.mark for step in others} == {Mark.SKIPPED}
     remedy = words(CHECK_PORT)

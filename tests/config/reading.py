@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from remote_sandbox_mcp.config.load import load
+from remote_sandbox_mcp.config.machines import completed
 from remote_sandbox_mcp.config.schema import Configuration
 from remote_sandbox_mcp.config.show import show
 from remote_sandbox_mcp.core.machine import Hop, Machine
@@ -19,7 +20,7 @@ def read(tmp_path: Path, text: str, **environ: str) -> Configuration:
     path = tmp_path / "config.toml"
     path.write_text(text)
     path.chmod(0o600)
-    return load(path, environ)
+    return completed(load(path, environ))
 
 
 def machines(configuration: Configuration) -> dict[str, Machine]:
@@ -32,7 +33,7 @@ def ways(hops: tuple[Hop, ...]) -> list[str]:
 
 
 def from_list(*entries: object, **environ: str) -> Configuration:
-    return load(environ={"REMOTE_SANDBOX_LIST": json.dumps(entries), **environ})
+    return completed(load(environ={"REMOTE_SANDBOX_LIST": json.dumps(entries), **environ}))
 
 
 def only(configuration: Configuration) -> Machine:

@@ -8,6 +8,7 @@ import pytest
 from remote_sandbox_mcp.config import load as loading
 from remote_sandbox_mcp.config.commands import COMMAND_READERS
 from remote_sandbox_mcp.config.load import load
+from remote_sandbox_mcp.config.machines import completed
 from remote_sandbox_mcp.config.schema import (
     DISPOSABLE_READERS,
     HOOK_READERS,
@@ -31,7 +32,8 @@ VARIABLES = [variable for keys in BY_KEY for variables in keys.values() for vari
 OTHERS = ("REMOTE_SANDBOX_LIST", "REMOTE_SANDBOX_MCP_HOME")
 SERVICES = [*OPENSANDBOX_READERS, "api_key", *REGISTRY_READERS, *DISPOSABLE_READERS, *HTTP_READERS, *LOGGING_READERS]
 TABLES = [*SERVER_READERS, *LOCAL_READERS, *NOTIFY_READERS, "webhook_secret", *HOOK_READERS, *SERVICES]
-KEYS = [*TABLES, *COMMAND_READERS, *(key for key in Entry.__dataclass_fields__ if key != "where")]
+OWN = ("where", "is_by_pattern")
+KEYS = [*TABLES, *COMMAND_READERS, *(key for key in Entry.__dataclass_fields__ if key not in OWN)]
 
 
 def test_the_example_works(clean_environment: Path, tmp_path: Path) -> None:
@@ -43,7 +45,7 @@ def test_the_example_works(clean_environment: Path, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(example[1])
     (clean_environment / ".config" / "remote-sandbox-mcp").mkdir(parents=True)
     (clean_environment / ".config" / "remote-sandbox-mcp" / "http-key").touch(mode=0o600)
-    configuration = load(tmp_path / "config.toml", {"BASTION_PASSWORD": "x"})
+    configuration = completed(load(tmp_path / "config.toml", {"BASTION_PASSWORD": "x"}))
     assert configuration.problems == ()
     assert [machine.name for machine in configuration.machines] == ["gpu1", "bastion", "big", "gpu2", "gpu3"]
     assert [place.name for place in configuration.commands] == ["web"]

@@ -295,7 +295,7 @@ def test_jump_hosts_come_along(state: Path) -> None:
     inner = {"name": "inner", "host": "i", "user": "u", "agent": "none", "jump": ["bastion", "u@outside"]}
     assert "secrets of bastion," in hand_over(["inner"], listed(inner, bastion, GPU1), state)
     assert set(handed(state)) == {"inner", "bastion"}
-    (first, second) = seen_by_daemon(state)["inner"].hops
+    (first, second) = seen_by_daemon(state)["inner"].complete().hops
     assert (first.host, second.host) == ("b", "outside")
     assert first.login.password
 

@@ -48,7 +48,7 @@ def test_one_machine_from_its_variables(clean_environment: Path) -> None:
 
 def test_empty_variables_are_as_good_as_none() -> None:
     others = ("PORT", "USER", "PASSWORD", "KEY_FILE", "KEY_PASSPHRASE", "SANDBOX_LIST", "SANDBOX_PATIENCE_S")
-    machine = only(load(environ={"REMOTE_HOST": "h", **{f"REMOTE_{name}": "" for name in others}}))
+    machine = only(load(environ={"REMOTE_HOST": "h", **{f"REMOTE_{name}": "" for name in others}})).complete()
     assert (machine.port, machine.login.user) == (22, getpass.getuser())
     assert (machine.login.password, machine.login.key_passphrase) == (None, None)
 

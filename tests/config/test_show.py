@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from remote_sandbox_mcp.config.load import load
+from remote_sandbox_mcp.config.machines import completed
 from remote_sandbox_mcp.config.show import show
 
 HIDDEN = "hunter2-do-not-show"
@@ -139,7 +140,7 @@ def test_a_proxy_command_is_hidden(clean_environment: Path, tmp_path: Path) -> N
     (clean_environment / ".ssh").mkdir()
     (clean_environment / ".ssh" / "config").write_text(f"Host h\n ProxyCommand nc -P {HIDDEN} %h %p\n")
     (tmp_path / "config.toml").write_text('hosts = ["h"]\n')
-    shown = show(load(tmp_path / "config.toml", {}))
+    shown = show(completed(load(tmp_path / "config.toml", {})))
     assert shown["machines"][0]["proxy_command"] == "hidden"
     assert HIDDEN not in json.dumps(shown)
 

@@ -171,6 +171,24 @@ def test_hosts_of_ssh_config_and_of_what_it_includes_are_followed(place: Place, 
         until(lambda: run(line, "far", "whoami") == f"{two.user}\n", "the included file to count")
 
 
+def test_a_host_that_a_pattern_offers_is_opened_only_for_a_call_that_names_it(place: Place, one: Sshd) -> None:
+    ssh = place.home / ".ssh"
+    ssh.mkdir(exist_ok=True)
+    place.write(f'hosts = ["far*"]\nhosts_at_run_time = true\ndefault = "far"\n{LOCAL_OFF}')
+    way = f"HostName {one.host}\n Port {one.port}\n User {one.user}\n IdentityFile {one.key_file}\n"
+    (ssh / "config").write_text(f"Host far far-off\n{way}Host far*\n {way}")
+    with place.front() as line:
+        listed = {row["name"]: row for row in done(line.call("list_sandboxes"))["sandboxes"]}
+        assert {name: row["connection_alive"] for name, row in listed.items()} == {"far": True, "far-off": False}
+        assert "it was not asked" in listed["far-off"]["connection_error"]
+        assert run(line, "far-off", "whoami") == f"{one.user}\n"
+        assert run(line, "far17", "whoami") == f"{one.user}\n"
+        listed = {row["name"]: row for row in done(line.call("list_sandboxes"))["sandboxes"]}
+        assert all(row["connection_alive"] for row in listed.values())
+        assert sorted(listed) == ["far", "far-off", "far17"]
+        assert "no sandbox is named" in told(line.call("exec_bash", command="true", sandbox_name="-oFar"))
+
+
 def test_clients_that_differ_in_a_variable_are_separated_once_it_is_read(place: Place, guarded: Sshd) -> None:
     """Both are in one house until the file names a variable, which is right in one session and wrong in the other."""
     place.write(LOCAL_OFF)

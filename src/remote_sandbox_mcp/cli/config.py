@@ -42,6 +42,7 @@ async def run(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     from ..config import paths
     from ..config.load import load
+    from ..config.machines import completed
     from ..config.show import show
     from .render import Page, print_json, write
 
@@ -49,7 +50,7 @@ def _show(options: argparse.Namespace) -> int:
     if options.action == "path":
         write(f"{path}\n")
         return 0
-    shown = show(load(options.config))
+    shown = show(completed(load(options.config)))
     if options.json:
         print_json(shown)
     else:

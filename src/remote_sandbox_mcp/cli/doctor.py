@@ -59,9 +59,10 @@ def _begin(options: argparse.Namespace) -> Practice:
     from ..app import compose
     from ..config import paths
     from ..config.load import load
+    from ..config.machines import completed
     from ..probe.doctor import examine, examine_command, examine_local
 
-    configuration = load(options.config)
+    configuration = completed(load(options.config))
     fleet = compose(configuration).fleet
     wanted = {fleet.member(name).name for name in options.names}
     state = paths.state_folder()

@@ -56,8 +56,9 @@ def add_arguments(subparsers: Any) -> None:
 async def run(options: argparse.Namespace) -> int:
     from ..config import paths
     from ..config.load import load
+    from ..config.machines import completed
 
-    configuration, own = load(options.config), paths.known_hosts_file()
+    configuration, own = completed(load(options.config)), paths.known_hosts_file()
     if options.action == "forget":
         return _forget(configuration, own, options.name, options.json)
     return _list(configuration, own, options.json)
@@ -74,6 +75,9 @@ def places(configuration: Configuration) -> Iterator[tuple[str, Place]]:
         target = Hop(machine.host, machine.port, host_key_name=machine.host_key_name)
         for hop in (target, *machine.hops):
             yield machine.name, Place(hop.host_key_name or hop.host, hop.port, tuple(files))
+            # OpenSSH's client remembers a HostKeyAlias without its port.
+            if hop.host_key_name and hop.port != 22:
+                yield machine.name, Place(hop.host_key_name, 22, tuple(files))
 
 
 def remembered(own: Path, configuration: Configuration) -> list[Remembered]:

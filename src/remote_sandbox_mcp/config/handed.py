@@ -13,8 +13,8 @@ from typing import Any
 
 from ..core.errors import ConfigError
 from . import ring
+from .aliases import agent_socket
 from .load import LIST, listed, single
-from .machines import agent_socket
 from .paths import from_folder
 from .schema import SECRET_KEYS, SERVICE_VARIABLES, Entry, read_entry
 from .secrets import LITERAL, resolve_secret

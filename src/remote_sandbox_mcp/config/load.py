@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
@@ -22,16 +23,19 @@ from .problems import Fault, Tell, plain, quoted
 from .readers import checked, read_table, table, take_variables, tell_unknown
 from .schema import (
     HOOK_READERS,
+    HOST_READERS,
     LOCAL_READERS,
     NOTIFY_READERS,
-    SECRET_KEYS,
     SERVER_READERS,
     SERVER_VARIABLES,
     TOP_KEYS,
     Configuration,
     Entry,
+    HostRule,
     Settings,
     read_entry,
+    secrets_of,
+    written_secrets,
 )
 from .secrets import doubt, readable_by_others
 from .services import NAME, Written, is_json, own_json, read_json, read_registries, read_services
@@ -76,8 +80,10 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     _tell_exposed(path, in_file.values(), settings, tell)
     entries = {**in_environ, **{name: entry for name, entry in in_file.items() if name not in in_environ}}
     builder = Builder(entries.values(), settings, environ, blame)
+    rule = _host_rule(document, file, tell)
+    entries |= builder.add_fitting(rule)
     machines = builder.machines()
-    secrets = [*_secrets(entries.values(), settings), settings.platform.api_key, settings.http.api_key]
+    secrets = secrets_of(entries.values(), settings)
     names = [machine.name for machine in machines]
     commands = _commands(document, file, environ, secrets, names, blame)
     names += [place.name for place in commands]
@@ -99,6 +105,9 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
         # File that another process has to be given in order to read the same configuration.
         file=str(given_json) if given_json and in_json else "" if found is None else file,
         unread=unread,
+        host_rule=rule,
+        key_files=builder.key_files,
+        find_host=functools.partial(builder.find, rule),
         read_from=(*_files(path, given_json, project, environ), *builder.read_from),
     )
 
@@ -212,7 +221,28 @@ def _file_entries(
         tell(f"{file}: hosts is passed over: each of them {fault}.")
         return
     for alias in hosts:
-        yield read_entry({"ssh_alias": alias}, f"{file} hosts {quoted(alias)}", environ, tell)
+        if not readers.is_pattern(alias):
+            yield read_entry({"ssh_alias": alias}, f"{file} hosts {quoted(alias)}", environ, tell)
+
+
+def _host_rule(document: Mapping[str, Any], file: str, tell: Tell) -> HostRule:
+    """Which hosts of ~/.ssh/config are offered by patterns, and whether by name after the start, too."""
+    try:
+        readers.texts(document.get("hosts", []))
+    except Fault:
+        # Told where each is read.
+        return HostRule()
+    rule, faults = read_table(document, HOST_READERS, file, _silent)
+    for fault in faults:
+        tell(f"{file}: {fault}, so it is passed over.")
+    patterns, at_run_time = rule.get("hosts", ()), rule.get("hosts_at_run_time", False)
+    if at_run_time and not patterns:
+        tell(f'{file}: hosts_at_run_time has no effect without hosts that may be found; add hosts = ["*"], for all.')
+    return HostRule(patterns, at_run_time, f"{file} hosts")
+
+
+def _silent(_: str) -> None:
+    """The other keys of the file are not unknown."""
 
 
 def _unique(entries: Iterable[Entry | None], tell: Tell) -> dict[str, Entry]:
@@ -229,7 +259,7 @@ def _unique(entries: Iterable[Entry | None], tell: Tell) -> dict[str, Entry]:
 
 def _tell_exposed(path: Path, entries: Iterable[Entry], settings: Settings, tell: Tell) -> None:
     """Warn about passwords in a file that others can read."""
-    is_written = any(secret and not secret.source for secret in _secrets(entries, settings))
+    is_written = any(secret and not secret.source for secret in written_secrets(entries, settings))
     if is_written and readable_by_others(str(path)):
         tell(f"{path} holds a password, and other users may read it: run chmod 600 {path}.")
 
@@ -247,12 +277,6 @@ def _commands(
     from .commands import read_commands
 
     return tuple(read_commands(document, file, environ, secrets, taken, tell))
-
-
-def _secrets(entries: Iterable[Entry], settings: Settings) -> list[Secret | None]:
-    logins = [login.password for login in settings.platform.registries.values()]
-    machines = [getattr(entry, key) for entry in entries for key in SECRET_KEYS]
-    return [settings.notify.webhook_secret, *logins, *machines]
 
 
 def _settings(

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.client import Variables
 from ..core.command import Environment
-from ..core.machine import Engine, Hop, Login, Machine
+from ..core.errors import ConfigError
+from ..core.machine import OPENSSH, Engine, Hop, Login, Machine, OpenSsh
 from . import readers
+from .aliases import USER_VARIABLES, Alias, agent_socket, certificates_beside, current_user, default_keys, read_alias
 from .paths import from_folder
 from .problems import Fault, Tell, quoted
-from .readers import Reader
-from .schema import Entry, Settings
+from .schema import Configuration, Entry, HostRule, Settings, secrets_of
+from .stamps import stamp_of
 
+# The rest is imported where it is needed: most configurations name no host of ~/.ssh/config.
 if TYPE_CHECKING:
-    from .ssh_config import Lookup, SshConfig
-
+    from .ssh_config import Said, SshConfig
 
 _JUMP = re.compile(r"(?:ssh://)?(?:([^@]+)@)?(\[[^\]]+\]|[^:@\[\]/]+)(?::(\d+))?/?")
-DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
-SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
-# Variables that hold the user's name; the first that is set counts.
-USER_VARIABLES = ("LOGNAME", "USER", "LNAME", "USERNAME")
-_YES = {"yes", "true"}
+AT_ONCE = 8
+# Of a host that a caller names.
+LONGEST_NAME = 255
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,77 @@ class Route:
     proxy_command: tuple[str, ...] = ()
 
 
+class Asking:
+    """Completes a machine by what OpenSSH's configuration says of its names: once, when it is first used or listed."""
+
+    def __init__(self, builder: Builder, entry: Entry) -> None:
+        self._builder = builder
+        self._entry = entry
+        self._given = builder.given(entry)
+        self._stamp = builder.stamp
+        self._turn = threading.Lock()
+        self._machine: Machine | None = None
+        # What was found to be doubtful on the way.
+        self.told: list[str] = []
+
+    def __call__(self) -> Machine:
+        """Raises ConfigError. It may run `ssh -G`: call it in a thread."""
+        with self._turn:
+            if self._machine is None:
+                try:
+                    self._machine = self._builder.complete(self._entry, self.told.append)
+                except Fault as fault:
+                    raise ConfigError(f"{self._entry.where} cannot be used: {fault}.") from None
+        return self._machine
+
+    def __eq__(self, other: object) -> bool:
+        """Equal if the answers are; they are asked for only where a file has changed since one of them was given."""
+        if not isinstance(other, Asking) or self._given != other._given:
+            return False
+        if self._stamp == other._stamp or (self._machine is None and other._machine is None):
+            return True
+        try:
+            return self() == other()
+        except ConfigError:
+            return False
+
+    def __hash__(self) -> int:
+        return hash(self._entry.name)
+
+    def __repr__(self) -> str:
+        return "Asking()"
+
+
+def completed(configuration: Configuration) -> Configuration:
+    """A configuration in which all machines are complete, for lists of them; what cannot be is told as a problem."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    # Each question is a process that takes some milliseconds, and there may be hundreds.
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(_completed, configuration.machines))
+    faults = [answer for answer in answers if isinstance(answer, str)]
+    told = [one for it in configuration.machines if isinstance(it.asking, Asking) for one in it.asking.told]
+    problems = dict.fromkeys((*configuration.problems, *told, *faults))
+    return replace(
+        configuration,
+        machines=tuple(answer for answer in answers if isinstance(answer, Machine)),
+        problems=tuple(problems),
+        faults=(*configuration.faults, *faults),
+    )
+
+
+def _completed(machine: Machine) -> Machine | str:
+    try:
+        return machine.complete()
+    except ConfigError as problem:
+        return str(problem)
+
+
 class Builder:
-    """Makes machines from entries, which may name each other as jump hosts. Reads ~/.ssh/config only if needed."""
+    """Makes machines from entries, which may name each other as jump hosts.
+
+    What ~/.ssh/config says of a name is asked later, when the machine is first used: start-up must not wait for it.
+    """
 
     def __init__(self, entries: Iterable[Entry], settings: Settings, environ: Mapping[str, str], tell: Tell) -> None:
         self._entries = {entry.name: entry for entry in entries}
@@ -47,6 +117,7 @@ class Builder:
         self._environ = environ
         self._tell = tell
         self._aliases: dict[tuple[str, str, int | None], Alias] = {}
+        self._said: dict[tuple[str, str, int | None], Said] = {}
 
     def machines(self) -> tuple[Machine, ...]:
         """All machines that can be made; problems with the others are reported."""
@@ -58,15 +129,109 @@ class Builder:
         # Keys that OpenSSH tries by default may appear and disappear.
         return (os.path.expanduser("~/.ssh"), *(self._ssh.files if "_ssh" in self.__dict__ else ()))
 
+    @property
+    def key_files(self) -> tuple[str, ...]:
+        """Private keys that ~/.ssh/config names for whichever host, or the folder where a name is not yet known."""
+        if "_ssh" not in self.__dict__:
+            return ()
+        from .ssh_config import expand
+
+        paths = self._ssh.values("identityfile")
+        here = {"d": os.path.expanduser("~"), "u": current_user(self._environ), "%": "%"}
+        whole = (os.path.expanduser(expand(path, here, self._environ)) for path in paths)
+        keys = (os.path.dirname(path) if "%" in os.path.basename(path) else path for path in whole)
+        return tuple(key for key in keys if "%" not in key)
+
+    @cached_property
+    def stamp(self) -> object:
+        """The state of the files that the meaning of names depends on."""
+        return stamp_of(self._ssh.files)
+
+    def given(self, entry: Entry) -> object:
+        """All that decides what a machine is, but for the files."""
+        jumps, waiting = [entry], list(entry.jump or ())
+        while waiting:
+            if (jump := self._entries.get(waiting.pop())) and jump not in jumps:
+                jumps.append(jump)
+                waiting += jump.jump or ()
+        settings = self._settings
+        return jumps, settings.strict_host_keys, settings.connect_timeout_s, self._variables
+
+    @cached_property
+    def _variables(self) -> Variables:
+        """The client's variables that names may depend on: all of them where a program is run that could read them."""
+        from .ssh_client import VARIABLES, child_variables
+
+        if self._ssh.runs_programs:
+            return Variables(child_variables(self._environ))
+        wanted = sorted({*VARIABLES, *USER_VARIABLES, *self._ssh.variables})
+        return Variables({name: value for name in wanted if (value := self._environ.get(name)) is not None})
+
     def _attempt(self, entry: Entry) -> Machine | None:
         try:
-            machine = self._machine(entry)
+            self._check_jumps(entry)
+            machine = self._incomplete(entry) if self._must_ask(entry) else self._machine(entry)
         except Fault as fault:
             self._tell(f"{entry.where} is left out: {fault}.")
             return None
-        for doubt in self._doubts(entry, machine):
+        for doubt in self._doubts(entry):
             self._tell(f"{entry.where}: {doubt}.")
         return machine
+
+    def _check_jumps(self, entry: Entry) -> None:
+        """What can be known of them without asking. Raises Fault."""
+        _check_circle(entry, self._entries)
+        for jump in entry.jump or ():
+            if jump not in self._entries:
+                parse_jump(jump)
+
+    def _must_ask(self, entry: Entry) -> bool:
+        """Whether ~/.ssh/config has a say in it: by an alias, by its User, or by a jump host's name."""
+        jumps = [self._entries.get(jump) for jump in entry.jump or ()]
+        is_named = bool(entry.ssh_alias) or entry.transport == OPENSSH
+        return is_named or not entry.user or any(not it or self._must_ask(it) for it in jumps)
+
+    def _incomplete(self, entry: Entry) -> Machine:
+        login = Login(entry.user, password=entry.password, key_files=tuple(map(self._whole, entry.key_file)))
+        return Machine(
+            name=entry.name,
+            host=entry.host or entry.ssh_alias,
+            port=entry.port or 22,
+            login=replace(login, key_passphrase=entry.key_passphrase),
+            python=entry.python,
+            environment=Environment(entry.shell, entry.init, entry.env),
+            direct=entry.direct,
+            is_by_pattern=entry.is_by_pattern,
+            transport=entry.transport,
+            asking=Asking(self, entry),
+        )
+
+    def complete(self, entry: Entry, tell: Tell) -> Machine:
+        """The machine with all that ~/.ssh/config says of it now. Raises Fault."""
+        # Another builder, because this one may have been told something else before.
+        fresh = Builder(self._entries.values(), self._settings, self._environ, tell)
+        if stamp_of(self._ssh.files) == self.stamp:
+            fresh._ssh = self._ssh
+        return fresh._machine(entry)
+
+    def add_fitting(self, rule: HostRule) -> dict[str, Entry]:
+        """Add the hosts of ~/.ssh/config that patterns fit, but for those that are configured already."""
+        if not any(map(readers.is_pattern, rule.patterns)):
+            return {}
+        taken = {*self._entries, *(entry.ssh_alias for entry in self._entries.values())}
+        found = [_found_entry(name, rule) for name in self._ssh.names() if name not in taken and _fits(name, rule)]
+        added = {entry.name: entry for entry in found if entry.name not in taken}
+        self._entries |= added
+        if not found:
+            self._tell(f"{rule.where}: no host of ~/.ssh/config fits {', '.join(map(quoted, rule.patterns))}.")
+        return added
+
+    def find(self, rule: HostRule, name: str) -> Machine | None:
+        """The host that a caller names, where the operator allows it, `rule` fits it and ~/.ssh/config knows it."""
+        if not rule.at_run_time or not _fits(name, rule):
+            return None
+        fresh = Builder(self._entries.values(), self._settings, self._environ, _silent)
+        return fresh._incomplete(_found_entry(name, rule)) if fresh._ssh.knows(name) else None
 
     def _machine(self, entry: Entry) -> Machine:
         alias, target = self._alias(entry), self._target(entry)
@@ -81,7 +246,7 @@ class Builder:
             login=target.login,
             hops=route.hops,
             proxy_command=route.proxy_command,
-            proxy_environ=Variables(self._environ) if route.proxy_command else None,
+            proxy_environ=Variables(self._for_programs()) if route.proxy_command else None,
             host_key_name=target.host_key_name,
             known_hosts_files=alias.known_hosts_files,
             strict_host_keys=strict if entry.strict_host_keys is None else entry.strict_host_keys,
@@ -91,13 +256,37 @@ class Builder:
             direct=entry.direct,
             sudo=entry.sudo,
             engine=engine_of(entry),
+            is_by_pattern=entry.is_by_pattern,
+            forward_agent=entry.forward_agent,
+            transport=entry.transport,
+            openssh=self._openssh(entry, target.login, route),
         )
+
+    def _openssh(self, entry: Entry, login: Login, route: Route) -> OpenSsh | None:
+        """What OpenSSH's client is told, where it may come to be used."""
+        if not entry.ssh_alias and entry.transport != OPENSSH:
+            return None
+        from .openssh import tell_client
+        from .ssh_client import find_client
+
+        if not find_client():
+            return None
+        # This builder has resolved the names of one machine and of the way to it, and no others.
+        needs = dict.fromkeys(need for alias in self._aliases.values() for need in alias.needs)
+        said = self._say(entry.ssh_alias or entry.host, entry.user, entry.port)
+        return tell_client(entry, login, route.hops, Variables(self._for_programs()), said, tuple(needs))
+
+    def _for_programs(self) -> dict[str, str]:
+        """The client's variables without those that configure us, and without those that hold a password of ours."""
+        from .ssh_client import child_variables
+
+        return child_variables(self._variables, secrets_of(self._entries.values(), self._settings))
 
     def _target(self, entry: Entry) -> Hop:
         """Address and login of an entry, as a machine or as a jump host of another."""
         alias = self._alias(entry)
         host, port = entry.host or alias.host, entry.port or alias.port
-        return Hop(host, port, self._login(entry, alias), alias.host_key_name)
+        return Hop(host, port, self._login(entry, alias), alias.host_key_name, entry.ssh_alias)
 
     def _login(self, entry: Entry, alias: Alias) -> Login:
         login = replace(
@@ -121,7 +310,7 @@ class Builder:
 
     def _plain_login(self, entry: Entry) -> Login:
         # A bare host may still match a Host block that sets only the user.
-        user = entry.user or self._ssh.look_up(entry.host, current_user(self._environ)).user
+        user = entry.user or self._say(entry.host, "", None).first("user")
         # If a key or password is named, offer only that: each further key would use up one of the server's few
         # attempts.
         if entry.key_file or entry.password:
@@ -166,16 +355,10 @@ class Builder:
 
     def _hop(self, jump: str) -> Hop:
         alias = self._jump(jump)
-        return Hop(alias.host, alias.port, alias.login, alias.host_key_name)
+        return Hop(alias.host, alias.port, alias.login, alias.host_key_name, parse_jump(jump)[0])
 
     def _jump(self, jump: str) -> Alias:
-        found = _JUMP.fullmatch(jump)
-        try:
-            # "-" is never a valid host, so that a malformed jump is refused below.
-            user, host, port = found.groups() if found else ("", "-", "")
-            return self._resolve(readers.alias(host.strip("[]")), user or "", readers.port(port) if port else None)
-        except Fault:
-            raise Fault("jump must be user@host:port, a host of ~/.ssh/config or another machine's name") from None
+        return self._resolve(*parse_jump(jump))
 
     def _alias(self, entry: Entry) -> Alias:
         return self._resolve(entry.ssh_alias, entry.user, entry.port) if entry.ssh_alias else Alias(entry.host)
@@ -183,8 +366,23 @@ class Builder:
     def _resolve(self, alias: str, user: str, port: int | None) -> Alias:
         key = (alias, user, port)
         if key not in self._aliases:
-            self._aliases[key] = resolve_alias(alias, self._ssh, self._environ, self._tell, user=user, port=port)
+            said = self._say(alias, user, port)
+            by_program = self._ssh.decides_by_program(alias)
+            self._aliases[key] = read_alias(said, self._environ, self._tell, is_by_program=by_program)
         return self._aliases[key]
+
+    def _say(self, alias: str, user: str, port: int | None) -> Said:
+        from .ssh_client import ask, find_client
+
+        key = (alias, user, port)
+        if key not in self._said:
+            local_user = current_user(self._environ)
+            self._said[key] = (
+                ask(alias, self._variables, user, port)
+                if find_client()
+                else self._ssh.say(alias, local_user, self._tell, user, port)
+            )
+        return self._said[key]
 
     @cached_property
     def _ssh(self) -> SshConfig:
@@ -192,7 +390,7 @@ class Builder:
 
         return SshConfig.read(self._tell)
 
-    def _doubts(self, entry: Entry, machine: Machine) -> Iterable[str]:
+    def _doubts(self, entry: Entry) -> Iterable[str]:
         """What looks wrong now but may be right by the time of the login."""
         for path in (*entry.key_file, *entry.certificate_file):
             if not os.path.isfile(self._whole(path)):
@@ -201,9 +399,9 @@ class Builder:
                 yield f"the file {quoted(path)} holds a public key; name the private key beside it"
         if entry.docker is not None and entry.podman is not None:
             yield "docker and podman are both allowed, and only docker is used; take one of them out"
-        if entry.ssh_alias and not self._alias(entry).known:
+        if entry.ssh_alias and not entry.is_by_pattern and not self._ssh.knows(entry.ssh_alias):
             yield f"no Host in ~/.ssh/config fits {quoted(entry.ssh_alias)}, so it is taken for a host name"
-        if entry.agent and entry.agent.lower() != "none" and not machine.login.agent:
+        if entry.agent and entry.agent.lower() != "none" and not agent_socket(entry.agent, self._environ):
             yield "agent is wanted, but SSH_AUTH_SOCK is not set here; start an agent or name its socket"
 
 
@@ -215,143 +413,46 @@ def engine_of(entry: Entry) -> Engine | None:
     return None
 
 
+def parse_jump(jump: str) -> tuple[str, str, int | None]:
+    """Host, user and port of a jump host. Raises Fault."""
+    found = _JUMP.fullmatch(jump)
+    try:
+        # "-" is never a valid host, so that a malformed jump is refused below.
+        user, host, port = found.groups() if found else ("", "-", "")
+        if user and user.startswith("-"):
+            raise Fault("must not be an option")
+        return readers.alias(host.strip("[]")), user or "", readers.port(port) if port else None
+    except Fault:
+        raise Fault("jump must be user@host:port, a host of ~/.ssh/config or another machine's name") from None
+
+
+def _found_entry(name: str, rule: HostRule) -> Entry:
+    # A name must not contain ":", as an IPv6 address does.
+    return Entry(name.replace(":", "-"), f"{rule.where} {quoted(name)}", ssh_alias=name, is_by_pattern=True)
+
+
+def _fits(name: str, rule: HostRule) -> bool:
+    """Whether patterns fit a name that `ssh` may be given: no option, no user, nothing for a shell."""
+    from .ssh_config import matches
+
+    try:
+        return len(name) <= LONGEST_NAME and readers.alias(name) == name != "" and matches(rule.patterns, name)
+    except Fault:
+        return False
+
+
+def _silent(_: str) -> None:
+    """Ignore problems here: they are reported where the files are loaded."""
+
+
+def _check_circle(entry: Entry, entries: Mapping[str, Entry], seen: tuple[str, ...] = ()) -> None:
+    """Of jump hosts that are machines of ours; those of ~/.ssh/config are looked at when they are asked for."""
+    _refuse_circle(entry.name, seen)
+    for jump in (entry.jump or ())[:1]:
+        if jump in entries:
+            _check_circle(entries[jump], entries, (*seen, entry.name))
+
+
 def _refuse_circle(jump: str, seen: tuple[str, ...]) -> None:
     if jump in seen:
         raise Fault("its jump hosts lead round in a circle; take one of them out")
-
-
-@dataclass(frozen=True)
-class Alias:
-    """A host as OpenSSH sees it. `known` is False where no block of the files was meant for it."""
-
-    host: str
-    port: int = 22
-    login: Login = field(default_factory=Login)
-    jump: tuple[str, ...] = ()
-    proxy_command: tuple[str, ...] = ()
-    host_key_name: str = ""
-    known_hosts_files: tuple[str, ...] = ()
-    strict_host_keys: bool = False
-    connect_timeout_s: float | None = None
-    known: bool = False
-
-
-def resolve_alias(
-    alias: str, config: SshConfig, environ: Mapping[str, str], tell: Tell, *, user: str = "", port: int | None = None
-) -> Alias:
-    """Look up an alias; `user` and `port` are already decided by the caller."""
-    found = config.look_up(alias, current_user(environ), user)
-    meaning = _Meaning(found, environ, tell, port)
-    return Alias(
-        host=found.host,
-        port=meaning.port,
-        login=meaning.login(),
-        jump=meaning.jump(),
-        proxy_command=meaning.proxy_command(),
-        host_key_name=found.first("hostkeyalias"),
-        known_hosts_files=meaning.known_hosts_files(),
-        strict_host_keys=found.first("stricthostkeychecking").lower() in _YES,
-        connect_timeout_s=meaning.checked("connecttimeout", readers.seconds),
-        known=found.known,
-    )
-
-
-class _Meaning:
-    """The settings found for one alias, with their tokens replaced."""
-
-    def __init__(self, found: Lookup, environ: Mapping[str, str], tell: Tell, port: int | None) -> None:
-        self._found = found
-        self._environ = environ
-        self._tell = tell
-        self.port: int = port or self.checked("port", readers.port) or 22
-        names = {"h": found.host, "n": found.alias, "p": str(self.port), "r": found.user, "u": found.local_user}
-        here = {"d": os.path.expanduser("~"), "i": str(os.getuid()), "l": os.uname().nodename, "%": "%"}
-        self._tokens = {**names, **here, "L": here["l"].partition(".")[0]}
-
-    def checked(self, keyword: str, reader: Reader) -> Any:
-        """A number; None where there is none, or an invalid one, which is reported."""
-        try:
-            return reader(word) if (word := self._found.first(keyword)) not in {"", "none"} else None
-        except Fault as fault:
-            self._tell(f"{self._found.single[keyword].where}: {keyword} is passed over: it {fault}.")
-            return None
-
-    def login(self) -> Login:
-        listed = self._found.several.get("identityfile")
-        keys = [path for path in map(self._path, listed or DEFAULT_KEYS) if os.path.isfile(path)]
-        agent = agent_socket(self._text(self._found.first("identityagent")), self._environ)
-        limited = self._found.first("identitiesonly").lower() in _YES
-        identities = tuple(public_keys(keys)) if limited and agent else ()
-        certificates = map(self._path, self._found.several.get("certificatefile", ()))
-        # A public key in IdentityFile names a key that the agent holds.
-        key_files = tuple(path for path in keys if not path.endswith(".pub"))
-        return Login(
-            user=self._found.user,
-            key_files=key_files,
-            certificate_files=(*filter(os.path.isfile, certificates), *certificates_beside(key_files)),
-            # IdentitiesOnly without usable identities must not offer every key of the agent.
-            agent="" if limited and not identities else agent,
-            agent_identities=identities,
-        )
-
-    def jump(self) -> tuple[str, ...]:
-        """The jump hosts; an alias that names itself (`Host *` often does) has none."""
-        jump = readers.jump(self._text(self._found.first("proxyjump")))
-        return () if jump[:1] == (self._found.alias,) else jump
-
-    def proxy_command(self) -> tuple[str, ...]:
-        command = self._text(self._found.first("proxycommand"))
-        # OpenSSH runs it with a shell, too; exec, so that ending the process ends the command.
-        return ("/bin/sh", "-c", f"exec {command}") if command and command != "none" else ()
-
-    def known_hosts_files(self) -> tuple[str, ...]:
-        setting = self._found.single.get("userknownhostsfile")
-        files = ("/dev/null" if word == "none" else self._path(word) for word in setting.words) if setting else ()
-        # A configured file replaces the user's default one, but not the system's.
-        return (*files, *SYSTEM_KNOWN_HOSTS) if setting else ()
-
-    def _path(self, text: str) -> str:
-        """A relative path starts in the home folder: in the current folder a project could supply the file."""
-        return os.path.join(os.path.expanduser("~"), os.path.expanduser(self._text(text)))
-
-    def _text(self, text: str) -> str:
-        from .ssh_config import expand
-
-        return expand(text, self._tokens, self._environ)
-
-
-def default_keys() -> tuple[str, ...]:
-    """The keys that OpenSSH tries by default, if they exist."""
-    return tuple(path for path in map(os.path.expanduser, DEFAULT_KEYS) if os.path.isfile(path))
-
-
-def public_keys(keys: Iterable[str]) -> Iterable[str]:
-    """Public key files beside private ones."""
-    paths = (path if path.endswith(".pub") else f"{path}.pub" for path in keys)
-    return filter(os.path.isfile, paths)
-
-
-def certificates_beside(keys: Iterable[str]) -> Iterable[str]:
-    """Certificates beside keys, which OpenSSH offers without being told."""
-    return filter(os.path.isfile, (f"{path}-cert.pub" for path in keys))
-
-
-def agent_socket(text: str, environ: Mapping[str, str]) -> str:
-    """The socket that IdentityAgent means; "" for no agent."""
-    if text.lower() == "none":
-        return ""
-    if text in {"", "SSH_AUTH_SOCK"}:
-        return environ.get("SSH_AUTH_SOCK", "")
-    return environ.get(text[1:], "") if text.startswith("$") else os.path.expanduser(text)
-
-
-def current_user(environ: Mapping[str, str]) -> str:
-    """The user's name by variables, else by the system; empty where neither has one."""
-    import pwd
-
-    if told := next(filter(None, map(environ.get, USER_VARIABLES)), ""):
-        return told
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return ""

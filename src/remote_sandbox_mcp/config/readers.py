@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..core.machine import NOPASSWD
+from ..core.machine import NOPASSWD, TRANSPORTS
 from ..core.network import MOST_HOSTS, Network, Reach, is_target
 from ..core.network import ranges as read_ranges
 from ..core.permission import FORMATS
@@ -25,7 +25,7 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
 # Not beginning with a dash, which ssh would read as an option.
 _HOST = re.compile(r"(?!-)[\w.-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?")
-_ALIAS = re.compile(r"""(?!-)[^\s*?!,/;&|<>(){}$`'"\\#]+""")
+_ALIAS = re.compile(r"""(?!-)[^\s*?!,@/;&|<>(){}$`'"\\#]+""")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _AUTHORITY = re.compile(r"(?:[\w-]+(?:\.[\w-]+)*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?", re.ASCII)
 _ORIGIN = re.compile(rf"https?://{_AUTHORITY.pattern}", re.ASCII)
@@ -72,6 +72,19 @@ def alias(value: object) -> str:
     given = text(value)
     if given and not _ALIAS.fullmatch(given):
         raise Fault("must be the name of one host in ~/.ssh/config")
+    return given
+
+
+def is_pattern(text: str) -> bool:
+    """Whether it stands for any number of hosts, or leaves some out."""
+    return text.startswith("!") or any(sign in text for sign in "*?")
+
+
+def host_patterns(value: object) -> tuple[str, ...]:
+    """Names of hosts, with * and ? for any characters, or a ! before those that are left out."""
+    given = texts(value)
+    if any(not _ALIAS.fullmatch(item.removeprefix("!").replace("*", "x").replace("?", "x")) for item in given):
+        raise Fault('must be names of hosts, or patterns such as "gpu*" and "!gpu-old"')
     return given
 
 
@@ -288,6 +301,10 @@ def ranges(value: object) -> tuple[str, ...]:
     if len(read_ranges(given)) != len(given):
         raise Fault('must be addresses or ranges of them, as in ["10.1.2.3", "192.168.5.0/24"]')
     return given
+
+
+def transport(value: object) -> str:
+    return _one_of(text(value).lower(), TRANSPORTS)
 
 
 def provider(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ SERVICE_KEYS = ("opensandbox", "disposable", "http", "logging")
 TOP_KEYS = (
     "default",
     "hosts",
+    "hosts_at_run_time",
     "server",
     "local",
     "machines",
@@ -53,6 +54,7 @@ SERVER_VARIABLES = {
     "inline_sync_max_bytes": ("REMOTE_SANDBOX_INLINE_SYNC_MAX_BYTES",),
     "allowed_roots": ("REMOTE_SANDBOX_ALLOWED_ROOTS",),
 }
+HOST_READERS: dict[str, Reader] = {"hosts": readers.host_patterns, "hosts_at_run_time": readers.flag}
 LOCAL_READERS: dict[str, Reader] = {
     "enabled": readers.flag,
     "name": readers.name,
@@ -136,6 +138,8 @@ _MACHINE_READERS: dict[str, Reader] = {
     "direct": readers.destinations,
     "docker": readers.engine,
     "podman": readers.engine,
+    "forward_agent": readers.flag,
+    "transport": readers.transport,
 }
 
 
@@ -164,6 +168,15 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class HostRule:
+    """Which hosts of ~/.ssh/config are offered by `patterns`; `at_run_time`: also by any name that fits them."""
+
+    patterns: tuple[str, ...] = ()
+    at_run_time: bool = False
+    where: str = ""
+
+
+@dataclass(frozen=True)
 class Configuration:
     """Everything the operator configured that can be used, and a sentence for each thing that cannot.
 
@@ -186,6 +199,11 @@ class Configuration:
     sources: Mapping[str, str] = field(default_factory=dict)
     file: str = ""
     unread: tuple[str, ...] = ()
+    # Private keys that ~/.ssh/config names, for whichever host.
+    key_files: tuple[str, ...] = ()
+    host_rule: HostRule = field(default_factory=HostRule)
+    # A host of ~/.ssh/config by a name that a caller gives, where `host_rule` allows it.
+    find_host: Callable[[str], Machine | None] = field(default=lambda name: None, compare=False, repr=False)
     read_from: tuple[str, ...] = field(default=(), compare=False)
 
 
@@ -218,6 +236,9 @@ class Entry:
     # The words that begin its command line; empty words for its usual name, None where it is not to be used.
     docker: tuple[str, ...] | None = None
     podman: tuple[str, ...] | None = None
+    forward_agent: bool = False
+    transport: str = "auto"
+    is_by_pattern: bool = False
 
 
 def read_entry(raw: object, where: str, environ: Mapping[str, str], tell: Tell, labels: Labels = str) -> Entry | None:
@@ -243,3 +264,15 @@ def _tell_doubts(raw: Mapping[str, Any], where: str, environ: Mapping[str, str],
     for key in SECRET_KEYS:
         if raw.get(key) and (why := doubt(raw[key], environ)):
             tell(f"{where}: {labels(key)} is kept elsewhere, and {why}.")
+
+
+def written_secrets(entries: Iterable[Entry], settings: Settings) -> list[Secret | None]:
+    """Those that may stand in config.toml itself."""
+    logins = [login.password for login in settings.platform.registries.values()]
+    machines = [getattr(entry, key) for entry in entries for key in SECRET_KEYS]
+    return [settings.notify.webhook_secret, *logins, *machines]
+
+
+def secrets_of(entries: Iterable[Entry], settings: Settings) -> list[Secret | None]:
+    """All that a configuration names."""
+    return [*written_secrets(entries, settings), settings.platform.api_key, settings.http.api_key]

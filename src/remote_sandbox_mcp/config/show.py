@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.command import Environment
-from ..core.machine import CommandPlace, Hop, LocalPlace, Login, Machine
+from ..core.machine import AUTO, CommandPlace, Hop, LocalPlace, Login, Machine
 from ..core.network import Network, Reach
 from ..core.permission import Notify, read_address
 from ..core.secret import Secret
@@ -55,6 +55,8 @@ def _machine(machine: Machine) -> dict[str, Any]:
         direct=dict(machine.direct),
         sudo=_hidden(machine.sudo),
         engine=list(machine.engine.command) if machine.engine else [],
+        transport="" if machine.transport == AUTO else machine.transport,
+        forward_agent=machine.forward_agent or None,
     )
 
 

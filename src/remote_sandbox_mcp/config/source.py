@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from .load import load
 from .schema import Configuration
 from .services import NAME
+from .stamps import Stamp, stamp_of
 
 # A file system's clock may lag by this much.
 COARSE_NS = 20_000_000
 CHANGING = (0, 0, 0)
 KEPT = "Until that is corrected, what was configured before is in force."
-
-# Identifies a state of each file; None for one that does not exist.
-Stamp = dict[str, "tuple[int, int, int] | None"]
 
 
 class Source:
@@ -78,15 +76,3 @@ class Source:
         is_missing = any(found is None and self._stamp[path] is not None for path, found in now.items())
         self._is_missed, was_missed = is_missing, self._is_missed
         return is_missing and not was_missed
-
-
-def stamp_of(paths: Iterable[str]) -> Stamp:
-    return {path: _stamp(path) for path in paths}
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,28 +1,28 @@
-"""Reads OpenSSH client configuration: Host and Match blocks, Include, tokens; the first value wins."""
+"""Reads ssh_config: which hosts it names and, where no `ssh` can be asked, what its Host blocks say of one."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .problems import Tell, quoted
+from .problems import Tell
+from .readers import is_pattern
 
 USER_FILE, SYSTEM_FILE = "~/.ssh/config", "/etc/ssh/ssh_config"
 
 _LINE = re.compile(r"\s*([A-Za-z0-9]+)(?:(?:\s*=\s*|\s+)(.*?))?\s*")
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""")
 _QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
 _SEVERAL = {"identityfile", "certificatefile"}
 _BEGINNINGS = {"host", "match"}
-_WHOLE_LINE = {"proxycommand"}
+# Their values run a program, which gets variables of ours; a whole line each.
+_PROGRAMS = {"proxycommand", "knownhostscommand", "localcommand"}
 # ProxyJump and ProxyCommand exclude each other: the first one wins.
 _ALIKE = {"proxyjump": "proxy", "proxycommand": "proxy"}
-_SINGLE = {
-    *("hostname", "port", "user", "identitiesonly", "identityagent", "proxyjump", "proxycommand", "userknownhostsfile"),
-    *("stricthostkeychecking", "hostkeyalias", "connecttimeout"),
-}
 
 
 @dataclass(frozen=True)
@@ -42,47 +42,28 @@ class Block:
     settings: list[Line] = field(default_factory=list)
 
 
-@dataclass
-class Lookup:
-    """Settings found for one host. `known` is False where only blocks for all hosts applied."""
+@dataclass(frozen=True)
+class Said:
+    """The settings of one host, as `ssh -G` prints them: by lower-case keyword, tokens of paths not yet replaced."""
 
     alias: str
-    local_user: str
-    single: dict[str, Line] = field(default_factory=dict)
-    several: dict[str, list[str]] = field(default_factory=dict)
-    known: bool = False
-
-    @property
-    def host(self) -> str:
-        return expand(self.first("hostname") or self.alias, {"h": self.alias, "%": "%"})
-
-    @property
-    def user(self) -> str:
-        return self.first("user") or self.local_user
+    values: Mapping[str, tuple[str, ...]]
 
     def first(self, keyword: str) -> str:
-        """The first word of a setting; empty for none."""
-        setting = self.single.get(_ALIKE.get(keyword, keyword))
-        return setting.words[0] if setting and setting.keyword == keyword else ""
+        """The value of a setting; empty for none."""
+        return next(iter(self.all(keyword)), "")
 
-    def take(self, setting: Line) -> None:
-        # For most keywords the first value counts; identity files add up, as in OpenSSH.
-        if setting.keyword in _SEVERAL:
-            values = self.several.setdefault(setting.keyword, [])
-            values.extend(word for word in setting.words[:1] if word not in values)
-        else:
-            self.single.setdefault(_ALIKE.get(setting.keyword, setting.keyword), setting)
+    def all(self, keyword: str) -> tuple[str, ...]:
+        return self.values.get(keyword, ())
 
 
 class SshConfig:
     """The blocks of one or more files, in the order in which OpenSSH would read them."""
 
-    def __init__(self, blocks: Iterable[Block], tell: Tell, files: Iterable[str] = ()) -> None:
+    def __init__(self, blocks: Iterable[Block], files: Iterable[str] = ()) -> None:
         """`files` are those that were read, and folders in which more may appear."""
         self.files = tuple(dict.fromkeys(files))
         self._blocks = tuple(blocks)
-        self._tell = tell
-        self._told: set[str] = set()
 
     @classmethod
     def read(cls, tell: Tell, files: Iterable[str] = (USER_FILE, SYSTEM_FILE)) -> SshConfig:
@@ -91,47 +72,94 @@ class SshConfig:
         for file in files:
             path = os.path.expanduser(file)
             parser.file(path, (), os.path.dirname(path))
-        return cls(parser.blocks, tell, parser.files)
+        return cls(parser.blocks, parser.files)
 
-    def look_up(self, alias: str, local_user: str, user: str = "") -> Lookup:
-        """The settings for a host; `user` is already decided by the caller."""
-        lookup = Lookup(alias, local_user)
-        # Taken first, so that a Match user block sees the caller's choice.
-        if user:
-            lookup.take(Line("user", (user,), ""))
-        for block in self._blocks:
-            if all(self._applies(condition, lookup) for condition in block.conditions):
-                lookup.known |= any(_is_particular(condition) for condition in block.conditions)
-                for setting in block.settings:
-                    lookup.take(setting)
-        return lookup
+    def names(self) -> Iterator[str]:
+        """The hosts that are named in full, each once."""
+        named = (word for condition in self._conditions() if condition.keyword == "host" for word in condition.words)
+        return iter(dict.fromkeys(word for word in named if word and not is_pattern(word)))
 
-    def _applies(self, condition: Line, lookup: Lookup) -> bool:
-        if condition.keyword == "host":
-            return matches(condition.words, lookup.alias)
-        return bool(condition.words) and all(
-            self._fulfils(*criterion, condition, lookup) for criterion in _criteria(condition.words)
+    def knows(self, name: str) -> bool:
+        """Whether a block is meant for this host, and not for all hosts."""
+        return any(
+            matches(patterns, name) and _are_particular(patterns) for patterns in map(_hosts, self._conditions())
         )
 
-    def _fulfils(self, name: str, pattern: str, wanted: bool, condition: Line, lookup: Lookup) -> bool:
-        # canonical and final never apply here: they need a second pass over the files, which OpenSSH makes.
-        if name in {"all", "canonical", "final"}:
-            return (name == "all") == wanted
-        value = {
-            "host": lookup.host,
-            "originalhost": lookup.alias,
-            "user": lookup.user,
-            "localuser": lookup.local_user,
-        }.get(name)
-        if value is None:
-            self._tell_once(f"{condition.where}: Match {quoted(name)} is not supported, so its block is passed over.")
-            return False
-        return matches(pattern.split(","), value) == wanted
+    def values(self, keyword: str) -> Iterator[str]:
+        """All values of a setting, for whichever host."""
+        return (line.words[0] for block in self._blocks for line in block.settings if line.keyword == keyword)
 
-    def _tell_once(self, problem: str) -> None:
-        if problem not in self._told:
-            self._told.add(problem)
-            self._tell(problem)
+    @property
+    def runs_programs(self) -> bool:
+        """Whether a program may be started for some host: to reach it, or to decide whether a block applies."""
+        decides = any(line.keyword == "match" and _decides_by_program(line) for line in self._conditions())
+        return decides or any(line.keyword in _PROGRAMS for block in self._blocks for line in block.settings)
+
+    def decides_by_program(self, name: str) -> bool:
+        """Whether a Match exec may decide about this host: another answer next time means another way to it."""
+        lines = (line for line in self._conditions() if line.keyword == "match" and _decides_by_program(line))
+        return any(not (patterns := _hosts(line)) or matches(patterns, name) for line in lines)
+
+    @property
+    def variables(self) -> set[str]:
+        """The environment variables that settings mention as ${NAME}."""
+        words = (word for block in self._blocks for line in block.settings for word in line.words)
+        return {name for word in words for name in _VARIABLE.findall(word)}
+
+    def say(self, alias: str, local_user: str, tell: Tell, user: str = "", port: int | None = None) -> Said:
+        """What the Host blocks say of a host; `user` and `port` are decided already. Match blocks are passed over."""
+        given = {"user": user, "port": str(port or "")}
+        found = {keyword: [value] for keyword, value in given.items() if value}
+        for block in self._blocks:
+            if all(_applies(condition, alias, tell) for condition in block.conditions):
+                for setting in block.settings:
+                    _take(setting, found)
+        hostname = expand("".join(found.get("hostname", [alias])), {"h": alias, "%": "%"})
+        said = {"user": [local_user], "port": ["22"], **found, "hostname": [hostname]}
+        proxy, _, value = "".join(said.pop("proxy", ())).partition(" ")
+        said |= {proxy: [value]} if proxy else {}
+        return Said(alias, {keyword: tuple(values) for keyword, values in said.items()})
+
+    def _conditions(self) -> Iterator[Line]:
+        return (condition for block in self._blocks for condition in block.conditions)
+
+
+def _take(setting: Line, found: dict[str, list[str]]) -> None:
+    """For most keywords the first value counts; identity files add up, as in OpenSSH."""
+    if setting.keyword in _SEVERAL:
+        values = found.setdefault(setting.keyword, [])
+        values += [word for word in setting.words[:1] if word not in values]
+    elif setting.keyword in _ALIKE:
+        found.setdefault(_ALIKE[setting.keyword], [f"{setting.keyword} {setting.words[0]}"])
+    else:
+        found.setdefault(setting.keyword, [" ".join(setting.words)])
+
+
+def _applies(condition: Line, alias: str, tell: Tell) -> bool:
+    if condition.keyword == "host":
+        return matches(condition.words, alias)
+    if [word.lower() for word in condition.words] == ["all"]:
+        return True
+    tell(f"{condition.where}: Match is passed over, because only OpenSSH decides on it; install its client, ssh.")
+    return False
+
+
+def _hosts(condition: Line) -> tuple[str, ...]:
+    """The patterns of hosts that a block is for."""
+    if condition.keyword == "host":
+        return condition.words
+    words = " ".join(condition.words).replace("=", " ").split()
+    pairs = itertools.pairwise(words)
+    return tuple(one for name, value in pairs if name.lower() in {"host", "originalhost"} for one in value.split(","))
+
+
+def _are_particular(patterns: Iterable[str]) -> bool:
+    """Whether patterns mean particular hosts instead of all."""
+    return any(pattern.strip("*?") for pattern in patterns if not pattern.startswith("!"))
+
+
+def _decides_by_program(condition: Line) -> bool:
+    return any(word.lstrip("!").lower().partition("=")[0] == "exec" for word in condition.words)
 
 
 class _Parser:
@@ -152,7 +180,7 @@ class _Parser:
                 self._include(setting, block.conditions, folder, (*chain, path))
                 # After an Include, settings belong to the surrounding block again.
                 block = self._begin(block.conditions)
-            elif setting.keyword in _SINGLE | _SEVERAL:
+            else:
                 block.settings.append(setting)
 
     def _begin(self, conditions: tuple[Line, ...]) -> Block:
@@ -190,7 +218,7 @@ def _read(line: str, where: str) -> Line | None:
     if not found:
         return None
     keyword, rest = found[1].lower(), found[2] or ""
-    words = (rest,) if keyword in _WHOLE_LINE else split(rest)
+    words = (rest,) if keyword in _PROGRAMS else split(rest)
     # A block without a host still begins, so that its settings are not added to the block before it.
     return Line(keyword, words, where) if keyword in _BEGINNINGS or (words and words[0]) else None
 
@@ -212,29 +240,14 @@ def matches(patterns: Iterable[str], value: str) -> bool:
 
 
 def _fits(pattern: str, value: str) -> bool:
+    # Most names have no wildcard, and many names are compared with many.
+    if not is_pattern(pattern):
+        return pattern == value
     wild = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
     return re.fullmatch(wild, value, re.DOTALL) is not None
-
-
-def _criteria(words: tuple[str, ...]) -> Iterable[tuple[str, str, bool]]:
-    """Criteria of a Match line: name, pattern, and whether it must be true."""
-    rest = list(words)
-    while rest:
-        name, equals, pattern = rest.pop(0).partition("=")
-        bare = name.lstrip("!").lower()
-        if bare not in {"all", "canonical", "final"} and not equals:
-            pattern = rest.pop(0) if rest else ""
-        yield bare, pattern, not name.startswith("!")
-
-
-def _is_particular(condition: Line) -> bool:
-    """Whether a condition names particular hosts instead of all."""
-    if condition.keyword == "match":
-        return any(name in {"host", "originalhost"} for name, _, _ in _criteria(condition.words))
-    return any(word.strip("*?") for word in condition.words if not word.startswith("!"))
 
 
 def expand(text: str, tokens: Mapping[str, str], environ: Mapping[str, str] | None = None) -> str:
     """Replace %h and the like, and ${NAME}; what has no value stays unchanged."""
     text = re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
-    return re.sub(r"\$\{(\w+)\}", lambda found: (environ or {}).get(found[1], found[0]), text)
+    return _VARIABLE.sub(lambda found: (environ or {}).get(found[1], found[0]), text)

@@ -14,9 +14,10 @@ from .errors import SandboxError
 from .login import login_command
 from .machine import Hop, Machine
 from .text import harmless
+from .transport import Choice
 from .usage import Usage
 
-MACHINE_STEPS = ("name", "port", "host key", "login")
+MACHINE_STEPS = ("transport", "name", "port", "host key", "login")
 # Asked of SSH machines alone: on others no sandboxes are made.
 ENGINE_STEPS = ("containers",)
 INSIDE_STEPS = ("shell", "python3", "tmux", "rsync", "GPUs", "clock", "PATH")
@@ -153,6 +154,12 @@ def address(user: str, host: str, port: int) -> str:
 
 def _at(user: str, host: str) -> str:
     return f"{user}@{host}" if user else host
+
+
+def transport_step(choice: Choice, unused_socket: str = "") -> Step:
+    """`unused_socket` says which control socket of the user's is not used, and why."""
+    said = f"{choice.transport}: {choice.why}"
+    return warning("transport", f"{said}; {unused_socket}") if unused_socket else ok("transport", said)
 
 
 def name_step(host: str, addresses: Sequence[str], is_hop: bool) -> Step:

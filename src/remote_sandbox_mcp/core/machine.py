@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from .client import Variables
@@ -13,6 +13,9 @@ from .secret import Secret
 
 # In the place of a password for sudo: none is asked for there. Revealed, it is empty.
 NOPASSWD = Secret.later(str, "nopasswd")
+# How a machine is reached: core.transport decides where it is "auto".
+AUTO, OPENSSH, ASYNCSSH = "auto", "openssh", "asyncssh"
+TRANSPORTS = (AUTO, OPENSSH, ASYNCSSH)
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,34 @@ class Login:
 
 @dataclass(frozen=True)
 class Hop:
-    """One jump host."""
+    """One jump host; `alias` is its name in ~/.ssh/config, if it has one there."""
 
     host: str
     port: int = 22
     login: Login = field(default_factory=Login)
     host_key_name: str = ""
+    alias: str = ""
+
+
+@dataclass(frozen=True)
+class OpenSsh:
+    """How OpenSSH's own client is told to reach a machine, and what decides whether it is used.
+
+    `program` is its path with the file that it reads, `options` what the operator configured, `destination` the name
+    that it is given. `needs` is what only this client can do, `lacks` what is configured that it cannot be given.
+    `control_path` is the socket of a connection that the user may have open; `is_strict`: ssh_config accepts no unknown
+    host key; `kerberos`: it may use a ticket.
+    """
+
+    program: tuple[str, ...]
+    destination: str
+    options: tuple[str, ...] = ()
+    environ: Variables | None = None
+    needs: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    control_path: str = ""
+    is_strict: bool = False
+    kerberos: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +86,8 @@ class Machine:
     `direct` maps names of machines to what `ssh` on this one calls them: files may go there without passing through us.
     `sudo` is the password for it, or NOPASSWD; None: nothing is run as root there.
     `engine` makes disposable sandboxes on it, where the operator allows that.
+    `is_by_pattern`: offered with all others that a pattern fits, so that it is opened only if it is named in a call.
+    `asking` adds what OpenSSH's configuration says of its names; until then, only what the operator wrote is known.
     """
 
     name: str
@@ -79,6 +106,17 @@ class Machine:
     direct: Mapping[str, str] = field(default_factory=dict)
     sudo: Secret | None = None
     engine: Engine | None = None
+    is_by_pattern: bool = False
+    # The keys of this user's agent can be used there. Only our own configuration says so, never ssh_config alone.
+    forward_agent: bool = False
+    # One of TRANSPORTS; `openssh` is None where that client is not installed, or not to be used.
+    transport: str = AUTO
+    openssh: OpenSsh | None = None
+    asking: Callable[[], Machine] | None = field(default=None, repr=False)
+
+    def complete(self) -> Machine:
+        """The machine with nothing left to ask. Raises ConfigError; call it in a thread."""
+        return self.asking() if self.asking else self
 
 
 @dataclass(frozen=True)

@@ -225,7 +225,7 @@ class JobService:
     async def list(self, *, sandbox: str = "", state: str = "", limit: int = 100) -> Sequence[Sight]:
         """All jobs, from machines and records, newest first. A machine that does not answer delays no other."""
         check.in_range("limit", limit, 1, 1000)
-        members = [self._fleet.member(sandbox)] if sandbox else await self._fleet.offered()
+        members = [self._fleet.member(sandbox)] if sandbox else await self._to_be_asked()
         asked = [self._jobs_of(member, limit) for member in members]
         found = await asyncio.gather(*asked, return_exceptions=True)
         told = [await self._told(member, part) for member, part in zip(members, found, strict=True)]
@@ -241,6 +241,14 @@ class JobService:
         why = unforeseen(found, f"listing the jobs of {member.name}")
         known = await asyncio.to_thread(self.known.records.list, member.name)
         return [Sight(member.name, None, record, why) for record in known]
+
+    async def _to_be_asked(self) -> Sequence[Member]:
+        """All sandboxes, but of the hosts that a pattern offers only those that were used."""
+        members = await self._fleet.offered()
+        unused = {member.name for member in members if not member.may_open_unasked}
+        if unused and self.known.exists():
+            unused -= {record.sandbox for record in await asyncio.to_thread(self.known.records.list, "", limit=1000)}
+        return [member for member in members if member.name not in unused]
 
     async def _jobs_of(self, member: Member, limit: int) -> Sequence[Sight]:
         """The jobs of a machine, and commands that outlasted their calls there."""

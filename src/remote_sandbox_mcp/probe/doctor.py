@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..backends.ssh.connection import Gate, translate
 from ..backends.ssh.host_keys import entry_name
 from ..backends.ssh.machine import open_machine, open_through
+from ..backends.ssh.openssh import choose_transport, open_over_openssh, unused_socket
 from ..core import checkup
 from ..core.checkup import ENGINE_STEPS, INSIDE_STEPS, MACHINE_STEPS, Checkup, Findings, Mark, Step
 from ..core.command import Command, Environment
@@ -25,6 +26,7 @@ from ..core.network import Reach
 from ..core.sandbox import Sandbox
 from ..core.shell import join
 from ..core.text import harmless, last_line
+from ..core.transport import Choice
 from ..waiting import within
 from .measure import measure
 
@@ -142,6 +144,13 @@ class Visit:
 
     async def carry_out(self) -> None:
         """Raises SandboxError in the step that failed."""
+        self._enter_step("transport")
+        choice = await choose_transport(self.machine)
+        self.steps.append(checkup.transport_step(choice, unused_socket(self.machine)))
+        if choice.is_openssh:
+            await self._go_over_openssh(choice)
+            return
+        self._enter_step("name")
         address = await self._reach()
         async with self._logged_in(address) as connection:
             noise = await self._try_shell(connection)
@@ -149,6 +158,28 @@ class Visit:
         # A further login would need a further code.
         opener = partial(open_through, self.gate) if self.gate.asks_for_code else partial(open_machine, machine, own)
         self.steps += await inspect(opener, machine.environment, machine.python, noise, machine)
+
+    async def _go_over_openssh(self, choice: Choice) -> None:
+        """OpenSSH's client looks names up, connects and checks host keys by itself, and says what is wrong."""
+        machine = self.machine
+        skipped = [Step(name, Mark.SKIPPED, "OpenSSH's client makes the connection") for name in ("name", "port")]
+        destination = machine.openssh.destination if machine.openssh else machine.host
+        self._enter_step("login", also=f"by hand: {join(['ssh', destination])}")
+        try:
+            sandbox = await open_over_openssh(self.gate, choice)
+        except ConnectError as problem:
+            if problem.code == "host_key":
+                self._enter_step("host key", also=self._also)
+            raise
+        finally:
+            self.steps += skipped
+        said = "checked by OpenSSH's client" + (", when your connection was opened" if choice.master else "")
+        self.steps += [checkup.ok("host key", said), checkup.ok("login", f"as {machine.login.user}")]
+
+        async def opened() -> Sandbox:
+            return sandbox
+
+        self.steps += await inspect(opened, machine.environment, machine.python, "")
 
     def _enter_step(self, name: str, otherwise: str = UNREACHABLE, also: str = "") -> None:
         self._at, self._otherwise, self._also = name, otherwise, also

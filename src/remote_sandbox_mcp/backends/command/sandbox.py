@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ...core.command import Environment
-from ...core.errors import ConnectError, Unreachable, Unsupported
+from ...core.errors import ConnectError, SandboxError, Unreachable, Unsupported
 from ...core.machine import CommandPlace
 from ...core.sandbox import Capabilities, Description
+from ...core.secret import Secret
 from ...waiting import within
 from ..outpost import program
 from ..outpost.client import NoOutpost, OutpostClient
@@ -23,8 +24,8 @@ from ..shell.transport import Place
 from .shell import CommandShell
 from .way import CommandLine, Ending, LocalCommand, Way, last_words
 
-OUTPOST = Capabilities(survives_disconnect=True, kills_trees=True)
-PLAIN = Capabilities(survives_disconnect=True)
+OUTPOST = Capabilities(survives_disconnect=True, kills_trees=True, why_not_root="")
+PLAIN = Capabilities(survives_disconnect=True, why_not_root="it has no python3, which as_root needs there")
 # Some commands are slow: those of cloud providers look for a machine and send it a key first.
 OPEN_S = 20.0
 # Lanes and relays beside the outpost. Each is a process here, and often a login there.
@@ -63,9 +64,14 @@ async def open_behind(
     *,
     python: str = "python3",
     timeout_s: float = OPEN_S,
+    lane_words: tuple[str, ...] = (),
+    sudo: Secret | None = None,
 ) -> OutpostSandbox | ShellAlone:
-    """Open what is behind a command the best way it offers. Raises ConnectError."""
-    entrance = Entrance(way, description.name, python, timeout_s)
+    """Open what is behind a command the best way it offers. `lane_words` go to each lane. Raises ConnectError.
+
+    `sudo` is the password for it there, where commands may be run as root.
+    """
+    entrance = Entrance(way, description.name, python, timeout_s, lane_words)
 
     async def connect() -> OutpostClient:
         try:
@@ -76,9 +82,7 @@ async def open_behind(
             raise Unreachable.of_parts(entrance.doing, f"its Python starts no more ({problem.found})") from None
 
     ports = RelayPorts(description.name, lambda _: entrance.relay())
-    sandbox = CommandSandbox(
-        replace(description, capabilities=OUTPOST), environment, connect, lambda _: entrance.lane(), ports
-    )
+    sandbox = CommandSandbox(_with(OUTPOST, description), environment, connect, lambda _: entrance.lane(), ports, sudo)
     sandbox.start = way.open
     try:
         await sandbox.open()
@@ -91,11 +95,17 @@ async def open_behind(
         raise
 
 
+def _with(capabilities: Capabilities, description: Description) -> Description:
+    """What can be done there; whether as root, too, depends on its configuration before all else."""
+    why_not = description.capabilities.why_not_root or capabilities.why_not_root
+    return replace(description, capabilities=replace(capabilities, why_not_root=why_not))
+
+
 async def _open_plain(way: Way, description: Description, environment: Environment) -> ShellAlone:
     name = description.name
     # Its temporary folder may be emptied when it starts, as any machine's.
     place = Place(name, "machine", jobs_at_home=True)
-    plain = PlainCommandSandbox(replace(description, capabilities=PLAIN), environment, CommandShell(way, name), place)
+    plain = PlainCommandSandbox(_with(PLAIN, description), environment, CommandShell(way, name), place)
     plain.start = way.open
     try:
         await plain.open()
@@ -120,8 +130,9 @@ class PlainCommandSandbox(ShellAlone):
 class Entrance:
     """Starts our programs behind a command, and waits until they greet."""
 
-    def __init__(self, way: Way, name: str, python: str, timeout_s: float) -> None:
+    def __init__(self, way: Way, name: str, python: str, timeout_s: float, lane_words: tuple[str, ...] = ()) -> None:
         self._way = way
+        self._lane_words = lane_words
         self._name = name
         self._python = python
         self._timeout_s = timeout_s
@@ -137,7 +148,7 @@ class Entrance:
 
     async def lane(self) -> OutpostLane:
         """Raises ConnectError, and Unsupported where there are as many as may be."""
-        lane = await self._greeted(program.LANE, OutpostLane, self._take_place())
+        lane = await self._greeted(program.LANE, OutpostLane, self._take_place(), self._lane_words)
         await self._check_same(lane)
         return lane
 
@@ -166,10 +177,14 @@ class Entrance:
         self._beside -= 1
 
     async def _greeted(
-        self, pieces: tuple[str, ...], make: Callable[[Beginning, str], G], closed: Callable[[], None]
+        self,
+        pieces: tuple[str, ...],
+        make: Callable[[Beginning, str], G],
+        closed: Callable[[], None],
+        words: tuple[str, ...] = (),
     ) -> G:
         token = secrets.token_hex(16)
-        start = f"echo {SHELL_IS_HERE}{token}; {program.start_line(self._python, token, pieces)}"
+        start = f"echo {SHELL_IS_HERE}{token}; {program.start_line(self._python, token, pieces, *words)}"
         try:
             line = Beginning(await self._started(start), closed)
         except BaseException:
@@ -207,7 +222,7 @@ class Entrance:
         line.is_greeted = True
         return spoken
 
-    def _explained(self, line: Beginning, token: str, end: Ending | None) -> ConnectError:
+    def _explained(self, line: Beginning, token: str, end: Ending | None) -> SandboxError:
         """Why no program of ours greeted; `end` is None where the time was over."""
         mark, heard = f"{SHELL_IS_HERE}{token}".encode(), bytes(line.heard)
         complaints = end.complaints if end else line.complaints
@@ -218,6 +233,8 @@ class Entrance:
             return ConnectError.of_parts(self.doing, found, "take out the option that asks for one, as -t does")
         # With its end of line: a command that only repeats its argument has not run it.
         if mark + b"\n" not in heard:
+            if known := self._way.explain(complaints):
+                return known
             found = f"{self._way.what} {self._how_it_ended(line, end)} without giving a shell{said}"
             return Unreachable.of_parts(self.doing, found, BY_HAND)
         if end is None:

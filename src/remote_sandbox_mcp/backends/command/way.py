@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ...core.errors import ConnectError, Unreachable
+from ...core.errors import ConnectError, SandboxError, Unreachable
 from ...core.text import harmless
 from ...waiting import within
 from ..outpost import pipe
@@ -56,6 +56,10 @@ class Way(Protocol):
         """Start it with the line that its shell is to run. Raises ConnectError."""
         ...
 
+    def explain(self, complaints: bytes) -> SandboxError | None:
+        """The error that its last words mean, where they are known: the whole sentence."""
+        ...
+
 
 @dataclass(frozen=True)
 class LocalCommand:
@@ -80,6 +84,9 @@ class LocalCommand:
             raise ConnectError.of_parts("", f"{self.what} cannot be found", remedy) from None
         except OSError as problem:
             raise Unreachable.of_parts("", f"{self.what} cannot be started: {problem.strerror}") from None
+
+    def explain(self, complaints: bytes) -> SandboxError | None:
+        return None
 
 
 def home_folder() -> str:

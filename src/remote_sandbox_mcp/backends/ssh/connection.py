@@ -158,7 +158,7 @@ class Gate:
         lent, self._lent = self._lent, None
         if lent is not None and not lent.is_closed():
             return lent
-        self._heed_pause()
+        self.heed_pause()
         # Keys and secrets come first, outside the deadline: a keyring may ask its owner.
         keys = [await asyncio.to_thread(credentials, hop.login, self._who()) for hop in self._route()]
         attempt = Attempt()
@@ -166,7 +166,7 @@ class Gate:
             connecting = self._connect_persistently(keys, attempt)
             connection = await within_moving(connecting, lambda: self.deadline_s + attempt.waited_s)
         except LoginRefused as refused:
-            self._knocked_in_vain(refused)
+            self.knocked_in_vain(refused)
             raise
         except (asyncio.TimeoutError, TimeoutError):
             raise Unreachable.of_parts(self._who(), f"no answer within {self.deadline_s:g} s") from None
@@ -186,7 +186,7 @@ class Gate:
         """Give a connection that is logged in to the next caller of `enter`."""
         self._lent = connection
 
-    def _knocked_in_vain(self, refused: LoginRefused) -> None:
+    def knocked_in_vain(self, refused: LoginRefused) -> None:
         """Servers lock out those who keep knocking; and what was refused may be changed where it is kept."""
         self._refused = refused
         if refused.reason == CODE_NEEDED:
@@ -203,7 +203,8 @@ class Gate:
         machine = self.machine
         return (*machine.hops, Hop(machine.host, machine.port, machine.login, machine.host_key_name))
 
-    def _heed_pause(self) -> None:
+    def heed_pause(self) -> None:
+        """Raises LoginRefused where the last login was refused a moment ago."""
         left, refused = self._closed_until - time.monotonic(), self._refused
         # A person who logs in on purpose knows what they do.
         if refused is None or left <= 0 or self.questions.has_terminal:
@@ -268,6 +269,7 @@ class Gate:
                 config=None,
                 gss_auth=False,
                 gss_kex=False,
+                agent_forwarding=self.machine.forward_agent and hop not in self.machine.hops,
                 **options,
             )
         except BaseException as problem:
