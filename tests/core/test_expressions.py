@@ -45,7 +45,6 @@ REVIEWED = {
     "config.readers: f'https?://{_AUTHORITY.pattern}(?:/[\\\\w.": LABELS,
     "config.ssh_config: '\\\\s*([A-Za-z0-9]+)(?:(?:\\\\s*=\\\\s*|\\\\s+)": OWN_FILES,
     "config.ssh_config: '(?:\"[^\"]*\"|\\'[^\\']*\\'|[^\\\\s\"\\'])+'": OWN_FILES,
-    "config.ssh_config: wild": OWN_FILES,
     "core.ignore: b'(?:%s)\\\\Z' % b'|'.join(expressions)": BY_WRITER,
     "core.network: f'(?=.{{1,255}}\\\\Z)(?:\\\\*\\\\.)?{_LABEL}(?": LABELS,
     "core.permission: f'({_LABEL}(?:\\\\.{_LABEL})*|\\\\[[0-9a-f:.": LABELS,

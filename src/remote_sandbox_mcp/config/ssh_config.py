@@ -240,11 +240,21 @@ def matches(patterns: Iterable[str], value: str) -> bool:
 
 
 def _fits(pattern: str, value: str) -> bool:
-    # Most names have no wildcard, and many names are compared with many.
-    if not is_pattern(pattern):
-        return pattern == value
-    wild = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
-    return re.fullmatch(wild, value, re.DOTALL) is not None
+    """`*` stands for any characters, `?` for one. No name that a caller chooses takes long, whatever the pattern."""
+    at = of = 0
+    star = mark = -1
+    while at < len(value):
+        if pattern[of : of + 1] == "*":
+            star, mark, of = of, at, of + 1
+        elif pattern[of : of + 1] in ("?", value[at]):
+            at, of = at + 1, of + 1
+        elif star >= 0:
+            # The last star takes one character more.
+            mark += 1
+            at, of = mark, star + 1
+        else:
+            return False
+    return not pattern[of:].strip("*")
 
 
 def expand(text: str, tokens: Mapping[str, str], environ: Mapping[str, str] | None = None) -> str:
