@@ -91,6 +91,7 @@ def test_our_own_settings_become_options(tmp_path: Path, ssh: Path) -> None:
     ("more", "lacks"),
     [
         pytest.param('password = "x"', ("password",), id="password"),
+        pytest.param('otp = "command:true"', ("otp",), id="code"),
         pytest.param('key_passphrase = "x"', ("key_passphrase",), id="passphrase"),
         pytest.param(
             'jump = "b"\n[machines.b]\nhost = "b"\nuser = "u"\npassword = "x"', ("password of a jump host",), id="jump"

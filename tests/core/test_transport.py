@@ -33,6 +33,14 @@ def client(**fields: Any) -> OpenSsh:
         pytest.param(
             "auto", client(needs=("a",), lacks=("password",)), {}, "asyncssh", "password is configured", id="a password"
         ),
+        pytest.param(
+            "auto",
+            client(lacks=("otp",)),
+            {"master": "/s"},
+            "openssh",
+            "ControlMaster",
+            id="a code that was given before",
+        ),
         pytest.param("asyncssh", client(needs=("a",)), {"master": "/s"}, "asyncssh", "is configured", id="asyncssh"),
         pytest.param("openssh", client(), {}, "openssh", "is configured", id="openssh"),
     ],
