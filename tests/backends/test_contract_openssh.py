@@ -11,7 +11,7 @@ import pytest
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from tests.backends.contract import Contract, JobContract, Opener, PortContract, RunContract
+from tests.backends.contract import Contract, JobContract, Opener, PortContract
 from tests.support.means import require_program
 from tests.support.openssh import logins, master, open_it, over_openssh
 from tests.support.sshd import Sshd
@@ -35,7 +35,7 @@ class TestOpenSsh(Contract, JobContract, PortContract):
     pass
 
 
-class TestOverControlMaster(RunContract, JobContract):
+class TestOverControlMaster(Contract, JobContract, PortContract):
     """All of it goes over one connection, which somebody else has logged in to."""
 
     @pytest.fixture(scope="class")

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -403,17 +403,23 @@ def content(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-async def test_files_move_over_several_clients(sshd: Sshd, tmp_path: Path, folder: Path) -> None:
+@pytest.mark.parametrize("way", ["logins of their own", "a connection of the user's"])
+async def test_files_move_over_several_clients(sshd: Sshd, tmp_path: Path, folder: Path, way: str) -> None:
     text = '[machines.far]\nssh_alias = "far"\ntransport = "openssh"\n'
     (folder / "tree").mkdir()
     for number in range(40):
         (folder / "tree" / f"{number}").write_bytes(os.urandom(2000))
     (folder / "tree" / "large").write_bytes(os.urandom(9 << 20))
-    app = configured(tmp_path, text, host(sshd))
     there, back = Place("far", f"got-{tmp_path.name}"), Place("", str(folder / "back"), free=True)
-    await app.transfers.sync(Order(source=Place("", str(folder / "tree"), free=True), target=there), wait_s=60)
-    await app.transfers.sync(Order(source=there, target=back), wait_s=60)
-    await app.close()
+    with ExitStack() as stack:
+        if way == "a connection of the user's":
+            stack.enter_context(master(sshd, folder / "cm"))
+        before = logins(sshd)
+        app = configured(tmp_path, text, host(sshd) + f" ControlPath {folder}/cm\n")
+        await app.transfers.sync(Order(source=Place("", str(folder / "tree"), free=True), target=there), wait_s=60)
+        await app.transfers.sync(Order(source=there, target=back), wait_s=60)
+        await app.close()
+        assert (logins(sshd) == before) == (way == "a connection of the user's")
     assert content(folder / "back") == content(folder / "tree")
 
 
