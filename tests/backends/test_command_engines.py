@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -39,18 +40,23 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def docker(platform: Platform) -> Running:
-    return in_docker(platform, IMAGE)
+def docker(platform: Platform) -> Iterator[Running]:
+    with in_docker(platform, IMAGE) as running:
+        yield running
 
 
-def in_docker(platform: Platform, image: str) -> Running:
+@contextmanager
+def in_docker(platform: Platform, image: str) -> Iterator[Running]:
     container = platform.engine.run(image, "sleep", "infinity", options=("--init",))
     argv = [*as_root("docker"), f"--host={platform.engine.socket}", "exec", "-i", container.name, "sh", "-c"]
 
     def stop() -> None:
         platform.engine.docker("stop", "--time=0", container.name)
 
-    return Running(argv, container.restart, "Container [0-9a-f]+ is not running|container .* is not running", stop)
+    try:
+        yield Running(argv, container.restart, "Container [0-9a-f]+ is not running|container .* is not running", stop)
+    finally:
+        container.remove()
 
 
 @pytest.fixture(scope="module")
@@ -150,11 +156,12 @@ async def test_a_run_that_was_lost_with_a_restart_is_told_so_and_not_run_again(
 
 
 async def test_a_container_without_python_is_served_by_its_shell(platform: Platform) -> None:
-    async with opened(in_docker(platform, WITHOUT_PYTHON).argv) as sandbox:
-        assert isinstance(sandbox, ShellAlone)
-        assert await said(sandbox, "id -un") == b"agent\n"
-        await sandbox.write("~/a", b"\0\xff\n")
-        assert (await sandbox.read("~/a", Span())).data == b"\0\xff\n"
+    with in_docker(platform, WITHOUT_PYTHON) as container:
+        async with opened(container.argv) as sandbox:
+            assert isinstance(sandbox, ShellAlone)
+            assert await said(sandbox, "id -un") == b"agent\n"
+            await sandbox.write("~/a", b"\0\xff\n")
+            assert (await sandbox.read("~/a", Span())).data == b"\0\xff\n"
 
 
 async def test_a_container_that_does_not_run_is_told_in_the_engines_words(container: Running) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import doctest
 
-from remote_sandbox_mcp.core import errors, text
+from remote_sandbox_mcp.core import disposable, errors, text
 from remote_sandbox_mcp.core.errors import LoginRefused, SandboxError
 
 
@@ -19,7 +19,7 @@ def test_every_branch_is_drawn_and_has_its_own_code() -> None:
 
 
 def test_the_examples_hold() -> None:
-    assert doctest.testmod(errors).failed == doctest.testmod(text).failed == 0
+    assert [doctest.testmod(module).failed for module in (disposable, errors, text)] == [0, 0, 0]
 
 
 def test_what_is_added_to_an_error_belongs_to_its_last_part() -> None:

@@ -38,6 +38,7 @@ PATH_FOLDERS = ("/usr/local/bin", "/usr/bin", "/bin")
 _PORTS = range(20_000, 32_768)
 # The owner's pid is in the name: workers do not clash, and the users of a run that was killed are known as such.
 _USER_NAME = re.compile(r"rsmcp-(\d+)-\d+\Z")
+_USER_FILES = ("/etc/passwd", "/etc/shadow", "/etc/group", "/etc/gshadow", "/etc/subuid", "/etc/subgid")
 _FOLDER_PREFIX = "/tmp/rsmcp-"
 _numbers = itertools.count(1)
 
@@ -403,7 +404,7 @@ def _add_user(name: str, home: Path, shell: str) -> pwd.struct_passwd:
         for leftover in fleet_users():
             if leftover.pw_name == name:
                 _empty([leftover])
-                _as_root("userdel", leftover.pw_name)
+                _delete([leftover])
         _as_root("useradd", *options, name)
     return pwd.getpwnam(name)
 
@@ -411,9 +412,17 @@ def _add_user(name: str, home: Path, shell: str) -> pwd.struct_passwd:
 def _remove_users(users: Collection[pwd.struct_passwd]) -> None:
     """They go last: as long as they are there, no other fleet's user is given their uid."""
     _empty(users)
-    for user in users:
-        with _passwd_lock():
-            _as_root("userdel", user.pw_name)
+    with _passwd_lock():
+        _delete(users)
+
+
+def _delete(users: Collection[pwd.struct_passwd]) -> None:
+    """All at once: userdel would take a minute for those of a whole session."""
+    names = [user.pw_name for user in users]
+    assert all(map(_USER_NAME.match, names))
+    if names:
+        files = [file for file in _USER_FILES if Path(file).exists()]
+        _as_root("sed", "--in-place", "--regexp-extended", f"/^({'|'.join(names)}):/d", *files)
 
 
 def _empty(users: Collection[pwd.struct_passwd]) -> None:
@@ -441,8 +450,8 @@ def _sweep() -> None:
     with _passwd_lock():
         stale = [user for user in fleet_users() if not Path(f"/proc/{user.pw_name.split('-')[1]}").exists()]
         _empty(stale)
+        _delete(stale)
         for user in stale:
-            _as_root("userdel", user.pw_name)
             _as_root("rm", "-f", str(_PAM_FOLDER / f"sshd-{user.pw_name}"))
     for folder in {str(Path(user.pw_dir).parents[1]) for user in stale}:
         if folder.startswith(_FOLDER_PREFIX):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from .errors import Unsupported
 from .sandbox import Sandbox
@@ -36,6 +36,16 @@ class Limits:
     # Which cards, by their numbers or ids on the machine, where that matters; then `gpus` is how many these are.
     cards: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
+
+    @classmethod
+    def recorded(cls, values: Mapping[str, Any]) -> Limits:
+        """As they were written down as JSON, perhaps by a version that had fewer or others.
+
+        >>> Limits.recorded({"gpus": 2, "cards": ["0", "2"], "speed": 1}).cards
+        ('0', '2')
+        """
+        known: dict[str, Any] = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
+        return cls(**known | {name: tuple(known.get(name, ())) for name in ("cards", "told")})
 
 
 @dataclass(frozen=True)

@@ -212,14 +212,13 @@ def _detail(it: Disposable) -> str:
 
 def _kept(row: sqlite3.Row) -> Kept:
     detail = json.loads(row["detail"])
-    limits = {field.name: detail["limits"].get(field.name, field.default) for field in dataclasses.fields(Limits)}
     known: dict[str, Any] = {name: row[name] for name in _PLAIN}
     disposable = Disposable(
         **known,
         image=detail["image"],
         network=detail["network"],
         notes=tuple(detail["notes"]),
-        limits=Limits(**{**limits, **{name: tuple(limits[name]) for name in ("cards", "told")}}),
+        limits=Limits.recorded(detail["limits"]),
     )
     plain = {name: row[name] for name in ("timeout_s", "pool", "idle_since", "ended", "why", "configuration")}
     return Kept(disposable=disposable, owner=Owner(row["owner_pid"], row["owner_birth"]), **plain)

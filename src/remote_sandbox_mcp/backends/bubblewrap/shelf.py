@@ -123,7 +123,7 @@ def read_record(folder: Path) -> Record | None:
         made = read["made"]
         # Earlier versions recorded whether it outlives its process; now all do.
         made.pop("keep", None)
-        limits = Limits(**{**made["limits"], "told": tuple(made["limits"]["told"])})
+        limits = Limits.recorded(made["limits"])
         disposable = Disposable(**{**made, "limits": limits, "notes": tuple(made["notes"])})
         groups, hosts = tuple(read["groups"]), tuple(read.get("hosts", ()))
         return Record(disposable, read["env"], groups, hosts, read.get("has_real_disk", False))

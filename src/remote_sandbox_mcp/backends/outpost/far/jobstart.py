@@ -5,7 +5,6 @@ import errno
 import fcntl
 import json
 import os
-import pwd
 import re
 import shutil
 import signal
@@ -20,7 +19,7 @@ from .jobplace import JOB_NAME, SESSION_NAME, find_job, forget_job, make_job_fol
 from .jobrecord import END_BYTES, JOB_COOKIE, has_begun, is_job_locked, read_begun, read_json, write_whole
 from .jobtools import call, find_shell, python_words, syntax_problem, tmux_call, tmux_server, tmux_session_ends
 from .output import Listener
-from .place import base_folder, is_elsewhere, machine_marks, place_id, start_folder, to_bytes, to_text
+from .place import base_folder, is_elsewhere, machine_marks, place_id, start_folder, to_bytes, to_text, user_name
 from .wire import END, json_frame
 
 KILL_USER_PROCESSES = re.compile(r"^[ \t]*KillUserProcesses[ \t]*=[ \t]*(\S+)", re.M)
@@ -84,14 +83,6 @@ def scope_for(job_id: str, user: str, root: str = "/") -> "tuple[list[str], list
         "login; `loginctl enable-linger` mends that for the jobs started afterwards"
     )
     return [], [note]
-
-
-def user_name() -> str:
-    """The user's name, or the number of one that has none: containers often run as such a user."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def scope_works(scope: "list[str]") -> bool:

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import pwd
 import re
 import shutil
 import stat
@@ -22,6 +23,14 @@ KEEP_RUNS_BYTES = 1 << 30
 # By how much clocks may be set, or differ.
 CLOCKS_S = 60.0
 ELSEWHERE = "it was started on another machine that has the same home folder (%s), so ask there"
+
+
+def user_name() -> str:
+    """The user's name, or the number of one that has none: containers often run as such a user."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def to_bytes(text: str) -> bytes:

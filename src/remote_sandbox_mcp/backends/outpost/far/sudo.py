@@ -8,7 +8,7 @@ import sys
 import time
 
 from .family import start_process
-from .place import to_text
+from .place import to_text, user_name
 
 MYPY = False
 if MYPY:
@@ -193,15 +193,6 @@ def root_python() -> str:
     own, usual = sys.executable, "/usr/bin/python3"
     is_roots = os.stat(own).st_uid == 0 and not own.startswith(os.path.expanduser("~") + "/")
     return own if is_roots or not os.access(usual, os.X_OK) else usual
-
-
-def user_name() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return "%d" % os.getuid()
 
 
 def variables_of(environment: "dict[bytes, bytes]", configured: "dict[str, str]") -> "dict[str, str]":
