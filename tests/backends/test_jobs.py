@@ -32,7 +32,7 @@ from tests.backends.jobs import (
 )
 from tests.support.pace import at_most
 from tests.support.pipe import PipeMachine, pythons
-from tests.support.sshd import Fleet, Sshd
+from tests.support.sshd import Fleet, Sshd, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -400,7 +400,8 @@ async def test_a_checkpoint_command_that_hangs_is_ended_with_its_tree(jobs: Jobs
     (seen,) = await jobs.look([JobLook(job_id=job, checkpoint_command="sleep 611 & setsid sleep 611; wait")])
     assert seen.checkpoint is not None
     assert "longer than 10 s" in seen.checkpoint.problem
-    assert "sleep 611" not in " ".join(user.processes().values())
+    # A killed process is there until the kernel has taken it down.
+    wait_until(lambda: "sleep 611" not in " ".join(user.processes().values()), what="the end of its tree")
 
 
 async def test_what_a_job_uses(jobs: Jobs, user: Sshd, machine: PipeMachine) -> None:

@@ -240,7 +240,9 @@ async def test_a_cancel_at_any_moment_of_a_start_leaves_nothing_running(sandbox:
         return [each for each in seen if isinstance(each, Running)]
 
     await eventually(going, lambda seen: not seen, "cancelled runs to end")
-    assert await asyncio.to_thread(processes_with, b"0.0471") == []
+    await eventually(
+        lambda: asyncio.to_thread(processes_with, b"0.0471"), lambda seen: not seen, "their processes to end"
+    )
 
 
 async def test_a_run_whose_keeper_was_killed_is_lost_and_can_be_ended(sandbox: PlainContainer, tmp_path: Path) -> None:

@@ -81,19 +81,23 @@ class ShellSandbox:
         if not self.is_open:
             await self.open()
         watch = _Watch(command, patience_s, progress)
-        following = asyncio.ensure_future(self._follow(watch))
+        following, is_cancelled = asyncio.ensure_future(self._follow(watch)), False
         try:
             while not following.done() and watch.left_s > 0:
                 await asyncio.wait((following,), timeout=min(BEAT_S, watch.left_s))
                 watch.report()
             return following.result() if following.done() else await self._so_far(watch, following)
         except asyncio.CancelledError:
-            if watch.sent:
-                self._later(self._stop_quietly(command.run_id))
+            is_cancelled = True
             raise
         finally:
             following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            try:
+                await asyncio.gather(following, return_exceptions=True)
+            finally:
+                # Asked when nothing is sent any more: the start may have gone out in the very moment of the cancel.
+                if is_cancelled and watch.sent:
+                    self._later(self._stop_quietly(command.run_id))
 
     async def _so_far(self, watch: _Watch, following: asyncio.Future[Completed | Running]) -> Completed | Running:
         """What there is of a run when its caller's patience is over; never before the far side has taken it."""
