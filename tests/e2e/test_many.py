@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.in_process import serve_here
 from tests.support.pace import at_most
-from tests.support.server import entry
+from tests.support.server import entry, serve
 from tests.support.sshd import Fleet, Sshd, closed_port, wait_until
 
 
@@ -35,7 +34,7 @@ async def test_a_dead_and_a_frozen_machine_delay_no_other_and_are_rows_of_their_
 
     with closed_port() as port:
         dead = entry(frozen, name="dead", port=port)
-        async with serve_here(tmp_path, *map(entry, machines), dead) as server:
+        async with serve(tmp_path, *map(entry, machines), dead) as server:
             await server.run("true", sandbox_names=[machine.name for machine in machines])
             await asyncio.to_thread(frozen.freeze)
             try:
@@ -57,7 +56,7 @@ async def test_a_dead_and_a_frozen_machine_delay_no_other_and_are_rows_of_their_
 
 async def test_the_rest_of_a_long_output_is_where_its_row_says(machines: list[Sshd], tmp_path: Path) -> None:
     names = [machine.name for machine in machines]
-    async with serve_here(tmp_path, *map(entry, machines)) as server:
+    async with serve(tmp_path, *map(entry, machines)) as server:
         rows = rows_of(await server.run("seq 200000", sandbox_names=names))
         assert list(rows) == names
         for name, row in rows.items():
@@ -67,7 +66,7 @@ async def test_the_rest_of_a_long_output_is_where_its_row_says(machines: list[Ss
 
 
 async def test_a_cancelled_call_ends_its_command_on_every_machine(machines: list[Sshd], tmp_path: Path) -> None:
-    async with serve_here(tmp_path, *map(entry, machines)) as server:
+    async with serve(tmp_path, *map(entry, machines)) as server:
         call = asyncio.ensure_future(server.run("sleep 4711", sandbox_names="all"))
         await asyncio.to_thread(wait_until, lambda: all(map(sleeps, machines)), what="the commands to begin")
         call.cancel()

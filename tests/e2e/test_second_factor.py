@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import subprocess
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp.types import ElicitResult
 
-from tests.support.in_process import serve_here
 from tests.support.second_factor import Factor, assert_found_nowhere, machine_with_code
 from tests.support.server import Entry, arguments, entry, environment, serve, until
-from tests.support.sshd import Fleet
+from tests.support.sshd import Fleet, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +46,14 @@ async def test_a_command_prints_the_code(factor: Factor, tmp_path: Path) -> None
     seed = tmp_path / "phone"
     seed.write_text(factor.seed)
     printing = shlex.join(["oathtool", "--totp", "--base32", f"@{seed}"])
-    async with serve_here(tmp_path, entry(factor.machine, otp=f"command:{printing}")) as server:
+    async with serve(tmp_path, entry(factor.machine, otp=f"command:{printing}")) as server:
         assert await server.output("whoami") == f"{factor.machine.user}\n"
         assert_found_nowhere([factor.code()], tmp_path / "state", server.everything_said)
 
 
 async def test_codes_are_computed_from_a_seed(factor: Factor, tmp_path: Path) -> None:
     (tmp_path / "seed").write_text(f"otpauth://totp/site:me?secret={factor.seed}&issuer=site\n")
-    async with serve_here(tmp_path, entry(factor.machine, otp_seed=f"file:{tmp_path / 'seed'}")) as server:
+    async with serve(tmp_path, entry(factor.machine, otp_seed=f"file:{tmp_path / 'seed'}")) as server:
         outputs = await asyncio.gather(*(server.output("whoami") for _ in range(4)))
         assert set(outputs) == {f"{factor.machine.user}\n"}
         assert_found_nowhere([factor.code(), factor.seed], tmp_path / "state", server.everything_said)
@@ -61,13 +63,50 @@ async def test_a_wrong_code_is_one_attempt_and_is_not_repeated(by_key: Factor, t
     by_key.renew()
     before = by_key.attempts
     wrong = by_key.wrong_code()
-    async with serve_here(tmp_path, entry(by_key.machine, otp=f"command:echo {wrong}")) as server:
+    async with serve(tmp_path, entry(by_key.machine, otp=f"command:echo {wrong}")) as server:
         for _ in range(3):
             told = (await server.fail("exec_bash", command="true"))["error"]
             assert "the login was refused after a code was given" in told
         assert "not tried again for another" in told
         assert by_key.attempts == before + 1
         assert_found_nowhere([wrong], tmp_path / "state", server.everything_said)
+
+
+# A connection that a person has opened
+
+
+@contextmanager
+def opened_by_a_person(factor: Factor, home: Path) -> Iterator[None]:
+    """The host "far" of a home's ssh_config, with a connection for which a person has typed the code."""
+    machine, typed = factor.machine, home / "typed"
+    typed.write_text(f"#!/bin/sh\necho {factor.code()}\n")
+    typed.chmod(0o700)
+    (home / ".ssh").mkdir(mode=0o700)
+    # Not in pytest's folder: the path of a socket must be short.
+    with tempfile.TemporaryDirectory() as folder:
+        (home / ".ssh" / "config").write_text(
+            f"Host far\n HostName {machine.host}\n Port {machine.port}\n User {machine.user}\n"
+            f" IdentityFile {machine.key_file}\n UserKnownHostsFile {machine.known_hosts}\n ControlPath {folder}/cm\n"
+        )
+        words = ["ssh", "-F", str(home / ".ssh" / "config"), "-M", "-N", "far"]
+        env = {**os.environ, "SSH_ASKPASS": str(typed), "SSH_ASKPASS_REQUIRE": "force"}
+        with subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as client:
+            try:
+                wait_until(Path(folder, "cm").exists, what="the person's connection")
+                yield
+            finally:
+                client.kill()
+
+
+async def test_over_a_connection_that_a_person_has_opened_nobody_is_asked(by_key: Factor, tmp_path: Path) -> None:
+    before = by_key.renew().logins
+    with opened_by_a_person(by_key, tmp_path):
+        async with serve(tmp_path, config='[machines.far]\nssh_alias = "far"\n') as server:
+            assert await server.output("whoami") == f"{by_key.machine.user}\n"
+            (tmp_path / "file").write_text("content")
+            await server.call("sync_local_to_remote", local_path=str(tmp_path / "file"), remote_path="got/")
+            assert await server.output("cat got/file") == "content"
+        assert by_key.logins == before + 1
 
 
 # Forms of the client
@@ -109,7 +148,7 @@ async def test_a_form_of_the_client_asks_for_the_code_through_the_hub(
 async def test_after_a_cut_the_next_call_asks_again(by_key: Factor, tmp_path: Path, mode: str) -> None:
     by_key.renew()
     user = User(by_key.code, by_key.code)
-    async with serve_here(tmp_path, entry(by_key.machine), mode=mode, elicitation=user.fill_in) as server:
+    async with serve(tmp_path, entry(by_key.machine), mode=mode, elicitation=user.fill_in) as server:
         assert await server.output("echo 1") == "1\n"
         await asyncio.to_thread(by_key.machine.kill_sessions)
         by_key.renew()
@@ -121,7 +160,7 @@ async def test_after_a_cut_the_next_call_asks_again(by_key: Factor, tmp_path: Pa
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_a_form_that_is_declined_is_a_no(by_key: Factor, tmp_path: Path, mode: str, action: str) -> None:
     user, before = User(action, action), by_key.renew().attempts
-    async with serve_here(tmp_path, entry(by_key.machine), mode=mode, elicitation=user.fill_in) as server:
+    async with serve(tmp_path, entry(by_key.machine), mode=mode, elicitation=user.fill_in) as server:
         told = (await server.fail("exec_bash", command="true"))["error"]
         assert "it asks “Verification code:”, and the form with its question was" in told
         assert f"remote-sandbox-mcp login {by_key.machine.name}" in told
@@ -133,7 +172,7 @@ async def test_a_form_that_is_declined_is_a_no(by_key: Factor, tmp_path: Path, m
 
 async def test_a_client_without_forms_is_told_the_other_ways(by_key: Factor, tmp_path: Path) -> None:
     before = by_key.renew().connections
-    async with serve_here(tmp_path, entry(by_key.machine)) as server:
+    async with serve(tmp_path, entry(by_key.machine)) as server:
         for _ in range(3):
             told = (await server.fail("exec_bash", command="true"))["error"]
             assert f"remote-sandbox-mcp login {by_key.machine.name}" in told
@@ -143,7 +182,7 @@ async def test_a_client_without_forms_is_told_the_other_ways(by_key: Factor, tmp
 @ERAS
 async def test_a_wrong_code_in_a_form_is_one_attempt(by_key: Factor, tmp_path: Path, mode: str) -> None:
     user, before = User(by_key.wrong_code, by_key.code), by_key.renew().attempts
-    async with serve_here(tmp_path, entry(by_key.machine), mode=mode, elicitation=user.fill_in) as server:
+    async with serve(tmp_path, entry(by_key.machine), mode=mode, elicitation=user.fill_in) as server:
         told = (await server.fail("exec_bash", command="true"))["error"]
         assert "refused after a code was given" in told
         assert "not tried again" in (await server.fail("exec_bash", command="true"))["error"]
@@ -157,7 +196,7 @@ async def test_a_command_that_was_cut_is_found_again_after_the_next_form(
     by_key: Factor, tmp_path: Path, mode: str
 ) -> None:
     user, flag = User(by_key.code, by_key.code), by_key.renew().machine.home / f"begun-{mode}"
-    async with serve_here(tmp_path, entry(by_key.machine), mode=mode, elicitation=user.fill_in) as server:
+    async with serve(tmp_path, entry(by_key.machine), mode=mode, elicitation=user.fill_in) as server:
         running = asyncio.ensure_future(server.fail("exec_bash", command=f"touch {flag}; sleep 1; echo over"))
         await until(flag.exists, "the command")
         by_key.renew()
@@ -176,7 +215,7 @@ async def test_files_go_over_the_connection_that_the_code_was_given_for(by_key: 
     folder.mkdir()
     for number in range(40):
         (folder / str(number)).write_bytes(bytes([number]) * 100_000)
-    async with serve_here(tmp_path, entry(by_key.machine), elicitation=user.fill_in) as server:
+    async with serve(tmp_path, entry(by_key.machine), elicitation=user.fill_in) as server:
         done = await server.call("sync_local_to_remote", local_path=str(folder), remote_path="~/data")
         assert done["uploaded_files"] == 40
         assert await server.output("ls ~/data | wc -l") == "40\n"
@@ -188,7 +227,7 @@ async def test_no_further_login_is_made_where_all_sessions_are_taken(fleet: Flee
     factor = machine_with_code(fleet, name="narrow", max_sessions=1)
     (tmp_path / "file").write_text("x")
     user = User(factor.code)
-    async with serve_here(tmp_path, entry(factor.machine), elicitation=user.fill_in) as server:
+    async with serve(tmp_path, entry(factor.machine), elicitation=user.fill_in) as server:
         given = {"local_path": str(tmp_path / "file"), "remote_path": "~/file"}
         assert "would ask for another code" in (await server.fail("sync_local_to_remote", **given))["error"]
         assert await server.output("echo 1") == "1\n"
@@ -198,7 +237,7 @@ async def test_no_further_login_is_made_where_all_sessions_are_taken(fleet: Flee
 async def test_looking_at_all_machines_asks_nobody(by_key: Factor, tmp_path: Path) -> None:
     by_key.renew()
     user = User()
-    async with serve_here(tmp_path, entry(by_key.machine), elicitation=user.fill_in) as server:
+    async with serve(tmp_path, entry(by_key.machine), elicitation=user.fill_in) as server:
         (found,) = (await server.call("list_sandboxes", check_resources=True))["sandboxes"]
         assert "Verification code" in found["connection_error"]
     assert not user.forms
@@ -242,7 +281,7 @@ def test_the_doctor_needs_one_code_for_all_of_its_steps(by_key: Factor, tmp_path
 async def test_a_machine_without_python_shares_its_one_login_too(fleet: Fleet, tmp_path: Path) -> None:
     factor = machine_with_code(fleet, name="plain", python=False)
     user = User(factor.code, factor.code)
-    async with serve_here(tmp_path, entry(factor.machine), elicitation=user.fill_in) as server:
+    async with serve(tmp_path, entry(factor.machine), elicitation=user.fill_in) as server:
         outputs = await asyncio.gather(*(server.output("sleep 0.2; echo 1") for _ in range(14)))
         assert set(outputs) == {"1\n"}
         assert factor.logins == 1

@@ -15,10 +15,9 @@ import pytest
 
 from remote_sandbox_mcp.backends.outpost.far import sudo
 from remote_sandbox_mcp.config import paths
-from tests.support.in_process import serve_here
 from tests.support.means import require_program
 from tests.support.root import as_root, run_as_root
-from tests.support.server import Server, entry, text_of
+from tests.support.server import Server, entry, serve, text_of
 from tests.support.sshd import Fleet, Sshd, wait_until
 
 PASSWORD = secrets.token_hex(8)
@@ -42,7 +41,7 @@ async def server(machine: Sshd, tmp_path_factory: pytest.TempPathFactory) -> Asy
     for file in ("password", "wrong"):
         (home / file).chmod(0o600)
     known = {machine.name: f"file:{home}/password", "wrong": f"file:{home}/wrong", "free": "nopasswd", "closed": ""}
-    async with serve_here(home, config="".join(table(machine, name, given) for name, given in known.items())) as server:
+    async with serve(home, config="".join(table(machine, name, given) for name, given in known.items())) as server:
         yield server
 
 
@@ -215,6 +214,6 @@ def test_what_is_not_roots_own_program_is_not_taken_for_sudo(tmp_path: Path, mon
 
 async def test_a_machine_without_python_says_that_it_cannot(fleet: Fleet, tmp_path: Path) -> None:
     plain = fleet.machine(python=False)
-    async with serve_here(tmp_path, entry(plain, sudo="nopasswd")) as server:
+    async with serve(tmp_path, entry(plain, sudo="nopasswd")) as server:
         problem = await server.fail("exec_bash", command="id", as_root=True)
         assert "it has no python3, which as_root needs there; nothing was run" in problem["error"]
