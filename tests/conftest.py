@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import signal
@@ -29,6 +30,8 @@ LONGEST = (
     "platform",
     "tests/install/test_setup.py",
     "tests/watchdog/test_systemd.py",
+    "tests/web/test_http.py",
+    "backends.test_engine",
     "sync.test_safety",
     "backends.test_plain",
     "e2e.test_jobs",
@@ -86,6 +89,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
     Not before `--last-failed` has chosen: it knows tests by their plain names.
     """
+    # Ten thousand tests are a million objects that stay; the collector would look at all of them, again and again.
+    gc.collect()
+    gc.freeze()
     if not getattr(session.config.option, "loadgroup", False):
         return
     from _pytest.nodes import NodeId
