@@ -144,8 +144,8 @@ def _jump(hop: Hop) -> str:
 def address(user: str, host: str, port: int) -> str:
     """Address of a machine as people write it, without the default port.
 
-    >>> address("me", "gpu1", 22), address("", "::1", 2222)
-    ('me@gpu1', '[::1]:2222')
+    >>> address("me", "gpu1", 22), address("", "::1", 2222), address("sandbox", "", 0)
+    ('me@gpu1', '[::1]:2222', 'sandbox')
     """
     if port in (0, 22):
         return _at(user, host)
@@ -153,7 +153,7 @@ def address(user: str, host: str, port: int) -> str:
 
 
 def _at(user: str, host: str) -> str:
-    return f"{user}@{host}" if user else host
+    return f"{user}@{host}" if user and host else host or user
 
 
 def transport_step(choice: Choice, unused_socket: str = "") -> Step:
