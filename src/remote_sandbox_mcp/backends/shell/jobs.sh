@@ -200,7 +200,7 @@ note_order() {
 		tell log "$rs_log"
 		tell command "$RSM_SHOWN"
 	)
-	printf '%s\n' "$rs_told" | LC_ALL=C cat >"$rs_dir/order" && ln -s "$rs_log" "$rs_dir/log" && ln -s "$PWD" "$rs_dir/cwd"
+	note order '%s\n' "$rs_told" && ln -s "$rs_log" "$rs_dir/log" && ln -s "$PWD" "$rs_dir/cwd"
 }
 
 # Of several that want a name, one makes the link. Older links go, but whoever counts by them sees the newer one.
