@@ -253,7 +253,8 @@ conclude_job() {
 	rs_ending=exited rs_living=''
 	if is_struck; then
 		rs_ending=stopped
-		while is_being_struck; do nap 0.05; done
+		rs_rest=4
+		while is_being_struck; do rest; done
 		members
 	fi
 	clock
@@ -273,10 +274,10 @@ job_stop() {
 	begin_looks
 	find_wanted
 	clock
-	rs_limit=$((rs_ticks + RSM_TICKS))
+	rs_limit=$((rs_ticks + RSM_TICKS)) rs_rest=4
 	while [ "$rs_state" = running ] || [ "$rs_state" = starting ]; do
 		if [ "$rs_state" = running ] && ! is_being_struck; then strike_apart; fi
-		nap 0.05
+		rest
 		judge
 		clock
 		[ "$rs_ticks" -lt "$rs_limit" ] || break

@@ -20,7 +20,7 @@
 #
 # A run's folder also has: out and err; what overflows them (.old, .new, .gone: bytes dropped); their pipes; ending (who
 # strikes it says why). Beside it is ID.never, where a run was revoked: whoever makes the one looks for the other.
-# shellcheck disable=SC2153,SC2154 # they read what the others found, and what is asked is in the environment
+# shellcheck disable=SC2034,SC2153,SC2154 # they read what the others found, and what is asked is in the environment
 
 rs_block=65536
 rs_largest=67108864
@@ -127,13 +127,17 @@ conclude_for_keeper() {
 # A run that another line started, to its end.
 attend() {
 	echo claimed
-	rs_turns=0
+	clock
+	rs_until=$((rs_ticks + 200)) rs_rest=4
 	judge_run
 	while [ "$rs_state" = running ]; do
-		nap 0.1
-		rs_turns=$((rs_turns + 1))
-		# A line that nobody hears any more is let go of.
-		[ "$((rs_turns % 20))" -ne 0 ] || beat || exit
+		rest
+		clock
+		if [ "$rs_ticks" -ge "$rs_until" ]; then
+			# A line that nobody hears any more is let go of.
+			beat || exit
+			rs_until=$((rs_ticks + 200))
+		fi
 		judge_run
 	done
 	report
@@ -254,18 +258,19 @@ strike() {
 
 # A process left behind may hold a stream for ever; what was printed before the end must still have been collected.
 drain() {
-	rs_turns=0
-	while { born "$rs_out" || born "$rs_err"; } && [ "$rs_turns" -lt 50 ]; do
-		nap 0.02
+	rs_turns=0 rs_rest=2
+	while { born "$rs_out" || born "$rs_err"; } && [ "$rs_turns" -lt 16 ]; do
+		rest
 		rs_turns=$((rs_turns + 1))
-		[ "$rs_turns" -lt 10 ] || ! is_drained || return 0
+		[ "$rs_turns" -lt 5 ] || ! is_drained || return 0
 	done
 }
 
 # Whether who reads the open streams sleeps: with anything in its pipe it would not.
 is_drained() {
 	nap 0.1
-	for rs_file in /proc/[0-9]*/stat; do
+	rows_with "$rs_out" "$rs_err"
+	for rs_file in $rs_files; do
 		read -r rs_row <"$rs_file" || continue
 		# shellcheck disable=SC2086 # a row of numbers
 		set -- ${rs_row##*) }
@@ -361,10 +366,11 @@ stop() {
 
 # The keeper writes down the end a moment after it.
 concluded() {
-	rs_turns=0
-	while judge && [ "$rs_state" = running ] && [ "$rs_turns" -lt 100 ]; do
-		nap 0.05
-		rs_turns=$((rs_turns + 1))
+	clock
+	rs_until=$((rs_ticks + 500)) rs_rest=4
+	while judge && [ "$rs_state" = running ] && [ "$rs_ticks" -lt "$rs_until" ]; do
+		rest
+		clock
 	done
 }
 
