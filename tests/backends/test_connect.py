@@ -480,15 +480,15 @@ async def move_much(sandbox: Sandbox, find: Callable[[], list[int]], size: int) 
 
 
 @pytest.mark.parametrize("kind", ["forwarded", "relayed"])
-async def test_a_hundred_megabytes_each_way_stay_out_of_memory(fleet: Fleet, known_hosts: Path, kind: str) -> None:
+async def test_sixty_megabytes_each_way_stay_out_of_memory(fleet: Fleet, known_hosts: Path, kind: str) -> None:
     sshd = fleet.machine(extra_config=NO_FORWARDING if kind == "relayed" else ())
     async with opened(sshd, known_hosts) as sandbox:
-        near, far = await move_much(sandbox, lambda: relays_of(sshd), 100 * MEGABYTE)
+        near, far = await move_much(sandbox, lambda: relays_of(sshd), 60 * MEGABYTE)
     assert near < 32
     assert far < 40
 
 
-async def test_a_hundred_megabytes_each_way_through_walls_stay_out_of_memory(tmp_path: Path) -> None:
+async def test_sixty_megabytes_each_way_through_walls_stay_out_of_memory(tmp_path: Path) -> None:
     async with walled(tmp_path) as sandbox:
-        near, _ = await move_much(sandbox, list, 100 * MEGABYTE)
+        near, _ = await move_much(sandbox, list, 60 * MEGABYTE)
     assert near < 16

@@ -215,8 +215,8 @@ async def fuzzed(user: Sshd) -> AsyncIterator[tuple[PipeMachine, OutpostClient]]
 
 
 @pytest.mark.anyio
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(nonsense=st.lists(FRAMES, min_size=1, max_size=8))
+@settings(max_examples=35, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(nonsense=st.lists(FRAMES, min_size=1, max_size=24))
 async def test_nonsense_harms_no_other_request(
     fuzzed: tuple[PipeMachine, OutpostClient], nonsense: list[bytes]
 ) -> None:
@@ -575,11 +575,11 @@ async def after(before: list[asyncio.Future[None]], then: Awaitable[None]) -> No
 async def test_an_endless_writer_fills_no_disk_and_keeps_both_ends(
     machine: PipeMachine, sandbox: OutpostSandbox
 ) -> None:
-    done = await finish(sandbox, PROGRAMS.counts(9_999_999), keep=1000)
-    assert (done.exit_code, done.stdout.total) == (0, 79_999_992)
+    done = await finish(sandbox, "seq 1000000 9999999", keep=1000)
+    assert (done.exit_code, done.stdout.total) == (0, 72_000_000)
     assert (machine.folder(done.run_id) / "out").stat().st_size == 64 << 20
     for seen in (done, await sandbox.observe(done.run_id, keep=1000)):
-        assert seen.stdout.head[-8:] == b"0000125\n"
+        assert seen.stdout.head[-8:] == b"1000124\n"
         assert seen.stdout.tail == b"".join(b"%07d\n" % n for n in range(9_999_875, 10_000_000))
 
 

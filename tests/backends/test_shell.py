@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -302,6 +303,51 @@ async def test_a_refused_command_leaves_nothing(sandbox: PlainContainer, tmp_pat
     with pytest.raises(NotStarted, match="unable to enter /none: No such file or directory"):
         await sandbox.run(Command("true #" + "x" * 200_000, cwd="/none"))
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["mark"]
+
+
+def make_run(runs: Path, name: str, hours: float, mark: str = "end") -> None:
+    (runs / name).mkdir()
+    (runs / name / mark).write_text("exited 0 1.00\n")
+    then = time.time() - 3600 * hours
+    os.utime(runs / name, (then, then))
+
+
+def replace_du(link: HereLink, folder: Path, script: str) -> None:
+    (folder / "bin").mkdir()
+    (folder / "bin" / "du").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "bin" / "du").chmod(0o755)
+    link.environment["PATH"] = f"{folder}/bin:{link.environment['PATH']}"
+
+
+async def names_become(runs: Path, expected: set[str]) -> None:
+    async def names() -> set[str]:
+        return {path.name for path in runs.glob("run-*")}
+
+    await eventually(names, lambda found: found == expected, "pruning")
+
+
+async def test_an_opening_prunes_old_runs_without_a_process_for_each(
+    link: HereLink, sandbox: PlainContainer, tmp_path: Path
+) -> None:
+    runs, recent = tmp_path / "runs", {f"run-{number}" for number in range(20)}
+    for name in recent:
+        make_run(runs, name, 1)
+    make_run(runs, "run-old", 50)
+    make_run(runs, "run-of-an-outpost", 50, "lock")
+    replace_du(link, tmp_path, f"echo $* >>{tmp_path}/asked; echo 100 .")
+    await sandbox.open()
+    await names_become(runs, recent | {"run-of-an-outpost"})
+    assert (tmp_path / "asked").read_text() == "-sk .\n"
+
+
+async def test_an_opening_prunes_the_oldest_runs_beyond_a_gibibyte(
+    link: HereLink, sandbox: PlainContainer, tmp_path: Path
+) -> None:
+    for hours in range(1, 6):
+        make_run(tmp_path / "runs", f"run-{hours}", hours)
+    replace_du(link, tmp_path, "case $2 in .) echo 2000000 .;; *) printf '400000\\t%s\\n' \"$2\";; esac")
+    await sandbox.open()
+    await names_become(tmp_path / "runs", {"run-1", "run-2"})
 
 
 # Files

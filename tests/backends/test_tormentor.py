@@ -549,14 +549,20 @@ async def over_shell(shell: LyingShell, verb: str) -> Any:
 
 @pytest.mark.parametrize("verb", SHELL_CALLS)
 @pytest.mark.parametrize(
-    "flood",
-    [Endless(bytes(PIECE)), Endless(b"beat 1 x\n" * 1000), Endless(b"out.data " + b"x" * PIECE + b"\n")],
+    ("flood", "looks"),
+    [
+        (Endless(bytes(PIECE)), 5),
+        # Nothing is kept of these, so that time alone ends them.
+        (Endless(b"beat 1 x\n" * 1000), 1),
+        (Endless(b"out.data " + b"x" * PIECE + b"\n"), 5),
+    ],
     ids=["bytes", "beats", "lines"],
 )
 async def test_a_shell_that_does_not_stop_is_cut_off(
-    flood: bytes, verb: str, bounded: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    flood: bytes, looks: int, verb: str, bounded: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "MOST_NAMED", 8 * MEGABYTE)
+    monkeypatch.setattr(search, "MOST_NAMED", 2 * MEGABYTE)
+    monkeypatch.setattr(program, "LOOKS", looks)
     shell = LyingShell(lambda token: [f"noise\n{token}\n".encode(), flood])
     seen = await over_shell(shell, verb)
     assert isinstance(seen, SandboxError | Running)

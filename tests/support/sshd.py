@@ -304,13 +304,18 @@ class Sshd:
         """Make it fit for the next test: listening, with nobody logged in and nothing running."""
         if self._process is None:
             self.start()
-        self.thaw()
-        self.kill_sessions()
-        _end(self.processes)
+        _signal([self._listener], signal.SIGCONT)
+        _end(self._all_but_the_listener)
+
+    def _all_but_the_listener(self) -> dict[int, str]:
+        processes = _processes_by_pid()
+        return {**self._sessions_of(processes), **self._run_by_user(processes)}
 
     def sessions(self) -> dict[int, str]:
         """The sshd processes that serve connections, logged in or not: pid and title."""
-        processes = _processes_by_pid()
+        return self._sessions_of(_processes_by_pid())
+
+    def _sessions_of(self, processes: dict[int, _Process]) -> dict[int, str]:
         return {
             pid: process.command
             for pid, process in processes.items()
@@ -324,7 +329,10 @@ class Sshd:
 
     def processes(self) -> dict[int, str]:
         """What this machine's user runs, however it was started, without the sshd sessions: pid and command line."""
-        return {p.pid: p.command for p in _processes() if p.uid == self.uid and not _is_sshd(p)}
+        return self._run_by_user(_processes_by_pid())
+
+    def _run_by_user(self, processes: dict[int, _Process]) -> dict[int, str]:
+        return {p.pid: p.command for p in processes.values() if p.uid == self.uid and not _is_sshd(p)}
 
 
 # In a mount namespace of its own, whose mounts end with it.
@@ -369,12 +377,13 @@ def closed_port() -> Iterator[int]:
 
 
 def wait_until(condition: Callable[[], object], *, what: str, seconds: float = 10.0) -> None:
-    """Poll until the condition holds; fails after `seconds`."""
-    deadline = time.monotonic() + seconds
+    """Poll until the condition holds, ever less often; fails after `seconds`."""
+    deadline, pause_s = time.monotonic() + seconds, 0.01
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {seconds} s for {what}")
-        time.sleep(0.01)
+        time.sleep(pause_s)
+        pause_s = min(1.3 * pause_s, 0.1)
 
 
 def fleet_users() -> list[pwd.struct_passwd]:
@@ -532,6 +541,7 @@ class _Process:
     pid: int
     parent: int
     uid: int
+    # Empty where it is the system's and no sshd: most of them, and nobody asks.
     command: str
 
 
@@ -546,19 +556,21 @@ def _processes_by_pid() -> dict[int, _Process]:
 
 
 # Many tests wait for processes, and look at all of them every few milliseconds.
-_STATUS = re.compile(rb"\nState:\t(.).*\nPPid:\t(\d+)\n.*\nUid:\t(\d+)\t", re.DOTALL)
+_STATUS = re.compile(rb"Name:\t([^\n]*).*?\nState:\t(.).*?\nPPid:\t(\d+)\n.*?\nUid:\t(\d+)\t", re.DOTALL)
+_FIRST_UID = 1000
 
 
 def _process(pid: str) -> _Process | None:
     try:
-        found = _STATUS.search(_read(f"/proc/{pid}/status"))
-        if found is None or found[1] in b"ZX":
+        found = _STATUS.match(_read(f"/proc/{pid}/status"))
+        if found is None or found[2] in b"ZX":
             return None
-        command = _read(f"/proc/{pid}/cmdline")
+        is_of_interest = int(found[4]) >= _FIRST_UID or b"sshd" in found[1]
+        command = _read(f"/proc/{pid}/cmdline") if is_of_interest else b""
     except (FileNotFoundError, ProcessLookupError):
         return None
     words = command.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
-    return _Process(int(pid), int(found[2]), int(found[3]), words)
+    return _Process(int(pid), int(found[3]), int(found[4]), words)
 
 
 def _read(path: str) -> bytes:

@@ -110,11 +110,12 @@ async def begin(sandbox: Sandbox, script: str, **fields: Any) -> Running:
 async def eventually(
     ask: Callable[[], Awaitable[T]], holds: Callable[[T], bool], what: str, pause_s: float = 0.02
 ) -> T:
-    """Ask until the answer is as it should be; fails after a deadline."""
+    """Ask until the answer is as it should be, ever less often; fails after a deadline."""
     deadline = time.monotonic() + DEADLINE_S
     while not holds(answer := await ask()):
         assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {what}; the last answer was {answer}"
         await asyncio.sleep(pause_s)
+        pause_s = max(pause_s, min(1.3 * pause_s, 0.2))
     return answer
 
 

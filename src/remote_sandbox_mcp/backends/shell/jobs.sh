@@ -200,7 +200,7 @@ note_order() {
 		tell log "$rs_log"
 		tell command "$RSM_SHOWN"
 	)
-	printf '%s\n' "$rs_told" | LC_ALL=C cat >"$rs_dir/order" && ln -s "$rs_log" "$rs_dir/log" && ln -s "$PWD" "$rs_dir/cwd"
+	note order '%s\n' "$rs_told" && ln -s "$rs_log" "$rs_dir/log" && ln -s "$PWD" "$rs_dir/cwd"
 }
 
 # Of several that want a name, one makes the link. Older links go, but whoever counts by them sees the newer one.
@@ -253,7 +253,8 @@ conclude_job() {
 	rs_ending=exited rs_living=''
 	if is_struck; then
 		rs_ending=stopped
-		while is_being_struck; do nap 0.05; done
+		rs_rest=4
+		while is_being_struck; do rest; done
 		members
 	fi
 	clock
@@ -273,10 +274,10 @@ job_stop() {
 	begin_looks
 	find_wanted
 	clock
-	rs_limit=$((rs_ticks + RSM_TICKS))
+	rs_limit=$((rs_ticks + RSM_TICKS)) rs_rest=4
 	while [ "$rs_state" = running ] || [ "$rs_state" = starting ]; do
 		if [ "$rs_state" = running ] && ! is_being_struck; then strike_apart; fi
-		nap 0.05
+		rest
 		judge
 		clock
 		[ "$rs_ticks" -lt "$rs_limit" ] || break

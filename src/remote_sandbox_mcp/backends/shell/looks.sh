@@ -174,13 +174,13 @@ tell_part() {
 job_wait() {
 	begin_looks >/dev/null
 	find_wanted
-	rs_until=$((rs_ticks + RSM_TICKS))
+	rs_until=$((rs_ticks + RSM_TICKS)) rs_rest=4
 	while [ "$rs_state" = running ] || [ "$rs_state" = starting ]; do
 		size "$rs_dir/log"
 		[ "${RSM_SEEN-none}" = none ] || [ "$RSM_SEEN" = "$rs_size" ] || break
 		clock
 		[ "$rs_ticks" -lt "$rs_until" ] || break
-		nap 0.1
+		rest
 		judge
 	done
 	job_look
@@ -265,9 +265,9 @@ ask_checkpoint() {
 	without_ours "$(command -v setsid)" </dev/null >"$rs_output" 2>&1 &
 	rs_group=$!
 	clock
-	rs_until=$((rs_ticks + 1000))
+	rs_until=$((rs_ticks + 1000)) rs_rest=4
 	while born "$rs_group" && [ "$rs_ticks" -lt "$rs_until" ]; do
-		nap 0.05
+		rest
 		clock
 	done
 	if born "$rs_group"; then

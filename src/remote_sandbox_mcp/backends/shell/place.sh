@@ -8,6 +8,7 @@
 #   RSM_PROGRAM  all of this text
 #   RSM_VERB     the function to call
 #   RSM_CODED    which of the other variables (without RSM_) are written as `printf %b` reads them
+#   RSM_NAMES    all of these variables
 #   RSM_BASE     the folder for runs, where it is known; RSM_MARK: is kept in one that is new, and tells it from others
 # Answers are lines of a word and a value; what may hold anything is in base64. The last line is `over`, which the shell
 # prints when it exits: an answer without it was cut short.
@@ -20,8 +21,9 @@
 # For pid and end there is room before the start: a disk that is full by then must not lose them.
 # shellcheck disable=SC2034 # what is found here is read by the other pieces
 
+# A base64 that does not know -w says so before it reads anything.
 coded() {
-	if command -v base64 >/dev/null; then base64; else openssl base64; fi | tr -d '\n'
+	base64 -w 0 2>/dev/null || { base64 2>/dev/null || openssl base64; } | tr -d '\n'
 }
 
 # tell WORD TEXT: text of any kind.
@@ -44,6 +46,12 @@ main() {
 nap() {
 	sleep "$1" || sleep 1
 } </dev/null >/dev/null 2>&1
+
+# A nap of rs_rest hundredths of a second, longer each time, up to half a second: whoever waits for hours costs little.
+rest() {
+	case $rs_rest in ?) nap "0.0$rs_rest" ;; *) nap "0.$rs_rest" ;; esac
+	rs_rest=$((rs_rest < 34 ? rs_rest * 3 / 2 : 50))
+}
 
 # Sets rs_now to seconds, and rs_ticks to hundredths of them.
 clock() {
@@ -88,12 +96,20 @@ size() {
 	rs_size=${5:-0}
 }
 
+# Sets rs_uid.
+find_uid() {
+	while read -r rs_word rs_uid _; do
+		[ "$rs_word" != Uid: ] || return 0
+	done </proc/self/status
+	rs_uid=$(id -u)
+} 2>/dev/null
+
 # A real folder, owned by us, closed to others (another user may have made one of that name).
 is_private() {
 	[ -d "$1" ] && [ -w "$1" ] || return
 	# shellcheck disable=SC2012,SC2046 # the row's first and third words
 	set -- $(ls -ldn "$1" 2>/dev/null)
-	case ${1-} in drwx------*) [ "$3" = "$(id -u)" ] ;; *) return 1 ;; esac
+	case ${1-} in drwx------*) find_uid && [ "$3" = "$rs_uid" ] ;; *) return 1 ;; esac
 }
 
 # own FOLDER: makes it, or sees that it is ours alone.
@@ -108,7 +124,7 @@ settle() {
 	rs_base=${RSM_BASE-}
 	# A folder that was removed meanwhile may be there again as somebody else's.
 	if [ -z "$rs_base" ] || ! is_private "$rs_base"; then
-		rs_uid=$(id -u)
+		find_uid
 		for rs_base in "/tmp/remote-sandbox-$rs_uid" "/dev/shm/remote-sandbox-$rs_uid" "${HOME-}/.cache/remote-sandbox" ''; do
 			case $rs_base in '' | *'$'*) ;; *) own "$rs_base" && break ;; esac
 		done
@@ -148,11 +164,11 @@ locate() {
 	esac
 }
 
-# apart WORDS...: starts them in a session of their own, and does not wait for their end. The first setsid leads a
-# session, so the second has to go on in a child. Not with &: what sh starts so ignores interrupts for ever.
+# apart WORDS...: for a subshell's end: starts them in a session of their own, and does not wait for their end. The first
+# setsid leads a session, so the second has to go on in a child. Not with &: what sh starts so ignores interrupts for ever.
 apart() {
 	if command -v setsid >/dev/null; then
-		setsid setsid "$@"
+		exec setsid setsid "$@"
 	else
 		# Where there is no setsid, a group has to do, if this sh can make one.
 		(set -m && "$@" &)
@@ -170,9 +186,16 @@ start_keeper() {
 	)
 }
 
-# room NAME: a file that something can be written into later. Not by echo: not every shell's says why it failed.
+# note NAME FORMAT TEXT: a new file. Not every shell says why its own printf failed; cat does.
+# shellcheck disable=SC2059 # the format is ours
+note() {
+	{ printf "$2" "$3" >"$rs_dir/$1" && [ -s "$rs_dir/$1" ]; } 2>/dev/null ||
+		printf "$2" "$3" | LC_ALL=C cat >"$rs_dir/$1"
+}
+
+# room NAME: a file that something can be written into later.
 room() {
-	printf '%512s\n' '' | LC_ALL=C cat >"$rs_dir/$1"
+	note "$1" '%512s\n' ''
 }
 
 # write_down NAME TEXT: into the room that was made for it.
@@ -182,7 +205,7 @@ write_down() {
 
 note_starter() {
 	born "$$"
-	echo "$$ $rs_birth $rs_boot" | LC_ALL=C cat >"$rs_dir/starter"
+	note starter '%s\n' "$$ $rs_birth $rs_boot"
 }
 
 # For a keeper: fails where another one has it, or where the start was withdrawn.
@@ -273,6 +296,16 @@ is_being_struck() {
 	is_struck && read -r rs_striker rs_striker_birth _ <"$rs_dir/stop" && lives "$rs_striker" "$rs_striker_birth"
 } 2>/dev/null
 
+# rows_with PATTERN PATTERN: sets rs_files to those rows of processes that may have one of them after their state. To
+# read them all by itself takes a shell a system call for each letter.
+rows_with() {
+	if command -v grep >/dev/null; then
+		rs_files=$(exec grep -ls -e ") [A-Za-z] $1 " -e ") [A-Za-z] $2 " /proc/[0-9]*/stat)
+	else
+		rs_files=$(echo /proc/[0-9]*/stat)
+	fi
+}
+
 # Sets rs_living to who of the group and session lives, and rs_strays to those of them who have left the group. The dead
 # ones that nobody has collected do not live.
 members() {
@@ -285,7 +318,10 @@ members() {
 		done)
 		return
 	fi
-	for rs_file in /proc/[0-9]*/stat; do
+	rows_with "[0-9]* $rs_group" "[0-9]* [0-9]* $rs_group"
+	# One that has only just begun does not lead a group yet.
+	case $rs_files in *"/proc/$rs_group/stat"*) ;; *) rs_files="$rs_files /proc/$rs_group/stat" ;; esac
+	for rs_file in $rs_files; do
 		read -r rs_row <"$rs_file" || continue
 		rs_pid=${rs_row%% *}
 		# shellcheck disable=SC2086 # a row of numbers
@@ -317,11 +353,11 @@ signal_all() {
 # none_in TICKS: waits until nobody lives.
 none_in() {
 	clock
-	rs_until=$((rs_ticks + $1))
+	rs_until=$((rs_ticks + $1)) rs_rest=4
 	while is_alive; do
 		clock
 		[ "$rs_ticks" -lt "$rs_until" ] || return
-		nap 0.05
+		rest
 	done
 }
 
@@ -372,7 +408,7 @@ launch() {
 }
 
 leave_ours() {
-	for rs_name in $(env | LC_ALL=C sed -n 's/^\(RSM_[A-Z0-9_]*\)=.*/\1/p'); do unset "$rs_name"; done
+	for rs_name in $RSM_NAMES; do unset "$rs_name"; done
 }
 
 # await_pid: takes the word of a launch that has begun, and writes it down; fails where there is none.

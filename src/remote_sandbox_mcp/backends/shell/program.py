@@ -117,8 +117,8 @@ class Shell:
     ) -> Request:
         """Raises BadArgument for what no shell can hold."""
         known = {"base": self._base, "mark": secrets.token_hex(8)}
-        given = {"RSM_PROGRAM": source(pieces), "RSM_VERB": verb, **coded({**known, **values})}
-        return Request(given, heard, SMALL + most, urgent)
+        given = {"RSM_PROGRAM": source(pieces), "RSM_VERB": verb, "RSM_NAMES": "", **coded({**known, **values})}
+        return Request({**given, "RSM_NAMES": " ".join(given)}, heard, SMALL + most, urgent)
 
     async def send(self, request: Request) -> Answer:
         """Ask what may take as long as it likes."""

@@ -20,7 +20,7 @@
 #
 # A run's folder also has: out and err; what overflows them (.old, .new, .gone: bytes dropped); their pipes; ending (who
 # strikes it says why). Beside it is ID.never, where a run was revoked: whoever makes the one looks for the other.
-# shellcheck disable=SC2153,SC2154 # they read what the others found, and what is asked is in the environment
+# shellcheck disable=SC2034,SC2153,SC2154 # they read what the others found, and what is asked is in the environment
 
 rs_block=65536
 rs_largest=67108864
@@ -127,13 +127,17 @@ conclude_for_keeper() {
 # A run that another line started, to its end.
 attend() {
 	echo claimed
-	rs_turns=0
+	clock
+	rs_until=$((rs_ticks + 200)) rs_rest=4
 	judge_run
 	while [ "$rs_state" = running ]; do
-		nap 0.1
-		rs_turns=$((rs_turns + 1))
-		# A line that nobody hears any more is let go of.
-		[ "$((rs_turns % 20))" -ne 0 ] || beat || exit
+		rest
+		clock
+		if [ "$rs_ticks" -ge "$rs_until" ]; then
+			# A line that nobody hears any more is let go of.
+			beat || exit
+			rs_until=$((rs_ticks + 200))
+		fi
 		judge_run
 	done
 	report
@@ -186,7 +190,7 @@ begin() {
 
 # Keeps one run: starts the command, ends it in time, writes down how it ended.
 keep() {
-	settle
+	rs_base=$RSM_BASE rs_dir=$RSM_BASE/$RSM_ID
 	take_claim && launch | conclude
 }
 
@@ -254,18 +258,19 @@ strike() {
 
 # A process left behind may hold a stream for ever; what was printed before the end must still have been collected.
 drain() {
-	rs_turns=0
-	while { born "$rs_out" || born "$rs_err"; } && [ "$rs_turns" -lt 50 ]; do
-		nap 0.02
+	rs_turns=0 rs_rest=2
+	while { born "$rs_out" || born "$rs_err"; } && [ "$rs_turns" -lt 16 ]; do
+		rest
 		rs_turns=$((rs_turns + 1))
-		[ "$rs_turns" -lt 10 ] || ! is_drained || return 0
+		[ "$rs_turns" -lt 5 ] || ! is_drained || return 0
 	done
 }
 
 # Whether who reads the open streams sleeps: with anything in its pipe it would not.
 is_drained() {
 	nap 0.1
-	for rs_file in /proc/[0-9]*/stat; do
+	rows_with "$rs_out" "$rs_err"
+	for rs_file in $rs_files; do
 		read -r rs_row <"$rs_file" || continue
 		# shellcheck disable=SC2086 # a row of numbers
 		set -- ${rs_row##*) }
@@ -295,14 +300,23 @@ pour() {
 	while [ "$rs_size" -lt "$2" ]; do
 		rs_before=$rs_size
 		rs_count=$((($2 - rs_size + rs_block - 1) / rs_block))
+		[ "$rs_count" -le 256 ] || rs_count=256
 		# Neither a full disk nor a result that has been told may end whoever still prints.
-		if [ -s "$rs_dir/end" ] || ! dd bs="$rs_block" count="$((rs_count < 256 ? rs_count : 256))" >>"$1"; then
+		if [ -s "$rs_dir/end" ] || ! rs_said=$(exec dd bs="$rs_block" count="$rs_count" 2>&1 >>"$1"); then
 			cat >/dev/null
 			return 1
 		fi
+		! is_input_over || return 1
 		size "$1"
 		[ "$rs_size" -gt "$rs_before" ] || return 1
 	done
+}
+
+# Whether dd has read less often than it might have; it says "FULL+PARTIAL records in" first.
+is_input_over() {
+	set -- "${rs_said%%+*}" "${rs_said#*+}"
+	case $1${2%% *} in '' | *[!0-9]*) return 1 ;; esac
+	[ "$(($1 + ${2%% *}))" -lt "$rs_count" ]
 }
 
 # A file for what is more than fits into a variable of the environment.
@@ -352,10 +366,11 @@ stop() {
 
 # The keeper writes down the end a moment after it.
 concluded() {
-	rs_turns=0
-	while judge && [ "$rs_state" = running ] && [ "$rs_turns" -lt 100 ]; do
-		nap 0.05
-		rs_turns=$((rs_turns + 1))
+	clock
+	rs_until=$((rs_ticks + 500)) rs_rest=4
+	while judge && [ "$rs_state" = running ] && [ "$rs_ticks" -lt "$rs_until" ]; do
+		rest
+		clock
 	done
 }
 
@@ -370,16 +385,36 @@ forget() {
 }
 
 # Ended runs that nobody asked for: those of yesterday, and the oldest beyond 1 GiB. Those of an outpost have a lock.
+# This happens at every login: where all together are small, it starts no process for each of what may be thousands.
 prune() {
 	cd "$rs_base" || return
 	rs_sum=0
+	du -sk . | {
+		read -r rs_size _
+		if [ "${rs_size:-0}" -gt 1048576 ]; then prune_largest; else prune_oldest; fi
+	}
+}
+
+prune_oldest() {
+	find . ! -name . -prune -name 'run-*' -mtime +0 | while read -r rs_id; do
+		! is_over "${rs_id#./}" || rm -rf "$rs_dir"
+	done
+}
+
+prune_largest() {
 	# shellcheck disable=SC2012 # newest first, and the names are our own
 	ls -dt run-* | while read -r rs_id; do
-		rs_dir=$rs_base/$rs_id
 		rs_size=$(du -sk "$rs_id" | cut -f1)
 		rs_sum=$((rs_sum + rs_size))
-		judge_run
-		if [ -f "$rs_id/lock" ] || [ "$rs_state" = running ] || [ "$rs_state" = starting ]; then continue; fi
+		is_over "$rs_id" || continue
 		if [ "$rs_sum" -gt 1048576 ] || [ -n "$(find "$rs_id" -prune -mtime +0)" ]; then rm -rf "$rs_dir"; fi
 	done
+}
+
+# is_over ID: whether it is a run of ours that has ended.
+is_over() {
+	rs_dir=$rs_base/$1
+	[ ! -f "$rs_dir/lock" ] || return
+	judge_run
+	[ "$rs_state" != running ] && [ "$rs_state" != starting ]
 }
