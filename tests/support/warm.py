@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import CodeType
 from typing import IO, TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ LOADED = b"loaded"
 LANES = "lane"
 # The exit status of Python where its last words cannot be written.
 UNABLE_TO_FLUSH = 120
+LOADED_LATE = ("sqlite3", "platformdirs", "platformdirs.unix", "encodings.idna", "importlib.readers")
 # What a process looks at when it starts, before any of our code: a fork has the answers of another start.
 LOOKED_AT_BY_PYTHON = ("PYTHON", "LC_", "LANG", "MALLOC_")
 
@@ -69,6 +70,11 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def release(self) -> int:
+        """Where its exit status will be told, for another who waits for it."""
+        ending, self._ending = self._ending, -1
+        return ending
+
     def _look(self, seconds: float | None) -> int | None:
         if self.returncode is None and select.select([self._ending], [], [], seconds)[0]:
             self.returncode = int(os.read(self._ending, 16) or b"-9")
@@ -79,6 +85,32 @@ class Forked:
     def __del__(self) -> None:
         if self._ending >= 0:
             os.close(self._ending)
+
+
+class Heard(Forked):
+    """One whose output comes on pipes, and that has nothing to read."""
+
+    def __init__(self, started: Forked, stdout: IO[bytes], stderr: IO[bytes]) -> None:
+        super().__init__(started.pid, started.release(), started.args)
+        self.stdin = None
+        self.stdout, self.stderr = stdout, stderr
+
+    def communicate(self, timeout: float | None = None) -> tuple[bytes, bytes]:
+        """The rest of its output, once it has ended. Raises subprocess.TimeoutExpired."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        said: dict[IO[bytes], bytes] = {self.stdout: b"", self.stderr: b""}
+        while reading := [stream for stream in said if not stream.closed]:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = select.select(reading, [], [], left)[0]
+            if not ready:
+                raise subprocess.TimeoutExpired(list(self.args), timeout or 0)
+            for stream in ready:
+                data = os.read(stream.fileno(), 1 << 16)
+                said[stream] += data
+                if not data:
+                    stream.close()
+        self.wait(timeout)
+        return said[self.stdout], said[self.stderr]
 
 
 class Nursery:
@@ -197,6 +229,30 @@ def run(words: Sequence[str], env: Mapping[str, str], *, timeout: float) -> subp
         return subprocess.CompletedProcess(words, code, *(_whole(stream) for stream in (said, complained)))
 
 
+def start(words: Sequence[str], env: Mapping[str, str]) -> Heard:
+    """The command with these words, as `subprocess.Popen` starts it with nothing to read and its output on pipes."""
+    said, saying = os.pipe()
+    complaints, complaining = os.pipe()
+    try:
+        with open(os.devnull, "rb") as nothing:
+            started = NURSERY.start(words, env, (nothing.fileno(), saying, complaining))
+    finally:
+        os.close(saying)
+        os.close(complaining)
+    # Without a buffer, so that what was not read yet is found where it is waited for.
+    return Heard(started, open(said, "rb", buffering=0), open(complaints, "rb", buffering=0))
+
+
+def at_a_terminal(words: Sequence[str], env: Mapping[str, str], terminal: int) -> Forked:
+    """The command with these words and nothing but a terminal."""
+    return NURSERY.start(words, env, (terminal, terminal, terminal))
+
+
+def may_fork(given: Iterable[str]) -> bool:
+    """Whether variables of these names say nothing to Python itself, which would not look at them again."""
+    return not any(name.startswith(LOOKED_AT_BY_PYTHON) for name in given)
+
+
 def _whole(stream: IO[bytes]) -> bytes:
     stream.seek(0)
     return stream.read()
@@ -297,6 +353,19 @@ def load_everything() -> None:
     for found in pkgutil.walk_packages(remote_sandbox_mcp.__path__, "remote_sandbox_mcp."):
         if "__main__" not in found.name and ".far" not in found.name:
             importlib.import_module(found.name)
+    load_what_is_loaded_late()
+
+
+def load_what_is_loaded_late() -> None:
+    """Libraries that the program imports when it first needs them, and what it makes once and keeps."""
+    from remote_sandbox_mcp.backends.outpost import program
+    from remote_sandbox_mcp.backends.ssh import connection
+
+    connection.load()
+    for name in LOADED_LATE:
+        importlib.import_module(name)
+    for pieces in (program.OUTPOST, program.LANE, program.JOBS, program.JOB_KEEPER, program.ROOT):
+        program.packed(pieces)
 
 
 class LaneProgram:
