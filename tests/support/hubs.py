@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from remote_sandbox_mcp.hub_contact.place import Place
 from tests.support.server import Wire
 from tests.support.sshd import wait_until
 from tests.support.warm import start_hub
@@ -50,11 +51,20 @@ def replace_hub(
     os.kill(front, signal.SIGSTOP)
     try:
         pid = kill_hub(line.home, number)
+        wait_until(lambda: not listens(line), what="the hub to listen no longer")
         meanwhile()
         start_hub(line.env)
     finally:
         os.kill(front, signal.SIGCONT)
     return pid
+
+
+def listens(line: Wire) -> bool:
+    """Threads of a killed hub may hold its socket open when the process itself is gone."""
+    with suppress(OSError):
+        Place(line.env).connect().close()
+        return True
+    return False
 
 
 def is_alive(pid: int) -> bool:
