@@ -19,7 +19,7 @@ from remote_sandbox_mcp.processes.locks import holder
 from tests.support.means import remove_copies
 from tests.support.platform import Platform
 from tests.support.sshd import Fleet, Sshd
-from tests.support.warm import NURSERY
+from tests.support.warm import LANE_NURSERY, NURSERY
 
 FOREIGN_PREFIXES = ("REMOTE_", "OPENSANDBOX_", "OPEN_SANDBOX_", "MCP_", "XDG_")
 # More would only crowd the machine that they all share: its users, ports and interfaces.
@@ -177,6 +177,7 @@ def no_hub_outlives_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Itera
             with suppress(ProcessLookupError):
                 os.kill(found.pid, signal.SIGTERM)
     NURSERY.close()
+    LANE_NURSERY.close()
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,7 @@ from tests.backends.announcements import announced, described
 from tests.backends.contract.basics import HOSTILE_NAMES
 from tests.support.pipe import SYSTEM_PATH, pythons
 from tests.support.values import read_tree
+from tests.support.warm import LANE_NURSERY
 
 FILE, LINK = stat.S_IFREG, stat.S_IFLNK
 TIME = 1_700_000_000_123_456_789
@@ -62,16 +63,23 @@ async def start(*argv: str, environment: dict[str, str] | None = None) -> Outpos
     return lane
 
 
+async def forked() -> OutpostLane:
+    """A lane whose program was loaded before, for tests of what it does."""
+    with pytest.MonkeyPatch.context() as patch:
+        LANE_NURSERY.fork_lanes(patch)
+        return await here.open_lane()
+
+
 @pytest.fixture
 async def lane() -> AsyncIterator[OutpostLane]:
-    lane = await here.open_lane()
+    lane = await forked()
     yield lane
     await lane.close()
 
 
 @pytest.fixture
 async def other() -> AsyncIterator[OutpostLane]:
-    lane = await here.open_lane()
+    lane = await forked()
     yield lane
     await lane.close()
 

@@ -72,7 +72,7 @@ class Cli:
     def __call__(self, *words: str, **environ: str) -> Outcome:
         begun = time.monotonic()
         line, env = [*self.command, *words], self.env | environ
-        if self.command == Cli.command and not any(name.startswith(warm.LOOKED_AT_BY_PYTHON) for name in environ):
+        if self.is_forked(environ):
             done = warm.run(line, env, timeout=DEADLINE_S)
         else:
             done = subprocess.run(
@@ -82,23 +82,32 @@ class Cli:
         self.said += [done.stdout.decode("utf-8", "replace"), stderr]
         return Outcome(done.returncode, done.stdout, stderr, time.monotonic() - begun)
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*self.command, *words],
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+    def is_forked(self, environ: dict[str, str]) -> bool:
+        """Whether it comes from a process that has loaded it, which is much faster."""
+        return self.command == Cli.command and warm.may_fork(environ)
+
+    def start(self, *words: str) -> warm.Heard:
+        return warm.start([*self.command, *words], self.env)
 
 
-def at_a_terminal(cli: Cli, *words: str, typed: bytes = b"", **environ: str) -> str:
-    """What is seen on a terminal of the usual size, until the command ends; what it asks is answered already."""
+def at_a_terminal(
+    cli: Cli, *words: str, typed: bytes = b"", begun: Callable[[int], None] = lambda pid: None, **environ: str
+) -> str:
+    """What is seen on a terminal of the usual size, until the command ends; what it asks is answered already.
+
+    Whoever has to know its process when it has begun gives a function for that.
+    """
     terminal, inside = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     env = cli.env | {"TERM": "xterm"} | environ
-    process = subprocess.Popen([*cli.command, *words], env=env, stdin=inside, stdout=inside, stderr=inside)
+    line = [*cli.command, *words]
+    process: warm.Forked | subprocess.Popen[bytes]
+    if cli.is_forked(environ):
+        process = warm.at_a_terminal(line, env, inside)
+    else:
+        process = subprocess.Popen(line, env=env, stdin=inside, stdout=inside, stderr=inside)
     os.close(inside)
+    begun(process.pid)
     os.write(terminal, typed)
     seen = bytearray()
     with suppress(OSError):

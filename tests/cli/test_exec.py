@@ -51,8 +51,6 @@ def test_it_runs_where_it_is_told_to(cli: Cli, good: Sshd, made: Maker) -> None:
 
 def test_output_is_written_as_it_comes(cli: Cli, good: Sshd) -> None:
     process = cli.start("exec", "echo first; echo wrong >&2; sleep 314.1")
-    assert process.stdout is not None
-    assert process.stderr is not None
     assert (process.stdout.readline(), process.stderr.readline()) == (b"first\n", b"wrong\n")
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=10) == (b"", b"remote-sandbox-mcp: the command was told to stop\n")
@@ -60,11 +58,9 @@ def test_output_is_written_as_it_comes(cli: Cli, good: Sshd) -> None:
 
 def test_a_command_whose_reader_closes_the_pipe_is_ended(cli: Cli, good: Sshd) -> None:
     process = cli.start("exec", "echo first; yes 314.2")
-    assert process.stdout is not None
     assert process.stdout.readline() == b"first\n"
     process.stdout.close()
     assert process.wait(10) == 128 + signal.SIGPIPE
-    assert process.stderr is not None
     with process.stderr as complaints:
         assert complaints.read() == b""
     wait_until(lambda: "314.2" not in str(good.processes()), what="the command to end")

@@ -24,10 +24,14 @@ def tour(**environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_it_shows_everything_and_ends_by_itself(tmp_path: Path) -> None:
+def test_it_shows_everything_and_neither_uses_nor_touches_the_users_configuration(tmp_path: Path) -> None:
     require_bubblewrap()
+    config = Path(os.environ["XDG_CONFIG_HOME"]) / "remote-sandbox-mcp/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("[local]\nenabled = false\n[machines.mine]\nhost = '192.0.2.1'\n")
+    before = sorted(Path.home().rglob("*"))
     begun = time.monotonic()
-    done = tour()
+    done = tour(REMOTE_SANDBOX_LIST='[{"host": "192.0.2.2"}]')
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     assert time.monotonic() - begun < at_most(20)
@@ -44,15 +48,6 @@ def test_it_shows_everything_and_ends_by_itself(tmp_path: Path) -> None:
         "doctor",
     ):
         assert said in done.stdout
-
-
-def test_the_users_configuration_is_neither_used_nor_touched(tmp_path: Path) -> None:
-    config = Path(os.environ["XDG_CONFIG_HOME"]) / "remote-sandbox-mcp/config.toml"
-    config.parent.mkdir(parents=True)
-    config.write_text("[local]\nenabled = false\n[machines.mine]\nhost = '192.0.2.1'\n")
-    before = sorted(Path.home().rglob("*"))
-    done = tour(REMOTE_SANDBOX_LIST='[{"host": "192.0.2.2"}]')
-    assert done.returncode == 0, done.stdout + done.stderr
     assert "mine" not in done.stdout
     assert "192.0.2.2" not in done.stdout
     assert sorted(Path.home().rglob("*")) == before

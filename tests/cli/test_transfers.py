@@ -12,7 +12,7 @@ from remote_sandbox_mcp.store.database import Database
 from remote_sandbox_mcp.store.transfers import Ledger
 from tests.cli.conftest import Cli, at_a_terminal, entry
 from tests.support.line import ThreadedLine
-from tests.support.sshd import Sshd, _processes, wait_until
+from tests.support.sshd import Sshd, wait_until
 
 
 @pytest.fixture
@@ -130,12 +130,6 @@ def test_where_no_hub_can_be_had_it_is_told_and_not_begun(cli: Cli, good: Sshd, 
     assert not (good.home / "never").exists()
 
 
-def is_waited_for(task_id: str) -> bool:
-    words = f"transfers wait {task_id}"
-    waiting = [process.pid for process in _processes() if process.command.endswith(words)]
-    return any(handles(pid, signal.SIGTERM) for pid in waiting)
-
-
 def test_a_terminal_is_shown_how_far_it_is(cli: Cli, good: Sshd, tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(os.urandom(2 << 20))
     with ThreadedLine(good.port, rtt_s=0.05) as line, ThreadPoolExecutor(1) as beside:
@@ -143,9 +137,10 @@ def test_a_terminal_is_shown_how_far_it_is(cli: Cli, good: Sshd, tmp_path: Path)
         # It stands still until somebody looks on.
         line.freeze()
         task_id = cli("push", str(tmp_path), "shown", "--background", "--json").json["task_id"]
-        waiting = beside.submit(at_a_terminal, cli, "transfers", "wait", task_id)
+        begun: list[int] = []
+        waiting = beside.submit(at_a_terminal, cli, "transfers", "wait", task_id, begun=begun.append)
         try:
-            wait_until(lambda: is_waited_for(task_id), what="it to be waited for", seconds=30)
+            wait_until(lambda: any(handles(pid, signal.SIGTERM) for pid in begun), what="it to wait", seconds=30)
         finally:
             line.thaw()
         seen = waiting.result()

@@ -26,7 +26,8 @@ pytestmark = [
 ]
 
 few = settings(
-    max_examples=25,
+    # Each is a call or several to a real machine; every run draws others.
+    max_examples=16,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
@@ -34,6 +35,8 @@ few = settings(
 
 TAKES: dict[str, dict[str, Any]] = json.loads(FILE.read_text())
 MEGABYTE = "x" * (1 << 20) + "$(touch ~/pwned)"
+# Twice as long as one word of a command may be on Linux.
+LONG = "x" * (1 << 18) + "$(touch ~/pwned)"
 LONGEST_NAME = 255
 numbers = itertools.count()
 
@@ -192,7 +195,7 @@ HARMLESS: dict[str, dict[str, Any]] = {
 }
 
 
-@settings(few, max_examples=80)
+@settings(few, max_examples=50)
 @given(where=st.sampled_from(STRINGS), text=hostile)
 async def test_any_string_in_any_argument_gives_a_result_or_one_sentence(
     server: Server, machine: Sshd, where: tuple[str, str], text: str
@@ -218,10 +221,10 @@ async def test_any_string_in_a_list_of_an_order_is_refused_in_one_sentence(
 
 
 @pytest.mark.parametrize(("tool", "argument"), STRINGS)
-async def test_a_megabyte_in_any_argument_gives_a_result_or_one_sentence(
+async def test_a_very_long_text_in_any_argument_gives_a_result_or_one_sentence(
     server: Server, machine: Sshd, tool: str, argument: str
 ) -> None:
-    await server.ask(tool, **HARMLESS[tool] | {argument: MEGABYTE})
+    await server.ask(tool, **HARMLESS[tool] | {argument: LONG})
     assert nothing_escaped(machine, server)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from remote_sandbox_mcp.processes.locks import holder
 from tests.support.server import COMMAND, Entry, Wire, environment, wire
 from tests.support.sshd import wait_until
+from tests.support.warm import Heard, start
 
 
 class Desk:
@@ -22,16 +22,13 @@ class Desk:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.state = home / "state"
-        self.started: list[subprocess.Popen[bytes]] = []
+        self.started: list[Heard] = []
 
     def client(self, *entries: Entry, local: bool = False, **env: str) -> AbstractContextManager[Wire]:
         return wire(self.home, *entries, local=local, env=env)
 
-    def start(self, *words: str, **env: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [COMMAND, *words], env=environment(self.home, (), env),
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+    def start(self, *words: str, **env: str) -> Heard:
+        process = start([COMMAND, *words], environment(self.home, (), env))
         self.started.append(process)
         return process
 
@@ -39,7 +36,7 @@ class Desk:
         """The exit code of a verb, and what it said."""
         process = self.start(*words, **env)
         said, complained = process.communicate(timeout=40)
-        return process.returncode, said.decode(), complained.decode()
+        return process.wait(), said.decode(), complained.decode()
 
     def status(self, **env: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self("hub", "status", "--json", **env)[1])

@@ -65,7 +65,7 @@ class Place:
         assert process.stdout
         with process.stdin, process.stdout:
             try:
-                line = Wire(process, self.home)
+                line = Wire(process, self.home, given | (env or {}))
                 line.initialize()
                 yield line
             finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import sqlite3
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.hubs import hub_folder, hub_pid, kill_hub
+from tests.support.hubs import hub_folder, hub_pid, kill_hub, replace_hub
 from tests.support.server import Wire, entry, wire
 from tests.support.sshd import Sshd, free_port, wait_until
 
@@ -50,6 +49,15 @@ def told(result: dict[str, Any]) -> str:
     return "\n".join(part["text"] for part in result["content"])
 
 
+def end_hub(line: Wire, how: signal.Signals) -> None:
+    """The front itself starts another where the hub was killed; there is one before this returns."""
+    if how == signal.SIGTERM:
+        replace_hub(line, how)
+        return
+    before = kill_hub(line.home, how)
+    wait_until(lambda: hub_pid(line.home) != before, what="another hub", seconds=20)
+
+
 @ways
 def test_a_command_that_runs_when_the_hub_dies_runs_once_and_its_result_comes_back(
     machine: Sshd, line: Wire, how: signal.Signals
@@ -58,9 +66,7 @@ def test_a_command_that_runs_when_the_hub_dies_runs_once_and_its_result_comes_ba
     command = f"echo x >>{count}; echo begun; while [ ! -e {count}.go ]; do sleep 0.05; done; echo ended; exit 3"
     number = line.start_call("exec_bash", command=command)
     wait_until(count.exists, what="the command to begin", seconds=20)
-    before = kill_hub(line.home, how)
-    # Another hub has to be there before the command ends.
-    wait_until(lambda: hub_pid(line.home) != before, what="another hub", seconds=20)
+    end_hub(line, how)
     Path(f"{count}.go").touch()
     result = result_of(line, number)["structuredContent"]
     assert result["stdout"] == "begun\nended\n"
@@ -76,8 +82,7 @@ def test_commands_on_several_machines_run_once_each_when_the_hub_dies(machine: S
     command = f"echo x >>{count}; while [ ! -e {count}.go ]; do sleep 0.05; done; echo ended; exit 3"
     number = line.start_call("exec_bash", command=command, sandbox_names=[machine.name, "other"])
     wait_until(lambda: count.exists() and count.read_text() == "x\nx\n", what="both to begin", seconds=20)
-    before = kill_hub(line.home)
-    wait_until(lambda: hub_pid(line.home) != before, what="another hub", seconds=20)
+    replace_hub(line)
     Path(f"{count}.go").touch()
     rows = result_of(line, number)["structuredContent"]["results"]
     assert [(row["sandbox"], row["exit_code"], row["stdout"]) for row in rows] == [
@@ -93,7 +98,7 @@ def test_a_command_that_ended_while_there_was_no_hub_is_not_run_again(machine: S
         "exec_bash", command=f"echo x >>{count}; head -c 100000 /dev/zero | tr '\\0' y; echo z >&2"
     )
     wait_until(count.exists, what="the command to begin")
-    kill_hub(line.home)
+    replace_hub(line)
     result = result_of(line, number)["structuredContent"]
     assert result["exit_code"] == 0
     assert result["stderr"] == "z\n"
@@ -107,7 +112,7 @@ def test_the_same_id_twice_is_two_calls(machine: Sshd, line: Wire) -> None:
         call = {"name": "exec_bash", "arguments": {"command": f"echo {text}"}}
         line.send_line(json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": call}).encode())
         assert result_of(line, 7)["structuredContent"]["stdout"] == f"{text}\n"
-    kill_hub(line.home)
+    replace_hub(line)
     call["arguments"] = {"command": "echo three"}
     line.send_line(json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": call}).encode())
     assert result_of(line, 7)["structuredContent"]["stdout"] == "three\n"
@@ -118,7 +123,7 @@ def test_a_watched_job_that_is_started_when_the_hub_dies_is_one_job_with_one_wat
     order = {"command": f"echo x >>{count}; sleep 60", "auto_resume": True, "resume_command": "true"}
     number = line.start_call("exec_bash_background", **order, ensure_watchdog=False)
     wait_until(count.exists, what="the job to begin", seconds=20)
-    kill_hub(line.home)
+    replace_hub(line)
     result = result_of(line, number)["structuredContent"]
     assert result["status"] == "started"
     assert count.read_text() == "x\n"
@@ -131,7 +136,7 @@ def test_a_watched_job_that_is_started_when_the_hub_dies_is_one_job_with_one_wat
 def test_the_selected_sandbox_stays_selected(machine: Sshd, line: Wire) -> None:
     """What was to run there must not run on the default machine unawares."""
     line.call("select_sandbox", sandbox_name="other")
-    kill_hub(line.home)
+    replace_hub(line)
     assert line.call("get_active_sandbox")["structuredContent"]["active_sandbox"] == "other"
 
 
@@ -149,7 +154,7 @@ def test_a_file_that_changed_while_the_hub_died_is_not_overwritten_unseen(
     path = str(machine.home / f"shared-{change}")
     line.call("exec_bash", command=f"echo first >{path}")
     line.call("read_remote_file", remote_path=path)
-    kill_hub(line.home)
+    replace_hub(line)
     line.call("exec_bash", command=f"echo first of another >{path}")
     refused = line.call(tool, remote_path=path, **given)
     assert refused["isError"]
@@ -168,9 +173,9 @@ def test_a_file_that_was_read_before_the_hub_died_can_be_changed(machine: Sshd, 
     path = str(machine.home / f"own-{change}")
     line.call("exec_bash", command=f"echo first >{path}")
     line.call("read_remote_file", remote_path=path)
-    kill_hub(line.home)
+    replace_hub(line)
     assert not line.call(tool, remote_path=path, **given).get("isError")
-    kill_hub(line.home)
+    replace_hub(line)
     # What was written counts as read.
     assert not line.call("edit_remote_file", remote_path=path, old_text="mine", new_text="yours").get("isError")
 
@@ -181,8 +186,7 @@ def test_a_command_that_was_cancelled_while_there_was_no_hub_is_ended(
 ) -> None:
     number = line.start_call("exec_bash", command="sleep 671", **where)
     wait_until(lambda: "sleep 671" in machine.processes().values(), what="the command to start", seconds=20)
-    os.kill(hub_pid(line.home), signal.SIGKILL)
-    line.send("notifications/cancelled", {"requestId": number}, answered=False)
+    replace_hub(line, meanwhile=lambda: line.send("notifications/cancelled", {"requestId": number}, answered=False))
     wait_until(lambda: "sleep 671" not in machine.processes().values(), what="the command to end", seconds=20)
 
 
@@ -191,7 +195,7 @@ def test_a_command_in_the_local_sandbox_is_reported_as_interrupted(tmp_path: Pat
         line.initialize()
         number = line.start_call("exec_bash", command="touch begun; sleep 60")
         wait_until(lambda: "begun" in told(line.call("list_remote_files")), what="the command to begin", seconds=20)
-        kill_hub(tmp_path)
+        replace_hub(line)
         assert "was killed" in told(result_of(line, number))
 
 
@@ -208,7 +212,7 @@ def test_a_client_without_a_handshake_goes_on(machine: Sshd, tmp_path: Path) -> 
         call = {"name": "exec_bash", "arguments": {"command": command}, "_meta": meta}
         number = line.send("tools/call", call)
         wait_until(count.exists, what="the command to begin", seconds=20)
-        kill_hub(tmp_path)
+        replace_hub(line)
         assert result_of(line, number)["structuredContent"]["stdout"] == "ended\n"
         assert count.read_text() == "x\n"
 
@@ -219,7 +223,7 @@ def test_progress_goes_on_under_its_token(machine: Sshd, line: Wire) -> None:
     call = {"name": "exec_bash", "arguments": {"command": command}, "_meta": {"progressToken": "t"}}
     number = line.send("tools/call", call)
     seen = [line.receive()["params"]]
-    kill_hub(line.home)
+    replace_hub(line)
     seen += [line.receive()["params"]]
     Path(f"{flag}.end").touch()
     while (message := line.receive()).get("id") != number:
@@ -235,7 +239,7 @@ def test_a_forwarded_port_is_open_again_at_the_same_port(machine: Sshd, line: Wi
     opened = line.call("forward_port", sandbox_id=machine.name, port=port)["structuredContent"]
     assert opened["local_port"] != port
     wait_until(lambda: rows(line.home, "SELECT 1 FROM forwards"), what="the port to be written down")
-    kill_hub(line.home)
+    replace_hub(line)
     wait_until(lambda: answers(opened["local_port"]), what="the port to be open again", seconds=20)
     line.call("forward_port", sandbox_id=machine.name, port=port, close=True)
     wait_until(lambda: not rows(line.home, "SELECT 1 FROM forwards"), what="the port to be forgotten")

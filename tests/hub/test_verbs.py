@@ -91,7 +91,7 @@ def test_hubs_of_other_environments_are_shown_and_ended_on_request(desk: Desk) -
         client.leave(None)
         ended = desk.hub
         assert desk("hub", "stop", "--all")[0] == 0
-        assert ended not in desk.hubs
+        desk.until_gone(ended)
 
 
 def test_a_silent_hub_is_shown_with_the_way_to_end_it(desk: Desk) -> None:

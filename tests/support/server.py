@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -310,9 +310,11 @@ async def serve(
 class Wire:
     """The server by hand: one line of JSON for each message, and nothing that a client library would add."""
 
-    def __init__(self, process: subprocess.Popen[bytes], home: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], home: Path, env: Mapping[str, str] | None = None) -> None:
         self.process = process
         self.home = home
+        # What it was started with, for another hub like its own.
+        self.env = env or {}
         self._number = 0
 
     @property
@@ -382,21 +384,22 @@ def wire(
     finds_hub: bool = True,
 ) -> Iterator[Wire]:
     """Start the installed command, which finds a hub or starts one, with nobody but the test on its line."""
+    given = environment(home, entries, env)
     if hub and finds_hub:
-        start_hub(environment(home, entries, env))
+        start_hub(given)
     with (home / "stderr").open("ab") as errlog:
         process = subprocess.Popen(
             arguments(home, local=local, hub=hub),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errlog,
-            env=environment(home, entries, env),
+            env=given,
         )
     assert process.stdin
     assert process.stdout
     with process.stdin, process.stdout:
         try:
-            yield Wire(process, home)
+            yield Wire(process, home, given)
         finally:
             process.kill()
             process.wait()

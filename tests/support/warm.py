@@ -1,4 +1,4 @@
-"""Hubs and commands whose modules are loaded already: forked from one process that has loaded them, once per worker.
+"""Hubs, commands and lanes whose modules are loaded already: forked from a process that has loaded them, per worker.
 
 To load the SDK and asyncssh takes most of a second of processor time, and a test that starts a hub and asks nothing
 about how it starts need not wait for that. What is forked is the same program with the same descriptors, variables and
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -21,15 +22,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from types import CodeType
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
 
 ROOT = Path(__file__).parents[2]
 LONGEST_ORDER = 1 << 20
 LOADED = b"loaded"
+# The word for a lane, and for the process that forks them.
+LANES = "lane"
 # The exit status of Python where its last words cannot be written.
 UNABLE_TO_FLUSH = 120
+LOADED_LATE = ("sqlite3", "platformdirs", "platformdirs.unix", "encodings.idna", "importlib.readers")
 # What a process looks at when it starts, before any of our code: a fork has the answers of another start.
 LOOKED_AT_BY_PYTHON = ("PYTHON", "LC_", "LANG", "MALLOC_")
 
@@ -61,6 +70,11 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def release(self) -> int:
+        """Where its exit status will be told, for another who waits for it."""
+        ending, self._ending = self._ending, -1
+        return ending
+
     def _look(self, seconds: float | None) -> int | None:
         if self.returncode is None and select.select([self._ending], [], [], seconds)[0]:
             self.returncode = int(os.read(self._ending, 16) or b"-9")
@@ -71,6 +85,32 @@ class Forked:
     def __del__(self) -> None:
         if self._ending >= 0:
             os.close(self._ending)
+
+
+class Heard(Forked):
+    """One whose output comes on pipes, and that has nothing to read."""
+
+    def __init__(self, started: Forked, stdout: IO[bytes], stderr: IO[bytes]) -> None:
+        super().__init__(started.pid, started.release(), started.args)
+        self.stdin = None
+        self.stdout, self.stderr = stdout, stderr
+
+    def communicate(self, timeout: float | None = None) -> tuple[bytes, bytes]:
+        """The rest of its output, once it has ended. Raises subprocess.TimeoutExpired."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        said: dict[IO[bytes], bytes] = {self.stdout: b"", self.stderr: b""}
+        while reading := [stream for stream in said if not stream.closed]:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = select.select(reading, [], [], left)[0]
+            if not ready:
+                raise subprocess.TimeoutExpired(list(self.args), timeout or 0)
+            for stream in ready:
+                data = os.read(stream.fileno(), 1 << 16)
+                said[stream] += data
+                if not data:
+                    stream.close()
+        self.wait(timeout)
+        return said[self.stdout], said[self.stderr]
 
 
 class Nursery:
@@ -108,11 +148,18 @@ class Nursery:
             plain |= {name: value for name, value in os.environ.items() if name.startswith(LOOKED_AT_BY_PYTHON)}
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
+                    [sys.executable, *self._words(theirs.fileno())],
                     env=plain | {"PYTHONPATH": str(ROOT)}, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL,
                 )  # fmt: skip
+            self._load(self._line)
             assert self._line.recv(32) == LOADED
         return self._line
+
+    def _words(self, line: int) -> list[str]:
+        return ["-P", "-m", __name__, str(line)]
+
+    def _load(self, line: socket.socket) -> None:
+        """Tell it what it cannot load by itself."""
 
     def close(self) -> None:
         """What it has forked goes on; it ends when the last of these has ended."""
@@ -122,7 +169,34 @@ class Nursery:
             self._line = self._process = None
 
 
-NURSERY = Nursery()
+class LaneNursery(Nursery):
+    """One that has the program of lanes and nothing else, in an interpreter that was started as theirs are."""
+
+    def _words(self, line: int) -> list[str]:
+        return ["-IS", __file__, str(line), LANES]
+
+    def _load(self, line: socket.socket) -> None:
+        from remote_sandbox_mcp.backends.outpost import program
+
+        line.send(program.packed(program.LANE))
+
+    def fork_lanes(self, patch: pytest.MonkeyPatch) -> Callable[..., object]:
+        """From now on the lanes of this machine come from here, and all else that has a line from what is given."""
+        from remote_sandbox_mcp.backends.outpost import pipe, program
+
+        usual, words = pipe._spawn, [sys.executable, "-IS", "-c", program.loader(program.LANE)]
+
+        def spawn(arguments: Sequence[str], *how: Any) -> Any:
+            if [*arguments[:-1]] != words:
+                return usual(arguments, *how)
+            environment, _, folder, far, _ = how
+            return self.start((LANES, arguments[-1]), environment, (far, far, far), cwd=folder)
+
+        patch.setattr(pipe, "_spawn", spawn)
+        return usual
+
+
+NURSERY, LANE_NURSERY = Nursery(), LaneNursery()
 
 
 def start_hub(env: Mapping[str, str]) -> None:
@@ -153,6 +227,30 @@ def run(words: Sequence[str], env: Mapping[str, str], *, timeout: float) -> subp
         finally:
             process.kill()
         return subprocess.CompletedProcess(words, code, *(_whole(stream) for stream in (said, complained)))
+
+
+def start(words: Sequence[str], env: Mapping[str, str]) -> Heard:
+    """The command with these words, as `subprocess.Popen` starts it with nothing to read and its output on pipes."""
+    said, saying = os.pipe()
+    complaints, complaining = os.pipe()
+    try:
+        with open(os.devnull, "rb") as nothing:
+            started = NURSERY.start(words, env, (nothing.fileno(), saying, complaining))
+    finally:
+        os.close(saying)
+        os.close(complaining)
+    # Without a buffer, so that what was not read yet is found where it is waited for.
+    return Heard(started, open(said, "rb", buffering=0), open(complaints, "rb", buffering=0))
+
+
+def at_a_terminal(words: Sequence[str], env: Mapping[str, str], terminal: int) -> Forked:
+    """The command with these words and nothing but a terminal."""
+    return NURSERY.start(words, env, (terminal, terminal, terminal))
+
+
+def may_fork(given: Iterable[str]) -> bool:
+    """Whether variables of these names say nothing to Python itself, which would not look at them again."""
+    return not any(name.startswith(LOOKED_AT_BY_PYTHON) for name in given)
 
 
 def _whole(stream: IO[bytes]) -> bytes:
@@ -224,6 +322,9 @@ def prepared(order: dict[str, Any], given: list[int]) -> Callable[[], int]:
     os.chdir(order["cwd"])
     sys.stdin, sys.stdout, sys.stderr = (open(fd, "rw"[fd > 0], **how(fd)) for fd in (0, 1, 2))
     words = order["words"]
+    if words[0] == LANES:
+        os.setsid()
+        return functools.partial(be_a_lane, words[1])
     if words[0] == "hub":
         os.setsid()
         from remote_sandbox_mcp.hub.serve import serve
@@ -252,11 +353,52 @@ def load_everything() -> None:
     for found in pkgutil.walk_packages(remote_sandbox_mcp.__path__, "remote_sandbox_mcp."):
         if "__main__" not in found.name and ".far" not in found.name:
             importlib.import_module(found.name)
+    load_what_is_loaded_late()
+
+
+def load_what_is_loaded_late() -> None:
+    """Libraries that the program imports when it first needs them, and what it makes once and keeps."""
+    from remote_sandbox_mcp.backends.outpost import program
+    from remote_sandbox_mcp.backends.ssh import connection
+
+    connection.load()
+    for name in LOADED_LATE:
+        importlib.import_module(name)
+    for pieces in (program.OUTPOST, program.LANE, program.JOBS, program.JOB_KEEPER, program.ROOT):
+        program.packed(pieces)
+
+
+class LaneProgram:
+    """The text of the program of lanes, as it is sent to each, and what was made of it once."""
+
+    packed = b""
+    code: CodeType | None = None
+
+    @classmethod
+    def load(cls, packed: bytes) -> None:
+        cls.packed, cls.code = packed, compile(zlib.decompress(packed), "outpost", "exec")
+        # All that it imports is loaded then.
+        exec(cls.code, {"__name__": "loaded"})
+
+
+def be_a_lane(token: str) -> int:
+    with open(0, "rb", buffering=0, closefd=False) as line:
+        sent = b""
+        while len(sent) < len(LaneProgram.packed):
+            sent += line.read(len(LaneProgram.packed) - len(sent)) or b""
+    assert sent == LaneProgram.packed
+    assert LaneProgram.code
+    sys.argv = ["-c", token]
+    exec(LaneProgram.code, {"__name__": "__main__"})
+    return 0
 
 
 def main() -> int:
     line = socket.socket(fileno=int(sys.argv[1]))
-    load_everything()
+    if LANES in sys.argv:
+        LaneProgram.load(line.recv(LONGEST_ORDER))
+    else:
+        load_everything()
     # Left alone by the garbage collector, memory stays shared with what is forked.
     gc.collect()
     gc.freeze()

@@ -18,6 +18,7 @@ from remote_sandbox_mcp.core.transfer import Headway, Lane, Order, Outcome, Plac
 from remote_sandbox_mcp.sync.engine import Synchronization
 from remote_sandbox_mcp.sync.service import Syncs
 from tests.support.server import until
+from tests.support.warm import LANE_NURSERY
 
 
 class Chunks(dict[bytes, bytes]):
@@ -101,6 +102,12 @@ class Pool:
         """The lanes' processes that still are."""
         pids = [lane._line._process.pid for lane in self.lanes]  # type: ignore[attr-defined]
         return [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+
+
+@pytest.fixture(autouse=True)
+def usual_start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
+    """Lanes of this machine are forked from a process that has their program loaded; gives what starts them else."""
+    return LANE_NURSERY.fork_lanes(monkeypatch)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ FRAMES = st.one_of(st.integers(3, 12), st.integers(8, 50))
 
 
 def examples(most: int) -> settings:
+    """Each takes a tenth of a second, and every run draws others: what few examples miss, a later run finds."""
     too_much = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
     return settings(max_examples=most, deadline=None, suppress_health_check=too_much)
 
@@ -44,7 +45,7 @@ def happen(changes: list[Change], root: bytes) -> None:
         change.happen(root)
 
 
-@examples(40)
+@examples(25)
 @given(TREES, TREES, CHANGE_LISTS, CHANGE_LISTS, st.booleans())
 async def test_a_sync_with_deletion_makes_both_trees_equal_and_the_next_does_nothing(
     pool: Pool, ours: Folder, theirs: Folder, here: list[Change], there: list[Change], checksum: bool
@@ -71,7 +72,7 @@ async def check_done(pool: Pool, *, checksum: bool, delete_extras: bool = True) 
     assert not leftovers(os.fsencode(pool.target))
 
 
-@examples(30)
+@examples(20)
 @given(TREES, TREES, CHANGE_LISTS, CHANGE_LISTS)
 async def test_a_sync_without_deletion_brings_all_of_the_source_and_takes_nothing(
     pool: Pool, ours: Folder, theirs: Folder, here: list[Change], there: list[Change]
@@ -138,7 +139,7 @@ def check_whole(before: Snapshot, wanted: Snapshot, found: Snapshot) -> None:
             assert path in found
 
 
-@examples(40)
+@examples(25)
 @given(TREES, TREES, CHANGE_LISTS, st.lists(st.tuples(FRAMES, st.booleans()), min_size=1, max_size=3))
 async def test_a_sync_that_is_cut_at_any_moment_leaves_each_file_old_or_new_and_the_next_completes_it(
     pool: Pool, ours: Folder, theirs: Folder, changes: list[Change], cuts: list[tuple[int, bool]]
