@@ -31,7 +31,7 @@ from tests.support.root import as_root
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
 RULES = Rules(default_image=IMAGE)
 FOREVER = "echo begun; while :; do sleep 0.1; done"
-MANY, WAVE = 18, 3
+MANY, WAVE = 6, 3
 
 
 @asynccontextmanager
