@@ -22,9 +22,11 @@ from remote_sandbox_mcp.backends.opensandbox.api import Link
 from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.core.command import Environment
+from remote_sandbox_mcp.core.command import Command, Completed, Environment, Excerpt, Running
 from remote_sandbox_mcp.core.disposable import Disposable, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem, SandboxError, Unsupported
+from remote_sandbox_mcp.core.files import FileSlice, Span, Written
+from remote_sandbox_mcp.core.progress import Progress, silent
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.fleet import Fleet, Member
 from remote_sandbox_mcp.sync import archive
@@ -57,9 +59,42 @@ def member(sandbox: Sandbox) -> Member:
     return Member(sandbox.description.name, lambda: sandbox.description, opener)
 
 
-def opened(link: HereLink, folder: Path) -> PlainContainer:
+class AtOnce(PlainContainer):
+    """Runs each command in one shell and has its files at hand, where the real one starts a hundred processes."""
+
+    def __init__(self, link: Link, disposable: Disposable, environment: Environment) -> None:
+        super().__init__(link, disposable, environment)
+        self._given, self._init = cast(HereLink, link).environment, environment.init
+
+    async def run(
+        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
+    ) -> Completed | Running:
+        script = "\n".join((*self._init, command.script))
+        process = await asyncio.create_subprocess_exec(
+            str(shutil.which("sh", path=self._given["PATH"])), "-c", script, env=self._given, cwd=self._given["HOME"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        out, err = (Excerpt(text, total=len(text)) for text in await process.communicate())
+        return Completed(command.run_id, await process.wait(), stdout=out, stderr=err)
+
+    async def read(self, path: str, span: Span) -> FileSlice:
+        data = self._at(path).read_bytes()
+        found = data[span.offset : span.offset + span.limit]
+        return FileSlice(found, len(data), "", span.offset, span.offset + len(found) < len(data))
+
+    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+        return Written(self._at(path).write_bytes(data), "")
+
+    def forget(self, run_id: str) -> None:
+        pass
+
+    def _at(self, path: str) -> Path:
+        return Path(self._given["HOME"], path)
+
+
+def opened(kind: type[PlainContainer], link: HereLink, folder: Path) -> PlainContainer:
     made = Disposable(id="sb-00000000", provider="opensandbox", name="bare")
-    sandbox = PlainContainer(cast(Link, link), made, Environment(init=("echo hello",)))
+    sandbox = kind(cast(Link, link), made, Environment(init=("echo hello",)))
     # Not where others of this machine keep their runs.
     (folder / "runs").mkdir(mode=0o700)
     sandbox._shell._base = str(folder / "runs")
@@ -68,16 +103,23 @@ def opened(link: HereLink, folder: Path) -> PlainContainer:
 
 # What does not depend on the shell and the tar that are there.
 once = pytest.mark.parametrize("link", ["busybox"], indirect=True)
+# Through the requests of the real one, which may be cut, ended and too large; the others take a tenth of the time.
+by_requests = pytest.mark.parametrize("kind", [PlainContainer], ids=["requests"])
+
+
+@pytest.fixture
+def kind() -> type[PlainContainer]:
+    return AtOnce
 
 
 class Place:
     """A container that is this machine, and the copies of a user who has it."""
 
-    def __init__(self, link: HereLink, folder: Path) -> None:
+    def __init__(self, kind: type[PlainContainer], link: HereLink, folder: Path) -> None:
         self.link = link
         self.folder = folder
         self.home = folder / "home"
-        self.sandbox = opened(link, folder)
+        self.sandbox = opened(kind, link, folder)
         self.tokens: list[str] = []
         self.app = App(Fleet([member(self.sandbox)]))
 
@@ -129,8 +171,10 @@ def between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-async def place(link: HereLink, between: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
-    place = Place(link, tmp_path)
+async def place(
+    kind: type[PlainContainer], link: HereLink, between: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Place]:
+    place = Place(kind, link, tmp_path)
 
     class Noted(archive_far.FarArchive):
         def __init__(self, sandbox: Sandbox) -> None:
@@ -155,6 +199,7 @@ def seen(path: Path) -> Any:
 # Folders
 
 
+@by_requests
 async def test_a_folder_arrives_as_it_is(place: Place, tmp_path: Path) -> None:
     ours = make(tmp_path / "ours", tree().entries)
     outcome = await place.transfers.copy_in(str(ours), "~/new/folder", name="bare")
@@ -174,6 +219,7 @@ async def test_folders_get_their_modes_where_tar_leaves_those_that_are_there(pla
     assert modes == {"-closed": 0o555, "a b": 0o500, "new\nline": 0o550, "open": 0o750}
 
 
+@by_requests
 async def test_a_folder_comes_back_as_it_is(place: Place, tmp_path: Path) -> None:
     entries = {**tree().entries, b"out": File(1)}
     theirs = make(place.home / "theirs", entries)
@@ -205,6 +251,7 @@ async def test_a_tar_that_can_do_no_more_than_any_will_do(place: Place, tmp_path
 
 
 @once
+@by_requests
 async def test_large_archives_go_in_portions(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_far, "PORTION", 70_000)
     ours = make(tmp_path / "ours", {b"large": File(500_000, 1)})
@@ -424,6 +471,7 @@ async def test_what_cannot_be_unpacked_replaces_nothing(place: Place, tmp_path: 
 
 
 @once
+@by_requests
 async def test_a_cut_line_leaves_what_was_there(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_far, "PORTION", 20_000)
     cuts: list[int] = []
@@ -443,6 +491,7 @@ async def test_a_cut_line_leaves_what_was_there(place: Place, tmp_path: Path, mo
 
 
 @once
+@by_requests
 @pytest.mark.parametrize("direction", ["in", "out"])
 async def test_who_is_cancelled_leaves_nothing(place: Place, tmp_path: Path, direction: str) -> None:
     place.replace("tar", f"touch {tmp_path}/begun; exec sleep 50")
@@ -485,6 +534,7 @@ async def test_what_tar_could_not_read_is_told(place: Place, tmp_path: Path) -> 
 
 
 @once
+@by_requests
 async def test_the_tools_copy_both_ways(place: Place, tmp_path: Path) -> None:
     ours = make(tmp_path / "ours", tree(links=False).entries)
     async with connected(App(Fleet([member(place.sandbox)]))) as tools:

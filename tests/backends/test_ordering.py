@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,6 @@ from tests.support.registry import PASSWORD, USER, Registry
 from tests.support.server import Server, serve
 
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
-
-
-@pytest.fixture(scope="module")
-def registry() -> Iterator[Registry]:
-    with Registry() as registry:
-        yield registry
 
 
 @pytest.fixture
@@ -46,14 +40,13 @@ def kept_by(server: Server) -> str:
 
 
 async def test_an_image_behind_a_login_needs_no_password_from_an_agent(
-    server: Server, platform: Platform, registry: Registry
+    server: Server, platform: Platform, private_image: str
 ) -> None:
-    image = registry.take(platform.engine, IMAGE, "private/sandbox:1")
-    made = await server.call("create_sandbox", image=image)
-    assert (made["image"], made["provider"]) == (image, "opensandbox")
+    made = await server.call("create_sandbox", image=private_image)
+    assert (made["image"], made["provider"]) == (private_image, "opensandbox")
     assert await server.output("id -un", sandbox_name=made["sandbox_id"]) == "agent\n"
     await server.call("delete_sandbox", sandbox_id=made["sandbox_id"])
-    platform.engine.docker("rmi", image)
+    platform.engine.docker("rmi", private_image)
     assert PASSWORD not in kept_by(server)
 
 

@@ -24,7 +24,7 @@ from tests.support.platform import IMAGE, WITHOUT_PYTHON, Platform
 
 # The first of them waits for the platform to come up.
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
-# The images take 220 of them.
+# The images take less than half of them.
 DISK_MB = 400
 TOLD = (
     "unable to create a sandbox from sandbox:test: there is no room left on the disk of the platform's machine; "

@@ -17,22 +17,11 @@ from remote_sandbox_mcp.core.errors import BadArgument, ConfigError, SandboxErro
 from remote_sandbox_mcp.core.secret import Secret
 from tests.backends.contract.basics import said
 from tests.config.reading import read
-from tests.support.platform import IMAGE, Platform
+from tests.support.platform import Platform
 from tests.support.registry import PASSWORD, USER, Registry
 
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
 WRONG = "not-the-one-of-the-registry"
-
-
-@pytest.fixture(scope="module")
-def registry() -> Iterator[Registry]:
-    with Registry() as registry:
-        yield registry
-
-
-@pytest.fixture(scope="module")
-def image(platform: Platform, registry: Registry) -> str:
-    return registry.take(platform.engine, IMAGE, "private/sandbox:1")
 
 
 @contextmanager
@@ -54,7 +43,7 @@ def everything_logged(platform: Platform, registry: Registry, caplog: pytest.Log
 
 
 async def test_an_image_is_fetched_with_the_login_that_is_configured(
-    platform: Platform, registry: Registry, image: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    platform: Platform, registry: Registry, private_image: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "password").write_text(f"{PASSWORD}\n")
     (tmp_path / "password").chmod(0o600)
@@ -62,8 +51,8 @@ async def test_an_image_is_fetched_with_the_login_that_is_configured(
     configuration = read(tmp_path, text)
     assert configuration.problems == ()
     maker = provider(platform, dict(configuration.settings.platform.registries))
-    with caplog.at_level(logging.DEBUG), fetched(platform, image):
-        made = await maker.create(new_disposable_id(), SandboxOrder(image=image, network=True))
+    with caplog.at_level(logging.DEBUG), fetched(platform, private_image):
+        made = await maker.create(new_disposable_id(), SandboxOrder(image=private_image, network=True))
         sandbox = await maker.open(made)
         assert await said(sandbox, "id -un") == b"agent\n"
         shown = platform.engine.docker("inspect", platform.container_of(made.key)).stdout
@@ -88,7 +77,7 @@ async def test_an_image_is_fetched_with_the_login_that_is_configured(
 async def test_a_login_that_is_missing_or_wrong_is_told_with_its_place(
     platform: Platform,
     registry: Registry,
-    image: str,
+    private_image: str,
     password: str,
     words: str,
     caplog: pytest.LogCaptureFixture,
@@ -96,18 +85,18 @@ async def test_a_login_that_is_missing_or_wrong_is_told_with_its_place(
     logins = {registry.host: RegistryLogin(USER, Secret(password))} if password else {}
     maker, before = provider(platform, logins), platform.containers()
     with caplog.at_level(logging.DEBUG), pytest.raises(ConfigError) as refusal:
-        await maker.create(new_disposable_id(), SandboxOrder(image=image, network=True))
+        await maker.create(new_disposable_id(), SandboxOrder(image=private_image, network=True))
     await maker.close()
     place = f'[registries."{registry.host}"] in config.toml'
     assert str(refusal.value) == (
-        f"unable to create a sandbox from {image}: {words.format(host=registry.host, place=place)}"
+        f"unable to create a sandbox from {private_image}: {words.format(host=registry.host, place=place)}"
     )
     assert platform.containers() == before
     assert WRONG not in f"{refusal.value}{everything_logged(platform, registry, caplog)}"
 
 
 async def test_an_image_that_the_registry_has_not_is_not_a_matter_of_the_login(
-    platform: Platform, registry: Registry, image: str
+    platform: Platform, registry: Registry, private_image: str
 ) -> None:
     maker = provider(platform, {registry.host: RegistryLogin(USER, Secret(PASSWORD))})
     with pytest.raises(BadArgument, match="cannot get that image; check its name") as refusal:

@@ -100,7 +100,7 @@ async def test_what_clients_are_told_to_start_is_what_was_installed(
     assert told == {(COMMAND, ())}
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     assert shutil.which(COMMAND) == str(tools / COMMAND)
-    answer = await call(Path(COMMAND), tmp_path / "home", "list_sandboxes", {})
+    (answer,) = await call(Path(COMMAND), tmp_path / "home", list_sandboxes={})
     assert "sandboxes" in answer
 
 
@@ -109,7 +109,8 @@ async def test_the_module_serves_as_well(tools: Path, tmp_path: Path) -> None:
     starter = tmp_path / "start"
     starter.write_text(f"#!/bin/sh\nexec {python} -m remote_sandbox_mcp.server\n")
     starter.chmod(0o755)
-    assert "sandboxes" in await call(starter, tmp_path / "home", "list_sandboxes", {})
+    (answer,) = await call(starter, tmp_path / "home", list_sandboxes={})
+    assert "sandboxes" in answer
 
 
 def test_the_command_tells_its_version(tools: Path) -> None:

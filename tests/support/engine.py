@@ -113,10 +113,15 @@ class Engine:
         # What was removed a moment ago is free only after it was noted on the disk, too.
         for number in range(20):
             _run(*as_root(), "sync", "--file-system", str(data))
-            if not os.statvfs(data).f_bavail:
+            found = os.statvfs(data)
+            if not found.f_bavail:
                 break
-            size = "4k" if number else "1M"
-            _run(*as_root(), "dd", "if=/dev/zero", f"of={data}/ballast-{number}", f"bs={size}", "conv=fsync")
+            ballast = f"{data}/ballast-{number}"
+            if number:
+                _run(*as_root(), "dd", "if=/dev/zero", f"of={ballast}", "bs=4k", "conv=fsync")
+            else:
+                # Nearly all of it, without writing it.
+                _run(*as_root(), "fallocate", f"--length={found.f_bavail * found.f_frsize}", ballast)
         _run(*as_root(), "truncate", f"--size=-{leave_kb}K", f"{data}/ballast-0")
         _run(*as_root(), "sync", "--file-system", str(data))
 

@@ -12,23 +12,27 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jsonschema
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import CallToolResult
 
 from remote_sandbox_mcp.processes.locks import holder
 from tests.support.sshd import Sshd
-from tests.support.warm import start_hub
+from tests.support.warm import NURSERY, start_hub
 
 COMMAND = str(Path(sys.executable).with_name("remote-sandbox-mcp"))
+# For a server that was started already, and reads from and writes into pipes with names.
+_RELAY = 'cat <"$2" & exec cat >"$1"'
+ENDS_S = 30
 # The SDK tells nobody the pid of what it starts; a shell that becomes the server can.
 _TELL_PID = 'echo $$ >"$1"; shift; exec "$@"'
 
@@ -289,22 +293,63 @@ async def serve(
 
     Without a `hub` the process is the server itself: for tests of what becomes of it.
     """
-    words = ["-c", _TELL_PID, "sh", str(home / "pid"), *arguments(home, local=local, config=config, hub=hub)]
+    words = arguments(home, local=local, config=config, hub=hub)
     given = environment(home, entries, env)
     if hub:
         start_hub(given)
-    parameters = StdioServerParameters(command="/bin/sh", args=words, env=given, cwd=cwd)
     with (home / "stderr").open("a") as errlog:
         # Closed by hand, so that a failed assertion comes through without the groups that the SDK wraps around it.
         stack = AsyncExitStack()
+        line = ["-c", _TELL_PID, "sh", str(home / "pid"), *words]
+        if not hub:
+            forked = _Forked(words, get_default_environment() | given, errlog, cwd)
+            stack.push_async_callback(forked.end)
+            (home / "pid").write_text(f"{forked.pid}\n")
+            line = forked.words
+        parameters = StdioServerParameters(command="/bin/sh", args=line, env=given, cwd=cwd)
         connecting = Client(stdio_client(parameters, errlog), mode=mode, elicitation_callback=elicitation)
-        client = await stack.enter_async_context(connecting)
-        server = Server(client, home)
         try:
+            client = await stack.enter_async_context(connecting)
+            if not hub:
+                forked.leave_to_both()
+            server = Server(client, home)
             yield server
         finally:
             await stack.aclose()
     assert "Traceback" not in server.stderr, server.stderr
+
+
+class _Forked:
+    """The command as a process whose modules are loaded already, and a shell's words that talk to it in its place."""
+
+    def __init__(self, words: list[str], env: dict[str, str], errlog: IO[str], cwd: Path | None) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        to, of = (f"{self._folder.name}/{name}" for name in ("to", "of"))
+        # Open for both directions they wait for nobody, until each end is open for its own.
+        self._held = []
+        for name in (to, of):
+            os.mkfifo(name, 0o600)
+            self._held.append(os.open(name, os.O_RDWR))
+        theirs = os.open(to, os.O_RDONLY), os.open(of, os.O_WRONLY)
+        self._process = NURSERY.start(words, env, (*theirs, errlog.fileno()), cwd=str(cwd or ""))
+        self.pid = self._process.pid
+        self.words = ["-c", _RELAY, "sh", to, of]
+        for fd in theirs:
+            os.close(fd)
+
+    def leave_to_both(self) -> None:
+        """Once they have heard of each other: the end of the one is then the end of the other."""
+        while self._held:
+            os.close(self._held.pop())
+        self._folder.cleanup()
+
+    async def end(self) -> None:
+        """After its input has ended, as the SDK waits for a process of its own."""
+        self.leave_to_both()
+        try:
+            await asyncio.to_thread(self._process.wait, ENDS_S)
+        finally:
+            self._process.kill()
 
 
 class Wire:
