@@ -16,7 +16,6 @@ from remote_sandbox_mcp.store.database import STATE_FILE, Database
 from remote_sandbox_mcp.store.transfers import Ledger, Transfer
 from tests.hub.desk import Desk, desk_in
 from tests.hub.place import Place
-from tests.support.hubs import replace_hub
 from tests.support.line import ThreadedLine
 from tests.support.server import Wire, entry
 from tests.support.sshd import Sshd, wait_until
@@ -180,7 +179,7 @@ def test_a_hub_that_replaces_another_continues_its_transfers(
         assert begun.pid == desk.hub
         if is_answered:
             assert client.receive()["result"]["structuredContent"]["task_id"] == begun.id
-        replace_hub(client)
+        os.kill(begun.pid, signal.SIGKILL)
         # Also where the machine does not answer just now.
         hub = taken_up(ledger, begun)
         if not is_answered:
