@@ -9,9 +9,8 @@ import pytest
 
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local
 from remote_sandbox_mcp.core.machine import LocalPlace
+from tests.support.app_world import World, deploying
 from tests.support.means import require_bubblewrap
-
-from .world import World, deploying
 
 
 @pytest.fixture

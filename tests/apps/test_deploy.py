@@ -21,9 +21,8 @@ from remote_sandbox_mcp.core.port import Health, Stream
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.backends.contract.basics import eventually
+from tests.support.app_world import World, deploying, fetch, web_server
 from tests.support.sshd import Sshd, free_port
-
-from .world import World, deploying, fetch, web_server
 
 
 @pytest.mark.parametrize("where", ["walled", "machine"])

@@ -14,9 +14,8 @@ from remote_sandbox_mcp.core.job import JobLook, JobSeen, JobState
 from remote_sandbox_mcp.core.port import Deployment, Health
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from tests.backends.contract.basics import eventually
+from tests.support.app_world import World, fetch, web_server
 from tests.support.sshd import free_port
-
-from .world import World, fetch, web_server
 
 
 async def running(world: World) -> list[str]:

@@ -35,8 +35,8 @@ from remote_sandbox_mcp.transfers.service import TransferService
 from tests.backends.contract.basics import cancel, eventually, finish, said
 from tests.mcp_server.conftest import connected
 from tests.support.platform import WITHOUT_PYTHON
-from tests.sync.trees import File, Folder, Node, differences, put, snapshot
-from tests.sync.trees import Link as SymbolicLink
+from tests.support.trees import File, Folder, Node, differences, put, snapshot
+from tests.support.trees import Link as SymbolicLink
 
 from .test_shell import HereLink
 

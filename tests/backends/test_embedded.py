@@ -21,7 +21,7 @@ from remote_sandbox_mcp.core.disposable import Disposable, Limits, SandboxOrder,
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, LostContact, SandboxError, Unsupported
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobState, JobWait
-from tests.backends.disposables import (
+from tests.support.disposables import (
     as_ordinary_user,
     groups_of,
     host_processes,

@@ -19,7 +19,7 @@ from remote_sandbox_mcp.core.command import Command, new_run_id
 from remote_sandbox_mcp.core.disposable import Limits, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import ConnectError, LostContact
 from remote_sandbox_mcp.core.files import Span
-from tests.backends.disposables import as_ordinary_user, groups_of, made, mounts_below, provided, run, say
+from tests.support.disposables import as_ordinary_user, groups_of, made, mounts_below, provided, run, say
 from tests.support.means import needs_control_groups, needs_mounts
 
 BOMB = "bomb() { bomb | bomb & }; bomb; sleep 30"

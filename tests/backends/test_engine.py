@@ -30,7 +30,7 @@ from remote_sandbox_mcp.core.errors import BadArgument, SandboxError, UnknownSan
 from remote_sandbox_mcp.core.machine import Engine as MachineEngine
 from remote_sandbox_mcp.core.sandbox import Description, Sandbox
 from remote_sandbox_mcp.probe.doctor import examine
-from tests.backends.disposables import ORDINARY_USER, with_python
+from tests.support.disposables import ORDINARY_USER, with_python
 from tests.support.engine import ALONE, Engine
 from tests.support.podman import PodmanContainer
 from tests.support.root import as_root

@@ -30,7 +30,7 @@ from remote_sandbox_mcp.core.disposable import Disposable, SandboxOrder, new_dis
 from remote_sandbox_mcp.core.errors import FileProblem
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.text import clip, harmless
-from tests.backends.disposables import (
+from tests.support.disposables import (
     SOURCE,
     as_ordinary_user,
     host_processes,

@@ -9,7 +9,7 @@ import pytest
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted, Unreachable
 from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobRefused, JobState, JobWait
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from tests.backends.jobs import begin, look, order
+from tests.support.jobs import begin, look, order
 
 
 async def test_a_job_prints_ends_and_keeps_its_end() -> None:

@@ -16,7 +16,7 @@ from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.backends.outpost import pipe
 from remote_sandbox_mcp.core.disposable import SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError
-from tests.backends.disposables import made, provided, run, say, small_image
+from tests.support.disposables import made, provided, run, say, small_image
 
 SECRET = "the-secret-of-the-host"
 OTHER_USER = 61_300

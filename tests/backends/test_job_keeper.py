@@ -25,7 +25,7 @@ from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.errors import LostContact
 from remote_sandbox_mcp.core.job import JobLook, JobRefused, Jobs, JobState, JobWait
 from tests.backends.contract.basics import eventually, in_background
-from tests.backends.jobs import (
+from tests.support.jobs import (
     FOREVER,
     begin,
     clean,

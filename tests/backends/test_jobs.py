@@ -15,7 +15,7 @@ from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted, Unsupported
 from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobRefused, Jobs, JobState, JobWait, new_job_id
 from tests.backends.contract.basics import eventually, said
-from tests.backends.jobs import (
+from tests.support.jobs import (
     FOREVER,
     begin,
     folder_of,

@@ -41,8 +41,8 @@ from remote_sandbox_mcp.core.errors import FileProblem, Unreachable
 from remote_sandbox_mcp.core.plan import Matcher
 from remote_sandbox_mcp.core.transfer import Reply, numbers
 from remote_sandbox_mcp.core.tree import Tree
-from tests.backends.announcements import announced, described
 from tests.backends.contract.basics import HOSTILE_NAMES
+from tests.support.announcements import announced, described
 from tests.support.pipe import SYSTEM_PATH, pythons
 from tests.support.values import read_tree
 from tests.support.warm import LANE_NURSERY

@@ -20,7 +20,7 @@ from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, LostContac
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.job import JobOrder
 from remote_sandbox_mcp.core.machine import LocalPlace
-from tests.backends.disposables import host_processes, marked_sleep, python, until_gone
+from tests.support.disposables import host_processes, marked_sleep, python, until_gone
 from tests.support.means import needs_control_groups, require_bubblewrap
 from tests.support.server import until
 

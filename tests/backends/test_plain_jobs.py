@@ -17,8 +17,8 @@ from remote_sandbox_mcp.backends.ssh.machine import PLAIN, describe
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
 from remote_sandbox_mcp.core.job import JobLook, JobRefused, JobState, JobWait
 from tests.backends.contract.basics import eventually
-from tests.backends.jobs import FOREVER, begin, clean, has_printed, look, not_running, order, run
 from tests.jobs.test_on_a_machine import Scene
+from tests.support.jobs import FOREVER, begin, clean, has_printed, look, not_running, order, run
 from tests.support.line import Line
 from tests.support.sshd import Fleet, Sshd
 

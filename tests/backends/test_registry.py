@@ -16,7 +16,7 @@ from remote_sandbox_mcp.core.disposable import RegistryLogin, Rules, SandboxOrde
 from remote_sandbox_mcp.core.errors import BadArgument, ConfigError, SandboxError
 from remote_sandbox_mcp.core.secret import Secret
 from tests.backends.contract.basics import said
-from tests.config.reading import read
+from tests.support.config_reading import read
 from tests.support.platform import Platform
 from tests.support.registry import PASSWORD, USER, Registry
 

@@ -26,9 +26,9 @@ from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, LostContact, NotStarted, Unreachable, Unsupported
 from remote_sandbox_mcp.core.job import JobLook, JobRefused, Jobs, JobState, JobWait, next_attempt
 from tests.backends.contract.basics import eventually
-from tests.backends.jobs import FOREVER, begin, has_printed, look, not_running, order, run
 from tests.backends.test_shell import HereLink, busybox, dash, link, opened, processes_with
 from tests.jobs.test_on_a_machine import Scene
+from tests.support.jobs import FOREVER, begin, has_printed, look, not_running, order, run
 from tests.support.pace import at_most
 from tests.support.sshd import wait_until
 

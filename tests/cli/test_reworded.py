@@ -41,8 +41,8 @@ from remote_sandbox_mcp.store.transfers import FAILED
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from remote_sandbox_mcp.transfers.background import BackgroundTransfers
 from tests.cli.conftest import Cli, at_a_terminal
-from tests.disposable.house import House
 from tests.support import rewording
+from tests.support.disposable_house import House
 from tests.support.rewording import Words
 from tests.support.sshd import Sshd, closed_port
 

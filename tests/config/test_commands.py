@@ -16,9 +16,9 @@ from remote_sandbox_mcp.config.schema import Configuration
 from remote_sandbox_mcp.config.show import show
 from remote_sandbox_mcp.core.machine import CommandPlace
 from remote_sandbox_mcp.gate import private_files
-from tests.config.reading import HIDDEN, A, read, the_problem
 from tests.config.test_project_file import accepted_now
 from tests.config.test_services import put
+from tests.support.config_reading import HIDDEN, A, read, the_problem
 
 
 def only(configuration: Configuration) -> CommandPlace:

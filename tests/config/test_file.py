@@ -8,7 +8,7 @@ from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.core.machine import LocalPlace, Machine
 from remote_sandbox_mcp.core.network import Network, Reach
-from tests.config.reading import HIDDEN, A, machines, read, ways
+from tests.support.config_reading import HIDDEN, A, machines, read, ways
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.config.reading import A, machines, read, ways
+from tests.support.config_reading import A, machines, read, ways
 
 
 @pytest.fixture

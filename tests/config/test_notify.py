@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.show import show
 from remote_sandbox_mcp.core.permission import Hook, Notify
-from tests.config.reading import HIDDEN, A, read, the_problem
+from tests.support.config_reading import HIDDEN, A, read, the_problem
 
 FULL = f"""
 [notify]

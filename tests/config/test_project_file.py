@@ -16,8 +16,8 @@ from remote_sandbox_mcp.config.schema import Configuration, Settings
 from remote_sandbox_mcp.config.show import show
 from remote_sandbox_mcp.core.disposable import Platform, Rules
 from remote_sandbox_mcp.core.serving import Logging
-from tests.config.reading import HIDDEN, the_problem
 from tests.config.test_services import SEED, put
+from tests.support.config_reading import HIDDEN, the_problem
 
 HARMLESS = {"default_image": "python:3.12", "default_timeout": 60, "max_concurrent_sandboxes": 2}
 EVERYTHING: dict[str, Any] = {

@@ -11,7 +11,7 @@ from remote_sandbox_mcp.app import compose
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.schema import Configuration
 from remote_sandbox_mcp.core.errors import ConfigError
-from tests.config.reading import GOOD, HIDDEN, read
+from tests.support.config_reading import GOOD, HIDDEN, read
 
 BROKEN_LIST = f'[{{"host": "192.0.2.1", "password": "{HIDDEN}"}}'
 

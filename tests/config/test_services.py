@@ -18,7 +18,7 @@ from remote_sandbox_mcp.config.show import show
 from remote_sandbox_mcp.core.disposable import Platform, Rules
 from remote_sandbox_mcp.core.secret import Secret
 from remote_sandbox_mcp.core.serving import Http, Logging
-from tests.config.reading import HIDDEN, read, the_problem
+from tests.support.config_reading import HIDDEN, read, the_problem
 
 FULL = f"""
 [server]

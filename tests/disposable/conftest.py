@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.core.disposable import Provider, Rules
-
-from .house import Clock, House
+from tests.support.disposable_house import Clock, House
 
 Build = Callable[..., House]
 

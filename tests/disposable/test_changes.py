@@ -13,9 +13,9 @@ from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder
 from remote_sandbox_mcp.disposable import changes
 from remote_sandbox_mcp.testing.disposables import FakeProvider
+from tests.support.disposable_house import ANSWERS, Clock, House, until
 
 from .conftest import Build
-from .house import ANSWERS, Clock, House, until
 
 QUICK = 0.02
 

@@ -16,9 +16,9 @@ from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder
 from remote_sandbox_mcp.core.errors import UnknownSandbox
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobState
+from tests.support.disposable_house import House, until
 from tests.support.means import require_bubblewrap
 
-from .house import House, until
 from .test_processes import servers
 
 

@@ -12,9 +12,9 @@ from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.jobs.records import Known
 from remote_sandbox_mcp.jobs.start import Starting
 from remote_sandbox_mcp.testing.disposables import FakeProvider
+from tests.support.disposable_house import a_machine
 
 from .conftest import Build
-from .house import a_machine
 
 
 def test_a_new_member_is_known_by_its_name_and_its_alias() -> None:

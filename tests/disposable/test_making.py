@@ -10,9 +10,9 @@ import pytest
 from remote_sandbox_mcp.core.disposable import Limits, Rules, SandboxOrder
 from remote_sandbox_mcp.core.errors import BadArgument, ConfigError, SandboxError, UnknownSandbox, Unreachable
 from remote_sandbox_mcp.testing.disposables import FakeProvider
+from tests.support.disposable_house import House, begun, until
 
 from .conftest import Build
-from .house import House, begun, until
 
 ORDER = SandboxOrder(name="web", image="python")
 

@@ -16,10 +16,9 @@ from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder
 from remote_sandbox_mcp.core.errors import ConnectError, SandboxError, UnknownSandbox
 from remote_sandbox_mcp.store.disposables import Owner
 from remote_sandbox_mcp.waiting import within
+from tests.support.disposable_house import House, until
 from tests.support.platform import API_KEY, IMAGE, Platform
 from tests.support.server import serve
-
-from .house import House, until
 
 # The engine and its images take their time to start, once.
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(240)]

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from .folder import FolderProvider
-from .house import House, until
+from tests.support.disposable_folder import FolderProvider
+from tests.support.disposable_house import House, until
 
 
 class Server:
     """A process that does as it is told, one line for one answer."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "tests.disposable.server", str(folder), *options]
+        command = [sys.executable, "-m", "tests.support.disposable_server", str(folder), *options]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, *words: object) -> object:
@@ -159,7 +159,7 @@ def test_adopting_nothing_costs_less_than_two_milliseconds(tmp_path: Path, state
         with servers(tmp_path, 1) as (server,):
             for made in server.ask("create", 2):  # type: ignore[attr-defined]
                 server.ask("delete", made)
-    command = [sys.executable, "-m", "tests.disposable.adopting", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.support.disposable_adopting", str(tmp_path)]
     said = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(3)]
     told = [json.loads(each.stdout) for each in said]
     assert min(each["milliseconds"] for each in told) < 2

@@ -15,9 +15,9 @@ from remote_sandbox_mcp.core.job import JobOrder, JobSeen
 from remote_sandbox_mcp.disposable import reaper as tending
 from remote_sandbox_mcp.store.disposables import Owner
 from remote_sandbox_mcp.testing.disposables import FakeProvider
+from tests.support.disposable_house import House, until
 
 from .conftest import Build
-from .house import House, until
 
 IDLE = Rules(cleanup_after_minutes=10)
 ORDER = SandboxOrder(name="web", timeout_s=0)

@@ -22,9 +22,9 @@ from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobWait
 from remote_sandbox_mcp.core.port import Stream
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.testing.disposables import FakeProvider
+from tests.support.disposable_house import House, begun, until
 
 from .conftest import Build
-from .house import House, begun, until
 
 ORDER = SandboxOrder(name="web", timeout_s=600.0)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT
+from tests.support.doc_pages import ROOT
 
 SOURCE = ROOT / "src/remote_sandbox_mcp"
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from remote_sandbox_mcp.backends.outpost.far import handover, jobwork, lane, pos
 from remote_sandbox_mcp.backends.outpost.far.files import WORKERS
 from remote_sandbox_mcp.backends.ssh import sftp_lane
 from remote_sandbox_mcp.core import orders
-from tests.docs.pages import ROOT
+from tests.support.doc_pages import ROOT
 
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## The orders on the wire\n")[2].partition("\n## ")[0]

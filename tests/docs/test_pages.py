@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.cli.main import parser
-from tests.docs.pages import PAGES, ROOT, blocks, heading_levels, prose, short, tables
-from tests.docs.sentences import is_said, texts
+from tests.support.doc_pages import PAGES, ROOT, blocks, heading_levels, prose, short, tables
+from tests.support.doc_sentences import is_said, texts
 from tests.support.sshd import wait_until
 
 CHINESE = [page for page in PAGES if page.name.endswith(".zh-CN.md")]

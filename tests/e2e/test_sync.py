@@ -17,7 +17,7 @@ import pytest
 from tests.support.line import ThreadedLine
 from tests.support.server import Server, Wire, entry, serve, until, wire
 from tests.support.sshd import Fleet, Sshd, wait_until
-from tests.sync.trees import MIB, File, Folder, Link, Node, differences, leftovers, noise, put, snapshot
+from tests.support.trees import MIB, File, Folder, Link, Node, differences, leftovers, noise, put, snapshot
 
 INLINE = {"mode", "synced_type", "skipped_files", "bytes", "wire_bytes", "duration_s"}
 PUSHED = INLINE | {"uploaded_dirs", "uploaded_files", "deleted_files", "deleted_dirs"}

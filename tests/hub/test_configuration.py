@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.hub.place import Place, done, logins, names, told
+from tests.support.hub_place import Place, done, logins, names, told
 from tests.support.server import Wire
 from tests.support.sshd import Fleet, Sshd
 

@@ -21,8 +21,8 @@ from mcp.shared.exceptions import MCPError
 from remote_sandbox_mcp.hub_contact.hello import say_http_hello
 from remote_sandbox_mcp.hub_contact.place import Place, reach
 from remote_sandbox_mcp.hub_contact.starting import start
-from tests.hub.desk import Desk, desk_in
-from tests.hub.place import done, logins
+from tests.support.hub_desk import Desk, desk_in
+from tests.support.hub_place import done, logins
 from tests.support.hubs import hub_pid, hub_pids, is_alive, kill_hub
 from tests.support.server import Caller, arguments, entry, environment, until, wire
 from tests.support.sshd import Sshd, wait_until

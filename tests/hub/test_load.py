@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub.place import logins
+from tests.support.hub_place import logins
 from tests.support.hubs import hub_pids
 from tests.support.server import entry, wire
 from tests.support.sshd import Fleet, Sshd

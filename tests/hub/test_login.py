@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub.desk import Desk, desk_in
+from tests.support.hub_desk import Desk, desk_in
 from tests.support.second_factor import Factor, assert_found_nowhere, machine_with_code
 from tests.support.server import COMMAND, Entry, entry, environment, serve
 from tests.support.sshd import Fleet

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import remote_sandbox_mcp
-from tests.hub.place import Place, done, logins, names, told
+from tests.support.hub_place import Place, done, logins, names, told
 from tests.support.server import entry
 from tests.support.sshd import Fleet, Sshd
 

@@ -14,8 +14,8 @@ import pytest
 
 from remote_sandbox_mcp.store.database import STATE_FILE, Database
 from remote_sandbox_mcp.store.transfers import Ledger, Transfer
-from tests.hub.desk import Desk, desk_in
-from tests.hub.place import Place
+from tests.support.hub_desk import Desk, desk_in
+from tests.support.hub_place import Place
 from tests.support.line import ThreadedLine
 from tests.support.server import Wire, entry
 from tests.support.sshd import Sshd, wait_until

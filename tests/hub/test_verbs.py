@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub.desk import Desk, desk_in
+from tests.support.hub_desk import Desk, desk_in
 from tests.support.server import Wire
 from tests.support.sshd import wait_until
 

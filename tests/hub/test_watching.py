@@ -18,8 +18,8 @@ from remote_sandbox_mcp.store.database import STATE_FILE, Database
 from remote_sandbox_mcp.store.watches import Watches
 from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE, take_lock
 from remote_sandbox_mcp.watchdog.service import until
-from tests.hub.desk import Desk, desk_in
-from tests.hub.place import done, logins
+from tests.support.hub_desk import Desk, desk_in
+from tests.support.hub_place import done, logins
 from tests.support.server import entry
 from tests.support.sshd import Auth, Fleet, Sshd, wait_until
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.docs.pages import ROOT, blocks
 from tests.install.test_setup import SETUP_S, call, copy_project, run
+from tests.support.doc_pages import ROOT, blocks
 
 if sys.version_info >= (3, 11):
     import tomllib

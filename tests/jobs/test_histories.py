@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from remote_sandbox_mcp.core.job import JobState
 from remote_sandbox_mcp.core.watch import Policy, Status
-from tests.jobs.world import Died, Machine, World, unheard
+from tests.support.job_world import Died, Machine, World, unheard
 
 POLICIES = st.builds(
     Policy,

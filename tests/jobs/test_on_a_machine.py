@@ -16,7 +16,7 @@ from remote_sandbox_mcp.jobs.supervise import Supervisor
 from remote_sandbox_mcp.store.database import Database
 from remote_sandbox_mcp.store.jobs import JobRecords
 from remote_sandbox_mcp.store.watches import Watches
-from tests.backends.jobs import FOREVER, begin, has_printed, in_thread, jobs_on, not_running
+from tests.support.jobs import FOREVER, begin, has_printed, in_thread, jobs_on, not_running
 from tests.support.sshd import Fleet, Sshd
 
 AGAIN = 'echo "again $STEP"; echo \'{"step": 8}\' > ckpt.json; until test -e go; do sleep 0.05; done; exit 3'

@@ -17,7 +17,7 @@ from remote_sandbox_mcp.core.watch import Decision, Event, EventType, Policy, St
 from remote_sandbox_mcp.jobs import effects, supervise
 from remote_sandbox_mcp.jobs import effects as attempts
 from remote_sandbox_mcp.store.jobs import JobRecord
-from tests.jobs.world import BEGINNING, World, unheard
+from tests.support.job_world import BEGINNING, World, unheard
 
 QUIET = Policy(notify_local=False)
 RESUMING = Policy(

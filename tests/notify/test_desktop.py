@@ -11,8 +11,8 @@ from remote_sandbox_mcp.core.watch import Unsent
 from remote_sandbox_mcp.notify import announcer as desktop
 from remote_sandbox_mcp.notify import program
 from remote_sandbox_mcp.notify.announcer import Announcer
-from tests.notify import scenes
-from tests.notify.scenes import HIDDEN, NASTY, called, event, watch
+from tests.support import notify_scenes as scenes
+from tests.support.notify_scenes import HIDDEN, NASTY, called, event, watch
 
 SESSIONS = [{"DISPLAY": ":0"}, {"WAYLAND_DISPLAY": "wayland-0"}, {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/bus"}]
 

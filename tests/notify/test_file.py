@@ -11,7 +11,7 @@ from remote_sandbox_mcp.core.watch import EventType, Unsent
 from remote_sandbox_mcp.notify import announcer as file
 from remote_sandbox_mcp.notify import messages
 from remote_sandbox_mcp.notify.announcer import Announcer
-from tests.notify.scenes import NASTY, event, watch
+from tests.support.notify_scenes import NASTY, event, watch
 
 
 async def test_an_event_becomes_a_file_for_its_owner_alone(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from remote_sandbox_mcp.core.permission import Hook, Notify
 from remote_sandbox_mcp.core.watch import Unsent
 from remote_sandbox_mcp.notify import hook, messages
 from remote_sandbox_mcp.notify.announcer import Announcer
-from tests.notify import scenes
-from tests.notify.scenes import HIDDEN, NASTY, called, event, is_running, wait_until, watch
+from tests.support import notify_scenes as scenes
+from tests.support.notify_scenes import HIDDEN, NASTY, called, event, is_running, wait_until, watch
 
 
 def announcer(tmp_path: Path, command: tuple[str, ...], timeout_s: float = 20, **environ: str) -> Announcer:

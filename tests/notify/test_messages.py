@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from remote_sandbox_mcp.core.watch import EventType
 from remote_sandbox_mcp.notify import messages
-from tests.notify.scenes import NASTY, event, watch
+from tests.support.notify_scenes import NASTY, event, watch
 
 
 def test_an_event_has_all_that_its_readers_rely_on() -> None:

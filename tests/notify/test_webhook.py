@@ -23,7 +23,7 @@ from remote_sandbox_mcp.core.secret import Secret
 from remote_sandbox_mcp.core.watch import Unsent
 from remote_sandbox_mcp.notify import messages, webhook
 from remote_sandbox_mcp.notify.announcer import Announcer
-from tests.notify.scenes import HIDDEN, event, watch
+from tests.support.notify_scenes import HIDDEN, event, watch
 
 KEY = "SEC-key"
 TOKEN = "token-0123456789"

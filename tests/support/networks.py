@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.backends.disposables import ORDINARY_USER, SOURCE, SYSTEM_PYTHON
+from tests.support.disposables import ORDINARY_USER, SOURCE, SYSTEM_PYTHON
 
 PROGRAMS = ("slirp4netns", "bwrap", "ip", "unshare", "nsenter", "setpriv")
 OUTSIDE, OUTSIDE_6 = "198.51.100.1", "2001:db8:5::6"

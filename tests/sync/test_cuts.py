@@ -16,7 +16,7 @@ from tests.support.in_process import serve_here
 from tests.support.line import ThreadedLine
 from tests.support.server import entry
 from tests.support.sshd import Sshd
-from tests.sync.trees import File, Folder, differences, put, snapshot
+from tests.support.trees import File, Folder, differences, put, snapshot
 
 
 @pytest.fixture

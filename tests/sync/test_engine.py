@@ -26,9 +26,9 @@ from remote_sandbox_mcp.sync.engine import Synchronization
 from remote_sandbox_mcp.sync.lanes import Lanes
 from tests.support.pace import at_most
 from tests.support.root import run_as_root
+from tests.support.trees import MIB, File, Folder, Link, Node, differences, leftovers, noise, put, snapshot, touch
 from tests.support.values import is_empty
 from tests.sync.conftest import Pool
-from tests.sync.trees import MIB, File, Folder, Link, Node, differences, leftovers, noise, put, snapshot, touch
 
 # More than one span of a file, and twice what is on its way before a line is known: it can be cut in its middle.
 LARGE_SIZE = 40 * MIB

@@ -26,8 +26,8 @@ from remote_sandbox_mcp.core.tree import FOLDER
 from remote_sandbox_mcp.sync.ends import End
 from remote_sandbox_mcp.sync.engine import Synchronization
 from remote_sandbox_mcp.sync.lanes import Lanes
+from tests.support.trees import MIB, File, Folder, Link, Snapshot, noise, put, snapshot
 from tests.sync.conftest import Pool
-from tests.sync.trees import MIB, File, Folder, Link, Snapshot, noise, put, snapshot
 
 TOKEN = "token"
 LAST = (wire.END, wire.FAIL)

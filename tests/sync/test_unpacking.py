@@ -17,7 +17,7 @@ from remote_sandbox_mcp.core.errors import FileProblem
 from remote_sandbox_mcp.core.files import Problem
 from remote_sandbox_mcp.core.tree import leads_out
 from remote_sandbox_mcp.sync.unpacking import pack, unpack
-from tests.sync.trees import File, Folder, Link, Node, differences, put, snapshot
+from tests.support.trees import File, Folder, Link, Node, differences, put, snapshot
 
 MOST = 1 << 20
 Member = tuple[str, dict[str, Any], bytes]

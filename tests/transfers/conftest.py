@@ -16,7 +16,7 @@ import pytest
 
 from remote_sandbox_mcp.core.transfer import Order
 from remote_sandbox_mcp.transfers.background import BackgroundTransfers
-from tests.transfers.stand_in import COMMAND, CONFIGURATION
+from tests.support.transfers_stand_in import COMMAND, CONFIGURATION
 
 
 def processes(state: Path) -> list[int]:

@@ -18,8 +18,8 @@ from remote_sandbox_mcp.transfers.background import BackgroundTransfers
 from remote_sandbox_mcp.transfers.records import KEPT_S, Records
 from tests.support.pace import at_most
 from tests.support.server import until
+from tests.support.transfers_stand_in import act, pretend
 from tests.transfers.conftest import pieces, turns
-from tests.transfers.stand_in import act, pretend
 
 
 async def test_a_quick_one_is_over_within_the_wait(transfers: BackgroundTransfers, state: Path, play: Path) -> None:

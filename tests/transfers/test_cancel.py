@@ -9,8 +9,8 @@ from remote_sandbox_mcp.processes.locks import Lock, holder
 from remote_sandbox_mcp.store.transfers import CANCELLED, COMPLETED, RUNNING
 from remote_sandbox_mcp.transfers.background import BackgroundTransfers
 from tests.support.server import until
+from tests.support.transfers_stand_in import act, pretend
 from tests.transfers.conftest import ServerMaker, turns
-from tests.transfers.stand_in import act, pretend
 
 
 async def test_one_of_this_process(transfers: BackgroundTransfers, state: Path, play: Path) -> None:

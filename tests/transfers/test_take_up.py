@@ -13,8 +13,8 @@ from remote_sandbox_mcp.store.transfers import CANCELLED, COMPLETED, QUEUED, RUN
 from remote_sandbox_mcp.transfers.background import BackgroundTransfers
 from remote_sandbox_mcp.transfers.records import Records
 from tests.support.server import until
+from tests.support.transfers_stand_in import CONFIGURATION, act, pretend
 from tests.transfers.conftest import ServerMaker, check_one_at_a_time, pieces, turns
-from tests.transfers.stand_in import CONFIGURATION, act, pretend
 
 
 async def test_a_server_that_is_killed_is_followed_by_who_takes_up(

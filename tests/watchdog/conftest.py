@@ -21,9 +21,9 @@ from remote_sandbox_mcp.store.database import STATE_FILE, Database
 from remote_sandbox_mcp.store.watches import Watches
 from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE, LOG_FILE
 from tests.support.sshd import wait_until
-from tests.watchdog.stand_in import QUICK
+from tests.support.watchdog_stand_in import QUICK
 
-COMMAND = (sys.executable, str(Path(__file__).with_name("stand_in.py")))
+COMMAND = (sys.executable, str(Path(__file__).parents[1] / "support" / "watchdog_stand_in.py"))
 WATCH = Watch(sandbox="gpu1", session="train")
 
 

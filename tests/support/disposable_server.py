@@ -14,9 +14,8 @@ from remote_sandbox_mcp.core.command import Command, Completed
 from remote_sandbox_mcp.core.disposable import Provider, Rules, SandboxOrder
 from remote_sandbox_mcp.core.errors import SandboxError
 from remote_sandbox_mcp.core.job import JobOrder
-
-from .folder import FolderProvider
-from .house import House
+from tests.support.disposable_folder import FolderProvider
+from tests.support.disposable_house import House
 
 
 async def create(house: House, count: int) -> list[str]:

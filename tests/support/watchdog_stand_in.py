@@ -1,6 +1,6 @@
 """The watchdog's loop with work that stands in for ours: it writes down what it does, and obeys files.
 
-stand_in.py STATE [PACE] [--until-idle]     exit codes as `watchdog run`; ended as the hub ends its own loop
+watchdog_stand_in.py STATE [PACE] [--until-idle]     exit codes as `watchdog run`; ended as the hub ends its own loop
 
 trace           every line: the process, and open, tick or close
 due             in how many seconds something is due after a tick (never, where there is no such file)

@@ -12,8 +12,7 @@ from remote_sandbox_mcp.core.disposable import Disposable, SandboxOrder
 from remote_sandbox_mcp.core.errors import ConnectError
 from remote_sandbox_mcp.testing.disposables import FakeProvider
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-
-from .house import ANSWERS
+from tests.support.disposable_house import ANSWERS
 
 
 class FolderProvider(FakeProvider):

@@ -1,6 +1,6 @@
 """A server that stands in for ours, with a runner that pretends: it appends lines to a file.
 
-stand_in.py STATE ORDER     begins, prints the id, and closes when its input ends; without an order, takes up
+transfers_stand_in.py STATE ORDER     begins, prints the id, and closes when its input ends; without an order, takes up
 """
 
 from __future__ import annotations
