@@ -406,11 +406,14 @@ KEEPERS = {"dash": ["dash"], "busybox": ["busybox", "sh"]}
 
 @pytest.mark.parametrize("shell", KEEPERS.values(), ids=KEEPERS)
 def test_the_keeper_ends_in_time_where_no_process_can_be_started(shell: list[str], tmp_path: Path) -> None:
+    # A user who has a process already could not even start this one.
+    user = ORDINARY_USER + os.getpid()
+
     def without_processes() -> None:
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
         if os.geteuid() == 0:
-            os.setgid(ORDINARY_USER)
-            os.setuid(ORDINARY_USER)
+            os.setgid(user)
+            os.setuid(user)
 
     begun = time.monotonic()
     words = [*shell, "-c", 'eval "$0"', keeper(), "+1", "/nowhere/deadline"]

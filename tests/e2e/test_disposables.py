@@ -7,12 +7,12 @@ import signal
 from pathlib import Path
 
 from tests.support.server import Server, serve, until
-from tests.support.sshd import _processes
+from tests.support.sshd import all_processes
 
 
 def left_behind(home: Path) -> list[str]:
     """What still runs behind walls of this server's, and what still lies in its folders."""
-    running = [process.command for process in _processes() if f"{home}/state/disposable" in process.command]
+    running = [process.command for process in all_processes() if f"{home}/state/disposable" in process.command]
     folder = home / "state" / "disposable"
     return running + [str(path) for path in (folder.glob("sb-*") if folder.is_dir() else ())]
 

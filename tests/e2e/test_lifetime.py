@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.pace import at_most
 from tests.support.server import Wire, entry, serve, wire
-from tests.support.sshd import HOST, Sshd, _processes, silent_port, wait_until
+from tests.support.sshd import HOST, Sshd, all_processes, silent_port, wait_until
 
 # 0.3 s is what is promised.
 SOON_S = 1.0
@@ -80,7 +80,7 @@ def test_it_leaves_at_once_while_a_machine_does_not_answer(tmp_path: Path, how: 
 @way
 def test_it_leaves_at_once_and_takes_the_local_sandbox_with_it(tmp_path: Path, how: signal.Signals | None) -> None:
     def inside() -> list[str]:
-        return [process.command for process in _processes() if f"{tmp_path}/state/local" in process.command]
+        return [process.command for process in all_processes() if f"{tmp_path}/state/local" in process.command]
 
     with wire(tmp_path, local=True) as line:
         line.initialize()

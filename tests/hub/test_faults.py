@@ -19,7 +19,7 @@ from remote_sandbox_mcp.hub_contact.place import NoHub, Place
 from tests.support.hubs import hub_folder, hub_pid, hub_pids, is_alive
 from tests.support.root import as_root, run_as_root
 from tests.support.server import Wire, entry, environment, wire
-from tests.support.sshd import Sshd, _processes, wait_until
+from tests.support.sshd import Sshd, all_processes, wait_until
 
 CANARY = "canary-in-the-environment"
 
@@ -112,7 +112,7 @@ def test_clients_are_served_on_a_full_disk(machine: Sshd, tmp_path: Path) -> Non
 
 def kill_hub_if_any(home: Path) -> None:
     """On a full disk the lock may not be signed."""
-    for process in _processes():
+    for process in all_processes():
         if "remote_sandbox_mcp.hub" in process.command and str(home).encode() in environ_of(process.pid):
             os.kill(process.pid, signal.SIGKILL)
 
@@ -260,7 +260,7 @@ def test_secrets_of_a_client_are_in_no_file_and_in_no_list_of_processes(machine:
         result = line.call("sync_local_to_remote", local_path=str(source), remote_path="target")
         assert result["structuredContent"]["status"] in ("completed", "running")
         hub = hub_pid(tmp_path)
-        family = {process.pid for process in _processes() if process.pid == hub or process.parent == hub}
+        family = {process.pid for process in all_processes() if process.pid == hub or process.parent == hub}
         for pid in family:
             assert CANARY.encode() not in environ_of(pid)
             assert CANARY.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()

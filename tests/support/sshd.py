@@ -545,9 +545,14 @@ class _Process:
     command: str
 
 
-def _processes() -> list[_Process]:
+def all_processes() -> list[_Process]:
     """Every process of this system that is not dead already."""
-    found = (_process(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
+    return _processes(with_roots=True)
+
+
+def _processes(*, with_roots: bool = False) -> list[_Process]:
+    """The same, without the command lines of the system's own users, or all of them `with_roots`."""
+    found = (_process(entry.name, with_roots) for entry in os.scandir("/proc") if entry.name.isdigit())
     return [process for process in found if process]
 
 
@@ -560,12 +565,12 @@ _STATUS = re.compile(rb"Name:\t([^\n]*).*?\nState:\t(.).*?\nPPid:\t(\d+)\n.*?\nU
 _FIRST_UID = 1000
 
 
-def _process(pid: str) -> _Process | None:
+def _process(pid: str, with_roots: bool) -> _Process | None:
     try:
         found = _STATUS.match(_read(f"/proc/{pid}/status"))
         if found is None or found[2] in b"ZX":
             return None
-        is_of_interest = int(found[4]) >= _FIRST_UID or b"sshd" in found[1]
+        is_of_interest = with_roots or int(found[4]) >= _FIRST_UID or b"sshd" in found[1]
         command = _read(f"/proc/{pid}/cmdline") if is_of_interest else b""
     except (FileNotFoundError, ProcessLookupError):
         return None

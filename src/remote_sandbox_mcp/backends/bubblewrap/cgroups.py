@@ -174,7 +174,8 @@ class Group:
     def _kill(self) -> bool:
         """Kill all processes; returns whether there were any."""
         members = self.members()
-        for pid in members:
+        # The oldest first: what started a command must not live to tell that it was killed.
+        for pid in sorted(members):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         return bool(members)
