@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import shutil
 import signal
@@ -14,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -30,6 +29,7 @@ from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.machine import LocalPlace
 from remote_sandbox_mcp.core.network import Network, Reach
 from remote_sandbox_mcp.core.sandbox import Capabilities
+from tests.support.disposables import host_processes, marked_sleep, run, say
 from tests.support.means import needs_tun, readable_source
 
 BWRAP = shutil.which("bwrap") or ""
@@ -49,8 +49,6 @@ def all_footings() -> list[Footing]:
 FOOTINGS = all_footings()
 needs_bwrap = pytest.mark.skipif(not FOOTINGS, reason="bubblewrap cannot run here")
 needs_root = pytest.mark.skipif(not IS_ROOT, reason="only root can become another user")
-
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module", params=FOOTINGS, ids=lambda footing: f"as-{footing.user}")
@@ -79,37 +77,10 @@ async def opened(state_folder: Path, place: LocalPlace | None = None) -> AsyncIt
         await sandbox.close()
 
 
-async def run(sandbox: OutpostSandbox, script: str, timeout_s: float = 20.0) -> Completed:
-    seen = await sandbox.run(Command(script, timeout_s=timeout_s))
-    assert isinstance(seen, Completed)
-    return seen
-
-
-async def say(sandbox: OutpostSandbox, script: str) -> str:
-    seen = await run(sandbox, script)
-    assert seen.exit_code == 0, seen.stderr.head.decode()
-    return seen.stdout.head.decode().strip()
-
-
-def marked_sleep() -> str:
-    """A sleep that can be told from all others in the host's process list."""
-    return f"sleep 98765.{os.getpid()}{next(_numbers):04}"
-
-
-def host_processes(mark: str) -> list[int]:
-    wanted = mark.replace(" ", "\0").encode()
-    return [int(file.parent.name) for file in Path("/proc").glob("[0-9]*/cmdline") if wanted in _read(file)]
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError:
-        return b""
-
-
 def _arguments(pid: int) -> list[str]:
-    return _read(Path(f"/proc/{pid}/cmdline")).decode().split("\0")
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    return []
 
 
 def wait_until_gone(mark: str) -> None:

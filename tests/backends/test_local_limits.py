@@ -14,13 +14,13 @@ from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, local
 from remote_sandbox_mcp.backends.bubblewrap import disk as disk_watch
 from remote_sandbox_mcp.backends.bubblewrap.disk import Usage
 from remote_sandbox_mcp.backends.bubblewrap.local import LocalSandbox, open_local
-from remote_sandbox_mcp.core.command import Command, Completed
+from remote_sandbox_mcp.core.command import Command
 from remote_sandbox_mcp.core.disposable import Limits
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, LostContact, SandboxError
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.job import JobOrder
 from remote_sandbox_mcp.core.machine import LocalPlace
-from tests.support.disposables import host_processes, marked_sleep, python, until_gone
+from tests.support.disposables import host_processes, marked_sleep, python, run, say, until_gone
 from tests.support.means import needs_control_groups, require_bubblewrap
 from tests.support.server import until
 
@@ -33,18 +33,6 @@ async def limited(state: Path, shm_mb: int = 0, **limits: float) -> AsyncIterato
         yield sandbox
     finally:
         await sandbox.close()
-
-
-async def run(sandbox: LocalSandbox, script: str, timeout_s: float = 20.0) -> Completed:
-    seen = await sandbox.run(Command(script, timeout_s=timeout_s))
-    assert isinstance(seen, Completed)
-    return seen
-
-
-async def say(sandbox: LocalSandbox, script: str) -> str:
-    seen = await run(sandbox, script)
-    assert seen.exit_code == 0, seen.stderr.head.decode()
-    return seen.stdout.head.decode().strip()
 
 
 @pytest.fixture(params=[pytest.param("control-groups", marks=needs_control_groups), "no-control-groups"])

@@ -20,6 +20,7 @@ from remote_sandbox_mcp.backends.bubblewrap.disposable import EmbeddedSandbox
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.command import Command, Completed
 from remote_sandbox_mcp.core.disposable import Disposable, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandbox import Sandbox
 from tests.support.means import readable_source, require_bubblewrap
 
 SOURCE = readable_source()
@@ -53,13 +54,13 @@ async def made(
             await provider.delete(disposable)
 
 
-async def run(sandbox: EmbeddedSandbox, script: str, timeout_s: float = 20.0) -> Completed:
+async def run(sandbox: Sandbox, script: str, timeout_s: float = 20.0) -> Completed:
     seen = await sandbox.run(Command(script, timeout_s=timeout_s))
     assert isinstance(seen, Completed)
     return seen
 
 
-async def say(sandbox: EmbeddedSandbox, script: str) -> str:
+async def say(sandbox: Sandbox, script: str) -> str:
     seen = await run(sandbox, script)
     assert seen.exit_code == 0, seen.stderr.head.decode()
     return seen.stdout.head.decode().strip()
