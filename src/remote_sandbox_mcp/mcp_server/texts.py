@@ -83,8 +83,8 @@ def sandbox_line(row: Fields) -> str:
 
 
 def kind_and_address(row: Fields) -> str:
-    user, port = row.get("user"), row.get("port")
-    address = f"{f'{user}@' if user else ''}{row.get('host', '')}{f':{port}' if port else ''}"
+    host = ":".join(str(row[name]) for name in ("host", "port") if row.get(name))
+    address = "@".join(filter(None, (row.get("user"), host)))
     return ", ".join(filter(None, (str(row["kind"]), address)))
 
 
