@@ -152,7 +152,7 @@ def machine_member(machine: Machine) -> Member:
 
     return Member(
         machine.name, describe, opener, prepare=prepare,
-        questions=questions, engine=machine.engine, is_by_pattern=machine.is_by_pattern,
+        questions=questions, engine=machine.engine, slurm=machine.slurm, is_by_pattern=machine.is_by_pattern,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from .asking import Questions
 from .core.errors import ConfigError, UnknownSandbox
 from .core.machine import Engine
 from .core.sandbox import Description, Sandbox
+from .core.slurm import Cluster
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,8 @@ class Member:
     """One sandbox that can be opened.
 
     `why_not` returns why it is not offered here, or nothing. `prepare` loads what opening it needs. `questions` are
-    those that it asks while it is opened, if it can ask any. `engine` makes disposable sandboxes on it.
+    those that it asks while it is opened, if it can ask any. `engine` makes disposable sandboxes on it; `slurm`:
+    it is the login node of a cluster.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Member:
     prepare: Callable[[], None] = _nothing
     questions: Questions | None = None
     engine: Engine | None = None
+    slurm: Cluster | None = None
     # Offered with many others by a pattern: it is opened only for a call that names it.
     is_by_pattern: bool = False
     sandbox: Sandbox | None = None
