@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import secrets
 import shlex
 import signal
@@ -187,10 +188,18 @@ class _Daemon:
             process.kill()
             process.wait()
 
+    def end_children(self) -> None:
+        """Every process that it has started, however far that one has gone from it."""
+        keep = self.process.pid if self.process else 0
+
+        def kill() -> bool:
+            return not _kill([pid for pid in _in_namespaces(self.namespaces) if pid != keep])
+
+        wait_until(kill, what=f"processes of {self.name} to end")
+
     def end_all(self) -> None:
-        """With every process that it has started, however far that one has gone from it."""
         self.end(signal.SIGKILL)
-        wait_until(lambda: not _kill(_in_namespaces(self.namespaces)), what=f"processes of {self.name} to end")
+        self.end_children()
 
 
 class Cluster:
@@ -354,8 +363,21 @@ class Cluster:
 
     def crash(self, node: str) -> None:
         """The node has lost its power, with all processes of its jobs, and Slurm has just found out."""
-        self._nodes[node].end_all()
+        daemon = self._nodes[node]
+        daemon.end_children()
+        # Twice: while slurmd still answers, so that no order to end these jobs waits for it to return, where it would
+        # end the same jobs that had begun anew; and when it is gone.
+        self._mark_down(node)
+        wait_until(self._has_told_all_nodes, what="the controller to end the jobs of a node")
+        daemon.end_all()
+        self._mark_down(node)
+
+    def _mark_down(self, node: str) -> None:
         self.admin("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=Not responding")
+
+    def _has_told_all_nodes(self) -> bool:
+        said = self.admin("sdiag")
+        return all(re.search(rf"^{name}: +0$", said, re.MULTILINE) for name in ("Agent queue size", "Agent count"))
 
     def start_slurmd(self, node: str) -> None:
         self._nodes[node].start()
