@@ -188,18 +188,10 @@ class _Daemon:
             process.kill()
             process.wait()
 
-    def end_children(self) -> None:
-        """Every process that it has started, however far that one has gone from it."""
-        keep = self.process.pid if self.process else 0
-
-        def kill() -> bool:
-            return not _kill([pid for pid in _in_namespaces(self.namespaces) if pid != keep])
-
-        wait_until(kill, what=f"processes of {self.name} to end")
-
     def end_all(self) -> None:
+        """With every process that it has started, however far that one has gone from it."""
         self.end(signal.SIGKILL)
-        self.end_children()
+        wait_until(lambda: not _kill(_in_namespaces(self.namespaces)), what=f"processes of {self.name} to end")
 
 
 class Cluster:
@@ -363,25 +355,30 @@ class Cluster:
 
     def crash(self, node: str) -> None:
         """The node has lost its power, with all processes of its jobs, and Slurm has just found out."""
-        daemon = self._nodes[node]
-        daemon.end_children()
-        # Twice: while slurmd still answers, so that no order to end these jobs waits for it to return, where it would
-        # end the same jobs that had begun anew; and when it is gone.
-        self._mark_down(node)
-        wait_until(self._has_told_all_nodes, what="the controller to end the jobs of a node")
-        daemon.end_all()
-        self._mark_down(node)
+        self._nodes[node].end_all()
+        self._set_node(node, "DOWN")
 
-    def _mark_down(self, node: str) -> None:
-        self.admin("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=Not responding")
+    def start_slurmd(self, node: str) -> None:
+        """The node is back. Jobs may begin there when it has been told which of the old ones to end.
+
+        Those would otherwise end a new run of the same job.
+        """
+        is_down = self.node_state(node).startswith("down")
+        if is_down:
+            self._set_node(node, "DRAIN")
+        self._nodes[node].start()
+        self._await(self._nodes[node], lambda: self.node_state(node) in {"drained", "idle", "mixed", "allocated"})
+        if is_down:
+            wait_until(self._has_told_all_nodes, what="the controller to end old jobs", seconds=START_S)
+            self._set_node(node, "RESUME")
+        self._await_nodes()
+
+    def _set_node(self, node: str, state: str) -> None:
+        self.admin("scontrol", "update", f"NodeName={node}", f"State={state}", "Reason=Not responding")
 
     def _has_told_all_nodes(self) -> bool:
         said = self.admin("sdiag")
         return all(re.search(rf"^{name}: +0$", said, re.MULTILINE) for name in ("Agent queue size", "Agent count"))
-
-    def start_slurmd(self, node: str) -> None:
-        self._nodes[node].start()
-        self._await_nodes()
 
     def expire(self, number: str) -> None:
         """Let a job reach its time limit now. Slurm looks twice a minute: its state is TIMEOUT within 35 seconds."""
