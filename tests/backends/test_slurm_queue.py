@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -25,6 +26,7 @@ class StandInQueue:
         self.lines: dict[str, str] = {}
         self.is_away = False
         self.asked = 0
+        self.ahead_s = 0.0
         self.queue = Queue("cluster", Cluster(rate_s=600.0), None)  # type: ignore[arg-type]
         self.queue.console.run = self.run  # type: ignore[method-assign]
 
@@ -38,7 +40,7 @@ class StandInQueue:
         self.asked += 1
         if self.is_away:
             return Said(1, "", b"slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
-        return Said(0, "\n".join(self.lines.values()), b"")
+        return Said(0, "\n".join((str(int(time.time() + self.ahead_s)), *self.lines.values())), b"")
 
 
 async def test_all_who_ask_share_one_question() -> None:
@@ -76,3 +78,12 @@ async def test_a_job_of_that_number_with_another_name_is_not_ours() -> None:
     stand_in.submit("7", "sb-ffffffffffff")
     provider = SlurmProvider(stand_in.queue, Environment(), Rules(), "mark")
     assert (await provider.look(BOX)).status == "gone"
+
+
+async def test_a_cluster_whose_clock_is_wrong_ends_no_sandbox_too_early() -> None:
+    stand_in = StandInQueue()
+    stand_in.ahead_s = -7200.0
+    began = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + stand_in.ahead_s))
+    stand_in.lines["7"] = SEPARATOR.join(("7", "RUNNING", "None", began, "N/A", "main", "n1", f"rsmcp-mark-{BOX.id}"))
+    seen = await SlurmProvider(stand_in.queue, Environment(), Rules(), "mark").look(BOX)
+    assert abs(seen.started - time.time()) < 5

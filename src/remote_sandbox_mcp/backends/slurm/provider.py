@@ -133,17 +133,16 @@ class SlurmProvider:
     def _told(self, disposable: Disposable, job: Queued) -> Disposable:
         """The sandbox as its job stands."""
         if job.state == PENDING:
-            why = pending_words(job.reason, job.start, time.time())
+            reason = "its nodes are being prepared" if job.word == "CONFIGURING" else job.reason
+            why = pending_words(reason, job.start, time.time())
             return replace(disposable, status="pending", reason=why)
         if job.state == ENDED:
             why = fate_words(job, self._queue.uid)
             if job.word == FAILED:
-                why = (
-                    f"failed on its node (the queue says {job.reason or FAILED}), as one does that uses too much memory"
-                )
+                why = f"failed on its node: the queue says {job.reason or FAILED}, as of one that uses too much memory"
             return replace(disposable, status="gone" if why else "expired", reason=why)
         # Its time counts from its start.
-        return replace(disposable, status="running", reason="", started=job.start)
+        return replace(disposable, status="running", reason="", started=job.start, ends_by=job.end)
 
     async def list(self) -> Sequence[Disposable]:
         found = []
