@@ -1,4 +1,4 @@
-"""An engine's command line on its machine: one shell there for each command, and its failures as sentences."""
+"""Runs an engine's command line on its machine, each command in a shell of its own, and explains its failures."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ from ...core.shell import join
 from ...waiting import within
 from ..command.way import CommandLine, Way, last_words
 
-# Plain words only, so that every login shell takes it alike.
+# Without quotes or special characters, so that every login shell understands it alike.
 START_LINE = "exec sh -s"
 ASK_S = 20.0
-# Of what an engine prints: all of our containers, on a machine that has many.
+# The most bytes of an answer: the details of all our containers on a machine that has many.
 MOST_PRINTED = 4 << 20
-# Each is a session of the machine, and work for its engine. What takes minutes must not keep others waiting.
+# How many commands run at once: each is a session on the machine, and work for its engine. Those that may take minutes
+# are counted apart, so that they do not delay the others.
 AT_ONCE, LONG_AT_ONCE = 4, 2
 LONG_S = 120.0
 NOT_FOUND = 127
 
-# What engines say; they have no codes for it.
+# Parts of the engines' error messages, for which they have no codes.
 GONE = ("no such container", "no such object", "no container with name or id")
 NO_IMAGE = ("no such image", "image not known", "unable to find image", "does not resolve to an image")
-# A podman whose init is a package of its own, which is not installed; the keeper is the first process then.
+# Podman's init may be a separate package that is not installed; then our keeper is the container's first process.
 NO_INIT = ("container-init binary not found", "init binary not found", '"docker-init": executable file not found')
 REMOVING = ("removal of container", "already in progress", "is being removed")
 
 
 @dataclass(frozen=True)
 class Said:
-    """What a command ended with, and what it printed."""
+    """The exit status of a command, and what it printed."""
 
     status: int
     out: str
     err: bytes
 
     def says(self, words: Sequence[str]) -> bool:
-        """Whether its complaints contain one of these."""
+        """Whether its error output contains one of these."""
         return says(self.err.decode("utf-8", "replace"), words)
 
 
@@ -60,11 +61,11 @@ class Cli:
         return f"{self.engine.tool} on {self.machine}"
 
     async def ask(self, words: Sequence[str], given: Sequence[str] = (), *, limit_s: float = ASK_S) -> Said:
-        """One command of the engine; `given` are the lines of its standard input. Raises ConnectError."""
+        """Run one command of the engine; `given` are the lines of its standard input. Raises ConnectError."""
         return await self.run(join(words), given, limit_s=limit_s)
 
     async def run(self, script: str, given: Sequence[str] = (), *, limit_s: float = ASK_S) -> Said:
-        """The same with a line of shell; every word of it that is not ours was quoted."""
+        """Like ask, for a line of shell in which the caller has quoted every word that is not ours."""
         async with self._turns if limit_s < LONG_S else self._long_turns:
             try:
                 return await within(self._run(script, given), limit_s)
@@ -84,7 +85,7 @@ class Cli:
             line.close()
 
     async def _printed(self, line: CommandLine, token: str) -> bytes:
-        """What is printed between the token and its return, which the status follows."""
+        """What is printed between the two tokens, and the status after the second one in a last line."""
         heard, first, last = bytearray(), f"\n{token}\n".encode(), f"\n{token} ".encode()
         while True:
             begin, end = heard.find(first), heard.rfind(last)
@@ -94,7 +95,7 @@ class Cli:
             data = await line.read()
             if not data:
                 complaints = last_words((await line.ending()).complaints)
-                # Before its first word, a start-up file may have said why no shell runs.
+                # Before the first token, a start-up file may have printed why no shell runs.
                 raise self._cut(complaints or ("" if begin >= 0 else last_words(bytes(heard))))
             heard += data
             if len(heard) > MOST_PRINTED:
@@ -118,7 +119,7 @@ class Cli:
 
 
 def _source(script: str, given: Sequence[str], token: str) -> bytes:
-    """Nothing that the command reads is in its arguments, which everybody on the machine can see."""
+    """The text for the shell. The command's input is a here-document: arguments can be seen by every user there."""
     lines = "\n".join((*given, token))
     source = f"printf '\\n%s\\n' {token}\n{script} <<'{token}'\n{lines}\nprintf '\\n%s %s\\n' {token} \"$?\"\nexit\n"
     return source.encode("utf-8", "surrogateescape")
