@@ -15,6 +15,7 @@ from ...jobs.values import COMMAND
 from ..results import lean, plain_text, sentence, size_of
 from ..texts import told
 
+# Characters of a command in a list; bytes of a log that are shown in any case.
 LONGEST_COMMAND = 300
 LEAST_LOG = 500
 IN_FIRST_LINE = ("running", "running_s", "exit_code", "truncated", "log_offset")
