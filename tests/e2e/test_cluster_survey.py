@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from remote_sandbox_mcp.core.usage_report import parse_usage
 from tests.support.pace import at_most
 from tests.support.server import Server, entry, serve, text_of
-from tests.support.slurm import Cluster
+from tests.support.slurm import ACCOUNT, Cluster
 
 
 def forget_answers(slurm: Cluster) -> None:
@@ -74,3 +76,18 @@ async def test_a_controller_that_is_down_is_told_and_delays_little(slurm: Cluste
     assert took < at_most(8)
     # The cluster is not asked again, because that would take as long.
     assert took_again < at_most(2)
+
+
+def test_the_limits_of_my_account_and_its_qos_are_told(slurm_with_accounting: Cluster) -> None:
+    slurm = slurm_with_accounting
+    # So large that no other test meets them.
+    slurm.admin("sacctmgr", "-i", "add", "qos", "long", "MaxTRESPU=cpu=9000", "MaxWall=9-00:00:00")
+    slurm.admin("sacctmgr", "-i", "modify", "user", slurm.login.user, "set", "MaxJobs=7000", "qos+=long")
+    said = slurm.run("sh", "-c", files("remote_sandbox_mcp.probe").joinpath("cluster.sh").read_text(), "cluster", "0")
+    cluster = parse_usage(f"@@ load\n 1 1 1\n{said}").cluster
+    assert cluster is not None
+    assert cluster.limits == (
+        {"account": ACCOUNT, "qos": "long,normal", "max_jobs": "7000"},
+        {"qos": "long", "max_resources": "cpu=9000", "max_time": "9-00:00:00"},
+    )
+    assert (cluster.limits_unknown, cluster.problems) == ("", ())

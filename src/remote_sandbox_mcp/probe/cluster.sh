@@ -55,12 +55,12 @@ nodes() {
 }
 
 mine() {
-    awk '{ count[$2 " " $3]++ } $3 == "PENDING" && !oldest { oldest = $0 }
+    awk 'NF { count[$2 " " $3]++ } $3 == "PENDING" && !oldest { oldest = $0 }
     END { for (key in count) print count[key], key; if (oldest) print "oldest", oldest }'
 }
 
 waiting() {
-    awk '{ count[$1 " " $2]++ } END { for (key in count) print count[key], key }'
+    awk 'NF { count[$1 " " $2]++ } END { for (key in count) print count[key], key }'
 }
 
 assoc=Cluster,Account,Partition,QOS,DefaultQOS,MaxJobs,MaxSubmit,MaxTRES,MaxWall,GrpJobs,GrpTRES
