@@ -255,7 +255,7 @@ def test_the_version_of_slurm_is_told_with_what_it_means(version: str, said: str
     ("findings", "name", "said"),
     [
         pytest.param(ClusterFindings(sacct="yes "), "sacct", "answers", id="sacct"),
-        pytest.param(ClusterFindings(sacct="no it is not installed"), "sacct", "of no use here (it is", id="no sacct"),
+        pytest.param(ClusterFindings(sacct="none"), "sacct", "of no use (it is not installed", id="no sacct"),
         pytest.param(ClusterFindings(home="nfs4"), "shared home", "on nfs4, as nodes share it", id="NFS"),
         pytest.param(ClusterFindings(home="xfs"), "shared home", "on xfs, perhaps of the login node", id="a disk"),
         pytest.param(ClusterFindings(), "shared home", "on an unknown file system", id="no answer"),
@@ -266,6 +266,9 @@ def test_the_version_of_slurm_is_told_with_what_it_means(version: str, said: str
             "sbatch",
             "refuses a small job: Invalid",
             id="no",
+        ),
+        pytest.param(
+            ClusterFindings(sbatch="late"), "sbatch", "it did not answer within 5 s", id="no answer of sbatch"
         ),
         pytest.param(ClusterFindings(), "controller", "it was not asked", id="no controller"),
     ],

@@ -86,7 +86,9 @@ class Findings:
 
 @dataclass(frozen=True)
 class ClusterFindings:
-    """What doctor_cluster.sh printed: "yes" or "no" and what the command said; where `module` works, if anywhere."""
+    """What doctor_cluster.sh printed: "yes" or "no" and what the command said, "none" without a command, "late" without
+    an answer; the type of the home's file system; where `module` works, if anywhere.
+    """
 
     sbatch: str = ""
     sacct: str = ""
@@ -357,16 +359,23 @@ def _controller_step(cluster: ClusterUsage) -> Step:
     return ok("controller", f"answers; partitions for you: {', '.join(names[:8])}{more}")
 
 
+_SILENT = {
+    "none": "it is not installed, or not in PATH",
+    "late": "it did not answer within 5 s",
+    "": "it was not asked",
+}
+
+
 def _sbatch_step(said: str, name: str) -> Step:
     answers, _, what = said.partition(" ")
     if answers == "yes":
         found = re.search(r"to start at (\S+).* in partition (\S+)", what)
         when = f"; a small job would start at {found[1]} in {found[2]}" if found else ""
         return ok("sbatch", f"takes jobs{when}")
+    if answers in _SILENT:
+        return warning("sbatch", _SILENT[answers], _NO_SLURM if answers == "none" else "")
     remedy = f"Set what the site asks for, such as slurm = {{ account = ..., partition = ... }} under [machines.{name}]"
-    return warning(
-        "sbatch", f"refuses a small job: {what.removeprefix('sbatch: error: ') or 'it says nothing'}", remedy
-    )
+    return warning("sbatch", f"refuses a small job: {what.removeprefix('sbatch: error: ')}", remedy)
 
 
 def _sacct_step(said: str) -> Step:
@@ -374,7 +383,7 @@ def _sacct_step(said: str) -> Step:
     if answers == "yes":
         return ok("sacct", "answers")
     lost = "why a job ended is known as long as squeue shows it, and by what the job itself noted"
-    return ok("sacct", f"of no use here ({why or 'it says nothing'}): {lost}")
+    return ok("sacct", f"of no use ({_SILENT.get(answers, why)}): {lost}")
 
 
 def _home_step(kind: str) -> Step:

@@ -4,8 +4,8 @@
 # Output as that of doctor.sh:
 #
 #   @@ doctor 1     the version of this format
-#   @@ sacct        "yes", or "no COMPLAINT"
-#   @@ sbatch       "yes" and what sbatch says of a job that is only tested, or "no COMPLAINT"
+#   @@ sacct        "yes", "no COMPLAINT", "none" where there is none, or "late" where it did not answer
+#   @@ sbatch       the same, with what sbatch says of a job that is only tested
 #   @@ home         the type of the file system that has the home folder
 #   @@ modules      "commands" where `module` works in a command, "login" where it takes a login shell; nothing without
 
@@ -25,11 +25,11 @@ limited() {
 # tried COMMAND...: whether it succeeds, and the last line that it says.
 tried() {
     if ! command -v "$1" >/dev/null 2>&1; then
-        echo "no it is not installed, or not in PATH"
+        echo none
     elif said=$(limited "$@"); then
         printf 'yes %s\n' "$(printf '%s\n' "$said" | tail -n 1)"
     elif [ $? = 124 ]; then
-        echo "no it did not answer within 5 s"
+        echo late
     else
         printf 'no %s\n' "$(printf '%s\n' "$said" | grep . | tail -n 1)"
     fi
