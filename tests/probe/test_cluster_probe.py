@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import remote_sandbox_mcp.probe
+from remote_sandbox_mcp.core.checkup import ClusterFindings, parse_cluster_findings
 from remote_sandbox_mcp.core.cluster import ClusterUsage, GpuCount, OldestPending
 from remote_sandbox_mcp.core.usage_report import parse_usage
 
@@ -184,3 +185,18 @@ def test_each_silence_is_told_in_one_sentence(login: Login) -> None:
     assert seen.limits_unknown == "this cluster keeps no accounts"
     (login.bin / "sinfo").unlink()
     assert login.look(rate=0).problems == ("the partitions are unknown: sinfo is not installed there, or not in PATH",)
+
+
+def test_the_doctors_script_tells_what_a_site_lacks(login: Login) -> None:
+    login.put(
+        "sbatch", '[ "$*" = "--test-only --partition=a b --wrap true" ] && echo "sbatch: error: no account" >&2\nexit 1'
+    )
+    login.put("bash", '[ "$1" = -lc ]')
+    login.says("df", "Filesystem Type 1024-blocks Used\nserver:/home nfs4 1 1\n")
+    (login.bin / "grep").symlink_to(str(shutil.which("grep")))
+    argv = [str(shutil.which("sh")), str(SCRIPT.with_name("doctor_cluster.sh")), "--partition=a b"]
+    env = {"PATH": str(login.bin), "HOME": str(login.home)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=True)
+    assert parse_cluster_findings(done.stdout) == ClusterFindings(
+        sbatch="no sbatch: error: no account", sacct="none", home="nfs4", modules="login"
+    )

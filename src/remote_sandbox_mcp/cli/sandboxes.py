@@ -96,9 +96,9 @@ def _show_resources(page: Page, view: View) -> None:
     if trouble := view.cause or view.usage_trouble:
         page.rows([(page.mark("failed"), styled((trouble, "red")))])
     if view.usage:
-        page.rows(_usage_rows(page, view.usage))
         if view.usage.cluster:
             show_cluster(page, view.usage.cluster)
+        page.rows(_usage_rows(page, view.usage))
         page.problems([text for text in (view.usage.gpu_error, *view.usage.problems) if text])
 
 
@@ -109,6 +109,7 @@ def show_cluster(page: Page, cluster: ClusterUsage) -> None:
     from .render import styled
 
     page.rows([(styled((line, "")),) for line in cluster_lines(cluster_fields(cluster))])
+    page.print(styled(("  the login node itself:", "dim")))
 
 
 def _usage_rows(page: Page, usage: Usage) -> Iterator[tuple[Text | str, ...]]:
