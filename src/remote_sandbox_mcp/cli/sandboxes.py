@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ..app import App, View
+    from ..core.cluster import ClusterUsage
     from ..core.sandbox import Description
     from ..core.usage import Gpu, Usage
     from .render import Page
@@ -95,8 +96,20 @@ def _show_resources(page: Page, view: View) -> None:
     if trouble := view.cause or view.usage_trouble:
         page.rows([(page.mark("failed"), styled((trouble, "red")))])
     if view.usage:
+        if view.usage.cluster:
+            show_cluster(page, view.usage.cluster)
         page.rows(_usage_rows(page, view.usage))
         page.problems([text for text in (view.usage.gpu_error, *view.usage.problems) if text])
+
+
+def show_cluster(page: Page, cluster: ClusterUsage) -> None:
+    """What an agent is told of it, line by line: it is a table already."""
+    from ..core.cluster import cluster_fields
+    from ..mcp_server.texts import cluster_lines
+    from .render import styled
+
+    page.rows([(styled((line, "")),) for line in cluster_lines(cluster_fields(cluster))])
+    page.print(styled(("  the login node itself:", "dim")))
 
 
 def _usage_rows(page: Page, usage: Usage) -> Iterator[tuple[Text | str, ...]]:

@@ -13,6 +13,7 @@
 #   @@ rsync        the first line of `rsync --version`
 #   @@ docker       "yes VERSION" of a docker that answers this user, or "no COMPLAINT"; nothing where there is none
 #   @@ podman       the same
+#   @@ slurm        the first line of `sinfo --version`
 #   @@ path         PATH as commands see it
 
 # section NAME TEXT
@@ -52,4 +53,5 @@ section rsync "$(version rsync --version)"
 for name in docker podman; do
     if [ "$name" = "$tool" ]; then section "$name" "$(engine "$name" "$@")"; else section "$name" "$(engine "$name" "$name")"; fi
 done
+section slurm "$(version sinfo --version)"
 section path "${PATH:-}"
