@@ -1,4 +1,4 @@
-"""Background jobs over an outpost: one request each, asked again on a new line after a cut."""
+"""Background jobs over an outpost: each verb is one request, repeated on a new line after a cut."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     )
 
 MEND_S = 20.0
-# One request's share of a wait: a line that is cut is mended before the next.
+# A long wait is split into requests of this length, so that a cut line is noticed and reopened between them.
 WAIT_S = 20.0
 NOT_LASTING = "this sandbox's processes end with the server that has it open, and so will the job"
 
@@ -53,7 +53,7 @@ Answer = tuple[Exchange, dict[str, Any]]
 
 
 class OutpostJobs:
-    """The jobs of a machine with an outpost; `explained` is what is said of a request that the machine refuses."""
+    """The jobs of a machine with an outpost; `explained` turns a refusal of the machine into a sentence."""
 
     def __init__(
         self,
@@ -82,15 +82,16 @@ class OutpostJobs:
             except LineLost:
                 client = await self._mend(order)
             except Refusal as refusal:
-                # A process of ours that was killed has not said what it did; its id says it when asked again.
+                # The worker was killed before it answered; asking again under the same id finds what it started.
                 if refusal.reason == "elsewhere" or (refusal.reason == "killed" and attempt == 2):
                     raise lost_start(self._name, order, str(refusal)) from None
                 if refusal.reason != "killed":
                     raise JobRefused(self._explained(refusal), refusal.reason) from None
             except Unreachable as problem:
-                # Whatever it answered, it may have started it.
+                # The job may have started, whatever the far side answered.
                 raise lost_start(self._name, order, str(problem)) from None
-            # The same id never starts twice where the first start can be found again.
+            # A repeated order starts nothing unless it reaches the place of the first one, where a job with the same
+            # id is found again instead of started twice.
             wanted["only_in"] = place
         raise lost_start(self._name, order, "the connection was cut again and again")
 
@@ -122,7 +123,7 @@ class OutpostJobs:
         )
 
     async def _mend(self, order: JobOrder) -> OutpostClient:
-        """A new line after a cut. Raises LostContact when there is none in time."""
+        """Open a new line after a cut. Raises LostContact if there is none in time."""
         try:
             return await mend(self._reach, time.monotonic() + MEND_S)
         except ConnectError as problem:
@@ -179,7 +180,7 @@ class OutpostJobs:
 
     async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
         order: JobSendOrder = {"verb": "job_send", "job": question_of(look), "text": text, "keys": list(keys)}
-        # Asked once: what was typed before a cut would be typed again.
+        # Not repeated after a cut: the text could be typed twice.
         try:
             await self._told(order, await self._reach())
         except LineLost:
@@ -191,7 +192,7 @@ class OutpostJobs:
         return self._description.name
 
     async def _ask(self, order: OutpostOrder, room: int) -> Answer:
-        """A request that may be repeated on a new line after a cut."""
+        """Send a request that may be repeated on a new line after a cut."""
 
         async def ask() -> Answer:
             return await self._told(order, await self._reach(), room)
@@ -208,7 +209,7 @@ class OutpostJobs:
     async def _ask_on(
         self, client: OutpostClient, order: OutpostOrder, raw: bytes = b"", *, room: int = SMALL
     ) -> Answer:
-        """The verbs go ahead of the first request on a line, and are not waited for."""
+        """Send a request; before the first one on a line, the program that knows jobs, whose answer is not awaited."""
         if self._taught is not client:
             client.begin({"verb": "learn"}, program.packed(program.JOBS))
             self._taught = client
@@ -220,15 +221,15 @@ def question_of(look: JobLook) -> JobQuestion:
 
 
 def room_of_look(look: JobLook) -> int:
-    """What may come back of a look at a job: log, checkpoint, a line of any length, and all else."""
+    """The most bytes of an answer about a job: log, checkpoint, a matching line of any length, and its fields."""
     return min(max(0, look.most_bytes), MOST_LOG) + MOST_SAID + 8 * LONGEST_PARTIAL + SMALL
 
 
-# The far side's answers as values. Each raises ValueError for what is none.
+# The far side's answers as values. Each function raises ValueError for an answer that cannot be understood.
 
 
 def read_jobs(printed: bytes, end: Fields) -> list[JobSeen]:
-    """The bytes of each follow one another."""
+    """The jobs of an answer. `printed` has log and checkpoint of each, one after the other."""
     jobs, at = [], 0
     for job in map(Fields, end.list("jobs")):
         size = job.whole("log")
