@@ -12,7 +12,9 @@ from ...core.command import Environment
 from ...core.errors import BadArgument, BrokenRules, ConnectError, NotStarted, Unreachable, Unsupported
 from ...core.foreign import Fields, to_number, to_text, to_whole, understood
 from ...core.job import (
+    ArrayCounts,
     Checkpoint,
+    Fate,
     JobLook,
     JobOrder,
     JobRefused,
@@ -22,9 +24,11 @@ from ...core.job import (
     JobUsage,
     JobWait,
     JobWaited,
+    QueueSeen,
     lost_start,
 )
 from ...core.sandbox import Description
+from ...core.text import last_line
 from ..mending import ask_again, mend
 from . import program
 from .client import SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
@@ -35,6 +39,7 @@ from .far.jobwork import LONGEST_PARTIAL
 
 if TYPE_CHECKING:
     from ...core.orders import (
+        JobListOrder,
         JobLookOrder,
         JobQuestion,
         JobSendOrder,
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
         JobStopOrder,
         JobWaitOrder,
         OutpostOrder,
+        QueueRate,
     )
 
 MEND_S = 20.0
@@ -49,11 +55,19 @@ MEND_S = 20.0
 WAIT_S = 20.0
 NOT_LASTING = "this sandbox's processes end with the server that has it open, and so will the job"
 
+# What a queue says of a job: a list of nodes, or of the jobs that it depends on, may be long.
+LONGEST_LINE = 300
+# Words of a refusal after which the job may have been started or submitted by an earlier attempt.
+UNSURE = ("elsewhere", "unsure")
+
 Answer = tuple[Exchange, dict[str, Any]]
 
 
 class OutpostJobs:
-    """The jobs of a machine with an outpost; `explained` turns a refusal of the machine into a sentence."""
+    """The jobs of a machine with an outpost; `explained` turns a refusal of the machine into a sentence.
+
+    With `queue_rate_s` it is the login node of a cluster, whose queue may be asked once in so many seconds.
+    """
 
     def __init__(
         self,
@@ -61,15 +75,18 @@ class OutpostJobs:
         environment: Environment,
         reach: Callable[[], Awaitable[OutpostClient]],
         explained: Callable[[Refusal], str],
+        queue_rate_s: float = 0.0,
     ) -> None:
         self._description = description
         self._environment = environment
         self._reach = reach
         self._explained = explained
+        self._queue_rate_s = queue_rate_s
         self._taught: OutpostClient | None = None
 
     async def start(self, order: JobOrder) -> JobStarted:
-        wanted, keeper = self._describe(order), program.packed(program.JOB_KEEPER)
+        pieces = program.BATCH_KEEPER if self._queue_rate_s else program.JOB_KEEPER
+        wanted, keeper = self._describe(order), program.packed(pieces)
         if problem := too_long(wanted["script"]):
             raise JobRefused(f"{self._name}: {problem}", "too_long")
         client = await self._reach()
@@ -83,7 +100,7 @@ class OutpostJobs:
                 client = await self._mend(order)
             except Refusal as refusal:
                 # The worker was killed before it answered; asking again under the same id finds what it started.
-                if refusal.reason == "elsewhere" or (refusal.reason == "killed" and attempt == 2):
+                if refusal.reason in UNSURE or (refusal.reason == "killed" and attempt == 2):
                     raise lost_start(self._name, order, str(refusal)) from None
                 if refusal.reason != "killed":
                     raise JobRefused(self._explained(refusal), refusal.reason) from None
@@ -97,7 +114,7 @@ class OutpostJobs:
 
     def _describe(self, order: JobOrder) -> JobStartOrder:
         environment = self._environment
-        return {
+        wanted: JobStartOrder = {
             "verb": "job_start",
             "id": order.job_id,
             "session": order.session,
@@ -109,6 +126,9 @@ class OutpostJobs:
             "log_file": order.log_file,
             "instead_of": order.instead_of,
         }
+        if order.submission is not None:
+            wanted["slurm"] = {"words": list(order.submission.words), "rate": order.submission.rate_s}
+        return wanted
 
     def _started(self, order: JobOrder, end: Fields) -> JobStarted:
         lasting = self._description.capabilities.survives_disconnect
@@ -132,7 +152,7 @@ class OutpostJobs:
     async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
         if not looks:
             return []
-        order: JobLookOrder = {"verb": "job_look", "jobs": list(map(question_of, looks))}
+        order: JobLookOrder = {"verb": "job_look", "jobs": list(map(question_of, looks)), **self._queue_rate}
         seen = self._read(*await self._ask(order, sum(map(room_of_look, looks))))
         if len(seen) != len(looks):
             raise BrokenRules(f"{self._name} was asked for {len(looks)} jobs and answered for {len(seen)}")
@@ -149,6 +169,7 @@ class OutpostJobs:
                 "pattern": wait.pattern,
                 "silence": wait.silence_s,
                 "from": position,
+                **self._queue_rate,
             }
             exchange, end = await self._ask(order, room_of_look(look))
             seen = self._read_one(exchange, end)
@@ -160,14 +181,20 @@ class OutpostJobs:
 
     async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
         until = time.monotonic() + grace_s + 12.0
-        order: JobStopOrder = {"verb": "job_stop", "job": question_of(look), "grace": grace_s}
+        order: JobStopOrder = {
+            "verb": "job_stop",
+            "job": question_of(look),
+            "grace": grace_s,
+            **self._queue_rate,
+        }
         while True:
             seen = self._read_one(*await self._ask(order, room_of_look(look)))
-            if not seen.is_running or time.monotonic() >= until:
+            if seen.is_over or time.monotonic() >= until:
                 return seen
 
     async def list(self, limit: int = 100) -> list[JobSeen]:
-        return self._read(*await self._ask({"verb": "job_list", "limit": limit}, limit * SMALL + SMALL))[:limit]
+        order: JobListOrder = {"verb": "job_list", "limit": limit, **self._queue_rate}
+        return self._read(*await self._ask(order, limit * SMALL + SMALL))[:limit]
 
     def _read(self, exchange: Exchange, end: dict[str, Any]) -> builtins.list[JobSeen]:
         with understood(self._name):
@@ -186,6 +213,10 @@ class OutpostJobs:
         except LineLost:
             why = "the connection was cut while it was being typed; look at the log before typing it again"
             raise Unreachable(f"{self._name}: {why}") from None
+
+    @property
+    def _queue_rate(self) -> QueueRate:
+        return {"queue_rate": self._queue_rate_s} if self._queue_rate_s else {}
 
     @property
     def _name(self) -> str:
@@ -211,7 +242,8 @@ class OutpostJobs:
     ) -> Answer:
         """Send a request; before the first one on a line, the program that knows jobs, whose answer is not awaited."""
         if self._taught is not client:
-            client.begin({"verb": "learn"}, program.packed(program.JOBS))
+            pieces = program.CLUSTER_JOBS if self._queue_rate_s else program.JOBS
+            client.begin({"verb": "learn"}, program.packed(pieces))
             self._taught = client
         return await client.ask(order, raw, room=room)
 
@@ -265,7 +297,39 @@ def read_job(job: Fields, log: bytes, checkpoint: bytes) -> JobSeen:
         usage=read_usage(job.part("usage")) if job.has("usage") else None,
         survivors=tuple(map(to_whole, job.list("survivors"))),
         foreign=job.flag("foreign"),
+        fate=Fate(job.text("fate")) if job.has("fate") and job.text("fate") else None,
+        queue=read_queue(job.part("queue")) if job.has("queue") else None,
     )
+
+
+def read_queue(said: Fields) -> QueueSeen:
+    """A job as the queue of its cluster has it."""
+    return QueueSeen(
+        number=line_of(said, "number"),
+        state=line_of(said, "state"),
+        reason=line_of(said, "reason"),
+        start=said.number("start"),
+        end=said.number("end"),
+        partition=line_of(said, "partition"),
+        nodes=line_of(said, "nodes"),
+        dependency=line_of(said, "dependency"),
+        restarts=said.whole("restarts"),
+        array=read_counts(said.part("array")) if said.has("array") else None,
+        age_s=said.number("age"),
+        trouble=line_of(said, "trouble"),
+    )
+
+
+def line_of(said: Fields, name: str) -> str:
+    """A short text of the queue's, harmless to show."""
+    return last_line(said.text(name).encode("utf-8", "replace"), LONGEST_LINE)
+
+
+def read_counts(said: Fields) -> ArrayCounts:
+    counts = {name: said.whole(name) for name in ("pending", "running", "ended", "failed", "gone")}
+    if min(counts.values()) < 0:
+        raise ValueError("less than nothing")
+    return ArrayCounts(**counts)
 
 
 def read_checkpoint(said: Fields, text: bytes) -> Checkpoint:

@@ -14,6 +14,9 @@ LANE = ("wire", "place", "ignore", "tree", "chunks", "source", "expected", "larg
 # JOBS is sent with the first request about jobs and runs in the outpost's namespace; JOB_KEEPER is each job's program.
 JOBS = ("jobrecord", "jobplace", "jobtools", "joblook", "jobstart", "jobwork")
 JOB_KEEPER = ("place", "family", "jobrecord", "jobkeeper")
+# The same for the login node of a Slurm cluster: no other machine is sent what asks a queue, or keeps a job on a node.
+CLUSTER_JOBS = (*JOBS, "jobqueue", "jobsubmit")
+BATCH_KEEPER = (*JOB_KEEPER, "jobbatch")
 # The parent of a command that runs as root, read by root's Python.
 ROOT = ("family", "root")
 # Pieces that are modules of core, because both sides must decide alike.

@@ -85,6 +85,7 @@ class OutpostSandbox:
         branch: Callable[[OutpostClient], Awaitable[Lane]] | None = None,
         ports: Ports | None = None,
         sudo: Secret | None = None,
+        queue_rate_s: float = 0.0,
     ) -> None:
         self.description = description
         self._environment = environment
@@ -98,7 +99,7 @@ class OutpostSandbox:
         self._hello: dict[str, Any] = {}
         self._chores = Chores(f"work on {description.name}")
         self._forgotten: list[str] = []
-        self._jobs = OutpostJobs(description, environment, self._reach, self._explained)
+        self._jobs = OutpostJobs(description, environment, self._reach, self._explained, queue_rate_s)
 
     @property
     def is_open(self) -> bool:

@@ -126,28 +126,6 @@ if MYPY:
     from typing import Any
 
 
-def become_command(folder: bytes, order: "dict[str, Any]", via: str, gate: int, out: int, trouble: int) -> None:
-    """In the child: wait until the job is claimed, then become the shell. Its input is the pane, or /dev/null."""
-    try:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTTOU):
-            signal.signal(number, signal.SIG_DFL)
-        if os.read(gate, 2) != b"go":
-            # The keeper closed the pipe without a word: another keeper has the job.
-            os._exit(127)
-        if via != "tmux":
-            os.setsid()
-        os.dup2(out, 1)
-        os.dup2(out, 2)
-        os.chdir(to_bytes(str(order["cwd"])))
-        argv = job_arguments(folder, order)
-        os.execvpe(argv[0], argv, job_environment(folder, via))
-    except OSError as problem:
-        os.write(trouble, b"%d" % (problem.errno or 22))
-    finally:
-        os._exit(127)
-
-
 def job_arguments(folder: bytes, order: "dict[str, Any]") -> "list[bytes]":
     path = os.path.join(folder, b"command")
     with open(path, "rb") as file:
@@ -174,11 +152,13 @@ if MYPY:
 class JobKeeper:
     """Runs one job once, from its start to its end."""
 
+    look_ms = LOOK_MS
+
     def __init__(self, folder: bytes, via: str) -> None:
         self.folder = folder
         self.via = via
         self.order = read_json(folder, b"order")
-        self.lock, self.locked = take_lock(folder)
+        self.lock, self.locked = self.hold()
         self.status: "int | None" = None
         self.ended_at = 0.0
         self.main = 0
@@ -187,9 +167,15 @@ class JobKeeper:
         self.kill_at = 0.0
         self.childless = False
 
+    def hold(self) -> "tuple[int, bool]":
+        return take_lock(self.folder)
+
+    def may_begin(self) -> bool:
+        """A repeated start may have started a second keeper: only the first one runs the job."""
+        return self.lock >= 0 and bool(self.order) and not has_begun(self.folder)
+
     def run(self) -> None:
-        # A repeated start may have started a second keeper: only the first one runs the job.
-        if self.lock < 0 or not self.order or has_begun(self.folder):
+        if not self.may_begin():
             return
         self.hear()
         become_subreaper()
@@ -225,7 +211,7 @@ class JobKeeper:
         self.main = insist(os.fork)
         if not self.main:
             os.close(gate_end)
-            become_command(self.folder, self.order, self.via, gate, out, trouble_end)
+            self.become_command(gate, out, trouble_end)
         for fd in (gate, out, trouble_end):
             os.close(fd)
         if not self.claim():
@@ -236,16 +222,54 @@ class JobKeeper:
         os.close(trouble)
         # The pipe closes at exec: an empty answer means that the shell runs.
         if problem:
-            write_end(self.folder, {"message": os.strerror(int(problem))}, b"failed")
+            self.give_up(os.strerror(int(problem)))
             return False
         os.rename(self.file(b"claim"), self.file(b"begun"))
-        for name in (b"environ", b"keeper.py"):
-            os.unlink(self.file(name))
+        self.tidy()
         os.set_blocking(self.out, False)
         self.poller = select.poll()
         for fd in (self.out, self.wakeup):
             self.poller.register(fd, select.POLLIN)
         return True
+
+    def become_command(self, gate: int, out: int, trouble: int) -> None:
+        """In the child: wait until the job is claimed, then become the shell."""
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTTOU):
+                signal.signal(number, signal.SIG_DFL)
+            if os.read(gate, 2) != b"go":
+                # The keeper closed the pipe without a word: another keeper has the job.
+                os._exit(127)
+            self.take_input()
+            os.dup2(out, 1)
+            os.dup2(out, 2)
+            os.chdir(to_bytes(str(self.order["cwd"])))
+            argv = self.arguments()
+            os.execvpe(argv[0], argv, self.environment())
+        except OSError as problem:
+            os.write(trouble, b"%d" % (problem.errno or 22))
+        finally:
+            os._exit(127)
+
+    def take_input(self) -> None:
+        """The command's input is the pane, or /dev/null."""
+        if self.via != "tmux":
+            os.setsid()
+
+    def arguments(self) -> "list[bytes]":
+        return job_arguments(self.folder, self.order)
+
+    def environment(self) -> "dict[bytes, bytes]":
+        return job_environment(self.folder, self.via)
+
+    def give_up(self, why: str) -> None:
+        """Note that the command could not be started; the start of the job waits for that."""
+        write_end(self.folder, {"message": why}, b"failed")
+
+    def tidy(self) -> None:
+        for name in (b"environ", b"keeper.py"):
+            os.unlink(self.file(name))
 
     def file(self, name: bytes) -> bytes:
         return os.path.join(self.folder, name)
@@ -292,16 +316,24 @@ class JobKeeper:
         for fd, _ in self.poller.poll(self.wait_ms()):
             if fd == self.wakeup:
                 self.heed_signals()
-            else:
+            elif fd == self.out:
                 self.take()
+            else:
+                self.attend(fd)
         # The process that set the stop mark may be in another pid namespace, from where it cannot signal us.
-        if not self.stopping and self.status is None and is_told_to_stop(self.folder):
+        if not self.stopping and self.status is None and self.is_told_to_stop():
             self.stop()
         if self.stopping and time.monotonic() >= self.kill_at:
             strike(self.family(), signal.SIGKILL)
 
     def wait_ms(self) -> int:
-        return 20 if self.stopping or self.status is not None else LOOK_MS
+        return 20 if self.stopping or self.status is not None else self.look_ms
+
+    def attend(self, fd: int) -> None:
+        """Something is to be read that is neither a signal nor the command's output."""
+
+    def is_told_to_stop(self) -> bool:
+        return is_told_to_stop(self.folder)
 
     def take(self) -> bool:
         try:
@@ -345,7 +377,7 @@ class JobKeeper:
 
     def hear_end(self, number: int) -> None:
         """A signal to end: without the stop mark it comes from outside, as at a shutdown, and is passed on."""
-        if self.stopping or is_told_to_stop(self.folder):
+        if self.stopping or self.is_told_to_stop():
             return
         self.told = (signal.Signals(number).name, time.monotonic())
         strike(self.family(), number)
@@ -353,10 +385,12 @@ class JobKeeper:
         strike(self.family(), signal.SIGCONT)
 
     def stop(self) -> None:
-        grace = float(read_json(self.folder, b"stop").get("grace", 10.0))
-        self.stopping, self.kill_at = True, time.monotonic() + grace
+        self.stopping, self.kill_at = True, time.monotonic() + self.grace()
         strike(self.family(), signal.SIGTERM)
         strike(self.family(), signal.SIGCONT)
+
+    def grace(self) -> float:
+        return float(read_json(self.folder, b"stop").get("grace", 10.0))
 
     def family(self) -> "list[int]":
         return descendants(os.getpid(), self.main)
@@ -383,7 +417,7 @@ class JobKeeper:
         if self.was_interrupted():
             self.note_quietly(b"interrupted", {"by": self.told[0], "at": time.time()})
         else:
-            self.write_end()
+            self.end()
         self.leave_rest()
 
     def was_interrupted(self) -> bool:
@@ -400,12 +434,16 @@ class JobKeeper:
             # Without this record the job still counts as gone; only the reason is lost.
             pass
 
+    def end(self) -> None:
+        self.write_end()
+        self.log.close(read_status(self.status)[0])
+
     def write_end(self) -> None:
         code, name = read_status(self.status)
         end = {
             "exit": code,
             "signal": name,
-            "ending": "stopped" if self.stopping else "exited",
+            "ending": self.ending(),
             "ended": time.time(),
             "bytes": self.log.total,
             "lost": self.log.lost,
@@ -418,7 +456,9 @@ class JobKeeper:
             except OSError:
                 # Some file systems need room even to overwrite. While the keeper waits, the job counts as running.
                 time.sleep(1.0)
-        self.log.close(code)
+
+    def ending(self) -> str:
+        return "stopped" if self.stopping else "exited"
 
     def leave_rest(self) -> None:
         """Read and drop what processes left behind by the command print: a closed pipe would kill them."""
@@ -444,5 +484,5 @@ def keep_job(folder: str, via: str) -> None:
         raise
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[2] != "slurm":
     keep_job(to_text(os.fsencode(sys.argv[1])), sys.argv[2])

@@ -7,11 +7,11 @@ import time
 
 from .family import become_subreaper, read_parents
 from .files import Refused, open_regular
-from .jobplace import all_jobs, find_job, newest_of, session_elsewhere
+from .jobplace import all_jobs, find_job, is_of_another, newest_of, session_elsewhere
 from .jobrecord import find_cookies, keeper_lives, read_begun, read_json
 from .jobtools import MOST_SAID, call, find_shell, has_tmux_session, tmux_panes
 from .output import Listener
-from .place import ELSEWHERE, boot_id, is_elsewhere, to_bytes, to_path, to_text
+from .place import ELSEWHERE, boot_id, to_bytes, to_path, to_text
 from .wire import END, OUT, frame, json_frame
 
 MYPY = False
@@ -32,11 +32,17 @@ BLOCK = 1 << 16
 MOST_LOG = 8 << 20
 
 
+# What a cluster's login node does about submitted jobs: a class of jobsubmit, which other machines are never sent.
+CLUSTER: "list[Any]" = []
+OTHER_CLUSTER = "it was submitted to the Slurm cluster %s, so ask there"
+
+
 class Lookout:
     """Tables of the machine's processes, read at most once per request, for all of its jobs."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue_rate: float = 10.0) -> None:
         self.boot = boot_id()
+        self.cluster: "Any" = CLUSTER[0](queue_rate) if CLUSTER else None
         self.cookies: "dict[str, list[int]] | None" = None
         self.children: "dict[int, list[int]] | None" = None
 
@@ -61,12 +67,15 @@ class Lookout:
         return found
 
 
-def job_state(folder: bytes, lookout: "Lookout | None" = None) -> "dict[str, Any]":
+def job_state(folder: bytes, lookout: "Lookout | None" = None, element: str = "") -> "dict[str, Any]":
     """A job's state, its records, and how it ended. An end record counts as soon as it is written."""
     lookout = lookout or Lookout()
-    order, begun = read_json(folder, b"order"), read_begun(folder)
-    end = read_json(folder, b"end")
-    if not end and is_elsewhere(order):
+    order = read_json(folder, b"order")
+    if "slurm" in order and lookout.cluster and not is_of_another(order):
+        known: "dict[str, Any]" = lookout.cluster.state(folder, order, element)
+        return known
+    begun, end = read_begun(folder), read_json(folder, b"end")
+    if not end and is_of_another(order):
         # Locks and pids of another machine mean nothing here.
         return dict(elsewhere(order), begun=begun, folder=folder)
     lives = not end and keeper_lives(folder, begun)
@@ -87,6 +96,8 @@ def job_state(folder: bytes, lookout: "Lookout | None" = None) -> "dict[str, Any
 
 def elsewhere(order: "dict[str, Any]") -> "dict[str, Any]":
     """State of a job of another machine with the same home: it may run there, so it must not be called gone."""
+    if "slurm" in order:
+        return {"state": "missing", "reason": OTHER_CLUSTER % order["slurm"]["cluster"], "order": order}
     host = order.get("host") or order.get("node") or "which is not known"
     return {"state": "missing", "reason": ELSEWHERE % host, "order": order}
 
@@ -166,7 +177,11 @@ def read_last(path: bytes) -> "bytes | None":
 def find_state(look: "JobQuestion", lookout: Lookout) -> "dict[str, Any]":
     folder = wanted_job(look)
     if folder is not None:
-        return job_state(folder, lookout)
+        return job_state(folder, lookout, str(look.get("element") or ""))
+    if lookout.cluster:
+        submitted = lookout.cluster.foreign(str(look.get("job_id") or look.get("session", "")))
+        if submitted:
+            return dict(submitted)
     if look.get("job_id"):
         reason = "nothing is known of it on this machine"
         return {"state": "missing", "reason": reason, "order": {"id": look["job_id"]}, "begun": {}}
@@ -180,7 +195,7 @@ if MYPY:
 def look_at_jobs(order: "JobLookOrder", raw: bytes, request: int, listener: Listener) -> None:
     """Answer for all jobs that are asked for, in that order; the bytes of each log are in a frame before the answer."""
     become_subreaper()
-    lookout = Lookout()
+    lookout = Lookout(float(order.get("queue_rate", 10.0)))
     answers = [describe_job(look, find_state(look, lookout), lookout, request, listener) for look in order["jobs"]]
     add_gpus(answers)
     end: "JobsAnswer" = {"jobs": answers}
@@ -188,10 +203,13 @@ def look_at_jobs(order: "JobLookOrder", raw: bytes, request: int, listener: List
 
 
 def list_jobs(order: "JobListOrder", raw: bytes, request: int, listener: Listener) -> None:
-    lookout = Lookout()
+    lookout = Lookout(float(order.get("queue_rate", 10.0)))
     folders = [folder for _, folder in all_jobs()[: int(order["limit"])]]
     nothing: "Any" = {"lines": 0, "most_bytes": 0}
-    answers = [describe_job(nothing, job_state(each, lookout), lookout, request, listener) for each in folders]
+    found = [job_state(each, lookout) for each in folders]
+    if lookout.cluster:
+        found = (found + lookout.cluster.list_foreign())[: int(order["limit"])]
+    answers = [describe_job(nothing, known, lookout, request, listener) for known in found]
     end: "JobsAnswer" = {"jobs": answers}
     listener.send(json_frame(END, request, end))
 
@@ -205,7 +223,7 @@ def describe_job(
     order, begun = known["order"], known["begun"]
     started = float(begun.get("started") or order.get("ordered") or 0.0)
     ended = float(known.get("ended") or time.time())
-    return {
+    said: "JobSaid" = {
         "id": order.get("id", ""),
         "session": order.get("session", ""),
         "state": known["state"],
@@ -218,7 +236,7 @@ def describe_job(
         "log_file": order.get("log", ""),
         "cwd": order.get("cwd", ""),
         "command": order.get("command", ""),
-        "via": begun.get("via", ""),
+        "via": begun.get("via") or known.get("via", ""),
         "started": started,
         "seconds": max(0.0, ended - started) if started else 0.0,
         "log": len(log),
@@ -226,9 +244,18 @@ def describe_job(
         "cursor": cursor,
         "silent": max(0.0, time.time() - max(grown, started)) if grown or started else 0.0,
         "checkpoint": checkpoint,
-        "usage": measure(known, lookout) if look.get("usage") and known["state"] == "running" else None,
+        "usage": measure(known, lookout) if look.get("usage") and is_measurable(known) else None,
         "survivors": known.get("survivors", []),
     }
+    if known.get("queue"):
+        said["queue"] = known["queue"]
+        said["fate"] = known.get("fate", "")
+    return said
+
+
+def is_measurable(known: "dict[str, Any]") -> bool:
+    """The processes of a submitted job are on another machine."""
+    return bool(known["state"] == "running" and known.get("via") != "slurm")
 
 
 # The log

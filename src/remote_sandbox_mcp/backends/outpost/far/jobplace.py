@@ -8,11 +8,26 @@ import stat
 from .jobrecord import find_cookies, is_job_folder, keeper_lives, read_begun, read_json, write_whole
 from .place import base_folder, candidates, is_elsewhere, is_private, machine_name, node_name, to_bytes, to_text
 
+MYPY = False
+if MYPY:
+    from typing import Any, Callable
+
 JOB_NAME = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
 SESSION_NAME = re.compile(r"[\w,][\w@%+=,-]{0,59}\Z")
 # Records of ended jobs are kept this long, and of the newest so many.
 KEEP_JOBS_S = 30 * 86400
 KEEP_JOBS = 300
+
+
+# On a cluster's login node: gives the cluster's name. What was submitted there belongs to all of its login nodes.
+CLUSTER_NAMES: "list[Callable[[], str]]" = []
+
+
+def is_of_another(order: "dict[str, Any]") -> bool:
+    """Whether a job belongs to another machine, or another cluster, that has the same home folder."""
+    if "slurm" in order:
+        return not CLUSTER_NAMES or CLUSTER_NAMES[0]() not in ("", order["slurm"]["cluster"])
+    return is_elsewhere(order)
 
 
 def job_shelves() -> "list[tuple[bytes, bool]]":
@@ -35,6 +50,8 @@ def job_roots(of_all: bool = False) -> "list[bytes]":
     """
     roots = [root for root, _ in own_roots()]
     node = node_name().encode()
+    if CLUSTER_NAMES:
+        roots.append(cluster_root())
     for shelf, _ in job_shelves():
         for name in sorted(os.listdir(shelf)) if is_private(shelf) else []:
             root = os.path.join(shelf, name)
@@ -60,13 +77,20 @@ def make_root(root: bytes) -> None:
             os.chmod(folder, 0o700)
 
 
-def make_job_folder(files: "dict[bytes, bytes]") -> "tuple[bytes, bool]":
+def cluster_root() -> bytes:
+    """The folder of this cluster's submitted jobs, in the home folder that its machines share."""
+    return os.path.join(job_shelves()[0][0], b"slurm-" + CLUSTER_NAMES[0]().encode())
+
+
+def make_job_folder(
+    files: "dict[bytes, bytes]", roots: "list[tuple[bytes, bool]] | None" = None
+) -> "tuple[bytes, bool]":
     """Make a folder with these files in the first place that has room, and say whether it survives a reboot.
 
     It has a temporary name: the caller renames it to the job's id when all is ready. Raises OSError.
     """
     trouble = OSError(2, "no folder for jobs")
-    for root, lasting in own_roots():
+    for root, lasting in roots or own_roots():
         folder = os.path.join(root, b".new-" + os.urandom(8).hex().encode())
         try:
             if not lasting:
@@ -101,7 +125,7 @@ def all_jobs() -> "list[tuple[float, bytes]]":
             folder = os.path.join(root, name)
             if JOB_NAME.match(to_text(name)) and is_job_folder(folder):
                 order = read_json(folder, b"order")
-                if not is_elsewhere(order):
+                if not is_of_another(order):
                     found.append((float(order.get("ordered", 0.0)), folder))
     return sorted(found, reverse=True)
 
@@ -127,7 +151,7 @@ def newest_of(session: str) -> "bytes | None":
     """The newest job of this machine that had exactly this session name."""
     if not SESSION_NAME.match(session):
         return None
-    noted = [folder for folder in sessions_in(job_roots(), session) if not is_elsewhere(read_json(folder, b"order"))]
+    noted = [folder for folder in sessions_in(job_roots(), session) if not is_of_another(read_json(folder, b"order"))]
     if not noted:
         # A start that was killed between making the folder and noting its session leaves no note.
         noted = [folder for _, folder in all_jobs() if read_json(folder, b"order").get("session") == session]
@@ -142,7 +166,7 @@ def sessions_in(roots: "list[bytes]", session: str) -> "list[bytes]":
 def session_elsewhere(session: str) -> "bytes | None":
     """A job with this session name on another machine with the same home."""
     found = sessions_in(job_roots(of_all=True), session) if SESSION_NAME.match(session) else []
-    return next((folder for folder in found if is_elsewhere(read_json(folder, b"order"))), None)
+    return next((folder for folder in found if is_of_another(read_json(folder, b"order"))), None)
 
 
 def read_session(root: bytes, session: str) -> "bytes | None":
@@ -161,13 +185,20 @@ def prune_jobs(now: float) -> None:
     old = [folder for at, (ordered, folder) in enumerate(jobs) if at >= KEEP_JOBS or now - ordered > KEEP_JOBS_S]
     alive = find_cookies() if old else {}
     for folder in old:
-        if to_text(os.path.basename(folder)) not in alive and not keeper_lives(folder, read_begun(folder)):
+        if to_text(os.path.basename(folder)) not in alive and not may_live(folder):
             forget_job(folder)
     for root in job_roots():
         for name in os.listdir(root) if is_private(root) else []:
             folder = os.path.join(root, name)
             if name.startswith(b".new-") and is_private(folder) and now - os.lstat(folder).st_mtime > 3600:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def may_live(folder: bytes) -> bool:
+    """Whether a job's keeper lives. Of a submitted job that is not known here: it may wait, or run on a node."""
+    if "slurm" in read_json(folder, b"order"):
+        return not any(os.path.lexists(os.path.join(folder, name)) for name in (b"end", b"fate"))
+    return keeper_lives(folder, read_begun(folder))
 
 
 def forget_job(folder: bytes) -> None:

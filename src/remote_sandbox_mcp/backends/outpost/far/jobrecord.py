@@ -162,3 +162,9 @@ def find_cookies() -> "dict[str, list[int]]":
 
 def is_job_folder(folder: bytes) -> bool:
     return is_private(folder) and os.path.basename(folder).startswith(b"job-")
+
+
+def element_log(log: str, element: str) -> str:
+    """The log of an array's element: LOG-3.log for LOG.log."""
+    head, tail = os.path.splitext(log)
+    return "%s-%s%s" % (head, element, tail)

@@ -14,12 +14,23 @@ import zlib
 
 from .family import NO_PROCESS, insist
 from .files import Refused
-from .joblook import job_state
-from .jobplace import JOB_NAME, SESSION_NAME, find_job, forget_job, make_job_folder, newest_of, note_session, prune_jobs
+from .joblook import Lookout, job_state
+from .jobplace import (
+    JOB_NAME,
+    SESSION_NAME,
+    cluster_root,
+    find_job,
+    forget_job,
+    is_of_another,
+    make_job_folder,
+    newest_of,
+    note_session,
+    prune_jobs,
+)
 from .jobrecord import END_BYTES, JOB_COOKIE, has_begun, is_job_locked, read_begun, read_json, write_whole
 from .jobtools import call, find_shell, python_words, syntax_problem, tmux_call, tmux_server, tmux_session_ends
 from .output import Listener
-from .place import base_folder, is_elsewhere, machine_marks, place_id, start_folder, to_bytes, to_text, user_name
+from .place import base_folder, machine_marks, place_id, start_folder, to_bytes, to_text, user_name
 from .wire import END, json_frame
 
 KILL_USER_PROCESSES = re.compile(r"^[ \t]*KillUserProcesses[ \t]*=[ \t]*(\S+)", re.M)
@@ -128,7 +139,7 @@ def comes_to_life(folder: bytes) -> bool:
 
 def describe_begun(folder: bytes, order: "dict[str, Any]", recovered: bool, notes: "list[str]") -> "JobStartAnswer":
     begun = read_json(folder, b"begun")
-    via = begun.get("via", "detached")
+    via = "slurm" if "slurm" in order else begun.get("via", "detached")
     return {
         "session": order["session"],
         "log": order["log"],
@@ -250,19 +261,37 @@ def start_job(order: "JobStartOrder", raw: bytes, request: int, listener: Listen
     if not SESSION_NAME.match(session):
         raise Refused("session", "%r cannot be the name of a session" % session)
     check_text(order)
+    made: "list[bytes]" = []
     with one_at_a_time():
         folder = find_job(job_id)
-        if folder is not None and is_elsewhere(read_json(folder, b"order")):
+        if folder is not None and is_of_another(read_json(folder, b"order")):
             raise Refused("elsewhere", "the first attempt was made on another machine that has the same home folder")
         if folder is not None:
             answer = resume_start(folder, raw)
         elif order.get("only_in", place_id()) != place_id():
             raise Refused("elsewhere", "the first attempt was made on another machine, or before a restart")
         else:
-            answer = first_start(order, raw)
+            answer = first_start(order, raw, made)
+    if answer["via"] == "slurm":
+        # Outside of the lock: a queue may take its time, and many jobs may be submitted at once.
+        submit_job(job_id, made)
     listener.send(json_frame(END, request, answer))
     listener.finish()
     prune_jobs(time.time())
+
+
+def submit_job(job_id: str, made: "list[bytes]") -> None:
+    """Hand a prepared job to the cluster's queue. What is refused leaves nothing behind. Raises Refused."""
+    folder = find_job(job_id)
+    if folder is None:
+        raise Refused("slurm", "another attempt to submit it was refused just now")
+    try:
+        Lookout().cluster.submit(folder, read_json(folder, b"order"))
+    except Refused as refusal:
+        if refusal.reason != "unsure":
+            take_back(made)
+            forget_job(folder)
+        raise
 
 
 def check_text(order: "JobStartOrder") -> None:
@@ -288,6 +317,8 @@ def one_at_a_time() -> "Iterator[None]":
 def resume_start(folder: bytes, raw: bytes) -> "JobStartAnswer":
     """Answer a repeated start: with the job if it has begun; otherwise begin it now."""
     order = read_json(folder, b"order")
+    if "slurm" in order:
+        return describe_begun(folder, order, True, [])
     if not comes_to_life(folder):
         note_session(folder, str(order["session"]))
         write_whole(os.path.join(folder, b"keeper.py"), zlib.decompress(raw))
@@ -300,18 +331,19 @@ def resume_start(folder: bytes, raw: bytes) -> "JobStartAnswer":
     return describe_begun(folder, order, True, [])
 
 
-def first_start(order: "JobStartOrder", raw: bytes) -> "JobStartAnswer":
-    session = str(order["session"])
-    check_predecessor(str(order.get("instead_of", "")))
-    check_session(session)
+def first_start(order: "JobStartOrder", raw: bytes, made: "list[bytes]") -> "JobStartAnswer":
+    """Check, prepare and begin a job; one for a queue is not begun. `made` gets what had to be made for its log."""
+    session, lookout = str(order["session"]), Lookout()
+    check_predecessor(str(order.get("instead_of", "")), lookout)
+    check_session(session, lookout)
     cwd = enter(str(order["cwd"]))
-    made: "list[bytes]" = []
     folder = b""
     try:
         shell = find_shell(list(order["shell"]))
         log = log_path(str(order["log_file"]), cwd, session)
-        record = describe_order(order, shell, cwd, log)
-        folder, lasting = make_job_folder(job_files(record, order, raw))
+        record = describe_order(order, shell, cwd, log, lookout)
+        roots = [(cluster_root(), True)] if "slurm" in record else None
+        folder, lasting = make_job_folder(job_files(record, order, raw, lookout), roots)
         problem_said = syntax_problem(shell, os.path.join(folder, b"command"))
         if problem_said:
             raise Refused("syntax", "the command has a syntax error: %s" % problem_said)
@@ -321,6 +353,8 @@ def first_start(order: "JobStartOrder", raw: bytes) -> "JobStartAnswer":
         folder = final
         # Before the start: a failure after it would be reported although the command runs.
         note_session(folder, session)
+        if "slurm" in record:
+            return describe_begun(folder, record, False, [])
         return bring_to_life(folder, record, [] if lasting else [NOT_LASTING])
     except (OSError, Refused) as problem:
         take_back(made)
@@ -344,24 +378,30 @@ def enter(wanted: str) -> bytes:
     return cwd
 
 
-def check_predecessor(job_id: str) -> None:
+def check_predecessor(job_id: str, lookout: Lookout) -> None:
     """Refuse to start a job in place of another, unless that one is gone without having ended."""
     if not job_id:
         return
     folder = find_job(job_id)
-    known = job_state(folder) if folder else {"state": "missing"}
+    known = job_state(folder, lookout) if folder else {"state": "missing"}
     state = known["state"]
     if state != "gone":
-        words = {"running": "it still runs", "ended": "it has ended", "missing": "nothing is known of it here"}
+        words = {
+            "running": "it still runs",
+            "pending": "it waits in the queue",
+            "ended": "it has ended",
+            "missing": "nothing is known of it here",
+        }
         why = known.get("reason") if state == "missing" else ""
         raise Refused(state, "nothing is started in place of %s: %s" % (job_id, why or words[state]))
 
 
-def check_session(session: str) -> None:
+def check_session(session: str, lookout: Lookout) -> None:
     folder = newest_of(session)
-    state = job_state(folder)["state"] if folder else "missing"
-    if state == "running":
-        raise Refused("in_use", "a job named %s runs already; stop it, or choose another session_name" % session)
+    state = job_state(folder, lookout)["state"] if folder else "missing"
+    if state in ("running", "pending"):
+        does = "runs" if state == "running" else "is pending"
+        raise Refused("in_use", "a job named %s %s already; stop it, or choose another session_name" % (session, does))
     if not tmux_session_ends(to_bytes(session), SESSION_ENDS_S if state in ("ended", "gone") else 0.0):
         raise Refused("in_use", "a tmux session named %s is there already; choose another session_name" % session)
 
@@ -416,7 +456,9 @@ def take_back(made: "list[bytes]") -> None:
             pass
 
 
-def describe_order(order: "JobStartOrder", shell: "list[str]", cwd: bytes, log: bytes) -> "dict[str, Any]":
+def describe_order(
+    order: "JobStartOrder", shell: "list[str]", cwd: bytes, log: bytes, lookout: Lookout
+) -> "dict[str, Any]":
     umask = os.umask(0)
     os.umask(umask)
     record = {
@@ -431,27 +473,46 @@ def describe_order(order: "JobStartOrder", shell: "list[str]", cwd: bytes, log: 
         "ordered": time.time(),
         "instead_of": order.get("instead_of", ""),
     }
+    slurm = order.get("slurm") or submission_before(str(order.get("instead_of", "")))
+    if slurm and not lookout.cluster:
+        raise Refused("slurm", "it is for a queue, and this machine is not configured as a Slurm cluster")
+    if slurm:
+        record["slurm"] = lookout.cluster.submission_of(slurm)
     return dict(record, **machine_marks())
 
 
-def job_files(record: "dict[str, Any]", order: "JobStartOrder", raw: bytes) -> "dict[bytes, bytes]":
-    return {
+def submission_before(job_id: str) -> "dict[str, Any]":
+    """How the job was submitted in whose place another is started, nothing where it was not."""
+    folder = find_job(job_id) if job_id else None
+    found: "dict[str, Any]" = read_json(folder, b"order").get("slurm", {}) if folder else {}
+    return found
+
+
+def job_files(record: "dict[str, Any]", order: "JobStartOrder", raw: bytes, lookout: Lookout) -> "dict[bytes, bytes]":
+    files = {
         b"lock": b"",
         b"end.reserved": b" " * END_BYTES,
         b"command": to_bytes(str(order["script"])),
-        b"environ": b"\0".join(environment_of(order, record)),
+        b"environ": b"\0".join(environment_of(order, record, lookout)),
         b"keeper.py": zlib.decompress(raw),
         b"order": json.dumps(record).encode(),
     }
+    if "slurm" in record:
+        files.update(
+            lookout.cluster.files_of(os.path.join(cluster_root(), to_bytes(record["id"])), record, order["env"])
+        )
+    return files
 
 
-def environment_of(order: "JobStartOrder", record: "dict[str, Any]") -> "list[bytes]":
+def environment_of(order: "JobStartOrder", record: "dict[str, Any]", lookout: Lookout) -> "list[bytes]":
     """The environment that exec_bash would give the command, and the job's id."""
     environment = dict(os.environb)
     if environment.get(b"SHLVL", b"0") == b"0":
         environment[b"SHLVL"] = b"1"
     for ours in (b"TMUX", b"TMUX_PANE"):
         environment.pop(ours, None)
+    if "slurm" in record:
+        lookout.cluster.leave_login_behind(environment)
     for name, text in order.get("env", {}).items():
         environment[to_bytes(name)] = to_bytes(text)
     environment[b"PWD"] = to_bytes(record["cwd"])

@@ -28,7 +28,9 @@ class Said:
         self.text = text
 
 
-def call(argv: "list[Any]", seconds: float, folder: "bytes | str" = b"/", **options: "Any") -> Said:
+def call(
+    argv: "list[Any]", seconds: float, folder: "bytes | str" = b"/", most: int = MOST_SAID, **options: "Any"
+) -> Said:
     """Run a program; when its time is over, kill it and its descendants. Raises OSError if it cannot be started."""
     process = subprocess.Popen(
         argv,
@@ -50,7 +52,7 @@ def call(argv: "list[Any]", seconds: float, folder: "bytes | str" = b"/", **opti
             if not data:
                 process.wait(max(0.1, deadline - time.monotonic()))
                 return Said(process.returncode, said)
-            said = (said + data)[-MOST_SAID:]
+            said = (said + data)[-most:]
     except subprocess.TimeoutExpired:
         return Said(None, said)
     finally:

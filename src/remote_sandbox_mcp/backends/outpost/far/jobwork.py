@@ -55,13 +55,14 @@ def wait_for_job(order: "JobWaitOrder", raw: bytes, request: int, listener: List
     folder = wanted_job(look)
     scan = Scan(pattern, order.get("from"))
     while True:
-        known = job_state(folder) if folder else find_state(look, Lookout())
+        lookout = Lookout(float(order.get("queue_rate", 10.0)))
+        known = job_state(folder, lookout, str(look.get("element") or "")) if folder else find_state(look, lookout)
         line = scan.search(known)
         why = why_over(known, line, float(order.get("silence", 0.0)))
         if why or time.monotonic() >= deadline or listener.fd < 0:
             break
         # Without a keeper, every look reads all processes of the machine.
-        pause = POLL_S if folder and not known.get("reason") else FOREIGN_POLL_S
+        pause = POLL_S if folder and not known.get("reason") and known.get("via") != "slurm" else FOREIGN_POLL_S
         time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
     answer = describe_job(look, known, Lookout(), request, listener)
     result: "JobWaitAnswer" = {"jobs": [answer], "why": why, "line": line or "", "from": scan.position}
@@ -78,9 +79,9 @@ def compile_wanted(pattern: str) -> "Any":
 def why_over(known: "dict[str, Any]", line: "str | None", silence: float) -> str:
     if line is not None:
         return "pattern"
-    if known["state"] != "running":
+    if known["state"] not in ("running", "pending"):
         return "ended"
-    return "silence" if silence > 0 and silent_for(known) >= silence else ""
+    return "silence" if known["state"] == "running" and silence > 0 and silent_for(known) >= silence else ""
 
 
 def silent_for(known: "dict[str, Any]") -> float:
@@ -150,8 +151,11 @@ def stop_job(order: "JobStopOrder", raw: bytes, request: int, listener: Listener
     """Tell a job to end, and wait for that at most LONGEST_WAIT_S; a repeated request continues to wait."""
     look, grace = order["job"], float(order["grace"])
     deadline = time.monotonic() + min(grace + 8.0, LONGEST_WAIT_S)
-    known = find_state(look, Lookout())
-    if known["state"] == "running" and not known.get("foreign"):
+    lookout = Lookout(float(order.get("queue_rate", 10.0)))
+    known = find_state(look, lookout)
+    if known.get("via") == "slurm" and known["state"] in ("running", "pending"):
+        known = stop_submitted(known, lookout, grace, deadline)
+    elif known["state"] == "running" and not known.get("foreign"):
         if known.get("reason"):
             end_orphans(known, grace)
         else:
@@ -166,6 +170,13 @@ def stop_job(order: "JobStopOrder", raw: bytes, request: int, listener: Listener
     answer = describe_job(look, known, Lookout(), request, listener)
     result: "JobsAnswer" = {"jobs": [answer]}
     listener.send(json_frame(END, request, result))
+
+
+def stop_submitted(known: "dict[str, Any]", lookout: Lookout, grace: float, deadline: float) -> "dict[str, Any]":
+    """The cluster that knows a submitted job can also stop it."""
+    cluster = lookout.cluster
+    stopped = cluster.stop_foreign(known, deadline) if known.get("foreign") else cluster.stop(known, grace, deadline)
+    return dict(stopped)
 
 
 def tell_keeper(known: "dict[str, Any]", grace: float) -> None:
@@ -251,23 +262,36 @@ def still_alive(births: "dict[int, int]") -> "list[int]":
 
 
 def type_into_job(order: "JobSendOrder", raw: bytes, request: int, listener: Listener) -> None:
-    known = find_state(order["job"], Lookout())
+    lookout = Lookout()
+    known = find_state(order["job"], lookout)
     text, keys = str(order.get("text", "")), [str(key) for key in order.get("keys", [])]
     if known["state"] != "running":
         raise Refused("state", "the job does not run, so nothing can be typed into it")
-    if not known.get("foreign") and known["begun"].get("via") != "tmux":
+    is_submitted = known.get("via") == "slurm" and not known.get("foreign")
+    if not is_submitted and (known.get("via") == "slurm" or not is_in_tmux(known)):
         raise Refused("unsupported", "the job runs without tmux, so nothing can be typed into it")
     bad = [key for key in keys if not KEY.match(key)]
     if bad:
         raise Refused("key", "%r is not a key's name as tmux has it, like Enter, C-c, Up, F1, M-x" % bad[0][:40])
     if "\0" in text:
         raise Refused("key", "a text with a NUL cannot be typed")
+    if is_submitted:
+        lookout.cluster.type_into(known, text, keys)
+    else:
+        type_into_pane(known, text, keys)
+    listener.send(json_frame(END, request, {}))
+
+
+def is_in_tmux(known: "dict[str, Any]") -> bool:
+    return bool(known.get("foreign") or known["begun"].get("via") == "tmux")
+
+
+def type_into_pane(known: "dict[str, Any]", text: str, keys: "list[str]") -> None:
     target = known["begun"].get("pane") or "=%s:" % known["order"]["session"]
     for part in text_parts(text):
         send_keys(to_bytes(target), ["-l", "--", part])
     if keys:
         send_keys(to_bytes(target), ["--"] + [literal(to_bytes(key)) for key in keys])
-    listener.send(json_frame(END, request, {}))
 
 
 def text_parts(text: str) -> "list[bytes]":
