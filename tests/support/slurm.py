@@ -1,0 +1,359 @@
+"""A real Slurm cluster on loopback: a login node, a controller and a few nodes that see different files."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.means import IS_ROOT
+from tests.support.sshd import HOST, Fleet, Sshd, free_port, wait_until, with_mounts
+
+START_S = 30.0
+CPUS, MEMORY_MB = 4, 4000
+# Two GPUs that are none: Slurm counts files, and gives their numbers to jobs.
+_GPUS = ("/dev/zero", "/dev/full")
+_SLURM_CONF = """
+ClusterName={name}
+SlurmctldHost=localhost({host})
+SlurmctldPort={port}
+SlurmUser=root
+AuthType=auth/munge
+# A job that is requeued waits until no credential of its last run is valid: 120 seconds unless told.
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n.log
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+MailProg=/bin/true
+PropagateResourceLimits=NONE
+SlurmdParameters=config_overrides
+ReturnToService=2
+JobRequeue=1
+KillWait=2
+OverTimeLimit=0
+InactiveLimit=0
+MinJobAge=300
+SlurmctldTimeout=10
+SlurmdTimeout=6
+BatchStartTimeout=20
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=100
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill
+GresTypes=gpu
+{accounting}
+NodeName=DEFAULT CPUs={cpus} CoresPerSocket={cpus} RealMemory={memory_mb}
+{nodes}
+PartitionName=DEFAULT Nodes={main} DefaultTime=00:10:00 MaxTime=1-00:00:00
+PartitionName=main Default=YES PriorityTier=2 PreemptMode=OFF
+PartitionName=low PriorityTier=1 PreemptMode=REQUEUE
+PartitionName=high PriorityTier=3 PreemptMode=OFF
+PartitionName=bare Nodes={bare} PriorityTier=2 PreemptMode=OFF
+"""
+# On the node that has no Python, in folders that lie over the system's.
+_WITHOUT_PYTHON = """
+set -e
+mount -t tmpfs none "$1"
+for folder in bin local/bin; do
+    mkdir -p "$1/$folder/upper" "$1/$folder/work"
+    options="lowerdir=/usr/$folder,upperdir=$1/$folder/upper,workdir=$1/$folder/work"
+    mount -t overlay -o "$options" none "/usr/$folder"
+    rm -f "/usr/$folder"/python*
+done
+shift
+exec "$@"
+"""
+
+
+@dataclass
+class _Daemon:
+    """A program that runs until it is ended, and all that it has started since in its mount namespace."""
+
+    name: str
+    words: list[str]
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+    namespaces: set[str] = field(default_factory=set)
+
+    def start(self) -> None:
+        with (self.folder / f"{self.name}.out").open("ab") as out:
+            self.process = subprocess.Popen(
+                self.words,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env={"PATH": os.environ["PATH"], "SLURM_CONF": f"{self.folder}/etc/slurm.conf"},
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        wait_until(self._has_left_ours, what=f"{self.name} to be in a namespace of its own")
+
+    def _has_left_ours(self) -> bool:
+        self.check()
+        namespace = _namespace(self.process.pid) if self.process else ""
+        if not namespace or namespace == _namespace(os.getpid()):
+            return False
+        self.namespaces.add(namespace)
+        return True
+
+    def check(self) -> None:
+        """Raise what it said where it has ended."""
+        if self.process is None or self.process.poll() is not None:
+            said = (self.folder / f"{self.name}.out").read_text(errors="replace")
+            raise RuntimeError(f"{self.name} has ended: {said[-2000:]}")
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def end_all(self) -> None:
+        """With every process that it has started, however far that one has gone from it."""
+        self.end(signal.SIGKILL)
+        wait_until(lambda: not _kill(_in_namespaces(self.namespaces)), what=f"processes of {self.name} to end")
+
+
+class Cluster:
+    """Runs from start to stop; nothing of it is left then: no process, no mount, no file.
+
+    Nodes n1 (with two GPUs of type a100) and n2 are in the partitions main, low and high; n3, without Python, in bare.
+    Jobs in low are requeued when one in main or high needs their place.
+    """
+
+    def __init__(self, fleet: Fleet) -> None:
+        if not IS_ROOT:
+            pytest.skip("needs root: the nodes of a cluster become other users")
+        self.name = f"cluster{secrets.token_hex(3)}"
+        self.folder = fleet.folder / self.name
+        for folder in (self.folder, self.folder / "etc", self.folder / "state", self.folder / "without-python"):
+            folder.mkdir()
+            folder.chmod(0o755)
+        # What every machine of the cluster sees in the place of the system's own.
+        self._mounts = {"/etc/slurm": self.etc, "/etc/hosts": self.folder / "hosts"}
+        self._munged = self._daemon("munged", self._munged_words())
+        self._controller = self._daemon("slurmctld", ["slurmctld", "-D"])
+        self._nodes = {name: self._daemon(name, self._slurmd_words(name)) for name in ("n1", "n2", "n3")}
+        self._write_config()
+        self._fleet = fleet
+        self.login: Sshd
+
+    @property
+    def etc(self) -> Path:
+        """What the login node and the nodes see as /etc/slurm."""
+        return self.folder / "etc"
+
+    def _daemon(self, name: str, words: list[str]) -> _Daemon:
+        return _Daemon(name, with_mounts(self._mounts, words), self.folder)
+
+    def _munged_words(self) -> list[str]:
+        key = self.folder / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        files = {"key-file": key.name, "pid-file": "munged.pid", "log-file": "munged.log", "seed-file": "munged.seed"}
+        places = [f"--{option}={self.folder}/{name}" for option, name in files.items()]
+        return ["munged", "--foreground", f"--socket={self.folder}/munge.socket", *places]
+
+    def _slurmd_words(self, name: str) -> list[str]:
+        words = ["sh", "-c", 'hostname "$1" && exec slurmd -D -N "$1"', "sh", name]
+        if name == "n3":
+            words = ["sh", "-c", _WITHOUT_PYTHON, "sh", str(self.folder / "without-python"), *words]
+        return ["unshare", "--uts", *words]
+
+    def _write_config(self) -> None:
+        more = {"n1": f"Gres=gpu:a100:{len(_GPUS)} Feature=gpu", "n2": "Feature=cpu", "n3": "Feature=bare"}
+        nodes = [
+            f"NodeName={name} NodeHostname=localhost NodeAddr={HOST} Port={free_port()} {more[name]}"
+            for name in self._nodes
+        ]
+        text = _SLURM_CONF.format(
+            name=self.name, host=HOST, port=free_port(), folder=self.folder, cpus=CPUS, memory_mb=MEMORY_MB,
+            nodes="\n".join(nodes), main="n1,n2", bare="n3", accounting="",
+        )  # fmt: skip
+        (self.etc / "slurm.conf").write_text(text)
+        gpus = [f"NodeName=n1 Name=gpu Type=a100 File={file}\n" for file in _GPUS]
+        (self.etc / "gres.conf").write_text("".join(gpus))
+        names = ("localhost", os.uname().nodename, *self._nodes)
+        (self.folder / "hosts").write_text("".join(f"{HOST} {name}\n" for name in names))
+
+    def start(self) -> None:
+        self._munged.start()
+        self._await(self._munged, (self.folder / "munge.socket").exists)
+        self.start_controller()
+        for node in self._nodes.values():
+            node.start()
+        self.login = self._fleet.machine(self.name, mounts=self._mounts)
+        self._await_nodes()
+
+    def stop(self) -> None:
+        self._controller.end(signal.SIGKILL)
+        for node in self._nodes.values():
+            node.end_all()
+        self._munged.end()
+
+    def _await(self, daemon: _Daemon, condition: Callable[[], object]) -> None:
+        def holds() -> object:
+            daemon.check()
+            return condition()
+
+        wait_until(holds, what=daemon.name, seconds=START_S)
+
+    def _await_nodes(self) -> None:
+        for name, node in self._nodes.items():
+            self._await(node, partial(self._works, name))
+
+    def _works(self, name: str) -> bool:
+        return self.node_state(name) in {"idle", "mixed", "allocated"}
+
+    # What happens to a cluster
+
+    def start_controller(self) -> None:
+        self._controller.start()
+        self._await(self._controller, self._controller_answers)
+
+    def _controller_answers(self) -> bool:
+        return "is UP" in self._ask("scontrol", "ping").stdout
+
+    def stop_controller(self) -> None:
+        """Jobs go on without it, and commands of Slurm fail."""
+        self._controller.end()
+
+    def restart_controller(self) -> None:
+        self.stop_controller()
+        self.start_controller()
+
+    def kill_slurmd(self, node: str) -> None:
+        """The node answers no more, while the processes of its jobs go on."""
+        self._nodes[node].end(signal.SIGKILL)
+
+    def crash(self, node: str) -> None:
+        """The node has lost its power: its jobs' processes are gone, too."""
+        self._nodes[node].end_all()
+
+    def start_slurmd(self, node: str) -> None:
+        self._nodes[node].start()
+        self._await_nodes()
+
+    def reset(self) -> None:
+        """Make it fit for the next test: every daemon runs, and no job."""
+        if self._controller.process is None:
+            self.start_controller()
+        self.admin("scancel", f"--user={self.login.user}")
+        self.login.reset()
+        for node in self._nodes.values():
+            if node.process is None:
+                node.start()
+        for name in self._nodes:
+            if self.node_state(name).startswith(("drain", "fail")):
+                self.admin("scontrol", "update", f"NodeName={name}", "State=RESUME")
+        wait_until(lambda: not self.squeue(), what="all jobs to end", seconds=START_S)
+        self._await_nodes()
+
+    # Questions
+
+    def _ask(self, *words: str) -> subprocess.CompletedProcess[str]:
+        env = {"PATH": os.environ["PATH"], "SLURM_CONF": f"{self.etc}/slurm.conf"}
+        return subprocess.run(words, env=env, cwd="/", capture_output=True, text=True, check=False)
+
+    def admin(self, *words: str) -> str:
+        """Run a command as the cluster's administrator; gives what it says."""
+        done = self._ask(*words)
+        assert done.returncode == 0, f"{shlex.join(words)}: {done.stderr}"
+        return done.stdout
+
+    def run(self, *words: str) -> str:
+        """Run a command as the user on the login node, over ssh; gives what it says."""
+        done = subprocess.run(self.login.client(shlex.join(words)), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{shlex.join(words)}: {done.stderr}"
+        return done.stdout
+
+    def sbatch(self, script: str, *options: str) -> str:
+        """Submit a job as the user; gives its number."""
+        return self.run("sbatch", "--parsable", *options, "--wrap", script).strip()
+
+    def squeue(self) -> dict[str, str]:
+        """The state of each job that has not ended, by its number."""
+        lines = self.admin("squeue", "--noheader", "--format=%i %T").splitlines()
+        return dict(line.split() for line in lines)
+
+    def job(self, number: str) -> dict[str, str]:
+        """What the controller knows of a job, also of one that has ended lately."""
+        said = self.admin("scontrol", "--oneliner", "show", "job", number)
+        return dict(word.split("=", 1) for word in said.split() if "=" in word)
+
+    def state(self, number: str) -> str:
+        return self.job(number)["JobState"]
+
+    def await_state(self, number: str, *states: str, seconds: float = START_S) -> dict[str, str]:
+        """Wait until a job is in one of these states; gives all that is known of it then."""
+        found: dict[str, str] = {}
+
+        def is_there() -> bool:
+            found.update(self.job(number))
+            return found["JobState"] in states
+
+        try:
+            wait_until(is_there, what=f"job {number} to be {' or '.join(states)}", seconds=seconds)
+        except TimeoutError as late:
+            raise AssertionError(f"{late}: {found}") from None
+        return found
+
+    def node_state(self, name: str) -> str:
+        """As sinfo names it, such as idle, mixed, allocated, down or drained; with "*" where it does not answer."""
+        return self.admin("sinfo", "--noheader", f"--nodes={name}", "--format=%T").partition("\n")[0]
+
+
+@contextmanager
+def running_cluster(fleet: Fleet) -> Iterator[Cluster]:
+    cluster = Cluster(fleet)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def _namespace(pid: int) -> str:
+    with suppress(OSError):
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    return ""
+
+
+def _in_namespaces(namespaces: Collection[str]) -> list[int]:
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if _namespace(pid) in namespaces]
+
+
+def _kill(pids: Collection[int]) -> Collection[int]:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return pids
