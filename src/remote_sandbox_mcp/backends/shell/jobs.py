@@ -166,7 +166,7 @@ class ShellJobs:
 
 
 def check_order(order: JobOrder, name: str) -> None:
-    """Raises JobRefused for invalid names, for text that no program can be given, and for what a shell cannot submit."""
+    """Raises JobRefused for invalid names, text that no program can be given, and what a shell cannot submit."""
     if order.submission:
         raise JobRefused(f"{name}: jobs are submitted to a cluster's queue by Python 3.6, which is not there", "python")
     if not JOB_ID.match(order.job_id):
