@@ -263,6 +263,7 @@ class Gate:
                 hop.port,
                 tunnel=tunnel or (),
                 sock=proxy.line if proxy else None,
+                # Empty, because Proxy has started it.
                 proxy_command=(),
                 client_factory=lambda: make_client(judge, dialogue, self.questions),
                 # None: enter() has a deadline that leaves out the time that a person takes.
@@ -384,6 +385,7 @@ def make_client(judge: _Judge, dialogue: Dialogue, questions: Questions) -> asyn
     """The object that asyncssh calls during one login."""
     import asyncssh
 
+    # Defined here, because asyncssh is imported only when the first machine is opened.
     class Client(asyncssh.SSHClient):
         def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
             return judge.accepts(host, addr, port, key)
@@ -434,6 +436,7 @@ def credentials(login: Login, who: str) -> dict[str, Any]:
     keys, problems = _read_keys(login)
     if problems and not (keys or login.password or login.agent):
         raise LoginRefused.of_parts(who, f"no usable key: {'; '.join(problems)}")
+    # None keeps asyncssh from using the agent of SSH_AUTH_SOCK and the default keys.
     options: dict[str, Any] = {"client_keys": keys or None, "agent_path": login.agent or None}
     if login.user:
         options["username"] = login.user
