@@ -184,7 +184,7 @@ async def test_a_connection_that_is_opened_after_a_refused_login_is_used_at_once
 ) -> None:
     machine = over_openssh(sshd, control_path=str(folder / "cm"), transport="auto")
     gate = Gate(machine, own)
-    gate.knocked_in_vain(LoginRefused("refused: a code is asked for"))
+    gate.note_refusal(LoginRefused("refused: a code is asked for"))
     with master(sshd, folder / "cm"):
         sandbox = await open_over_openssh(gate, await choose_transport(machine))
         assert await printed(sandbox, "whoami") == f"{sshd.user}\n"
