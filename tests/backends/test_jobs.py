@@ -208,7 +208,7 @@ async def test_a_refused_start_does_not_touch_the_job_that_runs(jobs: Jobs, user
     assert not (user.home / "ran").exists()
 
 
-async def test_after_a_refusal_a_name_still_leads_to_the_job_before(jobs: Jobs) -> None:
+async def test_after_a_refusal_a_session_name_still_means_the_job_before(jobs: Jobs) -> None:
     first = await run(jobs, "exit 3")
     for fields in ({"env": {"LARGE": "x" * 200_000}}, {"log_file": "/proc/none"}):
         with pytest.raises(JobRefused):
@@ -217,7 +217,7 @@ async def test_after_a_refusal_a_name_still_leads_to_the_job_before(jobs: Jobs) 
         assert (seen.job_id, seen.exit_code) == (first.job_id, 3)
 
 
-async def test_a_foreign_session_keeps_its_name(jobs: Jobs, user: Sshd) -> None:
+async def test_a_tmux_session_that_is_not_ours_keeps_its_name(jobs: Jobs, user: Sshd) -> None:
     shell(user, "tmux new-session -d -s train 'sleep 60'")
     with pytest.raises(JobRefused, match="a tmux session named train") as refused:
         await begin(jobs)
@@ -264,7 +264,7 @@ async def test_of_many_jobs_of_one_name_one_starts(jobs: Jobs, user: Sshd) -> No
     assert len(job_folders(user)) == 1
 
 
-async def test_a_start_whose_keeper_never_came_is_made_good(jobs: Jobs, user: Sshd) -> None:
+async def test_a_start_whose_keeper_never_came_is_repeated(jobs: Jobs, user: Sshd) -> None:
     """As after a kill between the making of the folder and the start of its keeper."""
     wanted = order("echo >> count; sleep 60")
     await jobs.start(wanted)
@@ -325,7 +325,7 @@ async def test_without_tmux_a_job_is_detached(fleet: Fleet) -> None:
         assert (await run(jobs, "echo a; exit 3")).exit_code == 3
 
 
-async def test_a_home_that_cannot_be_written_is_told(jobs: Jobs, user: Sshd) -> None:
+async def test_a_home_that_cannot_be_written_is_reported(jobs: Jobs, user: Sshd) -> None:
     shell(user, "mkdir .local && chmod 500 .local")
     started = await begin(jobs, "echo a; sleep 60", log_file="~/log")
     assert "is lost when the machine restarts" in started.notes[0]

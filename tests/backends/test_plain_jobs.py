@@ -67,7 +67,7 @@ def kill_all_of(sshd: Sshd, job_id: str) -> None:
     os.killpg(int(record(sshd, job_id)[0]), signal.SIGKILL)
 
 
-async def test_a_job_outlives_its_line_and_tells_its_end(bare: Sshd, sandbox: PlainSandbox, tmp_path: Path) -> None:
+async def test_a_job_outlives_its_line_and_its_end_is_known(bare: Sshd, sandbox: PlainSandbox, tmp_path: Path) -> None:
     assert sandbox.description.capabilities.survives_disconnect
     started = await begin(sandbox.jobs, "echo begun; while ! [ -e go ]; do sleep 0.05; done; exit 7")
     await has_printed(sandbox.jobs, started.job_id)

@@ -143,7 +143,7 @@ async def test_nothing_of_ours_is_in_a_jobs_environment(link: HereLink, jobs: Jo
     assert seen.log == f"RSMCP_JOB_ID={seen.job_id}\na b\n/tmp\nEXIT_CODE=0\n".encode()
 
 
-async def test_neither_the_keepers_words_nor_the_folder_show_secrets(jobs: Jobs, folder: Path) -> None:
+async def test_neither_the_keepers_arguments_nor_the_folder_show_secrets(jobs: Jobs, folder: Path) -> None:
     started = await begin(jobs, "echo begun; sleep 60; echo secret-word", env={"TOKEN": "hush"})
     words = Path(f"/proc/{keeper_of(folder, started.job_id)}/cmdline").read_bytes()
     assert b"secret-word" not in words
@@ -242,7 +242,7 @@ async def test_a_cut_start_is_asked_for_again_and_starts_once(link: HereLink, jo
     assert (await look(jobs, started.job_id)).is_running
 
 
-async def test_a_start_that_nobody_answers_may_have_happened(
+async def test_a_start_without_an_answer_may_have_happened(
     link: HereLink, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("remote_sandbox_mcp.backends.shell.jobs.MEND_S", 0.3)
@@ -257,7 +257,7 @@ async def test_a_start_that_nobody_answers_may_have_happened(
 
 
 @pytest.mark.parametrize(("fate", "raised"), [(Paused("it is paused"), LostContact), (Gone("it is gone"), Gone)])
-async def test_a_start_tells_what_became_of_the_container(
+async def test_a_failed_start_says_whether_the_container_is_paused_or_gone(
     link: HereLink, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, fate: ConnectError, raised: type[Exception]
 ) -> None:
     monkeypatch.setattr("remote_sandbox_mcp.backends.shell.program.LOOK_S", 0.1)
@@ -487,7 +487,7 @@ def test_lines_are_searched_once_but_for_one_that_may_grow(block: bytes, expecte
     ],
     ids=str,
 )
-def test_an_answer_that_makes_no_sense_is_told_as_one(printed: dict[str, str]) -> None:
+def test_a_malformed_answer_is_an_error(printed: dict[str, str]) -> None:
     place = Place("bare", "container", jobs_at_home=False)
     with pytest.raises(Unreachable, match="bare's answer"):
         read_jobs(Answer({"clock": "1 1", **printed} if printed else {}, place), [JobLook()], place)

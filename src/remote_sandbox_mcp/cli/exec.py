@@ -240,7 +240,7 @@ class LiveShow(Show):
 
         def give_up(problem: OSError) -> None:
             self.unwritten = problem
-            # The loop may have ended meanwhile.
+            # Called in the writer's thread; the loop may have ended meanwhile.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(task.cancel)
 

@@ -267,6 +267,7 @@ async def _log(options: argparse.Namespace) -> int:
     from ..hub_contact.place import Place
 
     found = await asyncio.to_thread(all_facts)
+    # The log of the last hub stays after its end.
     file = Path(found[0]["log"] if found else Place(os.environ).log)
     try:
         position = _print_end(file, max(0, options.lines))

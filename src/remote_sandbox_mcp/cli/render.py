@@ -59,6 +59,7 @@ def command_path() -> str:
 
 def shown_file(path: Path, is_read: bool) -> Text:
     """Path of a configuration file, and why it is not used, if so."""
+    # A link that leads nowhere is there, but cannot be used.
     is_there = os.path.lexists(os.path.expanduser(path))
     return styled((str(path), ""), ("" if is_read else " (cannot be used)" if is_there else " (not there)", "dim"))
 

@@ -180,6 +180,7 @@ async def _agreed(job: Synchronization, order: Order, bar: Bar) -> Order:
         check_deletion(order, job.source_tree, job.target_tree)
         return order
     except BadArgument as refusal:
+        # Without a terminal there is no person to ask; --yes confirms in advance.
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise
         danger = refusal.found
@@ -203,6 +204,7 @@ async def _agrees(plan: Plan, why: str) -> bool:
     try:
         answer = await _typed_line()
     finally:
+        # After Ctrl-C or Ctrl-D the cursor is still on the line of the question.
         if not answer:
             print(file=sys.stderr)
     return answer.strip().lower() in ("y", "yes")

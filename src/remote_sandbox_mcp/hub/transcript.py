@@ -86,7 +86,7 @@ class Transcript:
             self.give_up(request)
 
     def give_up(self, request: Request) -> None:
-        """Its command may still run: the next hub stops it."""
+        """Remember a cancelled call, whose command may still run: the next hub stops it."""
         now = time.monotonic()
         self._cancelled = {name: it for name, it in self._cancelled.items() if now < it[0] + CANCELLED_S}
         self._cancelled[request.name] = now, request.line

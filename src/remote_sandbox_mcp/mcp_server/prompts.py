@@ -105,7 +105,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        """As it is written in a call."""
+        """The sandbox as an argument of a call."""
         return repr(self.sandbox) if self.sandbox else "ID"
 
     def get(self) -> str:

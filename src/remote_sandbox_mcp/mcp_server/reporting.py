@@ -15,7 +15,7 @@ from ..core.text import visible
 
 # Pause between two messages, and before the same message is repeated as a sign of life.
 PAUSE_S, SAME_S = 0.5, 5.0
-# How often the client is told that something goes on.
+# How often a message says that silent work goes on.
 SIGN_S = 3.0
 
 T = TypeVar("T")

@@ -319,7 +319,7 @@ def _smaller_fields(fields: Mapping[str, Any], most: int) -> dict[str, Any]:
 
 
 class Images:
-    """Images of one result, and what is said about those that are not shown."""
+    """The images of one result; one that is not shown gets fields that say why."""
 
     def __init__(self) -> None:
         self.blocks: list[ImageContent] = []

@@ -212,6 +212,7 @@ class SandboxServer(MCPServer[None]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
+        # If no answer comes, the call was cancelled.
         begun, outcome = time.monotonic(), "cancelled"
         called_by = calling.set(self._client(context))
         session = self.clients.session(context)
@@ -349,7 +350,7 @@ class SandboxServer(MCPServer[None]):
 
 
 async def _nothing() -> None:
-    """Nothing is to be done before a call."""
+    """The default for before_call: do nothing."""
 
 
 def sandboxes_in(given: Mapping[str, Any], where: str) -> frozenset[str]:

@@ -108,7 +108,7 @@ class FoundShape(TypedDict):
 
 
 class SyncShape(TypedDict, total=False):
-    """What every sync says; figures, problems and a dry run's plan come besides, where there are any."""
+    """The fields of every sync; results may also have figures, problems and a dry run's plan."""
 
     # inline, background or dry_run
     mode: str
@@ -155,7 +155,7 @@ class StartedShape(TypedDict):
 
 
 class JobShape(TypedDict, total=False):
-    """What is said of every job; signal, usage, checkpoint and more come besides, where there are any."""
+    """The fields of every job; results may also have signal, usage, checkpoint and more."""
 
     tmux_session: str
     running: bool
@@ -223,7 +223,7 @@ class DisposableShape(TypedDict):
 
 
 class CommandShape(TypedDict, total=False):
-    """As exec_bash says it; timed_out, running and more come besides, where they apply."""
+    """The fields of exec_bash; results may also have timed_out, running and more."""
 
     exit_code: int
     stdout: str
@@ -236,7 +236,7 @@ class FilesShape(TypedDict):
 
 
 class SuiteShape(TypedDict, total=False):
-    """Counts of a test suite; runner, command, slowest and more come besides."""
+    """Counts of a test suite; results may also have runner, command, slowest and more."""
 
     passed: int
     failed: int

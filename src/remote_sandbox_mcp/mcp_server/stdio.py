@@ -106,6 +106,7 @@ async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Lin
     os.close(null)
     os.dup2(2, 1)
     reader = asyncio.StreamReader(LONGEST_LINE)
+    # All that was read while modules were loading; Learner drops answers that the client has already.
     reader.feed_data(bytes(early.heard))
     if early.ended:
         reader.feed_eof()

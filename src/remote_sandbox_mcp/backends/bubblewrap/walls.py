@@ -163,11 +163,11 @@ class Start:
         # A lent Python reports a path of itself that cannot be started.
         known = f"import io,os,sys;sys.executable={python!r};{shut}{READ}"
         sizes = len(first_process()), len(compiled(self.pieces)), len(program.packed(self.pieces))
-        first = f"exec(read({sizes[0]}));{'' if is_second else self.first()}keep_to_itself();"
+        first = f"exec(read({sizes[0]}));{'' if is_second else self.first()}close_to_commands();"
         return f"{known}{first}run_outpost(read({sizes[1]}),read({sizes[2]}),{MAGIC_NUMBER!r},globals())"
 
     def first(self, room: str = "") -> str:
-        return f"stand_first({self.footing.step_down},{dict(self.bounds.rlimits)!r},{room!r});"
+        return f"fork_outpost({self.footing.step_down},{dict(self.bounds.rlimits)!r},{room!r});"
 
 
 @functools.cache

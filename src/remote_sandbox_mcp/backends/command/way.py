@@ -73,7 +73,7 @@ class LocalCommand:
 
     @property
     def what(self) -> str:
-        """Only the program: its arguments may hold secrets."""
+        """The name of the program only: its arguments may hold secrets."""
         return f"its command {os.path.basename(self.argv[0])}"
 
     async def open(self, shell_line: str) -> ProcessLine:

@@ -118,7 +118,7 @@ class ShellSandbox:
     def _told(self, seen: Observation, watch: _Watch) -> Completed | Running:
         if watch.given_up and isinstance(seen, Running):
             raise LostContact.while_running(self.description.name, "it did not end when it was killed", seen)
-        return self._truth(seen)
+        return self._not_missing(seen)
 
     def _never_its_turn(self, watch: _Watch) -> Running:
         if watch.sent:
@@ -140,7 +140,7 @@ class ShellSandbox:
             try:
                 if not self.is_open:
                     await self.open()
-                return self._truth(self._seen(watch.command, await self._attended(request, watch)))
+                return self._not_missing(self._seen(watch.command, await self._attended(request, watch)))
             except NoRoom:
                 raise NotStarted(f"{self.description.name}: unable to begin: {FULL}") from None
             except ConnectError as problem:
@@ -210,7 +210,7 @@ class ShellSandbox:
             return LostContact(message, outcome="not_started", so_far=so_far)
         return LostContact.while_running(name, why, so_far)
 
-    def _truth(self, seen: Observation) -> Completed | Running:
+    def _not_missing(self, seen: Observation) -> Completed | Running:
         if isinstance(seen, Missing):
             words = f"the run was lost: {seen.reason}. What it did before that is not known; look before repeating it"
             raise LostContact(words, outcome="lost", so_far=Running(seen.run_id, seen.stdout, seen.stderr))

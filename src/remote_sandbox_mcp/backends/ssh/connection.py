@@ -45,10 +45,10 @@ HOST_KEY_ALGORITHMS = (
     "rsa-sha2-512",
     "rsa-sha2-256",
 )
-# Ciphers that need no protection for CBC mode; see leave_out_decoys.
+# Ciphers that need no protection for CBC mode; see drop_empty_packets.
 WITHOUT_CBC = ("aes128-gcm", "aes256-gcm", "chacha20-poly1305", "aes128-ctr", "aes192-ctr", "aes256-ctr")
-# The most bytes that asyncssh reads at once; see take_small_bites.
-BITE = 64 << 10
+# The most bytes that asyncssh reads at once; see limit_reads.
+MOST_READ = 64 << 10
 KEEPALIVE_S = 15
 # After a refused login no other is tried for this long; it doubles each time.
 PAUSE_S, LONGEST_PAUSE_S = 15.0, 300.0
@@ -62,12 +62,12 @@ WRONG_CODE = "the code was wrong or used before, or the key or password is; a ne
 
 def load() -> None:
     """Import asyncssh. Called in a thread before the first use, because it takes a tenth of a second."""
-    with libraries_found_quickly():
+    with libraries_from_linker_cache():
         import asyncssh  # noqa: F401
 
 
 @contextmanager
-def libraries_found_quickly() -> Iterator[None]:
+def libraries_from_linker_cache() -> Iterator[None]:
     """Answer ctypes' searches for libraries from the linker's cache.
 
     asyncssh looks for liboqs and nettle, and for a missing library ctypes runs ldconfig, gcc and ld: more than a dozen
@@ -163,7 +163,7 @@ class Gate:
         lent, self._lent = self._lent, None
         if lent is not None and not lent.is_closed():
             return lent
-        self.heed_pause()
+        self.check_pause()
         # Keys and secrets are read first, outside the deadline: a keyring may ask its owner.
         keys = [await asyncio.to_thread(credentials, hop.login, self._who()) for hop in self._route()]
         attempt = Attempt()
@@ -171,7 +171,7 @@ class Gate:
             connecting = self._connect_persistently(keys, attempt)
             connection = await within_moving(connecting, lambda: self.deadline_s + attempt.waited_s)
         except LoginRefused as refused:
-            self.knocked_in_vain(refused)
+            self.note_refusal(refused)
             raise
         except (asyncio.TimeoutError, TimeoutError):
             raise Unreachable.of_parts(self._who(), f"no answer within {self.deadline_s:g} s") from None
@@ -179,8 +179,8 @@ class Gate:
             self.asks_for_code = attempt.asked
         self._pause, self._refused = PAUSE_S, None
         self.questions.need_person = attempt.needed_person
-        leave_out_decoys(connection)
-        take_small_bites(connection)
+        drop_empty_packets(connection)
+        limit_reads(connection)
         return connection
 
     def end_lent(self) -> None:
@@ -191,7 +191,7 @@ class Gate:
         """Give a connection that is logged in to the next caller of `enter`."""
         self._lent = connection
 
-    def knocked_in_vain(self, refused: LoginRefused) -> None:
+    def note_refusal(self, refused: LoginRefused) -> None:
         """Note a refused login: none is tried for a while, because servers lock out repeated attempts.
 
         Secrets are forgotten, so that they are read again: they may have been corrected where they are kept.
@@ -211,7 +211,7 @@ class Gate:
         machine = self.machine
         return (*machine.hops, Hop(machine.host, machine.port, machine.login, machine.host_key_name))
 
-    def heed_pause(self) -> None:
+    def check_pause(self) -> None:
         """Raises LoginRefused if the last login was refused a moment ago."""
         left, refused = self._closed_until - time.monotonic(), self._refused
         # A person at a terminal logs in on purpose, and need not wait.
@@ -263,6 +263,7 @@ class Gate:
                 hop.port,
                 tunnel=tunnel or (),
                 sock=proxy.line if proxy else None,
+                # Empty, because Proxy has started it.
                 proxy_command=(),
                 client_factory=lambda: make_client(judge, dialogue, self.questions),
                 # None: enter() has a deadline that leaves out the time that a person takes.
@@ -384,6 +385,7 @@ def make_client(judge: _Judge, dialogue: Dialogue, questions: Questions) -> asyn
     """The object that asyncssh calls during one login."""
     import asyncssh
 
+    # Defined here, because asyncssh is imported only when the first machine is opened.
     class Client(asyncssh.SSHClient):
         def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
             return judge.accepts(host, addr, port, key)
@@ -407,7 +409,7 @@ def key_type(key: asyncssh.SSHKey) -> str:
     return key.get_algorithm()
 
 
-def leave_out_decoys(connection: asyncssh.SSHClientConnection) -> None:
+def drop_empty_packets(connection: asyncssh.SSHClientConnection) -> None:
     """Drop the empty packet that asyncssh sends before each data packet: only CBC ciphers need it, and it is slow."""
     from asyncssh.constants import MSG_IGNORE
 
@@ -421,11 +423,11 @@ def leave_out_decoys(connection: asyncssh.SSHClientConnection) -> None:
         connection.send_packet = send_packet  # type: ignore[assignment, method-assign]
 
 
-def take_small_bites(connection: asyncssh.SSHClientConnection) -> None:
+def limit_reads(connection: asyncssh.SSHClientConnection) -> None:
     """Limit how much asyncssh reads at once: for each packet it copies all bytes that it has not parsed yet."""
     transport: Any = getattr(connection, "_transport", None)
     if hasattr(transport, "max_size"):
-        transport.max_size = BITE
+        transport.max_size = MOST_READ
 
 
 def credentials(login: Login, who: str) -> dict[str, Any]:
@@ -434,6 +436,7 @@ def credentials(login: Login, who: str) -> dict[str, Any]:
     keys, problems = _read_keys(login)
     if problems and not (keys or login.password or login.agent):
         raise LoginRefused.of_parts(who, f"no usable key: {'; '.join(problems)}")
+    # None keeps asyncssh from using the agent of SSH_AUTH_SOCK and the default keys.
     options: dict[str, Any] = {"client_keys": keys or None, "agent_path": login.agent or None}
     if login.user:
         options["username"] = login.user

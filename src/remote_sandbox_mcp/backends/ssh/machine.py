@@ -152,7 +152,7 @@ async def open_outpost(gate: Gate) -> OutpostClient:
 
 
 async def _open_outpost(gate: Gate) -> OutpostClient:
-    """One connection, one channel, one outpost, all within the machine's deadline."""
+    """Make one connection with one channel and one outpost, within the machine's deadline."""
     connection = await gate.enter()
     try:
         return await within(_start(connection, gate.machine), gate.deadline_s)

@@ -168,7 +168,7 @@ class OpenSshWay:
         master = self.master if self.master and await _is_alive(ssh) else ""
         if not master:
             # Only a new login has to wait after a refused one.
-            self.gate.heed_pause()
+            self.gate.check_pause()
         return await LocalCommand(arguments(self.gate, ssh, master), variables_of(ssh)).open(shell_line)
 
     def explain(self, complaints: bytes) -> SandboxError | None:
@@ -180,7 +180,7 @@ class OpenSshWay:
         if isinstance(problem, LoginRefused):
             if self.master and ssh:
                 problem = problem.with_more(f"your own connection is gone: open it again (ssh {ssh.destination})")
-            self.gate.knocked_in_vain(problem)
+            self.gate.note_refusal(problem)
         return problem
 
 

@@ -89,6 +89,7 @@ class PlainFiles:
                     start, data, more = await read_lines(file, span.line, span.lines, span.limit)
                 else:
                     start = max(0, size + span.offset) if span.offset < 0 else span.offset
+                    # One byte more than is wanted shows whether more follows.
                     data = await read_exactly(file, start, span.limit + 1)
                     data, more = data[: span.limit], len(data) > span.limit
                 version = version_of(found, await read_sample(file, size))
@@ -112,6 +113,7 @@ class PlainFiles:
             try:
                 await put(client, fresh, data, old)
                 written = await client.lstat(fresh)
+                # Again, because the file may have changed while the new one was written; SFTP has no locks.
                 await self._check_target(client, full, expected)
                 await replace(client, fresh, target)
             except BaseException:

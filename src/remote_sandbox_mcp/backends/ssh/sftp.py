@@ -158,6 +158,7 @@ async def put(client: asyncssh.SFTPClient, path: bytes, data: bytes, old: asyncs
     async with client.open(path, flags, attrs, encoding=None) as file:
         await file.write(data)
         if old is not None:
+            # Only root can give files away.
             with contextlib.suppress(asyncssh.SFTPPermissionDenied, asyncssh.SFTPFailure):
                 await file.setstat(asyncssh.SFTPAttrs(uid=old.uid, gid=old.gid))
             await file.chmod(stat.S_IMODE(old.permissions or 0o600))

@@ -220,6 +220,7 @@ class Remote:
         """Like the client's scandir, but asks ahead: that waits for each hundred names before it asks for the next."""
         import asyncssh
 
+        # asyncssh has no public way to send single readdir requests.
         handler = self.client._handler
         handle = await handler.opendir(folder)
         names: list[asyncssh.SFTPName] = []

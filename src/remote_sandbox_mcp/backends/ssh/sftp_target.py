@@ -70,6 +70,7 @@ class Target:
         where = await self.root.folder(folder, make=True)
         self._made += 1
         fresh, final = where + b"/" + self._stem + b"%d" % self._made, where + b"/" + checked(name)
+        # SFTP keeps times in whole seconds.
         coming = expected.described(mtime // SECOND * SECOND, len(data))
         async with self.remote.places:
             try:
@@ -215,6 +216,7 @@ class Target:
             full = await self.root.folder(folder) + b"/" + checked(name)
             now = await self.remote.ask(self.remote.client.lstat(full))
             check_file(now)
+            # With the source's time, later syncs would take a file edited meanwhile for a copy of the source.
             await self.remote.compare(full, now, found[path])
             await self.remote.ask(self.remote.client.setstat(full, attributes(*wanted[path])))
 

@@ -42,10 +42,10 @@ def leave_network() -> None:
         with contextlib.suppress(PermissionError):
             _libc_call("unshare", NEW_NETWORK)
             return
-    own_users(os.geteuid(), os.getegid(), NEW_NETWORK)
+    enter_user_namespace(os.geteuid(), os.getegid(), NEW_NETWORK)
 
 
-def own_users(user: int, group: int, further: int = 0) -> None:
+def enter_user_namespace(user: int, group: int, further: int = 0) -> None:
     """Enter a new user namespace, in which only `user` is mapped."""
     mine, ours = os.geteuid(), os.getegid()
     # After a change of user, a process may not write its own files in /proc without this.
@@ -63,7 +63,7 @@ def become(user: int) -> None:
     os.setresuid(user, user, user)
 
 
-def forgo_new_rights() -> None:
+def set_no_new_privileges() -> None:
     """No program started from here on can gain privileges."""
     _libc_call("prctl", NO_NEW_RIGHTS, 1, 0, 0, 0)
 
