@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import secrets
 import shlex
 import signal
@@ -355,11 +356,29 @@ class Cluster:
     def crash(self, node: str) -> None:
         """The node has lost its power, with all processes of its jobs, and Slurm has just found out."""
         self._nodes[node].end_all()
-        self.admin("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=Not responding")
+        self._set_node(node, "DOWN")
 
     def start_slurmd(self, node: str) -> None:
+        """The node is back. Jobs may begin there when it has been told which of the old ones to end.
+
+        Those would otherwise end a new run of the same job.
+        """
+        is_down = self.node_state(node).startswith("down")
+        if is_down:
+            self._set_node(node, "DRAIN")
         self._nodes[node].start()
+        self._await(self._nodes[node], lambda: self.node_state(node) in {"drained", "idle", "mixed", "allocated"})
+        if is_down:
+            wait_until(self._has_told_all_nodes, what="the controller to end old jobs", seconds=START_S)
+            self._set_node(node, "RESUME")
         self._await_nodes()
+
+    def _set_node(self, node: str, state: str) -> None:
+        self.admin("scontrol", "update", f"NodeName={node}", f"State={state}", "Reason=Not responding")
+
+    def _has_told_all_nodes(self) -> bool:
+        said = self.admin("sdiag")
+        return all(re.search(rf"^{name}: +0$", said, re.MULTILINE) for name in ("Agent queue size", "Agent count"))
 
     def expire(self, number: str) -> None:
         """Let a job reach its time limit now. Slurm looks twice a minute: its state is TIMEOUT within 35 seconds."""

@@ -29,6 +29,7 @@ def test_a_job_is_requeued_when_a_better_one_needs_its_place_and_when_its_node_i
     assert slurm.await_state(job, "PENDING")["Restarts"] == "2"
     assert not slurm.login.processes()
     slurm.start_slurmd("n2")
+    slurm.await_state(job, "RUNNING")
 
 
 def test_jobs_outlive_a_restart_of_the_controller(slurm: Cluster) -> None:

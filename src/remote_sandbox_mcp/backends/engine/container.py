@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ...core.command import Command, Completed, Environment, Running
+from ...core.command import Environment
 from ...core.disposable import Disposable
-from ...core.errors import ConnectError, LostContact, Unreachable
-from ...core.progress import Progress, silent
+from ...core.errors import ConnectError
 from ...core.sandbox import Capabilities, Description, Sandbox
 from ...core.shell import join
-from ..command.sandbox import OPEN_S, Entrance, NoPython
-from ..command.shell import CommandShell
+from ..command.provided import ProvidedShellAlone, open_provided
 from ..command.way import CommandLine
-from ..outpost.client import OutpostClient
-from ..outpost.relay import RelayPorts
-from ..outpost.sandbox import OutpostSandbox
-from ..shell.alone import ShellAlone
-from ..shell.sandbox import lost_with
 from ..shell.transport import Gone, Paused, Place
 from .cli import Cli
 
@@ -42,22 +35,13 @@ def describe(disposable: Disposable, *, kills_trees: bool = True) -> Description
 async def open_container(cli: Cli, disposable: Disposable, fate: Fate, environment: Environment = AS_IT_IS) -> Sandbox:
     """Open it the best way that its image offers. Raises ConnectError."""
     way = ContainerWay(cli, disposable, fate)
-    sandbox = ContainerSandbox(way, environment)
-    try:
-        await sandbox.open()
-        return sandbox
-    except NoPython:
-        await sandbox.close()
-    except BaseException:
-        await sandbox.close()
-        raise
-    plain = PlainContainer(way, environment)
-    try:
-        await plain.open()
-    except BaseException:
-        await plain.close()
-        raise
-    return plain
+
+    def open_plain() -> ProvidedShellAlone:
+        # A container that is started again finds its folders as they were.
+        place = Place(disposable.title, "container", jobs_at_home=False)
+        return ProvidedShellAlone(way, describe(disposable, kills_trees=False), environment, place)
+
+    return await open_provided(way, describe(disposable), environment, open_plain)
 
 
 @dataclass(frozen=True)
@@ -90,58 +74,3 @@ class ContainerWay:
         if status in ("gone", "expired", "ended"):
             return Gone(f"{title} is gone: it was deleted, or its time was over; create another one")
         return None
-
-
-class ContainerSandbox(OutpostSandbox):
-    """An outpost in a container, which may be paused, killed or expire under it."""
-
-    def __init__(self, way: ContainerWay, environment: Environment) -> None:
-        name = way.disposable.title
-        self._way = way
-        self._entrance = Entrance(way, name, "python3", OPEN_S)
-        self._fate: ConnectError | None = None
-        ports = RelayPorts(name, lambda _: self._entrance.relay())
-        super().__init__(describe(way.disposable), environment, self._enter, lambda _: self._entrance.lane(), ports)
-
-    async def _enter(self) -> OutpostClient:
-        self._fate = None
-        try:
-            return await self._entrance.outpost()
-        except (NoPython, Unreachable) as problem:
-            # Its engine knows best why a container does not answer.
-            self._fate = await self._way.why_not()
-            if self._fate is not None:
-                raise self._fate from None
-            if isinstance(problem, NoPython) and self.hello:
-                raise Unreachable(f"unable to open {self.description.name}: its Python starts no more") from None
-            raise
-
-    async def run(
-        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
-    ) -> Completed | Running:
-        try:
-            return await super().run(command, patience_s=patience_s, progress=progress)
-        except LostContact as lost:
-            raise lost_with(self.description.name, self._fate, lost.so_far) or lost from None
-
-
-class PlainContainer(ShellAlone):
-    """A container without python3: a POSIX shell in it, started anew for each request."""
-
-    def __init__(self, way: ContainerWay, environment: Environment) -> None:
-        name = way.disposable.title
-        # A container that is started again finds its folders as they were.
-        place = Place(name, "container", jobs_at_home=False)
-        described = describe(way.disposable, kills_trees=False)
-        super().__init__(described, environment, ContainerShell(way, name), place)
-
-
-class ContainerShell(CommandShell):
-    """A Transport that asks the engine what became of its container."""
-
-    def __init__(self, way: ContainerWay, name: str) -> None:
-        super().__init__(way, name)
-        self._container = way
-
-    async def why_not(self) -> ConnectError | None:
-        return await self._container.why_not()

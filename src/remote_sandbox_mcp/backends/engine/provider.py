@@ -16,9 +16,10 @@ from ...core.sandbox import Sandbox
 from ...core.shell import join
 from ...core.text import harmless
 from ...waiting import Chores
+from ..command.console import Said
 from ..command.way import Way, last_words
 from . import kind_of, traits_of
-from .cli import GONE, NO_IMAGE, NO_INIT, REMOVING, Cli, Said
+from .cli import GONE, NO_IMAGE, NO_INIT, REMOVING, Cli
 from .container import open_container
 from .order import KEY, MARK, Seen, checked, env_lines, read_seen, remove_words, renewal, run_words
 

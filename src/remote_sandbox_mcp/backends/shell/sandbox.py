@@ -19,6 +19,7 @@ from ...core.errors import (
     SandboxError,
     Unreachable,
 )
+from ...core.job import Jobs
 from ...core.progress import Beat, Progress, silent
 from ...core.sandbox import Description
 from ...core.text import last_line
@@ -49,7 +50,7 @@ class ShellSandbox:
         self.description = description
         self._environment = environment
         self._shell = Shell(transport, place)
-        self.jobs = ShellJobs(self._shell, environment)
+        self.jobs: Jobs = ShellJobs(self._shell, environment)
         # Their folders stay: they are what keeps a start that is still on its way from starting again.
         self._tried_twice: set[str] = set()
         self._known: set[str] = set()

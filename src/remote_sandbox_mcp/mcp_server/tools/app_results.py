@@ -85,7 +85,7 @@ def forward_fields(forward: Forward) -> dict[str, Any]:
 
 def disposable_fields(made: Disposable) -> dict[str, Any]:
     """What create_sandbox says, and status."""
-    fields: dict[str, Any] = {"sandbox_id": made.id, "status": made.status}
+    fields: dict[str, Any] = {"sandbox_id": made.id, "status": made.status} | lean(reason=sentence(made.reason))
     fields |= lean(created_at=stamp(made.created), expires_at=stamp(made.expires), name=made.name, image=made.image)
     fields |= {"provider": made.kind, "network": made.network} | lean(on=made.machine)
     return fields | lean(limits=limit_fields(made.limits), notes=[sentence(note) for note in made.notes])
@@ -99,8 +99,9 @@ def limit_fields(limits: Limits) -> dict[str, Any]:
 def listed_fields(made: Disposable) -> dict[str, Any]:
     """What list_sandboxes says of a container beyond what it says of every sandbox."""
     return lean(
-        id=made.id, image=made.image, status=made.status, created_at=stamp(made.created), expires_at=stamp(made.expires)
-    )
+        id=made.id, image=made.image, status=made.status, reason=sentence(made.reason),
+        created_at=stamp(made.created), expires_at=stamp(made.expires),
+    )  # fmt: skip
 
 
 def stamp(seconds: float) -> str:

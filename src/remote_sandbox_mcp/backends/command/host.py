@@ -1,4 +1,4 @@
-"""The machine of an engine: programs are started on it beside whatever else its connection carries."""
+"""The machine of an engine or a cluster: programs are started on it beside whatever else its connection carries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from ...core.errors import ConnectError, Unsupported
 from ...core.sandbox import Sandbox
-from ..command.way import CommandLine
+from .way import CommandLine
 
 
 @runtime_checkable
@@ -37,5 +37,5 @@ class MachineWay:
     async def open(self, shell_line: str) -> CommandLine:
         machine = await self._open_machine()
         if not isinstance(machine, Host):
-            raise Unsupported(f"{self._name} is reached in a way over which no container can be used")
+            raise Unsupported(f"{self._name} is reached in a way over which no program can be started beside it")
         return await machine.start(shell_line)
