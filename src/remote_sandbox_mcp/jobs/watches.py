@@ -40,6 +40,8 @@ class Watching:
         for name, text in (("log_file", which.log_file), ("cwd", cwd), ("launch_command", command)):
             check.text_argument(name, text, required=False)
         sandbox, look, _ = await self._find(which)
+        if look.element:
+            raise BadArgument(f"an array is watched as a whole: pass tmux_session={look.session!r}")
         name = sandbox.description.name
         job = JobOrder(session=look.session, script=command, cwd=cwd, log_file=which.log_file)
         watch = self._starting.make_watch(order, name, job)

@@ -67,6 +67,7 @@ them in one turn: these calls run side by side.
 exec_bash_background also starts what takes longer than this conversation, such as training: give it a session_name, a
 checkpoint_path and, with auto_resume, a resume_command that goes on from it after a reboot. Then wait_background_task
 (its end, a line, silence) instead of asking again and again; list_background_tasks finds jobs of earlier conversations.
+On a Slurm cluster it submits to the queue (slurm={"gpus": "a100:2", "time": "4:00:00"}): pending until there is room.
 
 create_sandbox makes a clean, isolated place to run untrusted code or a test suite in (run_tests); deploy_app and
 forward_port bring what listens there to the user's browser; delete_sandbox ends it. All tools take its sandbox_id.

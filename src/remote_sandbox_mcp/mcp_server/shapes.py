@@ -145,7 +145,7 @@ class CancelledShape(TypedDict):
 
 
 class StartedShape(TypedDict):
-    status: Literal["started"]
+    status: Literal["started", "submitted"]
     tmux_session: str
     log_file: str
     sandbox: str
@@ -158,6 +158,7 @@ class JobShape(TypedDict, total=False):
 
     tmux_session: str
     running: bool
+    pending: bool
     exit_code: int
     error: str
     log_tail: str

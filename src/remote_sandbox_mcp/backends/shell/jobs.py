@@ -166,7 +166,9 @@ class ShellJobs:
 
 
 def check_order(order: JobOrder, name: str) -> None:
-    """Raises JobRefused for what is no name, and what no program can be given."""
+    """Raises JobRefused for what is no name, what no program can be given, and what a shell cannot submit."""
+    if order.submission:
+        raise JobRefused(f"{name}: jobs are submitted to a cluster's queue by Python 3.6, which is not there", "python")
     if not JOB_ID.match(order.job_id):
         raise JobRefused(f"{name}: {order.job_id!r} is not the name of a job", "id")
     if order.instead_of and not JOB_ID.match(order.instead_of):
