@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, limits
+from remote_sandbox_mcp.backends.bubblewrap import disk, limits
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.backends.outpost import client
 from remote_sandbox_mcp.core.command import Command, Environment, Running
@@ -38,15 +38,6 @@ from tests.support.disposables import (
     with_python,
 )
 from tests.support.means import needs_tun
-
-
-@pytest.fixture(params=["control-groups", "no-control-groups"])
-def means(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With what this machine offers, and with less."""
-    if request.param == "no-control-groups":
-        monkeypatch.setattr(cgroups, "find_bases", list)
-    return str(request.param)
-
 
 # Made and used
 

@@ -26,14 +26,6 @@ BOMB = "bomb() { bomb | bomb & }; bomb; sleep 30"
 FILLER = "for n in 1 2 3 4; do head -c 4000000 /dev/zero > ~/file$n; done; sleep 30"
 
 
-@pytest.fixture(params=[pytest.param("control-groups", marks=needs_control_groups), "no-control-groups"])
-def means(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With what this machine offers, and with less."""
-    if request.param == "no-control-groups":
-        monkeypatch.setattr(cgroups, "find_bases", list)
-    return str(request.param)
-
-
 # What is told
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, local
+from remote_sandbox_mcp.backends.bubblewrap import disk, local
 from remote_sandbox_mcp.backends.bubblewrap import disk as disk_watch
 from remote_sandbox_mcp.backends.bubblewrap.disk import Usage
 from remote_sandbox_mcp.backends.bubblewrap.local import LocalSandbox, open_local
@@ -33,14 +33,6 @@ async def limited(state: Path, shm_mb: int = 0, **limits: float) -> AsyncIterato
         yield sandbox
     finally:
         await sandbox.close()
-
-
-@pytest.fixture(params=[pytest.param("control-groups", marks=needs_control_groups), "no-control-groups"])
-def means(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With what this machine offers, and with less."""
-    if request.param == "no-control-groups":
-        monkeypatch.setattr(cgroups, "find_bases", list)
-    return str(request.param)
 
 
 def groups_of(state: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""What verbs print: JSON for programs, tables for people; sizes, times and counts in words."""
+"""How verbs print: JSON for programs, tables for people; sizes, times and counts in words."""
 
 from __future__ import annotations
 
@@ -70,6 +70,7 @@ class Page:
         from rich.console import Console
 
         self.is_terminal = sys.stdout.isatty()
+        # A terminal's encoding may lack some characters, and printing them must not fail.
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")
         self.console: Console = Console(highlight=False, emoji=False, markup=False, width=self._width())

@@ -1,4 +1,4 @@
-"""`sandboxes`: which there are, which of them answer, how busy they are and with whom."""
+"""`sandboxes`: lists them, whether each answers, how busy it is, and who uses its GPUs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _print_json(app: App, resources: bool) -> None:
-    """Exactly what an agent is told, because it is the agent's tool that tells it."""
+    """Call the tool list_sandboxes itself, so that programs get exactly what agents get."""
     from ..mcp_server.server import build
     from .render import print_json
 

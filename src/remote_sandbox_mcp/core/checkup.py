@@ -340,7 +340,7 @@ def _slurm_version(text: str) -> str:
     >>> _slurm_version("slurm-wlm 22.05.8"), _slurm_version("slurm 20.02.3-1"), _slurm_version("odd")
     ('22.05.8', '20.02.3', 'odd')
     """
-    found = re.search(r"\d+\.\d+(\.\d+)*", text)
+    found = re.search(r"\d{1,4}\.\d{1,4}(?:\.\d{1,4}){0,2}", text)
     return found[0] if found else text
 
 
@@ -376,8 +376,8 @@ _SILENT = {
 def _sbatch_step(said: str, name: str) -> Step:
     answers, _, what = said.partition(" ")
     if answers == "yes":
-        found = re.search(r"to start at (\S+).* in partition (\S+)", what)
-        when = f"; a small job would start at {found[1]} in {found[2]}" if found else ""
+        at, where = re.search(r"to start at (\S{1,40})", what), re.search(r" in partition (\S{1,100})", what)
+        when = f"; a small job would start at {at[1]} in {where[1]}" if at and where else ""
         return ok("sbatch", f"takes jobs{when}")
     if answers in _SILENT:
         return warning("sbatch", _SILENT[answers], _NO_SLURM if answers == "none" else "")

@@ -1,7 +1,7 @@
 """The shapes of tool results, from which the output schemas are made.
 
-They name what a program looks for first. What comes besides in special cases is in docs/tools.md: each name here is
-in the tool list, which every conversation carries.
+They have only the fields that programs look for first; docs/tools.md has those of special cases. Each name here is part
+of the tool list, and so costs tokens in every conversation.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class ListingShape(TypedDict):
 class ContentShape(TypedDict):
     size: int
     truncated: bool
-    # Not of an image, which is beside it; that has mime_type, width, height and, where it is not shown, a problem.
+    # Absent for an image, which is a block of its own; its fields are mime_type, width, height and, if it is not shown,
+    # problem.
     content: NotRequired[str]
     mime_type: NotRequired[str]
     encoding: NotRequired[str]

@@ -9,6 +9,7 @@ from ..core.text import counted
 
 Fields = Mapping[str, Any]
 
+# Longer texts get lines of their own.
 LONGEST_INLINE = 200
 
 

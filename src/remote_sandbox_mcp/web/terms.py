@@ -75,6 +75,7 @@ def agree(http: Http, state: Path, *, without_key: bool = False) -> Terms:
 
 
 def _among_ourselves(http: Http, state: Path, without_key: bool) -> Terms:
+    """The terms on loopback: a key is still needed, because other users of this computer can connect, too."""
     made = http.api_key is None and not without_key
     file = state / KEY_FILE if made else None
     return Terms(

@@ -46,10 +46,12 @@ class Bounds:
     shm_mb: int = 0
 
 
-# A shell costs a millisecond. A process that is moved into the group by another one waits for all processors in turn.
+# A shell that joins the groups itself costs a millisecond. Moving a process that another one started takes longer: the
+# kernel waits for all processors.
 JOIN = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 1; shift; done; shift; exec "$@"'
 
 
+# Source that defines `read`; a buffer of one byte does not read ahead.
 READ = "read=io.BufferedReader(io.FileIO(0,closefd=False),1).read;"
 
 
@@ -192,8 +194,8 @@ def hostname(name: str) -> str:
 class Folders:
     """Folders of a local sandbox, protected from other users by the outermost one.
 
-    `state` is the state folder that it lies in, where no image may be. `runs` is a place for the outpost's own records
-    where the disk of commands has a size: what they do when it is full can be told only from there.
+    `state` is the state folder that contains them, in which no image may be. `runs` is the folder for the outpost's own
+    records if the sandbox's disk has a fixed size: results of commands must be recorded even when that is full.
     """
 
     root: Path

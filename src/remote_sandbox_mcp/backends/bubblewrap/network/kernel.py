@@ -10,6 +10,7 @@ import socket
 import struct
 from pathlib import Path
 
+# Numbers from Linux's headers; Python has names for few of them.
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000
 SET_DUMPABLE, SET_DEATH_SIGNAL, NO_NEW_RIGHTS = 4, 1, 38
 TUNSETIFF, TAP, WITHOUT_HEADER = 0x400454CA, 0x0002, 0x1000
@@ -34,8 +35,8 @@ def _libc_call(name: str, *arguments: int) -> None:
 def leave_network() -> None:
     """Enter a new network namespace, inside a new user namespace where that is required.
 
-    Who was root may make one as it is. Anyone else is the same user in the user namespace as before, and has no rights
-    in it any more after the next program is started.
+    Root needs no user namespace. Another user keeps its id in the user namespace, and loses all rights in it when the
+    next program is started.
     """
     if os.geteuid() == 0:
         with contextlib.suppress(PermissionError):
