@@ -256,6 +256,9 @@ def test_the_version_of_slurm_is_told_with_what_it_means(version: str, said: str
     [
         pytest.param(ClusterFindings(sacct="yes "), "sacct", "answers", id="sacct"),
         pytest.param(ClusterFindings(sacct="none"), "sacct", "of no use (it is not installed", id="no sacct"),
+        pytest.param(
+            ClusterFindings(elsewhere="/opt/hpc/bin"), "slurm", "23.02.1, in /opt/hpc/bin, which", id="no PATH"
+        ),
         pytest.param(ClusterFindings(home="nfs4"), "shared home", "on nfs4, as nodes share it", id="NFS"),
         pytest.param(ClusterFindings(home="xfs"), "shared home", "on xfs, perhaps of the login node", id="a disk"),
         pytest.param(ClusterFindings(), "shared home", "on an unknown file system", id="no answer"),

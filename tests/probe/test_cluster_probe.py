@@ -187,6 +187,15 @@ def test_each_silence_is_told_in_one_sentence(login: Login) -> None:
     assert login.look(rate=0).problems == ("the partitions are unknown: sinfo is not installed there, or not in PATH",)
 
 
+def test_slurm_that_only_a_login_shell_finds_is_used(login: Login) -> None:
+    hidden = login.home / "module"
+    hidden.mkdir()
+    for name in ("sinfo", "squeue", "sacctmgr"):
+        (login.bin / name).rename(hidden / name)
+    login.put("bash", f'[ "$1" = -lc ] && PATH={hidden}:$PATH && eval "$2"')
+    assert [partition.name for partition in login.look().partitions] == ["main", "big", "bare"]
+
+
 def test_the_doctors_script_tells_what_a_site_lacks(login: Login) -> None:
     login.put(
         "sbatch", '[ "$*" = "--test-only --partition=a b --wrap true" ] && echo "sbatch: error: no account" >&2\nexit 1'

@@ -87,11 +87,12 @@ class Findings:
 @dataclass(frozen=True)
 class ClusterFindings:
     """What doctor_cluster.sh printed: "yes" or "no" and what the command said, "none" without a command, "late" without
-    an answer; the type of the home's file system; where `module` works, if anywhere.
+    an answer; where Slurm is if not in PATH; the type of the home's file system; where `module` works, if anywhere.
     """
 
     sbatch: str = ""
     sacct: str = ""
+    elsewhere: str = ""
     home: str = ""
     modules: str = ""
 
@@ -207,10 +208,13 @@ def parse_findings(text: str) -> Findings:
     return _findings(*_read_sections(text))
 
 
+_CLUSTER_SECTIONS = ("sbatch", "sacct", "elsewhere", "home", "modules")
+
+
 def parse_cluster_findings(text: str) -> ClusterFindings:
     """Read what doctor_cluster.sh printed."""
     sections, _ = _read_sections(text)
-    return ClusterFindings(**{name: sections.get(name, "") for name in ("sbatch", "sacct", "home", "modules")})
+    return ClusterFindings(**{name: sections.get(name, "") for name in _CLUSTER_SECTIONS})
 
 
 def _read_sections(text: str) -> tuple[dict[str, str], str]:
@@ -322,7 +326,7 @@ def cluster_steps(
 ) -> list[Step]:
     """What a machine that is configured as the login node of a cluster can be used for."""
     return [
-        _slurm_step(version),
+        _slurm_step(version, findings.elsewhere),
         _controller_step(cluster or ClusterUsage()),
         _sbatch_step(findings.sbatch, machine.name),
         _sacct_step(findings.sacct),
@@ -340,10 +344,13 @@ def _slurm_version(text: str) -> str:
     return found[0] if found else text
 
 
-def _slurm_step(version: str) -> Step:
+def _slurm_step(version: str, elsewhere: str) -> Step:
+    shown = _slurm_version(version)
+    if elsewhere:
+        said = f"in {elsewhere}, which is not in the PATH of commands: batch jobs find it, allocations do not"
+        return warning("slurm", f"{shown}, {said}".removeprefix(", "), _NO_SLURM)
     if not version:
         return warning("slurm", "sinfo is not found, so nothing can be submitted", _NO_SLURM)
-    shown = _slurm_version(version)
     numbers = tuple(int(part) for part in shown.split(".")[:2] if part.isdigit())
     if len(numbers) == 2 and numbers < _OVERLAP:
         return ok("slurm", f"{shown}, older than 20.11: srun is used without --overlap")

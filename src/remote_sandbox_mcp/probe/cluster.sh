@@ -111,6 +111,12 @@ main() {
 }
 
 umask 077
+# A module may have to be loaded first, which a login shell does.
+if ! command -v sinfo >/dev/null 2>&1; then
+    # shellcheck disable=SC2086 # a command with its options, or no words at all
+    found=$($limit bash -lc 'command -v sinfo' 2>/dev/null </dev/null | tail -n 1)
+    PATH=$PATH:${found%/*}
+fi
 if ! command -v sinfo >/dev/null 2>&1; then
     printf '@@ cluster 0\n@@ nodes 127\n sinfo is not installed there, or not in PATH\n@@ told\n'
 elif { mkdir -p "$folder" && true >>"$file.lock" && command -v flock; } >/dev/null; then

@@ -4,6 +4,8 @@
 # Output as that of doctor.sh:
 #
 #   @@ doctor 1     the version of this format
+#   @@ elsewhere    the folder of Slurm's commands where they are not in PATH, but found by a login shell or where sites
+#                   install them
 #   @@ sacct        "yes", "no COMPLAINT", "none" where there is none, or "late" where it did not answer
 #   @@ sbatch       the same, with what sbatch says of a job that is only tested
 #   @@ home         the type of the file system that has the home folder
@@ -43,8 +45,17 @@ modules() {
     fi
 }
 
+elsewhere() {
+    ! command -v sbatch >/dev/null 2>&1 || return 0
+    found=$(PATH=$PATH:/opt/slurm/bin:/usr/local/slurm/bin:/cm/shared/apps/slurm/current/bin command -v sbatch || limited bash -lc 'command -v sbatch' | tail -n 1)
+    case $found in /*) echo "${found%/*}" ;; esac
+}
+
+folder=$(elsewhere)
+[ -z "$folder" ] || PATH=$PATH:$folder
 # Those that take a while at the same time; each waits to be printed until those before it are done.
 section 'doctor 1' ''
+section elsewhere "$folder"
 section modules "$(modules)" | {
     section sacct "$(tried sacct -n -X -S now)" | {
         section sbatch "$(tried sbatch --test-only "$@" --wrap true)"
