@@ -69,9 +69,5 @@ async def test_what_a_platform_has_is_handed_over_with_the_platforms_key(
     house, handed = build(**{kind: FakeProvider(kind)}), []
     monkeypatch.setattr("remote_sandbox_mcp.config.handed.hand_over", lambda names, *_: handed.extend(names) or "")
     await house.disposables.create(SandboxOrder(name="web"))
-
-    async def ensure() -> str:
-        return ""
-
-    assert await Starting(house.fleet, Notify(), Known()).prepare_watchdog("web", ensure) == ()
+    assert await Starting(house.fleet, Notify(), Known()).hand_over("web") == ""
     assert handed == names
