@@ -32,11 +32,12 @@ from remote_sandbox_mcp.fleet import Fleet, Member
 from remote_sandbox_mcp.sync import archive
 from remote_sandbox_mcp.sync import archive as archive_far
 from remote_sandbox_mcp.transfers.service import TransferService
-from tests.backends.contract.basics import cancel, eventually, finish, said
+from tests.backends.contract.basics import cancel, finish, said
 from tests.mcp_server.conftest import connected
 from tests.support.platform import WITHOUT_PYTHON
 from tests.support.trees import File, Folder, Node, differences, put, snapshot
 from tests.support.trees import Link as SymbolicLink
+from tests.support.waiting import eventually
 
 from .test_shell import HereLink
 

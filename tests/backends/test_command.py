@@ -21,11 +21,11 @@ from remote_sandbox_mcp.core.errors import ConnectError, LostContact, Unreachabl
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from tests.backends.contract import finish
-from tests.backends.contract.basics import eventually
 from tests.support.commands import client_of, open_door, shell_of
 from tests.support.hubs import is_alive
 from tests.support.root import as_root
 from tests.support.sshd import Sshd, wait_until
+from tests.support.waiting import eventually
 
 MEGABYTE = 1 << 20
 BY_HAND = "; run it in a terminal to see more"

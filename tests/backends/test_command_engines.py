@@ -18,12 +18,13 @@ from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobState
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from tests.backends.contract import finish
-from tests.backends.contract.basics import eventually, said
+from tests.backends.contract.basics import said
 from tests.backends.test_command import command_of, opened
 from tests.support.commands import open_door
 from tests.support.platform import IMAGE, WITHOUT_PYTHON, Platform
 from tests.support.podman import PodmanContainer
 from tests.support.root import as_root
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(120)]
 

@@ -27,7 +27,7 @@ from remote_sandbox_mcp.core.machine import LocalPlace
 from remote_sandbox_mcp.core.port import PortClosed, Stream
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from tests.backends.contract import Opener, PortContract
-from tests.backends.contract.basics import eventually, said
+from tests.backends.contract.basics import said
 from tests.backends.contract.ports import (
     MEGABYTE,
     ask,
@@ -39,6 +39,7 @@ from tests.backends.contract.ports import (
 )
 from tests.support.pipe import pythons
 from tests.support.sshd import Fleet, Sshd, wait_until
+from tests.support.waiting import eventually
 
 NO_FORWARDING = ("AllowTcpForwarding no",)
 

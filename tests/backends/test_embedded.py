@@ -384,6 +384,24 @@ async def test_a_sandbox_that_two_servers_use_is_not_paused(tmp_path: Path) -> N
         assert await say(sandbox, "echo awake") == "awake"
 
 
+async def test_one_that_is_closed_while_it_is_made_ready_stays_closed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def ping(self: client.OutpostClient) -> None:
+        """Its answer takes longer than the sandbox is open."""
+        while self.is_alive:  # noqa: ASYNC110 - a line that is lost tells nobody
+            await asyncio.sleep(0)
+        raise client.LineLost
+
+    async with made(tmp_path) as (provider, disposable, sandbox):
+        await sandbox.close()
+        monkeypatch.setattr(client.OutpostClient, "ping", ping)
+        provider._tenants[disposable.id].warm()
+        await until(lambda: sandbox.is_open)
+        await sandbox.close()
+        assert not sandbox.is_open
+
+
 async def test_a_sandbox_that_another_server_paused_is_not_opened(tmp_path: Path) -> None:
     async with made(tmp_path) as (provider, disposable, sandbox), provided(tmp_path) as other:
         await provider.pause(disposable)

@@ -24,7 +24,7 @@ from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.errors import LostContact
 from remote_sandbox_mcp.core.job import JobLook, JobRefused, Jobs, JobState, JobWait
-from tests.backends.contract.basics import eventually, in_background
+from tests.backends.contract.basics import in_background
 from tests.support.jobs import (
     FOREVER,
     begin,
@@ -44,6 +44,7 @@ from tests.support.jobs import (
 from tests.support.line import Line
 from tests.support.root import run_as_root
 from tests.support.sshd import Fleet, Sshd, wait_until
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -311,20 +312,6 @@ async def test_a_stop_ends_the_whole_tree(both: Jobs, user: Sshd, script: str) -
     assert "sleep 611" not in user.processes().values()
     assert sessions(user) == []
     assert (await both.stop(JobLook(job_id=job))).ending == "stopped"
-
-
-async def test_a_stop_leaves_time_to_save(both: Jobs) -> None:
-    job = (await begin(both, "trap 'sleep 1; echo saved; exit 5' TERM; echo begun; while :; do sleep 0.1; done")).job_id
-    await has_printed(both, job)
-    stopped = await both.stop(JobLook(job_id=job), grace_s=8)
-    assert (stopped.exit_code, stopped.ending) == (5, "stopped")
-    assert b"saved\n" in stopped.log
-
-
-async def test_a_stop_of_what_has_ended_or_is_not_there_says_so(jobs: Jobs) -> None:
-    job = (await run(jobs, "exit 3")).job_id
-    assert (await jobs.stop(JobLook(job_id=job))).exit_code == 3
-    assert (await jobs.stop(JobLook(session="none"))).state is JobState.MISSING
 
 
 async def test_a_reused_pid_is_not_signalled(jobs: Jobs, user: Sshd) -> None:

@@ -47,9 +47,10 @@ from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.core.secret import Secret
 from remote_sandbox_mcp.core.shell import quote
 from tests.backends.contract import finish
-from tests.backends.contract.basics import eventually, said
+from tests.backends.contract.basics import said
 from tests.support.pace import at_most
 from tests.support.platform import API_KEY, EXECD, IMAGE, WITHOUT_PYTHON, Platform, free_port
+from tests.support.waiting import eventually
 
 # The first of them waits for the platform to come up.
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]

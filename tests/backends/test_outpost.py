@@ -37,22 +37,13 @@ from remote_sandbox_mcp.core.errors import FileProblem, LostContact, NotStarted
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.job import JobOrder, JobRefused, new_job_id
 from remote_sandbox_mcp.core.progress import Beat, StreamName
-from tests.backends.contract.basics import (
-    ShellPrograms,
-    begin,
-    ended,
-    eventually,
-    finish,
-    forgotten,
-    in_background,
-    is_alive,
-    said,
-)
+from tests.backends.contract.basics import ShellPrograms, begin, ended, finish, forgotten, in_background, is_alive, said
 from tests.support.line import Line
 from tests.support.pace import at_most
 from tests.support.pipe import PipeMachine, as_user, pipe_machine, pythons
 from tests.support.root import run_as_root
 from tests.support.sshd import Fleet, Sshd, wait_until
+from tests.support.waiting import eventually
 
 PROGRAMS = ShellPrograms()
 DAY_S = 24 * 3600
@@ -225,9 +216,11 @@ async def test_nonsense_harms_no_other_request(
     client._signs = 0
     before = client.begin({"verb": "run", **order(PROGRAMS.waits_for(f"{machine.sshd.home}/go", b"x", b"y"))})
     machine.pipes[0].write(b"".join(nonsense))
-    _, answer = await asyncio.wait_for(client.ask({"verb": "run", **order(f"touch {machine.sshd.home}/go")}), 10)
+    _, answer = await asyncio.wait_for(
+        client.ask({"verb": "run", **order(f"touch {machine.sshd.home}/go")}), at_most(10)
+    )
     assert answer["exit"] == 0
-    end = await asyncio.wait_for(before.done, 10)
+    end = await asyncio.wait_for(before.done, at_most(10))
     assert (end["exit"], before.part(wire.OUT)) == (0, b"xy")
     await client.ask({"verb": "run", **order(f"rm {machine.sshd.home}/go")})
 

@@ -26,10 +26,11 @@ from remote_sandbox_mcp.core.files import Search, Span
 from remote_sandbox_mcp.core.machine import Machine
 from remote_sandbox_mcp.core.shell import quote
 from tests.backends.contract import Contract, Opener, finish
-from tests.backends.contract.basics import Programs, ShellPrograms, begin, ended, eventually, said
+from tests.backends.contract.basics import Programs, ShellPrograms, begin, ended, said
 from tests.support.line import Line
 from tests.support.root import run_as_root
 from tests.support.sshd import Fleet, Sshd
+from tests.support.waiting import eventually
 
 NEVER = "/no/such/file"
 WAITS = "while ! [ -e go ]; do sleep 0.05; done"

@@ -19,8 +19,9 @@ from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobRefused, JobSeen, 
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.core.transfer import Order, Outcome, Place, unheard
 from remote_sandbox_mcp.sync.service import Syncs
-from tests.backends.contract.basics import eventually, said, table
+from tests.backends.contract.basics import said, table
 from tests.support.platform import IMAGE, WITHOUT_PYTHON, Platform
+from tests.support.waiting import eventually
 
 # The first of them waits for the platform to come up.
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]

@@ -22,11 +22,12 @@ from remote_sandbox_mcp.core.command import Command, Completed, Running
 from remote_sandbox_mcp.core.disposable import Disposable, Rules, SandboxOrder, Volume, new_disposable_id
 from remote_sandbox_mcp.core.errors import ConnectError, FileProblem, LostContact, SandboxError, Unreachable
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from tests.backends.contract.basics import eventually, in_background, said
+from tests.backends.contract.basics import in_background, said
 from tests.support.line import ThreadedLine
 from tests.support.pace import at_most
 from tests.support.platform import IMAGE, WITHOUT_PYTHON, Platform, free_port
 from tests.support.root import as_root
+from tests.support.waiting import eventually
 
 # The first of them waits for the platform to come up.
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]

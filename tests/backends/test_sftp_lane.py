@@ -29,11 +29,12 @@ from remote_sandbox_mcp.core.machine import Machine
 from remote_sandbox_mcp.core.transfer import Lane, Reply, numbers
 from remote_sandbox_mcp.core.tree import Tree, child, read_meta
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from tests.backends.contract.basics import HOSTILE_NAMES, eventually, said
+from tests.backends.contract.basics import HOSTILE_NAMES, said
 from tests.support.announcements import announced, described
 from tests.support.line import Line
 from tests.support.sshd import Fleet, Sshd
 from tests.support.values import read_tree
+from tests.support.waiting import eventually
 
 SECOND = 10**9
 LONG_AGO = 1_000_000_000

@@ -27,16 +27,8 @@ from remote_sandbox_mcp.core.command import Command, Completed, Ending, Environm
 from remote_sandbox_mcp.core.disposable import Disposable
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, FileProblem, LostContact, NotStarted
 from remote_sandbox_mcp.core.files import Match, Search, Span
-from tests.backends.contract.basics import (
-    HOSTILE_NAMES,
-    cancel,
-    eventually,
-    finish,
-    in_background,
-    is_dead,
-    said,
-    table,
-)
+from tests.backends.contract.basics import HOSTILE_NAMES, cancel, finish, in_background, is_dead, said, table
+from tests.support.waiting import eventually
 
 FOREVER = "echo begun; while :; do sleep 0.05; done"
 Verbs = list[str]

@@ -139,6 +139,11 @@ class EmbeddedSandbox(OutpostSandbox):
         await asyncio.gather(*(lane.close() for lane in list(self._lanes)), return_exceptions=True)
         await EmbeddedSandbox.close(self)
 
+    async def open_ahead(self) -> None:
+        """Open it once for the next caller, who is told why if it cannot be opened; one that is closed stays closed."""
+        with contextlib.suppress(SandboxError):
+            await self._reach()
+
     async def settle(self) -> None:
         """Wait until nothing is being opened."""
         if self._opening is not None:
@@ -228,12 +233,7 @@ class Tenant:
 
     def warm(self) -> None:
         """Open it in the background, because its maker will use it at once."""
-        self._chores.start(self._open_quietly())
-
-    async def _open_quietly(self) -> None:
-        # The next caller gets the error.
-        with contextlib.suppress(SandboxError):
-            await self.sandbox.open()
+        self._chores.start(self.sandbox.open_ahead())
 
     def begin(self, expire: Callable[[Disposable], Awaitable[None]]) -> None:
         """Start the expiry timer, by the record's current time."""
