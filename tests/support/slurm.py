@@ -144,7 +144,8 @@ class _Daemon:
     words: list[str]
     folder: Path
     process: subprocess.Popen[bytes] | None = None
-    namespaces: set[str] = field(default_factory=set)
+    # Each is kept open: the number of one that has ended would be given to another, with processes of somebody else.
+    namespaces: dict[str, int] = field(default_factory=dict)
 
     def start(self) -> None:
         with (self.folder / f"{self.name}.out").open("ab") as out:
@@ -166,9 +167,9 @@ class _Daemon:
     def _has_left_ours(self) -> bool:
         self.check()
         namespace = _namespace(self.process.pid) if self.process else ""
-        if not namespace or namespace == _namespace(os.getpid()):
+        if not self.process or namespace in ("", _namespace(os.getpid())):
             return False
-        self.namespaces.add(namespace)
+        self.namespaces[namespace] = os.open(f"/proc/{self.process.pid}/ns/mnt", os.O_RDONLY)
         return True
 
     def check(self) -> None:
@@ -192,6 +193,8 @@ class _Daemon:
         """With every process that it has started, however far that one has gone from it."""
         self.end(signal.SIGKILL)
         wait_until(lambda: not _kill(_in_namespaces(self.namespaces)), what=f"processes of {self.name} to end")
+        while self.namespaces:
+            os.close(self.namespaces.popitem()[1])
 
 
 class Cluster:
