@@ -9,7 +9,7 @@ import secrets
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,7 +44,7 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/%n.log
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+{memory}
 MpiDefault=none
 MailProg=/bin/true
 PropagateResourceLimits=NONE
@@ -62,12 +62,11 @@ SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
-DefMemPerCPU=100
+DefMemPerCPU=500
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
-JobAcctGatherParams=OverMemoryKill
 GresTypes=gpu
 {accounting}
 NodeName=DEFAULT CPUs={cpus} CoresPerSocket={cpus} RealMemory={memory_mb}
@@ -78,6 +77,12 @@ PartitionName=low PriorityTier=1 PreemptMode=REQUEUE
 PartitionName=high PriorityTier=3 PreemptMode=OFF
 PartitionName=bare Nodes={bare} PriorityTier=2 PreemptMode=OFF
 """
+# Where there are control groups of version 1, a job that needs too much memory is OUT_OF_MEMORY, as on most clusters.
+# Elsewhere its processes are killed, and it is FAILED.
+_MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
+_BY_GROUPS = "TaskPlugin=task/cgroup"
+_BY_LOOKING = "TaskPlugin=task/none\nJobAcctGatherParams=OverMemoryKill"
+_CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nConstrainRAMSpace=yes\n"
 _ACCOUNTING = """
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost={host}
@@ -144,7 +149,8 @@ class _Daemon:
     words: list[str]
     folder: Path
     process: subprocess.Popen[bytes] | None = None
-    namespaces: set[str] = field(default_factory=set)
+    # Each is kept open: the number of one that has ended would be given to another, with processes of somebody else.
+    namespaces: dict[str, int] = field(default_factory=dict)
 
     def start(self) -> None:
         with (self.folder / f"{self.name}.out").open("ab") as out:
@@ -166,9 +172,9 @@ class _Daemon:
     def _has_left_ours(self) -> bool:
         self.check()
         namespace = _namespace(self.process.pid) if self.process else ""
-        if not namespace or namespace == _namespace(os.getpid()):
+        if not self.process or namespace in ("", _namespace(os.getpid())):
             return False
-        self.namespaces.add(namespace)
+        self.namespaces[namespace] = os.open(f"/proc/{self.process.pid}/ns/mnt", os.O_RDONLY)
         return True
 
     def check(self) -> None:
@@ -192,6 +198,8 @@ class _Daemon:
         """With every process that it has started, however far that one has gone from it."""
         self.end(signal.SIGKILL)
         wait_until(lambda: not _kill(_in_namespaces(self.namespaces)), what=f"processes of {self.name} to end")
+        while self.namespaces:
+            os.close(self.namespaces.popitem()[1])
 
 
 class Cluster:
@@ -224,7 +232,9 @@ class Cluster:
             self._database = self._daemon("mariadbd", self._database_words())
             self._accountant = self._daemon("slurmdbd", ["slurmdbd", "-D"])
         self._controller = self._daemon("slurmctld", ["slurmctld", "-D"])
-        self._nodes = {name: self._daemon(name, self._slurmd_words(name)) for name in ("n1", "n2", "n3")}
+        self.tells_out_of_memory = _MEMORY_GROUPS.is_dir()
+        groups = {str(_MEMORY_GROUPS): self._group} if self.tells_out_of_memory else {}
+        self._nodes = {name: self._daemon(name, self._slurmd_words(name), groups) for name in ("n1", "n2", "n3")}
         self._write_config()
         self._fleet = fleet
         self.login: Sshd
@@ -234,8 +244,13 @@ class Cluster:
         """What the login node and the nodes see as /etc/slurm."""
         return self.folder / "etc"
 
-    def _daemon(self, name: str, words: list[str]) -> _Daemon:
-        return _Daemon(name, with_mounts(self._mounts, words), self.folder)
+    @property
+    def _group(self) -> Path:
+        """The control group of all its jobs: their nodes see no other."""
+        return _MEMORY_GROUPS / self.name
+
+    def _daemon(self, name: str, words: list[str], more: Mapping[str, Path] | None = None) -> _Daemon:
+        return _Daemon(name, with_mounts({**self._mounts, **(more or {})}, words), self.folder)
 
     def _munged_words(self) -> list[str]:
         key = self.folder / "munge.key"
@@ -276,8 +291,10 @@ class Cluster:
         text = _SLURM_CONF.format(
             name=self.name, host=HOST, port=free_port(), folder=self.folder, cpus=CPUS, memory_mb=MEMORY_MB,
             nodes="\n".join(nodes), main="n1,n2", bare="n3", accounting=accounting,
+            memory=_BY_GROUPS if self.tells_out_of_memory else _BY_LOOKING,
         )  # fmt: skip
         (self.etc / "slurm.conf").write_text(text)
+        (self.etc / "cgroup.conf").write_text(_CGROUP_CONF if self.tells_out_of_memory else "")
         gpus = [f"NodeName=n1 Name=gpu Type=a100 File={file}\n" for file in _GPUS]
         (self.etc / "gres.conf").write_text("".join(gpus))
         names = ("localhost", os.uname().nodename, *self._nodes)
@@ -285,6 +302,8 @@ class Cluster:
 
     def start(self) -> None:
         self.login = self._fleet.machine(self.name, mounts=self._mounts)
+        if self.tells_out_of_memory:
+            self._group.mkdir()
         self._munged.start()
         self._await(self._munged, (self.folder / "munge.socket").exists)
         if self._with_accounting:
@@ -307,6 +326,14 @@ class Cluster:
     def stop(self) -> None:
         for daemon in self._daemons():
             daemon.end_all()
+        if self._group.exists():
+            wait_until(self._remove_groups, what="the control groups of jobs to be free")
+
+    def _remove_groups(self) -> bool:
+        for group, _, _ in os.walk(self._group, topdown=False):
+            with suppress(OSError):
+                os.rmdir(group)
+        return not self._group.exists()
 
     def _daemons(self) -> list[_Daemon]:
         accounting = [self._accountant, self._database] if self._with_accounting else []
