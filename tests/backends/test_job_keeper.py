@@ -553,7 +553,7 @@ async def test_a_wait_of_many_requests_finds_a_line_that_comes_in_pieces(
 # The text of the programs
 
 
-TEXTS = {piece: program.read_piece(piece) for piece in (*program.JOBS, *program.JOB_KEEPER)}
+TEXTS = {piece: program.read_piece(piece) for piece in (*program.CLUSTER_JOBS, *program.BATCH_KEEPER)}
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
@@ -561,7 +561,9 @@ def test_it_is_python_3_6(text: str) -> None:
     ast.parse(text, feature_version=(3, 6))
 
 
-@pytest.mark.parametrize("pieces", [(*program.OUTPOST, *program.JOBS), program.JOB_KEEPER], ids=["outpost", "keeper"])
+@pytest.mark.parametrize(
+    "pieces", [(*program.OUTPOST, *program.CLUSTER_JOBS), program.BATCH_KEEPER], ids=["outpost", "keeper"]
+)
 def test_no_name_is_given_twice(pieces: tuple[str, ...]) -> None:
     names: Counter[str] = Counter()
     for node in ast.parse(program.source(pieces)).body:

@@ -66,10 +66,12 @@ async def open_behind(
     timeout_s: float = OPEN_S,
     lane_words: tuple[str, ...] = (),
     sudo: Secret | None = None,
+    queue_rate_s: float = 0.0,
 ) -> OutpostSandbox | ShellAlone:
     """Open what is behind a command the best way it offers. `lane_words` go to each lane. Raises ConnectError.
 
-    `sudo` is the password for it there, where commands may be run as root.
+    `sudo` is the password for it there, where commands may be run as root. With `queue_rate_s` it is a cluster's login
+    node, whose queue may be asked once in so many seconds.
     """
     entrance = Entrance(way, description.name, python, timeout_s, lane_words)
 
@@ -82,7 +84,15 @@ async def open_behind(
             raise Unreachable.of_parts(entrance.doing, f"its Python starts no more ({problem.found})") from None
 
     ports = RelayPorts(description.name, lambda _: entrance.relay())
-    sandbox = CommandSandbox(_with(OUTPOST, description), environment, connect, lambda _: entrance.lane(), ports, sudo)
+    sandbox = CommandSandbox(
+        _with(OUTPOST, description),
+        environment,
+        connect,
+        lambda _: entrance.lane(),
+        ports,
+        sudo,
+        queue_rate_s,
+    )
     sandbox.start = way.open
     try:
         await sandbox.open()

@@ -95,7 +95,13 @@ async def open_through(gate: Gate) -> OutpostSandbox | PlainSandbox:
 
     ports = MachinePorts(machine.name, connection_of, lambda client: beside(client, open_relay))
     sandbox = MachineSandbox(
-        describe(machine), machine.environment, connect, lambda client: beside(client, open_lane), ports, machine.sudo
+        describe(machine),
+        machine.environment,
+        connect,
+        lambda client: beside(client, open_lane),
+        ports,
+        machine.sudo,
+        machine.slurm.rate_s if machine.slurm else 0.0,
     )
     sandbox.beside = beside
     try:

@@ -146,6 +146,7 @@ async def open_over_openssh(gate: Gate, choice: Choice) -> OutpostSandbox | Shel
         timeout_s=timeout_s,
         lane_words=words,
         sudo=machine.sudo,
+        queue_rate_s=machine.slurm.rate_s if machine.slurm else 0.0,
     )
 
 
