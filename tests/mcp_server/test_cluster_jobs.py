@@ -193,7 +193,7 @@ async def test_what_the_cluster_did_is_told_by_its_word(tools: Caller, fake: Fak
     answer = await tools.ask("check_background_task", tmux_session="t")
     fields = answer.structured_content or {}
     assert (fields["fate"], "exit_code" in fields) == ("time_limit", False)
-    assert fields["error"] == "it was interrupted and has no exit status: it reached its time limit"
+    assert fields["error"] == "it was interrupted and has no exit status: its time limit was reached"
     assert text_of(answer).startswith(f"on fake: {fields['error']}; job 1\n")
 
 
@@ -225,7 +225,7 @@ async def test_a_job_that_reached_its_time_limit_is_submitted_again_and_seen_to_
     assert [(task["status"], task.get("fate")) for task in listed] == [("pending", None), ("gone", "preempted")]
     events = [event["summary"] for event in (await tools.call("list_background_watch_events"))["events"]]
     assert events == [
-        "t on fake was interrupted: it was preempted by a job of higher priority",
+        "t on fake was interrupted: it was preempted: another job needed its place",
         "t on fake was submitted again (attempt 1 of 1)",
     ]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from .job import JobLook, JobSeen, JobStarted, JobState, next_attempt
-from .queued import FATES, fate_text, pending_text, queue_text
+from .queued import fate_text, pending_text, queue_text
 from .text import harmless, last_line, span
 from .watch import Decision, Event, EventType, NoContact, Resume, Status, Watch
 
@@ -184,8 +184,7 @@ def _fate(seen: JobSeen) -> Mapping[str, Any]:
 
 def _gone(met: Watch, seen: JobSeen, now: float) -> Decision:
     why = "its machine was restarted" if seen.rebooted else "it no longer runs and left no exit status"
-    why = FATES[seen.fate] if seen.fate else why
-    reason = _short(f"{why} ({seen.reason})" if seen.reason else why)
+    reason = _short(fate_text(seen) or (f"{why} ({seen.reason})" if seen.reason else why))
     payload = {"reason": reason, "rebooted": seen.rebooted, "checkpoint": met.last_checkpoint, **_fate(seen)}
     first = not met.interrupted_at
     summary = f"{_who(met)} was interrupted: {reason}"

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from .job import ArrayCounts, Fate, JobSeen, QueueSeen
 from .text import span
 
-# What the cluster did, as the end of a sentence about the job.
+# What the cluster did, where the machine does not say it in more words.
 FATES = {
-    Fate.TIME_LIMIT: "it reached its time limit",
-    Fate.PREEMPTED: "it was preempted by a job of higher priority",
+    Fate.TIME_LIMIT: "its time limit was reached",
+    Fate.PREEMPTED: "it was preempted: another job needed its place",
     Fate.NODE_FAILED: "its node failed",
-    Fate.REQUEUED: "the cluster ended it and put it back into the queue",
+    Fate.REQUEUED: "the queue put it back after it had begun",
     Fate.CANCELLED: "it was cancelled",
-    Fate.OUT_OF_MEMORY: "it used more memory than it had asked for",
+    Fate.OUT_OF_MEMORY: "it used more memory than it was given",
 }
 # Reasons of Slurm that need somebody to do something: such a job never starts by itself.
 _STUCK = {
@@ -92,10 +92,8 @@ def counts_text(counts: ArrayCounts) -> str:
 
 
 def fate_text(seen: JobSeen) -> str:
-    """What the cluster did to it, with what else is known of that; empty where it did nothing."""
-    if seen.fate is None:
-        return ""
-    return f"{FATES[seen.fate]} ({seen.reason})" if seen.reason else FATES[seen.fate]
+    """What the cluster did to it; empty where it did nothing."""
+    return (seen.reason or FATES[seen.fate]) if seen.fate else ""
 
 
 def moment(at: float, now: float) -> str:
