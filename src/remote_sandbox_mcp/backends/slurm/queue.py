@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ...core.errors import SandboxError
-from ...core.queue import ENDED, ENVIRON, SACCT_FIELDS, SQUEUE_FORMAT, Queued, read_sacct, read_squeue
+from ...core.queue import CANCELLED, ENDED, ENVIRON, SACCT_FIELDS, SQUEUE_FORMAT, Queued, read_sacct, read_squeue
 from ...core.shell import join
 from ...core.slurm import Cluster
 from ..command.console import Console, Said
@@ -30,14 +32,16 @@ class Queue:
         self.cluster = cluster
         self.console = Console(machine, way, f"the queue of {machine}")
         self._jobs: Mapping[str, Queued] = {}
-        self._asked_at = -1e9
+        self._asked_at = -math.inf
         self._asking: asyncio.Task[Mapping[str, Queued]] | None = None
         # When it may be asked sooner than by its rate.
         self._soon: list[float] = []
-        # Of jobs that have ended and were asked of the accounting; the queue itself soon forgets them.
-        self._ended: dict[str, Queued] = {}
+        # What the accounting has said of the ends of jobs, and when it was asked; the queue itself soon forgets them.
+        self._accounts: dict[str, tuple[float, Queued | None]] = {}
+        self._has_accounting = True
         self._version: tuple[int, int] | None = None
-        self._uid: int | None = None
+        # The user's own id there, where it was asked.
+        self.uid: int | None = None
 
     @property
     def machine(self) -> str:
@@ -85,25 +89,30 @@ class Queue:
         return read_squeue(said.out)
 
     async def job(self, number: str, *, within_s: float | None = None) -> Queued | None:
-        """One job; of one that the queue has forgotten, what the accounting knows. None where neither knows it."""
-        if found := (await self.jobs(within_s=within_s)).get(number):
-            return found
-        if number not in self._ended:
-            said = await self.console.run(
-                f"{SETTINGS} sacct --noheader --parsable2 --allocations --jobs={number} --format={SACCT_FIELDS}; id -u"
-            )
-            found = read_sacct(said.out).get(number)
-            uid = said.out.rpartition("\n")[2].strip()
-            self._uid = int(uid) if uid.isdigit() else None
-            if found is None or found.state != ENDED:
-                return found
-            self._ended[number] = found
-        return self._ended[number]
+        """One job, with what the accounting knows of one that the queue has forgotten, or that somebody cancelled.
 
-    @property
-    def uid(self) -> int | None:
-        """The user's own id there, where it was asked."""
-        return self._uid
+        None where neither knows it.
+        """
+        found = (await self.jobs(within_s=within_s)).get(number)
+        if found is not None and found.fate != CANCELLED:
+            return found
+        known = await self._account(number)
+        if known is None or found is None:
+            return known or found
+        return replace(found, by_uid=known.by_uid)
+
+    async def _account(self, number: str) -> Queued | None:
+        """What the accounting says of its end; None where it says nothing. It is told later than the queue is."""
+        before, now = self._accounts.get(number, (-math.inf, None)), time.monotonic()
+        is_final = before[1] is not None and bool(before[1].partition)
+        if self._has_accounting and not is_final and now - before[0] >= self.cluster.rate_s:
+            sacct = f"sacct --noheader --parsable2 --allocations --jobs={number} --format={SACCT_FIELDS}"
+            said = await self.console.run(f"{{ {SETTINGS} {sacct} && id -u; }}")
+            self._has_accounting = not said.status
+            uid, found = said.out.rpartition("\n")[2], read_sacct(said.out).get(number)
+            self.uid = int(uid) if uid.isdecimal() else self.uid
+            self._accounts[number] = before = now, found if found and found.state == ENDED else None
+        return before[1]
 
     async def version(self) -> tuple[int, int]:
         """Of Slurm; asked once."""
