@@ -73,7 +73,7 @@ survey() {
     ask waiting waiting squeue -h -t PENDING -o '%P %r' | {
         ask qos cat sacctmgr -nP show qos "format=$qos" | {
             ask limits cat sacctmgr -nP show assoc "user=$me" "format=$assoc" | {
-                ask mine mine squeue -h -r -u "$me" -S V -o '%i %P %T %V %S %r' | {
+                ask mine mine squeue -h -r -u "$me" -S V,i -o '%i %P %T %V %S %r' | {
                     ask nodes nodes sinfo -h -O "$columns"
                     cat
                 }
