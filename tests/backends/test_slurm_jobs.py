@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -13,9 +14,13 @@ import pytest
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.command import Environment
+from remote_sandbox_mcp.core.errors import Unsupported
 from remote_sandbox_mcp.core.job import (
+    ArrayCounts,
+    Fate,
     JobLook,
     JobOrder,
+    JobRefused,
     Jobs,
     JobSeen,
     JobState,
@@ -26,6 +31,7 @@ from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.core.slurm import Cluster as ClusterSettings
 from tests.backends.contract import JobContract, Opener
 from tests.backends.contract.basics import eventually
+from tests.support.jobs import clean
 from tests.support.slurm import Cluster
 
 RATE_S = 0.5
@@ -65,6 +71,7 @@ async def sandbox(slurm: Cluster, tmp_path: Path) -> AsyncIterator[OutpostSandbo
     sandbox = await open_login(slurm, tmp_path)
     yield sandbox
     await sandbox.close()
+    clean(slurm.login)
 
 
 @pytest.fixture
@@ -102,3 +109,187 @@ async def test_a_pending_job_says_why_and_is_cancelled(slurm: Cluster, jobs: Job
     stopped = await jobs.stop(JobLook(job_id=job))
     assert (stopped.state, stopped.ending, stopped.exit_code) == (JobState.ENDED, "stopped", None)
     assert slurm.squeue() == {}
+
+
+async def until(jobs: Jobs, job_id: str, *states: JobState, seconds: float = 60.0) -> JobSeen:
+    """What is seen of a job as soon as it is in one of these states."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while (seen := await look(jobs, job_id)).state not in states:
+        assert asyncio.get_running_loop().time() < deadline, seen
+        await asyncio.sleep(0.5)
+    return seen
+
+
+async def begun(jobs: Jobs, wanted: JobOrder) -> tuple[str, str]:
+    """Start a job that prints "begun"; its id and its number in the queue."""
+    await jobs.start(wanted)
+    waited = await jobs.wait(JobLook(job_id=wanted.job_id), JobWait(seconds=30, pattern="begun"))
+    assert waited.why == "pattern", waited
+    assert waited.seen.queue
+    return wanted.job_id, waited.seen.queue.number
+
+
+FOREVER = "echo begun; sleep 600"
+
+
+async def test_each_fate_is_told_apart(slurm: Cluster, jobs: Jobs) -> None:
+    on_n1, on_n2 = "--nodelist=n1", "--nodelist=n2"
+    eat = "echo begun; exec python3 -c 'x = bytearray(600 << 20); import time; time.sleep(60)'"
+    limited, preempted, cancelled, hungry, failed, requeued = [
+        await begun(jobs, each)
+        for each in (
+            order(FOREVER, on_n2),
+            order(FOREVER, on_n2, "--partition=low", "--cpus-per-task=2"),
+            order(FOREVER, on_n2),
+            order(eat, on_n1, "--mem=50M"),
+            order(FOREVER, on_n1),
+            order(FOREVER, on_n1),
+        )
+    ]
+    # Controllers look at time limits every half minute.
+    slurm.admin("scontrol", "update", f"JobId={limited[1]}", "EndTime=now")
+    slurm.admin("scancel", cancelled[1])
+    slurm.sbatch("true", "--partition=high", on_n2, "--cpus-per-task=3")
+    slurm.admin("scontrol", "update", f"JobId={requeued[1]}", "Requeue=1")
+    slurm.admin("scontrol", "requeue", requeued[1])
+    gone, ended = JobState.GONE, JobState.ENDED
+    seen = {
+        name: await until(jobs, job, gone, ended)
+        for name, (job, _) in {
+            "hungry": hungry,
+            "cancelled": cancelled,
+            "preempted": preempted,
+            "requeued": requeued,
+        }.items()
+    }
+    slurm.crash("n1")
+    seen |= {"failed": await until(jobs, failed[0], gone, ended), "limited": await until(jobs, limited[0], gone, ended)}
+    assert {name: (each.state, each.fate) for name, each in seen.items()} == {
+        "hungry": (ended, Fate.OUT_OF_MEMORY),
+        "cancelled": (ended, Fate.CANCELLED),
+        "preempted": (gone, Fate.PREEMPTED),
+        "requeued": (gone, Fate.REQUEUED),
+        "failed": (gone, Fate.NODE_FAILED),
+        "limited": (gone, Fate.TIME_LIMIT),
+    }
+    assert (seen["hungry"].ending, seen["cancelled"].ending) == ("out_of_memory", "cancelled")
+    assert seen["failed"].reason == "its node n1 failed"
+
+
+async def test_a_job_that_may_be_requeued_runs_again(slurm: Cluster, jobs: Jobs) -> None:
+    wanted = order("echo begun ${SLURM_RESTART_COUNT:-0} $TOKEN; sleep 600", "--requeue", env={"TOKEN": "secret"})
+    job, number = await begun(jobs, wanted)
+    slurm.admin("scontrol", "requeue", number)
+    waiting = await until(jobs, job, JobState.PENDING)
+    assert waiting.queue
+    assert waiting.queue.number == number
+    waited = await jobs.wait(JobLook(job_id=job), JobWait(seconds=60, pattern="begun 1 secret"))
+    assert (waited.why, waited.seen.state) == ("pattern", JobState.RUNNING)
+    assert waited.seen.queue
+    assert waited.seen.queue.restarts == 1
+
+
+async def test_a_dependency_is_told(jobs: Jobs) -> None:
+    _, number = await begun(jobs, order(FOREVER))
+    after = (await jobs.start(order("true", f"--dependency=afterok:{number}"))).job_id
+    seen = await eventually(lambda: look(jobs, after), lambda seen: bool(seen.queue and seen.queue.reason), "a reason")
+    assert seen.queue
+    assert (seen.state, seen.queue.reason) == (JobState.PENDING, "Dependency")
+    assert seen.queue.dependency.startswith(f"afterok:{number}")
+
+
+async def test_the_elements_of_an_array_are_counted_and_looked_at(jobs: Jobs) -> None:
+    script = "id=$SLURM_ARRAY_TASK_ID; echo element $id; if [ $id -lt 2 ]; then sleep 600; fi; exit $id"
+    job = (await jobs.start(order(script, "--array=0-4"))).job_id
+
+    async def counts() -> JobSeen:
+        return await look(jobs, job)
+
+    seen = await eventually(
+        counts, lambda seen: bool(seen.queue and seen.queue.array and seen.queue.array.ended == 3), "three ends"
+    )
+    assert seen.queue
+    assert seen.queue.array == ArrayCounts(running=2, ended=3, failed=3)
+    third = await look(jobs, job, element="3")
+    assert (third.state, third.exit_code, third.log) == (JobState.ENDED, 3, b"element 3\nEXIT_CODE=3\n")
+    assert third.log_file == seen.log_file.replace(".log", "-3.log")
+    one = await jobs.stop(JobLook(job_id=job, element="1"))
+    assert (one.state, one.ending) == (JobState.ENDED, "stopped")
+    assert (await counts()).state is JobState.RUNNING
+    whole = await jobs.stop(JobLook(job_id=job))
+    assert (whole.state, whole.ending) == (JobState.ENDED, "stopped")
+    assert whole.queue
+    assert whole.queue.array == ArrayCounts(ended=5, failed=5)
+
+
+async def test_an_array_has_ended_when_all_have(jobs: Jobs) -> None:
+    job = (await jobs.start(order("exit $((SLURM_ARRAY_TASK_ID / 3))", "--array=1-3%2"))).job_id
+    waited = await jobs.wait(JobLook(job_id=job), JobWait(seconds=30))
+    assert (waited.seen.state, waited.seen.exit_code, waited.seen.ending) == (JobState.ENDED, 1, "exited")
+
+
+async def test_a_node_without_python_runs_the_same_job(slurm: Cluster, jobs: Jobs) -> None:
+    script = 'echo begun $NAME $SLURM_JOB_ID; command -v python3; trap "echo saved; exit 5" TERM; sleep 600 & wait'
+    wanted = order(script, "--partition=bare", env={"NAME": "it's"})
+    job, number = await begun(jobs, wanted)
+    with pytest.raises(Unsupported, match="no Python"):
+        await jobs.send(JobLook(job_id=job), text="x")
+    stopped = await jobs.stop(JobLook(job_id=job))
+    assert (stopped.state, stopped.ending, stopped.exit_code) == (JobState.ENDED, "stopped", 5)
+    assert stopped.log.decode() == f"begun it's {number}\nsaved\nEXIT_CODE=5\n"
+    ended = (await jobs.start(order("exit 4", "--partition=bare"))).job_id
+    waited = await jobs.wait(JobLook(job_id=ended), JobWait(seconds=20))
+    assert (waited.seen.state, waited.seen.exit_code) == (JobState.ENDED, 4)
+
+
+async def test_a_signal_reaches_the_process_that_handles_it(slurm: Cluster, jobs: Jobs) -> None:
+    program = "import signal, sys; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(6))"
+    waits = f"{program}; print('begun', flush=True); signal.pause()"
+    job, number = await begun(jobs, order(f'python3 -c "{waits}"; echo "after $?"'))
+    slurm.run("scancel", "--signal=USR1", "--batch", number)
+    waited = await jobs.wait(JobLook(job_id=job), JobWait(seconds=20))
+    assert waited.seen.log == b"begun\nafter 6\nEXIT_CODE=0\n"
+
+
+async def test_the_environment_is_the_callers_and_the_nodes(jobs: Jobs) -> None:
+    node = "$CUDA_VISIBLE_DEVICES $SLURM_JOB_ID [$SSH_CONNECTION$TMUX]"
+    script = f"echo $GIVEN {node} $(umask) $(tty >/dev/null && echo terminal)"
+    wanted = order(script, "--gres=gpu:a100:2", env={"GIVEN": "a b", "CUDA_VISIBLE_DEVICES": "7"})
+    await jobs.start(wanted)
+    waited = await jobs.wait(JobLook(job_id=wanted.job_id), JobWait(seconds=20))
+    assert waited.seen.queue
+    assert waited.seen.log.decode().splitlines()[0] == f"a b 0,1 {waited.seen.queue.number} [] 0022 terminal"
+
+
+async def test_jobs_of_others_are_listed_looked_at_and_stopped(slurm: Cluster, jobs: Jobs) -> None:
+    number = slurm.sbatch("echo hello; sleep 600", "--job-name=by hand")
+    slurm.await_state(number, "RUNNING")
+    name = f"slurm-{number}"
+    listed = await eventually(jobs.list, bool, "the queue's next answer")
+    assert [(each.session, each.command, each.foreign) for each in listed] == [(name, "by hand", True)]
+    (seen,) = await jobs.look([JobLook(session=name)])
+    assert (seen.state, seen.log, seen.via) == (JobState.RUNNING, b"hello\n", "slurm")
+    stopped = await jobs.stop(JobLook(session=name))
+    assert (stopped.state, stopped.ending) == (JobState.ENDED, "stopped")
+    assert slurm.state(number) == "CANCELLED"
+    (missing,) = await jobs.look([JobLook(session="slurm-999999")])
+    assert missing.state is JobState.MISSING
+
+
+REFUSED = {
+    "no such partition": (("--partition=nowhere",), "invalid partition"),
+    "more than there is": (("--mem=900G",), "Memory specification can not be satisfied"),
+    "no such node": (("--nodelist=nowhere",), "Invalid node name"),
+}
+
+
+@pytest.mark.parametrize(("words", "why"), REFUSED.values(), ids=REFUSED)
+async def test_what_the_queue_refuses_is_said_and_leaves_nothing(
+    slurm: Cluster, jobs: Jobs, words: tuple[str, ...], why: str
+) -> None:
+    wanted = order("true", *words)
+    with pytest.raises(JobRefused, match=f"(?i)Slurm refused the job: .*{why}") as refused:
+        await jobs.start(wanted)
+    assert "\n" not in str(refused.value)
+    assert (await look(jobs, wanted.job_id)).state is JobState.MISSING
+    assert not (slurm.login.home / ".codex_logs").exists()

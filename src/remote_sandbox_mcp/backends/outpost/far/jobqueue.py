@@ -58,11 +58,9 @@ LOGIN_SHELL_S = 15.0
 def find_slurm() -> str:
     """The folder of Slurm's programs, "" where there are none. A login shell is asked once: it may load a module."""
     known = str(read_json(base_folder(), b"cluster").get("folder", ""))
-    for folder in [known] if known else []:
-        if os.access(os.path.join(folder, "sbatch"), os.X_OK):
-            return folder
-    found = shutil.which("sbatch") or shutil.which("sbatch", path=os.pathsep.join(SLURM_FOLDERS)) or ask_login_shell()
-    if found:
+    found = shutil.which("sbatch") or shutil.which("sbatch", path=os.pathsep.join([known, *SLURM_FOLDERS]))
+    if not found:
+        found = ask_login_shell()
         keep_of_cluster({"folder": os.path.dirname(found)})
     return os.path.dirname(found)
 

@@ -35,6 +35,7 @@ BEING_SUBMITTED_S = 90.0
 SCANCEL_S = 15.0
 # Between the queue's word that a job is over and the record of its end, which a file server may show later.
 END_SHOWS_S = 2.0
+END_IS_NEW_S = 15.0
 # How long an end by KILL is doubted: the queue may tell that it was for want of memory.
 DOUBT_S = 20.0
 NO_SACCT_S = 3600.0
@@ -279,6 +280,8 @@ class SlurmCluster:
 
     def __init__(self, rate: float) -> None:
         self.queue = Queue(rate)
+        # For all jobs of one request together.
+        self.patient_until = time.monotonic() + END_SHOWS_S
 
     # Submitting
 
@@ -438,8 +441,8 @@ class SlurmCluster:
         said: "dict[str, str] | None" = None,
     ) -> "dict[str, Any]":
         """A job that is over by the word of Slurm; its keeper's word counts more, and may come a moment later."""
+        end = self.await_end_record(records, ended) if state in ("COMPLETED", "FAILED", "CANCELLED") else {}
         ended = ended or time.time()
-        end = await_end_record(records) if state in ("COMPLETED", "FAILED", "CANCELLED") else {}
         if end:
             return self.read_end(records, end)
         if is_marked(folder) or is_marked(records):
@@ -461,6 +464,19 @@ class SlurmCluster:
         return ended_known(
             code, "exited", ended, reason="its keeper noted no end" + (": " + trouble if trouble else "")
         )
+
+    def await_end_record(self, records: bytes, ended: float) -> "dict[str, Any]":
+        """The end record; a file server may show it a moment after the queue knows of the end."""
+        while os.path.isdir(records):
+            # Opening the folder has the file server asked for what is new in it.
+            os.listdir(records)
+            end = read_json(records, b"end")
+            is_new = read_begun(records) and abs(time.time() - ended) < END_IS_NEW_S
+            has_said = read_json(records, b"interrupted") or is_marked(records)
+            if end or has_said or not is_new or time.monotonic() > self.patient_until:
+                return end
+            time.sleep(0.1)
+        return {}
 
     def exit_of(self, number: str, state: str) -> int:
         code, is_known = read_exit(self.show_job(number).get("ExitCode", ""))
@@ -769,20 +785,6 @@ def mark_stop(records: bytes, grace: float) -> None:
     if not is_marked(records):
         write_json(records, b"stop", {"grace": grace})
     os.chmod(lock, 0o600 | JOB_STOP_MARK)
-
-
-def await_end_record(records: bytes) -> "dict[str, Any]":
-    """The end record; a file server may show it a moment after the queue knows of the end."""
-    deadline = time.monotonic() + END_SHOWS_S
-    while True:
-        if not os.path.isdir(records):
-            return {}
-        # Opening the folder has the file server asked for what is new in it.
-        os.listdir(records)
-        end = read_json(records, b"end")
-        if end or time.monotonic() > deadline or read_json(records, b"interrupted") or is_marked(records):
-            return end
-        time.sleep(0.1)
 
 
 def slurms_last_words(folder: bytes, number: str) -> str:
