@@ -282,6 +282,8 @@ class SlurmCluster:
         self.queue = Queue(rate)
         # For all jobs of one request together.
         self.patient_until = time.monotonic() + END_SHOWS_S
+        # When this request told the queue to cancel what it is asked to stop.
+        self.cancelled_at = 0.0
 
     # Submitting
 
@@ -354,6 +356,9 @@ class SlurmCluster:
 
     def state(self, folder: bytes, order: "dict[str, Any]", element: str = "") -> "dict[str, Any]":
         """State of a submitted job, and what belongs to it; or of one element of an array."""
+        if element and element not in array_elements(order["slurm"]["array"]):
+            reason = "%s has no element %s" % (order["session"], element)
+            return {"state": "missing", "reason": reason, "order": order, "begun": {}, "folder": folder}
         if element:
             order = dict(order, log=element_log(order["log"], element))
         known = read_json(folder, b"fate") if not element else {}
@@ -386,6 +391,8 @@ class SlurmCluster:
         begun = read_begun(records)
         known["queue"] = self.queue_of(number, row, begun)
         if known["state"] in ("ended", "gone"):
+            # An element that has never begun has no folder of its own yet.
+            os.makedirs(records, 0o700, exist_ok=True)
             write_json(records, b"fate", known)
         return known
 
@@ -500,7 +507,9 @@ class SlurmCluster:
         """The queue forgets jobs some minutes after their end, and has not heard of one that is new."""
         submitted = float(read_json(folder, b"slurm").get("submitted", 0.0))
         begun = read_begun(records)
-        if self.queue.asked <= submitted + CLOCKS_S:
+        # What was cancelled while it was pending leaves the queue at once.
+        is_cancelled = self.cancelled_at and self.queue.asked > self.cancelled_at
+        if self.queue.asked <= submitted + CLOCKS_S and not is_cancelled:
             return {"state": "running" if begun else "pending"}
         said = self.accounted(number)
         state = said.get("state", "").split(" ")[0].rstrip("+")
@@ -641,7 +650,8 @@ class SlurmCluster:
         """Cancel what has not begun, wake the keeper of what has; then the queue is asked ahead of its time, once."""
         done = self.scancel(["--state=PENDING"], number)
         self.scancel(["--signal=TERM", "--batch"], number)
-        self.queue.load(time.time())
+        self.cancelled_at = time.time()
+        self.queue.load(self.cancelled_at)
         return done
 
     def scancel(self, words: "list[str]", number: str) -> bool:
