@@ -48,7 +48,7 @@ def is_written(home: Path, event: str) -> bool:
 
 @pytest.fixture(scope="module")
 async def server(shared_slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
-    async with serve(tmp_path_factory.mktemp("server"), *entries(shared_slurm)) as server:
+    async with serve(tmp_path_factory.mktemp("server"), *entries(shared_slurm), env=ADVANCED) as server:
         yield server
 
 
@@ -78,6 +78,11 @@ async def test_a_job_goes_through_the_queue_beside_one_that_was_submitted_by_han
     listed = (await server.call("list_background_tasks"))["tasks"]
     known = {task["tmux_session"]: (task["status"], task.get("foreign", False)) for task in listed}
     assert known == {"train": ("pending", False), f"slurm-{other}": ("running", True)}
+
+    by_hand: dict[str, Any] = {"tmux_session": f"slurm-{other}", "ensure_watchdog": False}
+    problem = await server.fail("watch_background_task", **by_hand, resume_command="true", auto_resume=True)
+    assert "it cannot be submitted again" in problem["error"]
+    assert (await server.call("watch_background_task", **by_hand))["watch"]["status"] == "active"
 
     said: list[str] = []
 
