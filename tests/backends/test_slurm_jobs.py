@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import json
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +15,13 @@ from typing import Any
 
 import pytest
 
+from remote_sandbox_mcp.backends.outpost.far import jobcluster, jobqueue
+from remote_sandbox_mcp.backends.outpost.jobs import read_queue
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.errors import Unsupported
+from remote_sandbox_mcp.core.foreign import Fields
 from remote_sandbox_mcp.core.job import (
     ArrayCounts,
     Fate,
@@ -33,8 +40,10 @@ from tests.backends.contract import JobContract, Opener
 from tests.backends.contract.basics import eventually
 from tests.support.jobs import clean
 from tests.support.slurm import Cluster
+from tests.support.sshd import wait_until
 
 RATE_S = 0.5
+MANY = 200
 _names = (f"train{number}" for number in itertools.count())
 
 
@@ -42,8 +51,8 @@ def order(script: str, *words: str, **fields: Any) -> JobOrder:
     return JobOrder(session=next(_names), script=script, submission=Submission(words, RATE_S), **fields)
 
 
-async def open_login(cluster: Cluster, folder: Path, **fields: Any) -> OutpostSandbox:
-    machine = replace(cluster.login.machine(**fields), slurm=ClusterSettings(rate_s=RATE_S))
+async def open_login(cluster: Cluster, folder: Path, rate_s: float = RATE_S, **fields: Any) -> OutpostSandbox:
+    machine = replace(cluster.login.machine(**fields), slurm=ClusterSettings(rate_s=rate_s))
     sandbox = await open_machine(machine, folder / "known_hosts")
     assert isinstance(sandbox, OutpostSandbox)
     return sandbox
@@ -111,6 +120,13 @@ async def test_a_pending_job_says_why_and_is_cancelled(slurm: Cluster, jobs: Job
     assert slurm.squeue() == {}
 
 
+async def over(jobs: Jobs, job_id: str) -> JobSeen:
+    """What is seen of a job when it is over."""
+    waited = await jobs.wait(JobLook(job_id=job_id), JobWait(seconds=60))
+    assert waited.why == "ended", waited
+    return waited.seen
+
+
 async def until(jobs: Jobs, job_id: str, *states: JobState, seconds: float = 60.0) -> JobSeen:
     """What is seen of a job as soon as it is in one of these states."""
     deadline = asyncio.get_running_loop().time() + seconds
@@ -154,7 +170,7 @@ async def test_each_fate_is_told_apart(slurm: Cluster, jobs: Jobs) -> None:
     slurm.admin("scontrol", "requeue", requeued[1])
     gone, ended = JobState.GONE, JobState.ENDED
     seen = {
-        name: await until(jobs, job, gone, ended)
+        name: await over(jobs, job)
         for name, (job, _) in {
             "hungry": hungry,
             "cancelled": cancelled,
@@ -163,7 +179,7 @@ async def test_each_fate_is_told_apart(slurm: Cluster, jobs: Jobs) -> None:
         }.items()
     }
     slurm.crash("n1")
-    seen |= {"failed": await until(jobs, failed[0], gone, ended), "limited": await until(jobs, limited[0], gone, ended)}
+    seen |= {"failed": await over(jobs, failed[0]), "limited": await over(jobs, limited[0])}
     assert {name: (each.state, each.fate) for name, each in seen.items()} == {
         "hungry": (ended, Fate.OUT_OF_MEMORY),
         "cancelled": (ended, Fate.CANCELLED),
@@ -293,3 +309,206 @@ async def test_what_the_queue_refuses_is_said_and_leaves_nothing(
     assert "\n" not in str(refused.value)
     assert (await look(jobs, wanted.job_id)).state is JobState.MISSING
     assert not (slurm.login.home / ".codex_logs").exists()
+
+
+# What goes wrong between us and the queue
+
+
+def put_ahead(cluster: Cluster, **programs: str) -> str:
+    """A Python for the outpost that finds these shell scripts ahead of Slurm's own programs; their calls are noted."""
+    folder = cluster.login.home / "ahead"
+    folder.mkdir()
+    python = f'PATH={folder}:$PATH exec python3 "$@"'
+    for name, text in {**programs, "python": python}.items():
+        path = folder / name
+        note = f'echo "$$" >>{folder}/{name}.calls'
+        path.write_text(f"#!/bin/sh\n{note}\n{text}\n")
+        path.chmod(0o755)
+    for path in (folder, *folder.iterdir()):
+        os.chown(path, cluster.login.uid, -1)
+    return str(folder / "python")
+
+
+def calls(cluster: Cluster, program: str) -> int:
+    path = cluster.login.home / "ahead" / f"{program}.calls"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def kill_outposts(cluster: Cluster) -> None:
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_ours = process.stat().st_uid == cluster.login.uid
+            if is_ours and b"zlib.decompress" in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+async def test_many_are_submitted_at_once_and_the_queue_is_asked_once(slurm: Cluster, tmp_path: Path) -> None:
+    python = put_ahead(slurm, squeue='exec /usr/bin/squeue "$@"')
+    first = await open_login(slurm, tmp_path, python=python, rate_s=30.0)
+    second = await open_login(slurm, tmp_path, python=python, rate_s=30.0)
+    try:
+        wanted = [order("true", "--begin=now+1hour") for _ in range(MANY)]
+        await asyncio.gather(*(first.jobs.start(each) for each in wanted))
+        looks = [JobLook(job_id=each.job_id, lines=0) for each in wanted]
+        seen = [*await first.jobs.look(looks), *await second.jobs.look(looks), *await second.jobs.list(MANY)]
+        assert {each.state for each in seen} == {JobState.PENDING}
+        assert len({each.queue.number for each in seen if each.queue}) == MANY
+        assert calls(slurm, "squeue") <= 1
+    finally:
+        await first.close()
+        await second.close()
+        slurm.admin("scancel", f"--user={slurm.login.user}")
+        clean(slurm.login)
+
+
+async def test_an_answer_of_sbatch_that_is_lost_is_found_in_the_queue(slurm: Cluster, tmp_path: Path) -> None:
+    slow = '/usr/bin/sbatch "$@" >/dev/null; touch ~/submitted; sleep 2'
+    sandbox = await open_login(slurm, tmp_path, python=put_ahead(slurm, sbatch=slow))
+    try:
+        wanted = order(FOREVER)
+        starting = asyncio.create_task(sandbox.jobs.start(wanted))
+        await asyncio.to_thread(wait_until, (slurm.login.home / "submitted").exists, what="sbatch")
+        kill_outposts(slurm)
+        started = await starting
+        assert (started.recovered, len(slurm.squeue()), calls(slurm, "sbatch")) == (True, 1, 1)
+        assert (await until(sandbox.jobs, wanted.job_id, JobState.RUNNING)).queue
+    finally:
+        await sandbox.close()
+        clean(slurm.login)
+
+
+async def test_jobs_need_no_outpost(slurm: Cluster, jobs: Jobs) -> None:
+    ready = slurm.login.home / "go"
+    pending = order("true", "--begin=now+1hour")
+    await jobs.start(pending)
+    running, _ = await begun(jobs, order(FOREVER))
+    ending, number = await begun(jobs, order(f"echo begun; until [ -e {ready} ]; do sleep 0.1; done; exit 9"))
+    kill_outposts(slurm)
+    ready.touch()
+    slurm.await_state(number, "FAILED")
+    states = [(await look(jobs, job)).state for job in (pending.job_id, running, ending)]
+    assert states == [JobState.PENDING, JobState.RUNNING, JobState.ENDED]
+    assert (await look(jobs, ending)).exit_code == 9
+
+
+async def test_a_controller_that_is_away_is_told_with_the_last_state(slurm: Cluster, jobs: Jobs) -> None:
+    ready = slurm.login.home / "go"
+    job, _ = await begun(jobs, order(f"echo begun; until [ -e {ready} ]; do sleep 0.1; done"))
+    waiting = (await jobs.start(order("true", "--begin=now+1hour"))).job_id
+    await until(jobs, waiting, JobState.PENDING)
+    slurm.stop_controller()
+    seen = await eventually(
+        lambda: look(jobs, waiting), lambda seen: bool(seen.queue and seen.queue.trouble), "trouble"
+    )
+    assert (seen.state, seen.queue and seen.queue.age_s > 0) == (JobState.PENDING, True)
+    assert seen.queue
+    assert (await look(jobs, job)).state is JobState.RUNNING
+    ready.touch()
+    assert (await jobs.wait(JobLook(job_id=job), JobWait(seconds=20))).seen.exit_code == 0
+    with pytest.raises(JobRefused, match="Unable to contact slurm controller"):
+        await jobs.start(order("true"))
+    slurm.start_controller()
+    seen = await eventually(
+        lambda: look(jobs, waiting), lambda seen: bool(seen.queue and not seen.queue.trouble), "an answer"
+    )
+    assert seen.state is JobState.PENDING
+
+
+async def test_a_job_belongs_to_every_login_node_of_its_cluster(slurm: Cluster, jobs: Jobs) -> None:
+    wanted = order(FOREVER)
+    job, _ = await begun(jobs, wanted)
+    (path,) = slurm.login.home.glob(f".local/state/remote-sandbox/jobs/slurm-*/{job}/order")
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "node": "login2", "host": "login2", "machine": "x", "boot": "y"}))
+    seen = [await look(jobs, job), *await jobs.look([JobLook(session=wanted.session)]), *await jobs.list()]
+    assert [(each.job_id, each.state) for each in seen] == [(job, JobState.RUNNING)] * 3
+    assert (await jobs.start(wanted)).recovered
+    own = path.read_text()
+    path.write_text(json.dumps({**record, "slurm": {**record["slurm"], "cluster": "other"}}))
+    elsewhere = await look(jobs, job)
+    assert (elsewhere.state, elsewhere.reason) == (
+        JobState.MISSING,
+        "it was submitted to the Slurm cluster other, so ask there",
+    )
+    path.write_text(own)
+    assert (await jobs.stop(JobLook(job_id=job))).ending == "stopped"
+
+
+async def test_a_job_in_place_of_another_is_submitted_as_that_one_was(slurm: Cluster, jobs: Jobs) -> None:
+    first = order(FOREVER, "--partition=low", "--nodelist=n2")
+    job, _ = await begun(jobs, first)
+    later = replace(first, job_id=f"{job}-r1", instead_of=job, submission=None)
+    with pytest.raises(JobRefused) as refused:
+        await jobs.start(later)
+    assert refused.value.reason == "running"
+    slurm.sbatch("true", "--partition=high", "--nodelist=n2", "--exclusive")
+    assert (await over(jobs, job)).fate is Fate.PREEMPTED
+    assert (await jobs.start(later)).via == "slurm"
+    waited = await jobs.wait(JobLook(job_id=later.job_id), JobWait(seconds=30, pattern="begun"))
+    assert waited.seen.queue
+    assert slurm.job(waited.seen.queue.number)["Partition"] == "low"
+
+
+# Foreign text
+
+
+RUBBISH = "slurm_load_jobs error\n1\x1f2\n;rm\x1f" + "\x1f" * 20 + "\n" + "x" * 100000 + "\n"
+ROW = ("7_1|7|1|PENDING|(Priority)|1794865309|N/A|main|n[1-2]|(null)|2026-11-16T21:45:36|rsmcp:job-1 x|a\x1fb").replace(
+    "|", "\x1f"
+)
+
+
+def test_only_rows_are_taken_from_what_squeue_prints() -> None:
+    (row,) = jobqueue.read_rows(RUBBISH + ROW + "\n" + RUBBISH)
+    assert (row["number"], row["job"], row["element"], row["state"]) == ("7_1", "7", "1", "PENDING")
+    assert (row["start"], row["end"], row["dependency"], row["name"]) == (1794865309.0, 0.0, "", "a\x1fb")
+    assert row["submitted"] > 1e9
+
+
+ARRAYS = {
+    "0-3%2": ["0", "1", "2", "3"],
+    "1,5,7-8": ["1", "5", "7", "8"],
+    "0-9:4": ["0", "4", "8"],
+    "x,2": ["2"],
+    "": [],
+}
+
+
+@pytest.mark.parametrize(("spec", "elements"), ARRAYS.items(), ids=ARRAYS)
+def test_the_elements_of_an_array_are_read(spec: str, elements: list[str]) -> None:
+    assert jobcluster.array_elements(spec) == elements
+
+
+KEYS = {"C-c": b"\x03", "M-x": b"\x1bx", "Enter": b"\r", "F5": b"\x1b[15~", "Up": b"\x1b[A", "-": b"-", "S-Tab": b"\t"}
+
+
+@pytest.mark.parametrize(("key", "data"), KEYS.items(), ids=KEYS)
+def test_keys_are_sent_as_a_terminal_sends_them(key: str, data: bytes) -> None:
+    assert jobcluster.key_bytes(key) == data
+
+
+QUEUE: dict[str, Any] = {
+    "number": "7", "state": "PENDING", "reason": "Priority", "start": 1.0, "end": 0.0, "partition": "", "nodes": "",
+    "dependency": "", "restarts": 0, "array": None, "age": 0.0, "trouble": "",
+}  # fmt: skip
+LIES: dict[str, dict[str, Any]] = {
+    "no number": {"number": 7},
+    "a list for a word": {"reason": ["x"]},
+    "a time that is none": {"start": float("nan")},
+    "counts below nothing": {"array": {"pending": -1, "running": 0, "ended": 0, "failed": 0, "gone": 0}},
+    "counts missing": {"array": {}},
+    "too large": {"restarts": 1 << 70},
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_what_makes_no_sense_is_no_queue(lie: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"not|missing|nothing"):
+        read_queue(Fields({**QUEUE, **lie}))
+
+
+def test_what_the_queue_says_is_harmless_to_show() -> None:
+    seen = read_queue(Fields({**QUEUE, "reason": "\x1b[31mred\x07\u202e" + "x" * 10_000}))
+    assert seen.reason.startswith("red")
+    assert seen.reason.isprintable()
+    assert len(seen.reason) <= 300

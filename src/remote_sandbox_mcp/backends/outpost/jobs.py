@@ -322,7 +322,7 @@ def read_queue(said: Fields) -> QueueSeen:
 
 def line_of(said: Fields, name: str) -> str:
     """A short text of the queue's, harmless to show."""
-    return last_line(said.text(name).encode("utf-8", "replace"), LONGEST_LINE)
+    return last_line(said.text(name)[:LONGEST_LINE].encode("utf-8", "replace"), LONGEST_LINE)
 
 
 def read_counts(said: Fields) -> ArrayCounts:

@@ -15,7 +15,7 @@ LANE = ("wire", "place", "ignore", "tree", "chunks", "source", "expected", "larg
 JOBS = ("jobrecord", "jobplace", "jobtools", "joblook", "jobstart", "jobwork")
 JOB_KEEPER = ("place", "family", "jobrecord", "jobkeeper")
 # The same for the login node of a Slurm cluster: no other machine is sent what asks a queue, or keeps a job on a node.
-CLUSTER_JOBS = (*JOBS, "jobqueue", "jobsubmit")
+CLUSTER_JOBS = (*JOBS, "jobqueue", "jobsubmit", "jobfate", "jobcluster")
 BATCH_KEEPER = (*JOB_KEEPER, "jobbatch")
 # The parent of a command that runs as root, read by root's Python.
 ROOT = ("family", "root")

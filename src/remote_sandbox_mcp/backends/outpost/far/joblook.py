@@ -32,7 +32,7 @@ BLOCK = 1 << 16
 MOST_LOG = 8 << 20
 
 
-# What a cluster's login node does about submitted jobs: a class of jobsubmit, which other machines are never sent.
+# What a cluster's login node does about submitted jobs: a class of jobcluster, which other machines are never sent.
 CLUSTER: "list[Any]" = []
 OTHER_CLUSTER = "it was submitted to the Slurm cluster %s, so ask there"
 
@@ -40,7 +40,7 @@ OTHER_CLUSTER = "it was submitted to the Slurm cluster %s, so ask there"
 class Lookout:
     """Tables of the machine's processes, read at most once per request, for all of its jobs."""
 
-    def __init__(self, queue_rate: float = 10.0) -> None:
+    def __init__(self, queue_rate: float = 0.0) -> None:
         self.boot = boot_id()
         self.cluster: "Any" = CLUSTER[0](queue_rate) if CLUSTER else None
         self.cookies: "dict[str, list[int]] | None" = None
@@ -195,7 +195,7 @@ if MYPY:
 def look_at_jobs(order: "JobLookOrder", raw: bytes, request: int, listener: Listener) -> None:
     """Answer for all jobs that are asked for, in that order; the bytes of each log are in a frame before the answer."""
     become_subreaper()
-    lookout = Lookout(float(order.get("queue_rate", 10.0)))
+    lookout = Lookout(float(order.get("queue_rate", 0.0)))
     answers = [describe_job(look, find_state(look, lookout), lookout, request, listener) for look in order["jobs"]]
     add_gpus(answers)
     end: "JobsAnswer" = {"jobs": answers}
@@ -203,7 +203,7 @@ def look_at_jobs(order: "JobLookOrder", raw: bytes, request: int, listener: List
 
 
 def list_jobs(order: "JobListOrder", raw: bytes, request: int, listener: Listener) -> None:
-    lookout = Lookout(float(order.get("queue_rate", 10.0)))
+    lookout = Lookout(float(order.get("queue_rate", 0.0)))
     folders = [folder for _, folder in all_jobs()[: int(order["limit"])]]
     nothing: "Any" = {"lines": 0, "most_bytes": 0}
     found = [job_state(each, lookout) for each in folders]

@@ -39,6 +39,7 @@ ROW_TIMES = ("start", "end", "submitted")
 # A controller that is down makes its clients try for some ten seconds.
 SQUEUE_S = 12.0
 QUEUE_TURN_S = 15.0
+TROUBLE_S = 5.0
 MOST_QUEUE = 16 << 20
 # Where sites install Slurm if not beside the other programs.
 SLURM_FOLDERS = (
@@ -83,8 +84,9 @@ def slurm_call(
     **options: "Any",
 ) -> Said:
     """Run one of Slurm's programs; times come as seconds since the epoch. Raises OSError where there is none."""
-    folder = find_slurm()
-    if not folder:
+    # A site may have its own sbatch in another folder than the rest.
+    path = shutil.which(program) or os.path.join(find_slurm(), program)
+    if not path.startswith("/"):
         raise FileNotFoundError(2, "Slurm's programs are not found on this machine")
     if env is None:
         # A user's own settings for how the queue is shown would change what is read here.
@@ -92,7 +94,7 @@ def slurm_call(
             name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SACCT_", "SCANCEL_"))
         }
         env.update(SLURM_TIME_FORMAT="%s", LC_ALL="C")
-    return call([os.path.join(folder, program)] + words, seconds, most=most, env=env, **options)
+    return call([path] + words, seconds, most=most, env=env, **options)
 
 
 LEARNED_NAME: "list[str]" = []
@@ -193,7 +195,8 @@ class Queue:
     """The queue as it was asked last by any session of this user; asked again when the site's rate allows it."""
 
     def __init__(self, rate: float) -> None:
-        self.rate = max(0.5, rate)
+        # 0: as it was told last.
+        self.rate = rate
         self.asked = 0.0
         self.trouble = ""
         self.rows: "dict[str, dict[str, Any]]" = {}
@@ -210,28 +213,32 @@ class Queue:
                 kept = read_json(base_folder(), b"queue")
                 if lock >= 0 and not self.is_fresh(kept, newer_than):
                     kept = self.ask(kept)
-                    write_beside(b"queue", kept)
+                    write_beside(b"queue", dict(kept, rate=self.rate))
         self.take(kept)
         return self
 
     def is_fresh(self, kept: "dict[str, Any]", newer_than: float) -> bool:
         tried = float(kept.get("tried", 0.0))
-        return 0 <= time.time() - tried < self.rate and tried >= newer_than
+        self.rate = max(0.5, self.rate or float(kept.get("rate", 10.0)))
+        # Every question to a controller that is away takes its time.
+        pause = max(self.rate, TROUBLE_S) if kept.get("trouble") else self.rate
+        return 0 <= time.time() - tried < pause and float(kept.get("begun", 0.0)) >= newer_than
 
     def ask(self, kept: "dict[str, Any]") -> "dict[str, Any]":
         """One question for all jobs. Where it is not answered, the last answer stays, with its age."""
-        now = time.time()
+        asked = time.time()
         form = UNIT.join(field for _, field in ROW_FIELDS)
         words = ["--noheader", "--array", "--states=all", "--user=%d" % os.getuid(), "--format=" + form]
         try:
             said = slurm_call("squeue", words, SQUEUE_S, MOST_QUEUE)
         except OSError as problem:
-            return dict(kept, tried=now, trouble=str(problem.strerror))
+            return dict(kept, begun=asked, tried=time.time(), trouble=str(problem.strerror))
         if said.code is None:
-            return dict(kept, tried=now, trouble="squeue did not answer within %d s" % SQUEUE_S)
+            return dict(kept, begun=asked, tried=time.time(), trouble="squeue did not answer within %d s" % SQUEUE_S)
         if said.code:
-            return dict(kept, tried=now, trouble=said_by_slurm(said.text) or "squeue failed")
-        return {"tried": now, "asked": now, "trouble": "", "rows": read_rows(to_text(said.text))}
+            return dict(kept, begun=asked, tried=time.time(), trouble=said_by_slurm(said.text) or "squeue failed")
+        rows = read_rows(to_text(said.text))
+        return {"begun": asked, "tried": time.time(), "asked": asked, "trouble": "", "rows": rows}
 
     def take(self, kept: "dict[str, Any]") -> None:
         self.asked, self.trouble = float(kept.get("asked", 0.0)), str(kept.get("trouble", ""))

@@ -34,6 +34,7 @@ if MYPY:
 LONGEST_WAIT_S = 20.0
 POLL_S = 0.05
 FOREIGN_POLL_S = 0.5
+ARRAY_POLL_S = 2.0
 SCAN_BLOCK = 1 << 20
 # Of a line without an end, at most so many of its last bytes are searched again.
 LONGEST_PARTIAL = 1 << 16
@@ -55,7 +56,7 @@ def wait_for_job(order: "JobWaitOrder", raw: bytes, request: int, listener: List
     folder = wanted_job(look)
     scan = Scan(pattern, order.get("from"))
     while True:
-        lookout = Lookout(float(order.get("queue_rate", 10.0)))
+        lookout = Lookout(float(order.get("queue_rate", 0.0)))
         known = job_state(folder, lookout, str(look.get("element") or "")) if folder else find_state(look, lookout)
         line = scan.search(known)
         why = why_over(known, line, float(order.get("silence", 0.0)))
@@ -63,6 +64,8 @@ def wait_for_job(order: "JobWaitOrder", raw: bytes, request: int, listener: List
             break
         # Without a keeper, every look reads all processes of the machine.
         pause = POLL_S if folder and not known.get("reason") and known.get("via") != "slurm" else FOREIGN_POLL_S
+        # Every look at an array is one at all of its elements.
+        pause = ARRAY_POLL_S if (known.get("queue") or {}).get("array") else pause
         time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
     answer = describe_job(look, known, Lookout(), request, listener)
     result: "JobWaitAnswer" = {"jobs": [answer], "why": why, "line": line or "", "from": scan.position}
@@ -151,7 +154,7 @@ def stop_job(order: "JobStopOrder", raw: bytes, request: int, listener: Listener
     """Tell a job to end, and wait for that at most LONGEST_WAIT_S; a repeated request continues to wait."""
     look, grace = order["job"], float(order["grace"])
     deadline = time.monotonic() + min(grace + 8.0, LONGEST_WAIT_S)
-    lookout = Lookout(float(order.get("queue_rate", 10.0)))
+    lookout = Lookout(float(order.get("queue_rate", 0.0)))
     known = find_state(look, lookout)
     if known.get("via") == "slurm" and known["state"] in ("running", "pending"):
         known = stop_submitted(known, lookout, grace, deadline)
