@@ -34,6 +34,9 @@ class SlurmCluster(Fates):
 
     def state(self, folder: bytes, order: "dict[str, Any]", element: str = "") -> "dict[str, Any]":
         """State of a submitted job, and what belongs to it; or of one element of an array."""
+        if element and element not in array_elements(order["slurm"]["array"]):
+            reason = "%s has no element %s" % (order["session"], element)
+            return {"state": "missing", "reason": reason, "order": order, "begun": {}, "folder": folder}
         if element:
             order = dict(order, log=element_log(order["log"], element), log_start=0)
         known = read_json(folder, b"fate") if not element else {}
@@ -128,7 +131,8 @@ class SlurmCluster(Fates):
         """Cancel what has not begun, wake the keeper of what has; then the queue is asked ahead of its time, once."""
         done = self.scancel(["--state=PENDING"], number)
         self.scancel(["--signal=TERM", "--batch"], number)
-        self.queue.load(time.time())
+        self.cancelled_at = time.time()
+        self.queue.load(self.cancelled_at)
         return done
 
     def scancel(self, words: "list[str]", number: str) -> bool:
