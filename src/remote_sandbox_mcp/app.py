@@ -543,7 +543,8 @@ class App:
                 await sandbox.open()
                 return View(member.name, sandbox.description, is_active, True)
             # A successful measurement also shows that it answers: one round trip instead of two.
-            return View(member.name, sandbox.description, is_active, True, usage=await measure(sandbox))
+            usage = await measure(sandbox, cluster=member.slurm)
+            return View(member.name, sandbox.description, is_active, True, usage=usage)
         except (ConnectError, Unsupported) as problem:
             return View(member.name, member.describe(), is_active, False, str(problem), cause=problem.cause)
         except SandboxError as problem:

@@ -273,7 +273,10 @@ class JobStartAnswer(TypedDict):
     notes: list[str]
 
 
-# `queue_rate`: the machine is a cluster, whose queue may be asked once in so many seconds.
+class QueueRate(TypedDict):
+    """A field of the orders below: the machine is a cluster, whose queue may be asked once in so many seconds."""
+
+    queue_rate: NotRequired[float]
 
 
 class JobLookOrder(TypedDict):

@@ -1,4 +1,4 @@
-"""An engine's command line on its machine, and its failures as sentences."""
+"""Runs an engine's command line on its machine, and explains its failures."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..command.way import Way, last_words
 
 NOT_FOUND = 127
 
-# What engines say; they have no codes for it.
+# Parts of the engines' error messages, for which they have no codes.
 GONE = ("no such container", "no such object", "no container with name or id")
 NO_IMAGE = ("no such image", "image not known", "unable to find image", "does not resolve to an image")
-# A podman whose init is a package of its own, which is not installed; the keeper is the first process then.
+# Podman's init may be a separate package that is not installed; then our keeper is the container's first process.
 NO_INIT = ("container-init binary not found", "init binary not found", '"docker-init": executable file not found')
 REMOVING = ("removal of container", "already in progress", "is being removed")
 

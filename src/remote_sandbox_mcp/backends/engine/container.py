@@ -1,4 +1,4 @@
-"""A container on a machine as a Sandbox: an outpost in it, by the engine's `exec` over the machine's connection."""
+"""A container on a machine as a Sandbox: its outpost is started by the engine's `exec` on that machine."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ..command.way import CommandLine
 from ..shell.transport import Gone, Paused, Place
 from .cli import Cli
 
-# How a container stands, as its provider says; empty where nobody can tell.
+# Asks the provider for a container's status; empty if the engine does not answer.
 Fate = Callable[[Disposable], Awaitable[str]]
 AS_IT_IS = Environment()
-# podman drops what a program has printed if it ends while there is input for it: a shell that finds no Python does.
+# podman drops the output of a program that ends before its input was read, as a shell does that finds no Python.
 UNTIL_HEARD = "trap 'sleep 1' EXIT"
 
 
@@ -33,7 +33,7 @@ def describe(disposable: Disposable, *, kills_trees: bool = True) -> Description
 
 
 async def open_container(cli: Cli, disposable: Disposable, fate: Fate, environment: Environment = AS_IT_IS) -> Sandbox:
-    """Open it the best way that its image offers. Raises ConnectError."""
+    """Open a container with an outpost, or with a plain shell if its image has no Python. Raises ConnectError."""
     way = ContainerWay(cli, disposable, fate)
 
     def open_plain() -> ProvidedShellAlone:
@@ -46,7 +46,7 @@ async def open_container(cli: Cli, disposable: Disposable, fate: Fate, environme
 
 @dataclass(frozen=True)
 class ContainerWay:
-    """The way into one container: its engine's `exec`, as a program on the machine."""
+    """Starts programs in one container: by the engine's `exec`, which is a program on the machine."""
 
     cli: Cli
     disposable: Disposable
@@ -63,11 +63,11 @@ class ContainerWay:
         return await self.cli.way.open(f"exec {join(words)}")
 
     def explain(self, complaints: bytes) -> ConnectError | None:
-        """Nothing: its engine is asked what became of it."""
+        """None: why_not asks the engine instead."""
         return None
 
     async def why_not(self) -> ConnectError | None:
-        """Why nothing can be done in it, where its engine knows."""
+        """Why the container cannot answer, if the engine knows."""
         title, status = self.disposable.title, await self.fate(self.disposable)
         if status == "paused":
             return Paused(f"{title} is paused; continue it with resume_sandbox")

@@ -241,7 +241,7 @@ async def take(
 
 
 def fitting(taken: dict[str, Any], most: int) -> dict[str, Any]:
-    """With at most so many bytes of its content."""
+    """The fields of a file with at most so many bytes of its content."""
     content = base64.b64decode(taken.get("content", ""))
     if len(content) <= most:
         return taken
