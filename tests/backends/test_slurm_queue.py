@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -87,3 +88,14 @@ async def test_a_cluster_whose_clock_is_wrong_ends_no_sandbox_too_early() -> Non
     stand_in.lines["7"] = SEPARATOR.join(("7", "RUNNING", "None", began, "N/A", "main", "n1", f"rsmcp-mark-{BOX.id}"))
     seen = await SlurmProvider(stand_in.queue, Environment(), Rules(), "mark").look(BOX)
     assert abs(seen.started - time.time()) < 5
+
+
+@pytest.mark.parametrize(("lived_s", "status"), [(600, "expired"), (30, "gone")])
+async def test_one_in_which_a_command_was_killed_for_its_memory_still_ends_when_its_time_is_over(
+    lived_s: float, status: str
+) -> None:
+    stand_in, begun = StandInQueue(), int(time.time()) - 1000
+    times = [time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(it)) for it in (begun, begun + lived_s)]
+    stand_in.lines["7"] = SEPARATOR.join(("7", "OUT_OF_MEMORY", "None", *times, "main", "n1", f"rsmcp-mark-{BOX.id}"))
+    provider = SlurmProvider(stand_in.queue, Environment(), Rules(), "mark")
+    assert (await provider.look(replace(BOX, expires=begun + 600.0))).status == status
