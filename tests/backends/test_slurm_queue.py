@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import time
 from dataclasses import replace
@@ -9,6 +10,9 @@ from dataclasses import replace
 import pytest
 
 from remote_sandbox_mcp.backends.command.console import Said
+from remote_sandbox_mcp.backends.command.way import Ending
+from remote_sandbox_mcp.backends.slurm.allocation import LoginWay
+from remote_sandbox_mcp.backends.slurm.order import program
 from remote_sandbox_mcp.backends.slurm.provider import SlurmProvider
 from remote_sandbox_mcp.backends.slurm.queue import Queue
 from remote_sandbox_mcp.core.command import Environment
@@ -99,3 +103,44 @@ async def test_one_in_which_a_command_was_killed_for_its_memory_still_ends_when_
     stand_in.lines["7"] = SEPARATOR.join(("7", "OUT_OF_MEMORY", "None", *times, "main", "n1", f"rsmcp-mark-{BOX.id}"))
     provider = SlurmProvider(stand_in.queue, Environment(), Rules(), "mark")
     assert (await provider.look(replace(BOX, expires=begun + 600.0))).status == status
+
+
+class StandInLine:
+    """A program that has ended."""
+
+    complaints = b""
+
+    def __init__(self, status: int) -> None:
+        self._status = status
+
+    async def read(self) -> bytes:
+        return b""
+
+    async def ending(self) -> Ending:
+        return Ending(self._status)
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("status", "asked"), [(0, "squeue"), (127, "exec 'bash' '-c' 'module load slurm\nsqueue'")])
+async def test_init_comes_before_commands_of_slurm_only_where_they_are_not_there_without_it(
+    status: int, asked: str
+) -> None:
+    lines = []
+
+    class StandInWay:
+        what = "the connection to cluster"
+
+        async def open(self, line: str) -> StandInLine:
+            lines.append(line)
+            return StandInLine(status)
+
+    way = LoginWay(StandInWay(), Environment(init=("module load slurm",)))  # type: ignore[arg-type]
+    for _ in range(2):
+        await way.open("squeue")
+    assert lines[1:] == [asked, asked]
+
+
+@pytest.mark.parametrize("name", ["holder", "relay"])
+def test_what_runs_on_nodes_is_python_3_6(name: str) -> None:
+    ast.parse(program(name), feature_version=(3, 6))

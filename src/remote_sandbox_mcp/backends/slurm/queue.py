@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...core.errors import SandboxError
+from ...core.errors import ConnectError, SandboxError
 from ...core.queue import CANCELLED, ENDED, ENVIRON, SACCT_FIELDS, SQUEUE_FORMAT, Queued, read_sacct, read_squeue
 from ...core.shell import join
 from ...core.slurm import Cluster
@@ -95,6 +95,9 @@ class Queue:
         self._trouble = asking.exception()
         if self._trouble is None:
             self._jobs = asking.result()
+        elif isinstance(self._trouble, ConnectError):
+            # It has not been asked at all.
+            self._asked_at = -math.inf
 
     async def _ask(self) -> Mapping[str, Queued]:
         # Before the answer: what happens meanwhile is not in it.
