@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
+from ..core.client import introduced
 from ..core.errors import SandboxError
 from ..hub_contact.hello import ASK, HTTP, LOGIN, SERVE, read
 from ..hub_contact.place import NoHub, Place, check_peer
@@ -224,7 +225,6 @@ class Hub:
     async def _converse(
         self, visit: Visit, said: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        from ..mcp_server.clients import introduced
         from .conversation import converse
 
         introduced.set(visit.introduce)
