@@ -41,6 +41,25 @@ async def begin():
 asyncio.run(begin())
 """
 
+# The SDK as a server loads it, and what is made of it then and with its first use.
+SDK_AS_LOADED = """
+from remote_sandbox_mcp.mcp_server import ahead
+ahead.load(".stdio")
+from mcp_types import CallToolRequestParams as Params
+from pydantic import BaseModel, TypeAdapter
+print(Params.__pydantic_complete__)
+answers = {"a": {"action": "accept", "content": {"code": "1"}}}
+params = Params.model_validate({"name": "exec_bash", "inputResponses": answers})
+print(params.input_responses["a"].content, Params.__pydantic_complete__)
+
+class Late(BaseModel):
+    number: "Number"
+
+Number = int
+Late.model_rebuild()
+print(Late.__pydantic_complete__)
+"""
+
 
 class Door:
     """Counts how often a sandbox is opened, and refuses as long as there is trouble."""
@@ -149,6 +168,12 @@ def test_a_hub_reads_a_first_call_before_it_loads_the_sdk(tmp_path: Path) -> Non
     words = [sys.executable, "-c", HUB_BEFORE_A_CALL]
     found = subprocess.run(words, env=environment(tmp_path, ()), capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"
+
+
+def test_validators_of_the_sdk_are_made_with_their_first_use(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", SDK_AS_LOADED]
+    found = subprocess.run(words, env=environment(tmp_path, ()), capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines() == ["False", "{'code': '1'} True", "True"]
 
 
 @pytest.mark.parametrize("words", [(), ("--no-hub",)], ids=["hub", "no hub"])
