@@ -91,7 +91,7 @@ class Front:
         # bytes.
         self._held: list[tuple[bytes, Request | None]] = []
         self._lines_sent = self._queued = self._sent = 0
-        # Questions that the hub gets once the client is quiet, and when that was last not so.
+        # Questions that the hub gets once all is quiet, and when the client has last sent something.
         self._put_off: list[bytes] = []
         self._stirred_at = 0.0
         self._client_ended = self._is_shut = False
@@ -304,7 +304,8 @@ class Front:
             self._count(line, request)
 
     def _send_put_off(self, now: float) -> None:
-        if self._put_off and not self._client_ended and now >= self._stirred_at + QUIET_S:
+        is_quiet = now >= max(self._stirred_at, self._silence.heard_at) + QUIET_S
+        if self._put_off and is_quiet and not self._client_ended:
             put_off, self._put_off = self._put_off, []
             for line in put_off:
                 self._to_hub += line
