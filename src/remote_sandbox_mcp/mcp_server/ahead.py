@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType, UnionType
@@ -28,6 +29,7 @@ OPENERS = {
     "list_remote_files": "",
     "search_remote_files": "",
 }
+UVICORN = "uvicorn"
 
 
 async def serve(source: Source, early: Early | None, loaded: Callable[[], None]) -> None:
@@ -110,7 +112,32 @@ def sandbox_in(call: dict[str, Any]) -> str | None:
 def load(module: str) -> ModuleType:
     """Import a module of this package, and with it the SDK."""
     with validators_made_when_used():
+        try:
+            # It is imported only to replace its signal handlers, of which our HTTP server has none.
+            with hidden(UVICORN):
+                return importlib.import_module(module, __package__)
+        except ModuleNotFoundError as missing:
+            if missing.name != UVICORN:
+                raise
         return importlib.import_module(module, __package__)
+
+
+@contextmanager
+def hidden(package: str) -> Iterator[None]:
+    """Let imports of a package fail in this thread, as where it is not installed; other threads may import it."""
+    thread = threading.get_ident()
+
+    class Hiding:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == package and threading.get_ident() == thread:
+                raise ModuleNotFoundError(f"{name} is hidden", name=name)
+
+    sys.meta_path.insert(0, Hiding)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(Hiding)
 
 
 @contextmanager
