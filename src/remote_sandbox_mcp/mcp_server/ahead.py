@@ -30,6 +30,7 @@ OPENERS = {
     "search_remote_files": "",
 }
 UVICORN = "uvicorn"
+_turn = threading.Lock()
 
 
 async def serve(source: Source, early: Early | None, loaded: Callable[[], None]) -> None:
@@ -111,7 +112,8 @@ def sandbox_in(call: dict[str, Any]) -> str | None:
 
 def load(module: str) -> ModuleType:
     """Import a module of this package, and with it the SDK."""
-    with validators_made_when_used():
+    # One at a time: two that change pydantic at once would not both put back what was there before.
+    with _turn, validators_made_when_used():
         try:
             # It is imported only to replace its signal handlers, of which our HTTP server has none.
             with hidden(UVICORN):
@@ -158,8 +160,10 @@ def validators_made_when_used() -> Iterator[None]:
         make(self, type, config=config, _parent_depth=_parent_depth + 1, **more)
 
     def rebuild_later(cls: Any, /, *, _parent_namespace_depth: int = 2, **more: Any) -> Any:
+        caller = sys._getframe(1)
+        is_module = caller.f_locals is caller.f_globals and caller.f_globals.get("__name__") == cls.__module__
         # A module that has defined all names which its model refers to: the first use finds them there, too.
-        if not more and sys._getframe(1).f_globals.get("__name__") == cls.__module__:
+        if is_module and not more:
             return None
         return rebuild.__func__(cls, _parent_namespace_depth=_parent_namespace_depth + 1, **more)
 
