@@ -37,10 +37,9 @@ def make(**parameters: Any) -> Any:
 
 @pytest.fixture
 def is_loading() -> Iterator[None]:
-    usual = getattr(dataclasses, loading.CREATE, None)
-    setattr(dataclasses, loading.CREATE, loading.create_later)
+    loading.defer_methods()
     yield
-    setattr(dataclasses, loading.CREATE, usual)
+    loading.make_methods_at_once()
 
 
 def seen(cls: Any) -> list[object]:
@@ -67,7 +66,6 @@ def seen(cls: Any) -> list[object]:
     ]
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="later Pythons make methods in another way")
 @pytest.mark.parametrize("parameters", PARAMETERS)
 def test_a_dataclass_is_the_same_as_ever(parameters: dict[str, Any], request: pytest.FixtureRequest) -> None:
     usual = seen(make(**parameters))
@@ -78,7 +76,6 @@ def test_a_dataclass_is_the_same_as_ever(parameters: dict[str, Any], request: py
     assert seen(made) == usual
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="later Pythons make methods in another way")
 def test_a_method_is_compiled_with_its_first_call_and_then_takes_its_place(is_loading: None) -> None:
     made = make(frozen=True)
     before = made.__eq__
