@@ -30,7 +30,7 @@ $(TOOLS): requirements.txt requirements-dev.txt pyproject.toml scripts/environme
 test: tools ## All tests, on real parts; what cannot run here is left out, and told at the end
 	@scripts/system-packages openssh-server openssh-client tmux rsync bubblewrap busybox fish tcsh zsh dash shellcheck \
 		systemd docker.io docker-registry debootstrap e2fsprogs iproute2 slirp4netns curl sudo podman \
-		libpam-google-authenticator oathtool
+		libpam-google-authenticator oathtool munge slurmctld slurmd slurm-client slurmdbd mariadb-server-core
 	@scripts/system-packages docker-cli:docker
 	@$(BIN)/python -m compileall -q src tests
 	@# Read all tests once, beside the start of the engine: what pytest makes of them is kept for its workers.

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from remote_sandbox_mcp.processes.locks import holder
 from tests.support.means import remove_copies
 from tests.support.platform import Platform
+from tests.support.slurm import Cluster, running_cluster
 from tests.support.sshd import Fleet, Sshd
 from tests.support.warm import LANE_NURSERY, NURSERY
 
@@ -199,6 +200,32 @@ def sshd(shared_sshd: Sshd) -> Iterator[Sshd]:
     """A machine with bash and a key login, shared by all tests and put right after each."""
     yield shared_sshd
     shared_sshd.reset()
+
+
+@pytest.fixture(scope="session")
+def shared_slurm(fleet: Fleet) -> Iterator[Cluster]:
+    with running_cluster(fleet) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm(shared_slurm: Cluster) -> Iterator[Cluster]:
+    """A cluster without accounting, shared by all tests and put right after each."""
+    yield shared_slurm
+    shared_slurm.reset()
+
+
+@pytest.fixture(scope="session")
+def shared_slurm_with_accounting(fleet: Fleet) -> Iterator[Cluster]:
+    with running_cluster(fleet, with_accounting=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm_with_accounting(shared_slurm_with_accounting: Cluster) -> Iterator[Cluster]:
+    """The same for a cluster on which `sacct` tells of jobs that have ended."""
+    yield shared_slurm_with_accounting
+    shared_slurm_with_accounting.reset()
 
 
 @pytest.fixture(scope="session")

@@ -8,12 +8,18 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .asking import Questions
+from .core.command import Environment
 from .core.errors import ConfigError, UnknownSandbox
 from .core.machine import Engine
 from .core.sandbox import Description, Sandbox
+from .core.slurm import Cluster
+
+if TYPE_CHECKING:
+    from .backends.slurm.queue import Queue
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +48,8 @@ class Member:
     """One sandbox that can be opened.
 
     `why_not` returns why it is not offered here, or nothing. `prepare` loads what opening it needs. `questions` are
-    those that it asks while it is opened, if it can ask any. `engine` makes disposable sandboxes on it.
+    those that it asks while it is opened, if it can ask any. `engine` makes disposable sandboxes on it; `slurm`:
+    it is the login node of a cluster.
     """
 
     name: str
@@ -52,6 +59,11 @@ class Member:
     prepare: Callable[[], None] = _nothing
     questions: Questions | None = None
     engine: Engine | None = None
+    slurm: Cluster | None = None
+    # How commands are started on it, as its table says.
+    environment: Environment = field(default_factory=Environment)
+    # The queue of a cluster, for all apps that share this member; made with its first use.
+    queue: Queue | None = None
     # Offered with many others by a pattern: it is opened only for a call that names it.
     is_by_pattern: bool = False
     sandbox: Sandbox | None = None
@@ -146,6 +158,11 @@ class Fleet:
     def with_engines(self) -> list[Member]:
         """The configured members on which an engine may make disposable sandboxes."""
         return [member for member in self._configured.values() if member.engine]
+
+    @property
+    def clusters(self) -> list[Member]:
+        """The configured members that are login nodes of clusters."""
+        return [member for member in self._configured.values() if member.slurm]
 
     @property
     def names(self) -> Collection[str]:

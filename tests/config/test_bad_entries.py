@@ -44,6 +44,13 @@ BAD_ENTRIES = [
     pytest.param({"host": "h", "docker": "tcp://h:2375"}, "docker must be true, false, or a list", id="an address"),
     pytest.param({"host": "h", "podman": []}, "podman must be true, false, or a list", id="no words"),
     pytest.param({"host": "h", "docker": ["-H", "x"]}, "docker must be true, false, or a list", id="option first"),
+    pytest.param({"host": "h", "slurm": "gpu"}, "slurm must be true, false, or a table", id="a partition alone"),
+    pytest.param({"host": "h", "slurm": {"partion": "g"}}, "did you mean partition?", id="unknown option of Slurm"),
+    pytest.param(
+        {"host": "h", "slurm": {"output": "/etc/x"}}, "option 'output', which cannot", id="option with a file"
+    ),
+    pytest.param({"host": "h", "slurm": {"qos": "a\n#SBATCH"}}, "qos has a value that sbatch", id="two lines in one"),
+    pytest.param({"host": "h", "slurm": {"rate_s": 0}}, "slurm must be a number of seconds above 0", id="no rate"),
     pytest.param({"host": "h", "jump": "a:99999"}, "jump must be", id="port of jump"),
     pytest.param({"host": "h", "jump": "bad"}, "circle", id="jump to itself"),
     pytest.param({"host": "h", "env": {"a b": "1"}}, "env holds a name", id="name of a variable"),

@@ -8,6 +8,7 @@ import pytest
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.machine import Engine
+from remote_sandbox_mcp.core.slurm import Cluster
 from tests.support.config_reading import GOOD, HIDDEN, from_list, names, only, read, the_problem
 
 # --- what the published variables mean -------------------------------------------------------------------------------
@@ -86,6 +87,22 @@ def test_of_two_engines_one_is_used_and_that_is_told() -> None:
     configuration = from_list({**GOOD, "docker": True, "podman": True})
     assert configuration.machines[0].engine == Engine("docker", ("docker",))
     assert "docker and podman are both allowed, and only docker is used" in the_problem(configuration)
+
+
+CLUSTERS = {
+    "none": ({}, None),
+    "not one": ({"slurm": False}, None),
+    "as it is": ({"slurm": True}, Cluster()),
+    "with defaults": (
+        {"slurm": {"partition": "gpu", "cpus-per-task": 4, "rate_s": 60, "login_jobs": True}},
+        Cluster({"partition": "gpu", "cpus_per_task": "4"}, rate_s=60, login_jobs=True),
+    ),
+}
+
+
+@pytest.mark.parametrize(("said", "cluster"), CLUSTERS.values(), ids=CLUSTERS)
+def test_a_machine_is_a_cluster_only_where_the_operator_says_so(said: dict[str, object], cluster: object) -> None:
+    assert only(from_list({**GOOD, **said})).slurm == cluster
 
 
 def test_an_ipv6_address_makes_a_name_that_can_be_used() -> None:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -79,12 +79,13 @@ class Fleet:
         bashrc: str = "",
         extra_config: Collection[str] = (),
         sudoers: str | None = None,
+        mounts: Mapping[str, Path] | None = None,
         pam: Collection[str] = (),
     ) -> Sshd:
         """Start a machine. The shell "busybox" is an ash with busybox's applets on PATH and nothing else.
 
         With `sudoers`, this is its /etc/sudoers, in which USER is its user: it and all that it starts see that file
-        in the place of the system's, which stays as it is.
+        in the place of the system's, which stays as it is. `mounts` does the same for any file or folder.
         `pam` are the lines of a PAM service that is this machine's alone, with {folder} for its folder.
         """
         path = self._path(busybox=shell == "busybox", python=python, tmux=tmux)
@@ -99,6 +100,7 @@ class Fleet:
         login = _make_login(auth, user.pw_name, folder)
         _as_root("chown", "-R", f"{user.pw_uid}:{user.pw_gid}", user.pw_dir)
         sshd = Sshd(name=name, folder=folder, user=user.pw_name, uid=user.pw_uid, port=free_port(), login=login)
+        sshd.mounts.update(mounts or {})
         if sudoers is not None:
             sshd.allow(sudoers)
         if pam:
@@ -145,6 +147,8 @@ class Sshd:
     login: Login
     host: str = HOST
     program: str = SSHD
+    # What it and all that it starts see in the place of the system's own file or folder.
+    mounts: dict[str, Path] = field(default_factory=dict)
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     _listener: int = field(default=0, repr=False)
 
@@ -200,6 +204,7 @@ class Sshd:
             self._sudoers_file.write_text(text)
             _as_root("chown", "root:root", str(self._sudoers_file))
             _as_root("chmod", "440", str(self._sudoers_file))
+            self.mounts["/etc/sudoers"] = self._sudoers_file
         _as_root("visudo", "--check", "--quiet", "--file", str(self._sudoers_file))
 
     def set_password(self, password: str) -> None:
@@ -254,10 +259,7 @@ class Sshd:
 
     def start(self) -> None:
         """Listen, on the same port and with the same key as before."""
-        words = [self.program, "-D", "-e", "-f", str(self._config_file)]
-        if self._sudoers_file.exists():
-            words = ["unshare", "--mount", "sh", "-c", _WITH_SUDOERS, "sh", str(self._sudoers_file), *words]
-        argv = as_root(*words)
+        argv = as_root(*with_mounts(self.mounts, [self.program, "-D", "-e", "-f", str(self._config_file)]))
         with self._log_file.open("ab") as log:
             before = log.tell()
             self._process = subprocess.Popen(
@@ -335,8 +337,7 @@ class Sshd:
         return {p.pid: p.command for p in processes.values() if p.uid == self.uid and not _is_sshd(p)}
 
 
-# In a mount namespace of its own, whose mounts end with it.
-_WITH_SUDOERS = 'mount --bind "$1" /etc/sudoers && shift && exec "$@"'
+_WITH_MOUNT = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
 _USUAL_CONFIG = (
     "PidFile none",
     "UsePAM no",
@@ -351,6 +352,16 @@ _USUAL_CONFIG = (
     # The default drops connections at random when many are opened at once.
     "MaxStartups 200",
 )
+
+
+def with_mounts(mounts: Mapping[str, Path], words: list[str]) -> list[str]:
+    """The command line that runs these words where files or folders of ours lie over those of the system.
+
+    In a mount namespace of its own, whose mounts end with it.
+    """
+    for place, ours in mounts.items():
+        words = ["sh", "-c", _WITH_MOUNT, "sh", str(ours), place, *words]
+    return ["unshare", "--mount", *words] if mounts else words
 
 
 def free_port() -> int:

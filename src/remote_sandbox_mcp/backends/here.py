@@ -1,4 +1,4 @@
-"""This computer's own lane for transfers: a process beside us that can do nothing but move files."""
+"""This computer's own lane for transfers, a process that only moves files; and safe ways to local paths."""
 
 from __future__ import annotations
 

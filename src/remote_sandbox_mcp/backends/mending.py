@@ -1,4 +1,4 @@
-"""Going on after a cut line: asking once more on a new one, or waiting until there is a new one."""
+"""What to do after a line was cut: repeat a request once on a new line, or retry until a new line opens."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 
 
 async def ask_again(name: str, ask: Callable[[], Awaitable[T]]) -> T:
-    """The answer to what may be asked twice: on a new line, where the first was cut.
+    """Send a request that may be repeated, once more if its line was cut.
 
-    Raises Unreachable where both were, and what `ask` raises.
+    Raises Unreachable if both lines were cut, and what `ask` raises.
     """
     with contextlib.suppress(LineLost):
         return await ask()
@@ -30,9 +30,9 @@ async def ask_again(name: str, ask: Callable[[], Awaitable[T]]) -> T:
 
 
 async def mend(reach: Callable[[], Awaitable[T]], until: float) -> T:
-    """A new line, tried with growing pauses until that moment of the monotonic clock.
+    """Open a new line, retrying with growing pauses until that moment of the monotonic clock.
 
-    Raises ConnectError, which says why there is none: what trying again does not mend is raised at once.
+    Raises ConnectError with the reason; one that a retry cannot mend is raised at once.
     """
     pause = FIRST_PAUSE_S
     while True:

@@ -8,22 +8,23 @@ from dataclasses import dataclass, replace
 
 from ..core.errors import Unreachable
 
-# A caller is kept waiting no longer than this, and told how long it would be.
+# A caller waits no longer than this; a longer pause is an error that says how long it is.
 LONGEST_WAIT_S = 5.0
-# A connection that lives as long as this has done its work; the first that do not may have met the same fault.
+# A connection that lived this long counts as good. The first few short ones in a row cause no pause: connections that
+# end together may have met the same fault.
 LIVED_S, FREE = 5.0, 4
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 60.0
 
 
 class Pace:
-    """Remembers how long connections lasted."""
+    """Delays reconnecting to a machine whose last connections ended soon after they were made."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._connections = Connections()
 
     async def wait(self) -> None:
-        """Until the next connection may be made. Raises Unreachable where that is too long to wait for."""
+        """Wait until the next connection may be made. Raises Unreachable if that takes too long."""
         pause_s = self._connections.pause_s(time.monotonic())
         if pause_s > LONGEST_WAIT_S:
             count = self._connections.short
@@ -38,13 +39,13 @@ class Pace:
         self._connections = self._connections.opened(time.monotonic())
 
     def ended(self, at: float) -> None:
-        """The last one ended, at a moment of the monotonic clock."""
+        """Note that the last connection ended, at a moment of the monotonic clock."""
         self._connections = self._connections.closed(at)
 
 
 @dataclass(frozen=True)
 class Connections:
-    """The connections to one machine so far. Times are those of a clock that is never set."""
+    """The connections to one machine so far. Times are of the monotonic clock, which is immune to clock changes."""
 
     # How many in a row ended soon after they were made.
     short: int = 0
@@ -55,7 +56,7 @@ class Connections:
         return replace(self, made=now)
 
     def closed(self, now: float) -> Connections:
-        """One has ended; of several that end together, the first is counted.
+        """A connection has ended; of several that end together, only the first counts.
 
         >>> Connections().opened(10.0).closed(11.0).closed(11.0).short, Connections(7).opened(10.0).closed(90.0).short
         (1, 0)

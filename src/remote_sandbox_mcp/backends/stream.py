@@ -12,7 +12,10 @@ from ..core.errors import Unreachable
 
 
 class PairStream:
-    """`failures` are what its library raises when it is cut, and `end` cuts it; `what` names it in a sentence."""
+    """A reader and a writer as one Stream.
+
+    `failures` are the exceptions that its library raises when it is cut, `end` cuts it, `what` names it in a sentence.
+    """
 
     def __init__(
         self, reader: Any, writer: Any, end: Callable[[], None], what: str, failures: tuple[type[Exception], ...]
@@ -63,6 +66,6 @@ async def over_socket(sock: socket.socket, what: str) -> PairStream:
 
 
 def over_asyncio(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, what: str) -> PairStream:
-    # With no room for what has not left, to drain is to see all of it leave.
+    # Without a write buffer, drain() returns only when all bytes have been sent.
     writer.transport.set_write_buffer_limits(0)
     return PairStream(reader, writer, writer.transport.abort, what, (OSError,))

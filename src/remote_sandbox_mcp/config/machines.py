@@ -256,6 +256,7 @@ class Builder:
             direct=entry.direct,
             sudo=entry.sudo,
             engine=engine_of(entry),
+            slurm=entry.slurm,
             is_by_pattern=entry.is_by_pattern,
             forward_agent=entry.forward_agent,
             transport=entry.transport,

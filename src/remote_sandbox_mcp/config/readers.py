@@ -8,11 +8,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ..core.errors import BadArgument
 from ..core.machine import NOPASSWD, TRANSPORTS
 from ..core.network import MOST_HOSTS, Network, Reach, is_target
 from ..core.network import ranges as read_ranges
 from ..core.permission import FORMATS
 from ..core.secret import Secret
+from ..core.slurm import Cluster, read_options
 from .problems import CONTROLS, Fault, Tell, quoted
 from .secrets import resolve_secret
 
@@ -206,6 +208,22 @@ def engine(value: object) -> tuple[str, ...] | None:
     if not given or not all(given) or given[0].startswith("-"):
         raise Fault('must be true, false, or a list of words, as in ["sudo", "-n", "docker"]')
     return given
+
+
+def cluster(value: object) -> Cluster | None:
+    """Whether a machine is a Slurm cluster's login node: true, false, or a table of settings and options."""
+    if not isinstance(value, Mapping):
+        try:
+            return Cluster() if flag(value) else None
+        except Fault:
+            raise Fault('must be true, false, or a table, as in { partition = "gpu", time = "4:00:00" }') from None
+    settings: dict[str, Reader] = {"rate_s": seconds, "login_jobs": flag}
+    given = {key: settings[key](item) for key, item in value.items() if key in settings}
+    try:
+        options = read_options({key: item for key, item in value.items() if key not in settings})
+    except BadArgument as problem:
+        raise Fault(f"cannot be used: {problem}") from None
+    return Cluster(options, **given)
 
 
 def lines(value: object) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from ..core.machine import CommandPlace, LocalPlace, Machine
 from ..core.permission import Notify
 from ..core.secret import Secret
 from ..core.serving import Http, Logging
+from ..core.slurm import Cluster
 from . import readers
 from .problems import Tell
 from .readers import Labels, Reader, read_table
@@ -138,6 +139,7 @@ _MACHINE_READERS: dict[str, Reader] = {
     "direct": readers.destinations,
     "docker": readers.engine,
     "podman": readers.engine,
+    "slurm": readers.cluster,
     "forward_agent": readers.flag,
     "transport": readers.transport,
 }
@@ -236,6 +238,7 @@ class Entry:
     # The words that begin its command line; empty words for its usual name, None where it is not to be used.
     docker: tuple[str, ...] | None = None
     podman: tuple[str, ...] | None = None
+    slurm: Cluster | None = None
     forward_agent: bool = False
     transport: str = "auto"
     is_by_pattern: bool = False

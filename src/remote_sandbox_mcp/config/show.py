@@ -9,6 +9,7 @@ from ..core.machine import AUTO, CommandPlace, Hop, LocalPlace, Login, Machine
 from ..core.network import Network, Reach
 from ..core.permission import Notify, read_address
 from ..core.secret import Secret
+from ..core.slurm import Cluster
 from .schema import SERVER_READERS, Configuration, Settings
 
 
@@ -55,9 +56,14 @@ def _machine(machine: Machine) -> dict[str, Any]:
         direct=dict(machine.direct),
         sudo=_hidden(machine.sudo),
         engine=list(machine.engine.command) if machine.engine else [],
+        slurm=_cluster(machine.slurm) if machine.slurm else None,
         transport="" if machine.transport == AUTO else machine.transport,
         forward_agent=machine.forward_agent or None,
     )
+
+
+def _cluster(cluster: Cluster) -> dict[str, Any]:
+    return _filled(**cluster.defaults, rate_s=cluster.rate_s, login_jobs=cluster.login_jobs or None)
 
 
 def _command(place: CommandPlace) -> dict[str, Any]:

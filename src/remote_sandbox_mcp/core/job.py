@@ -15,6 +15,9 @@ JOB_ID = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
 # tmux allows no "." and no ":" in a session's name; other special characters would need quotes in `tmux attach`.
 _ODD_IN_SESSION = re.compile(r"[^\w@%+=,-]")
 LONGEST_SESSION = 60
+# `via` of a job that was submitted to a cluster's queue.
+SLURM = "slurm"
+_ELEMENT = re.compile(r"(?P<session>[^\[\]]+)\[(?P<element>\d{1,9})\]\Z")
 
 
 def new_job_id() -> str:
@@ -49,6 +52,16 @@ def session_name(wanted: str) -> str:
     return name
 
 
+def split_element(name: str) -> tuple[str, str]:
+    """A session's name, and the element of its array that is meant; empty for all of it.
+
+    >>> split_element("sweep[3]"), split_element("sweep")
+    (('sweep', '3'), ('sweep', ''))
+    """
+    found = _ELEMENT.match(name)
+    return (found["session"], found["element"]) if found else (name, "")
+
+
 class JobRefused(NotStarted):
     """A job that was not started; `reason` is a word for the program.
 
@@ -57,6 +70,14 @@ class JobRefused(NotStarted):
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message, reason)
+
+
+@dataclass(frozen=True)
+class Submission:
+    """How a job is submitted to a cluster's queue: arguments of sbatch, and how often the queue may be asked."""
+
+    words: tuple[str, ...] = ()
+    rate_s: float = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +93,8 @@ class JobOrder:
     # Not shown: variables are where people keep tokens.
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     instead_of: str = ""
+    # Given on a cluster: it goes to the queue. One that is started in place of another goes where that one went.
+    submission: Submission | None = None
 
 
 def lost_start(name: str, order: JobOrder, why: str) -> LostContact:
@@ -87,7 +110,10 @@ def lost_start(name: str, order: JobOrder, why: str) -> LostContact:
 
 @dataclass(frozen=True, kw_only=True)
 class JobStarted:
-    """A job that has begun. `recovered`: an earlier start with the same id had begun it. `via`: tmux, or detached."""
+    """A job that has begun. `recovered`: an earlier start with the same id had begun it.
+
+    `via`: tmux, detached, or SLURM for one that a cluster's queue has.
+    """
 
     job_id: str
     session: str
@@ -96,6 +122,11 @@ class JobStarted:
     via: str
     recovered: bool = False
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it was handed to a cluster's queue, which starts it when there is room."""
+        return self.via == SLURM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,11 +148,17 @@ class JobLook:
     # Where a checkpoint's relative path and command start; empty for the job's own folder.
     cwd: str = ""
     usage: bool = False
+    # One element of an array; empty for the job as a whole.
+    element: str = ""
 
 
 class JobState(str, Enum):
-    """State of a job. GONE: it neither runs nor has an exit status. MISSING: its machine has no record of it."""
+    """State of a job. GONE: it neither runs nor has an exit status. MISSING: its machine has no record of it.
 
+    PENDING: a cluster's queue has it, and has not started it yet.
+    """
+
+    PENDING = "pending"
     RUNNING = "running"
     ENDED = "ended"
     GONE = "gone"
@@ -147,6 +184,51 @@ class JobUsage:
     gpus: Mapping[int, float] = field(default_factory=dict)
 
 
+class Fate(str, Enum):
+    """What a cluster did to a job. After the first four it is GONE, and may be resumed; the others are its end."""
+
+    TIME_LIMIT = "time_limit"
+    PREEMPTED = "preempted"
+    NODE_FAILED = "node_failed"
+    REQUEUED = "requeued"
+    CANCELLED = "cancelled"
+    OUT_OF_MEMORY = "out_of_memory"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayCounts:
+    """How many elements of an array are in which state; `failed` of those that ended have another code than 0."""
+
+    pending: int = 0
+    running: int = 0
+    ended: int = 0
+    failed: int = 0
+    gone: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueSeen:
+    """A job as its cluster's queue has it. Times are seconds since the epoch, 0 where they are not known."""
+
+    # Its number there, and the queue's own word for its state.
+    number: str
+    state: str = ""
+    # Why it is pending.
+    reason: str = ""
+    # When it is expected to start, or has started; when its time limit ends it.
+    start: float = 0.0
+    end: float = 0.0
+    partition: str = ""
+    nodes: str = ""
+    dependency: str = ""
+    # How often the queue has started it again.
+    restarts: int = 0
+    array: ArrayCounts | None = None
+    # Seconds since the queue was asked, and why it does not answer now.
+    age_s: float = 0.0
+    trouble: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobSeen:
     """A job as observed. `cursor` is where the next look at its log should begin."""
@@ -161,8 +243,11 @@ class JobSeen:
     via: str = ""
     exit_code: int | None = None
     signal: str = ""
-    # "exited", or "stopped" by stop_background_task.
+    # "exited", or "stopped" by stop_background_task; on a cluster also "cancelled" and "out_of_memory".
     ending: str = ""
+    # What its cluster did to it, and how it stands in the queue; None for a job that was not submitted to one.
+    fate: Fate | None = None
+    queue: QueueSeen | None = None
     # Why it is gone or missing, and whether the machine was restarted since it began.
     reason: str = ""
     rebooted: bool = False
@@ -186,6 +271,11 @@ class JobSeen:
     @property
     def is_running(self) -> bool:
         return self.state is JobState.RUNNING
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be expected of it: it neither runs nor waits in a queue."""
+        return self.state not in (JobState.RUNNING, JobState.PENDING)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from .command import Environment
 from .disposable import Limits
 from .network import NO_NETWORK, Network
 from .secret import Secret
+from .slurm import Cluster
 
 # In the place of a password for sudo: none is asked for there. Revealed, it is empty.
 NOPASSWD = Secret.later(str, "nopasswd")
@@ -85,7 +86,7 @@ class Machine:
     It runs with `proxy_environ`, by default with the variables of this process.
     `direct` maps names of machines to what `ssh` on this one calls them: files may go there without passing through us.
     `sudo` is the password for it, or NOPASSWD; None: nothing is run as root there.
-    `engine` makes disposable sandboxes on it, where the operator allows that.
+    `engine` makes disposable sandboxes on it, where the operator allows that. `slurm`: it is a cluster's login node.
     `is_by_pattern`: offered with all others that a pattern fits, so that it is opened only if it is named in a call.
     `asking` adds what OpenSSH's configuration says of its names; until then, only what the operator wrote is known.
     """
@@ -106,6 +107,7 @@ class Machine:
     direct: Mapping[str, str] = field(default_factory=dict)
     sudo: Secret | None = None
     engine: Engine | None = None
+    slurm: Cluster | None = None
     is_by_pattern: bool = False
     # The keys of this user's agent can be used there. Only our own configuration says so, never ssh_config alone.
     forward_agent: bool = False

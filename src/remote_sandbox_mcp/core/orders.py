@@ -173,6 +173,35 @@ class JobQuestion(TypedDict):
     checkpoint_command: str
     cwd: str
     usage: bool
+    # One element of an array.
+    element: NotRequired[str]
+
+
+class JobArray(TypedDict):
+    """How many elements of an array are in which state."""
+
+    pending: int
+    running: int
+    ended: int
+    failed: int
+    gone: int
+
+
+class JobQueue(TypedDict):
+    """core/job.py's QueueSeen: a job as a cluster's queue has it."""
+
+    number: str
+    state: str
+    reason: str
+    start: float
+    end: float
+    partition: str
+    nodes: str
+    dependency: str
+    restarts: int
+    array: JobArray | None
+    age: float
+    trouble: str
 
 
 class JobCheckpoint(TypedDict):
@@ -207,6 +236,16 @@ class JobSaid(TypedDict):
     # processes, memory_mb, cpu_s, and megabytes by the number of a GPU.
     usage: dict[str, Any] | None
     survivors: list[int]
+    # Only of a job that was submitted to a cluster's queue; `fate` is a value of core/job.py's Fate.
+    fate: NotRequired[str]
+    queue: NotRequired[JobQueue]
+
+
+class JobSubmission(TypedDict):
+    """Arguments of sbatch, and the least number of seconds between two questions to the queue."""
+
+    words: list[str]
+    rate: float
 
 
 class JobStartOrder(TypedDict):
@@ -221,6 +260,8 @@ class JobStartOrder(TypedDict):
     log_file: str
     instead_of: str
     only_in: NotRequired[str]
+    # Submit it to the queue of the cluster. Without it, a job `instead_of` another goes where that one went.
+    slurm: NotRequired[JobSubmission]
 
 
 class JobStartAnswer(TypedDict):
@@ -232,14 +273,22 @@ class JobStartAnswer(TypedDict):
     notes: list[str]
 
 
+class QueueRate(TypedDict):
+    """A field of the orders below: the machine is a cluster, whose queue may be asked once in so many seconds."""
+
+    queue_rate: NotRequired[float]
+
+
 class JobLookOrder(TypedDict):
     verb: Literal["job_look"]
     jobs: list[JobQuestion]
+    queue_rate: NotRequired[float]
 
 
 class JobListOrder(TypedDict):
     verb: Literal["job_list"]
     limit: int
+    queue_rate: NotRequired[float]
 
 
 class JobsAnswer(TypedDict):
@@ -256,6 +305,7 @@ JobWaitOrder = TypedDict(
         "pattern": str,
         "silence": float,
         "from": int | None,
+        "queue_rate": NotRequired[float],
     },
 )
 JobWaitAnswer = TypedDict("JobWaitAnswer", {"jobs": list[JobSaid], "why": str, "line": str, "from": int})
@@ -265,6 +315,7 @@ class JobStopOrder(TypedDict):
     verb: Literal["job_stop"]
     job: JobQuestion
     grace: float
+    queue_rate: NotRequired[float]
 
 
 class JobSendOrder(TypedDict):

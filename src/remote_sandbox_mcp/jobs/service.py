@@ -15,8 +15,9 @@ from ..config import paths
 from ..config.schema import Settings
 from ..core import check
 from ..core.errors import BadArgument, ConnectError, LostContact, NotStarted, SandboxError, UnknownSandbox, Unsupported
-from ..core.job import JobLook, JobSeen, JobState, JobWait, JobWaited, session_name
+from ..core.job import JobLook, JobSeen, JobState, JobWait, JobWaited, session_name, split_element
 from ..core.progress import Beat, Progress, silent
+from ..core.queued import pending_text
 from ..core.sandbox import Sandbox
 from ..core.text import last_line
 from ..fleet import Fleet, Member, unforeseen
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["Begun", "JobService", "Sight", "Wanted", "Which"]
 
 LIST_S = 12.0
+# A cluster's controller that is down is noticed by its programs after that time; then the jobs are known all the same.
+CLUSTER_LIST_S = 25.0
 LONGEST_WAIT_S = 280.0
 # How long another machine may take to say whether it has a job.
 ELSEWHERE_S = 5.0
@@ -121,7 +124,7 @@ class JobService:
         target = await self._target(which)
         seen = await self._seen(target, lambda sandbox: sandbox.jobs.stop(target.look, grace_s))
         watch_id = which.watch_id or (target.record.watch_id if target.record else 0)
-        if watch_id and not seen.is_running:
+        if watch_id and seen.is_over and not target.look.element:
             await asyncio.to_thread(self.known.settle, watch_id, seen)
         return seen
 
@@ -131,14 +134,18 @@ class JobService:
         sandbox, look, _ = await self.find(which)
         if not text and not keys:
             raise BadArgument("nothing is to be typed: give text, keys, or both")
+        name = with_element(look.session, look)
         try:
             await sandbox.jobs.send(look, text=text, keys=keys)
         except NotStarted:
             seen = await self.check(which, lines=1)
             if seen.state is JobState.MISSING:
-                raise NotStarted(f"{sandbox.description.name} knows no {look.session}: {seen.reason}") from None
+                raise NotStarted(f"{sandbox.description.name} knows no {name}: {seen.reason}") from None
+            if seen.state is JobState.PENDING:
+                why = f"{name} is {pending_text(seen.queue, time.time())}"
+                raise NotStarted(f"{why}; text can be typed into it when it runs") from None
             raise
-        return look.session
+        return name
 
     async def find(self, which: Which) -> tuple[Sandbox, JobLook, JobRecord | None]:
         """The job that is meant, and its sandbox. Raises BadArgument."""
@@ -154,10 +161,12 @@ class JobService:
             return Target(watch.sandbox, look, record, watch)
         if not which.session:
             raise BadArgument("say which job: pass its tmux_session or watch_id (list_background_tasks shows them)")
-        session = session_name(check.text_argument("tmux_session", which.session))
+        wanted, element = split_element(check.text_argument("tmux_session", which.session))
+        session = session_name(wanted)
         name = which.sandbox or await self.whereabouts(session)
-        record = await asyncio.to_thread(records.find, name, session)
-        return Target(name, JobLook(session=session, log_file=which.log_file), record)
+        # A record is of a whole array: what is seen of one element must not be written there, nor read from there.
+        record = None if element else await asyncio.to_thread(records.find, name, session)
+        return Target(name, JobLook(session=session, log_file=which.log_file, element=element), record)
 
     async def _seen(
         self, target: Target, ask: Callable[[Sandbox], Awaitable[JobSeen]], *, or_last: bool = False
@@ -173,6 +182,7 @@ class JobService:
             if known is None or not (or_last or known.state is JobState.ENDED):
                 raise
             return known
+        seen = replace(seen, session=with_element(seen.session, target.look))
         await self.known.note(target.record, seen)
         if seen.state is not JobState.MISSING:
             return seen
@@ -252,10 +262,11 @@ class JobService:
 
     async def _jobs_of(self, member: Member, limit: int) -> Sequence[Sight]:
         """The jobs of a machine, and commands that outlasted their calls there."""
+        seconds = CLUSTER_LIST_S if member.slurm else LIST_S
         try:
-            return await within(self._all_of(member, limit), LIST_S)
+            return await within(self._all_of(member, limit), seconds)
         except (SandboxError, asyncio.TimeoutError) as problem:
-            why = str(problem) or f"{member.name} did not answer in {LIST_S:g} s"
+            why = str(problem) or f"{member.name} did not answer in {seconds:g} s"
             known = await asyncio.to_thread(self.known.records.list, member.name, limit=limit)
             jobs = [Sight(member.name, None, record, why) for record in known]
             return [*jobs, *await self.commands.list(member, None, why)]
@@ -289,12 +300,20 @@ def once(sights: Iterable[Sight]) -> Iterable[Sight]:
     return best.values()
 
 
+def with_element(session: str, look: JobLook) -> str:
+    """A session's name as a caller gives it: with the element that was asked for."""
+    return f"{session}[{look.element}]" if look.element else session
+
+
 def there(sandbox: str) -> str:
     return f"it is on {sandbox}; pass sandbox_name={sandbox!r}"
 
 
 async def tell_last_line(sandbox: Sandbox, look: JobLook, progress: Progress) -> None:
-    """Report the last line that a job printed, repeatedly until cancelled; failures are left to the waiting caller."""
+    """Report why a job is pending or the last line that it printed, repeatedly until cancelled.
+
+    Failures are left to the waiting caller.
+    """
     if progress is silent:
         return
     begun, pause = time.monotonic(), SOON_S
@@ -303,5 +322,6 @@ async def tell_last_line(sandbox: Sandbox, look: JobLook, progress: Progress) ->
         await asyncio.sleep(pause)
         with contextlib.suppress(SandboxError):
             (seen,) = await sandbox.jobs.look([look])
-            progress(Beat(time.monotonic() - begun, seen.log_size, last_line(seen.log)))
+            line = pending_text(seen.queue, time.time()) if seen.state is JobState.PENDING else last_line(seen.log)
+            progress(Beat(time.monotonic() - begun, seen.log_size, line))
         pause = BEAT_S

@@ -1,4 +1,4 @@
-"""The near side of a line: sends requests, gathers their answers, and notices when the line is dead."""
+"""The near side of a line to an outpost: sends requests, gathers their answers, and notices when the line is dead."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from .far.files import WORKER_S
 if TYPE_CHECKING:
     from ...core.orders import OutpostOrder
 
+# After this silence a PING is sent; without a PONG in time, the line is given up.
 SILENCE_S = 2.0
 PONG_S = 3.0
+# How much a login shell's start-up files may print before the outpost speaks.
 LONGEST_GREETING = 1 << 20
-# What a request's frame may carry beside its path and its other words.
+# The most data that a request may carry; the rest of its frame is for paths and other fields.
 LARGEST = wire.MAX_BODY - (1 << 20)
-# What an answer without data may take: a few paths and a sentence.
+# The most bytes of an answer without data: a few paths and a sentence.
 SMALL = 64 << 10
-# A sign of life: its longest is the end of a run's output, in JSON. One comes every second or two.
+# The most bytes of a BEAT, which has the end of a run's output in JSON; one comes every second or two.
 LONGEST_BEAT = 16 << 10
 LAST_HEARD = 4096
 SPARE_BEATS, BEATS_A_SECOND = 100, 10
-# The far side gives a request up after WORKER_S. The slowest line that we wait for carries so many bytes a second.
+# The far side gives a request up after WORKER_S, and the slowest line carries SLOWEST bytes a second: so long we wait.
 ANSWER_S, SLOWEST = WORKER_S + 30.0, 8 << 10
 STREAMS = (wire.OUT, wire.ERR, wire.OUT_TAIL, wire.ERR_TAIL)
 LAST_WORDS = (wire.END, wire.FAIL, wire.PONG)
@@ -39,11 +41,11 @@ class Line(Protocol):
     """A pair of byte streams to an outpost."""
 
     def write(self, data: bytes) -> None:
-        """Send; what cannot be sent is found out by reading."""
+        """Send. A failure to send does not raise: it shows when the line is read."""
         ...
 
     async def read(self) -> bytes:
-        """The next bytes, or b"" when the line has ended, in whatever way."""
+        """The next bytes; b"" when the line has ended or was cut."""
         ...
 
     def close(self) -> None:
@@ -60,7 +62,7 @@ class NoOutpost(Exception):
 
 
 class Refusal(Exception):
-    """The far side's answer is no; `reason` is a word for the program."""
+    """The far side refused a request; programs check `reason`."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -68,17 +70,17 @@ class Refusal(Exception):
 
 
 def too_long(script: str) -> str:
-    """Why a command cannot be sent, and what to do; empty where it can."""
-    # A character takes up to twelve bytes on its way.
+    """Why a command is too long to be sent, and what to do; "" if it is not."""
+    # In JSON a character takes up to twelve bytes. The first test is cheap and settles almost all commands.
     if 12 * len(script) <= LARGEST or len(json.dumps(script)) <= LARGEST:
         return ""
     return f"a command of {len(script)} characters is more than can be sent; put it into a file there, and run that"
 
 
 async def greet(line: Line, token: str, name: str) -> tuple[Fields, bytearray]:
-    """A program's first words, and what came after them; what a start-up file printed before them is dropped.
+    """The greeting of a program on the far side, and the bytes after it.
 
-    Raises NoOutpost, Unreachable.
+    What start-up files of the login shell printed before it is dropped. Raises NoOutpost, Unreachable.
     """
     buffer, mark, searched = bytearray(), b"\n" + token.encode() + b"\n", 0
     while (found := buffer.find(mark, searched)) < 0:
@@ -108,7 +110,7 @@ def _is_greeting(kind: int, number: int, length: int) -> None:
 
 @dataclass
 class Exchange:
-    """One request and what has come back for it so far; no more than `room` bytes may still come."""
+    """One request and what has come back for it so far; at most `room` more bytes may come."""
 
     number: int
     done: asyncio.Future[dict[str, Any]]
@@ -118,11 +120,11 @@ class Exchange:
     last_text: str = ""
     begun: float = field(default_factory=time.monotonic)
     beats: int = 0
-    # The stream that something came for last.
+    # The stream that got bytes last.
     latest: int = wire.OUT
-    # Nobody waits for it any more; what still comes is dropped.
+    # No caller waits for it any more, so further bytes are dropped.
     released: bool = False
-    # Told of output each time that some has come.
+    # Called each time output has come.
     on_output: Callable[[], None] | None = None
 
     def part(self, kind: int) -> bytes:
@@ -130,19 +132,22 @@ class Exchange:
 
     @property
     def heard(self) -> int:
-        """How many bytes have come of all streams."""
+        """How many bytes have come in all streams."""
         return sum(map(len, self.parts.values()))
 
     @property
     def last_heard(self) -> bytes:
-        """The end of what came last."""
+        """The last bytes of the stream that got some last."""
         return bytes(self.parts.get(self.latest, b"")[-LAST_HEARD:])
 
     def has_room(self, kind: int, length: int) -> bool:
         return length <= (LONGEST_BEAT if kind == wire.BEAT else self.room)
 
     def take(self, kind: int, body: bytes) -> None:
-        """Raises ValueError for what is no answer, and counts: what is not has_room is not to be taken."""
+        """Take a frame and count its bytes; `room` is negative afterwards if they were too many.
+
+        Raises ValueError for a body that is no answer.
+        """
         if kind == wire.BEAT:
             self._beat(Fields.read(body))
             return
@@ -191,14 +196,14 @@ class OutpostClient:
         self._tasks: list[asyncio.Task[None]] = []
         self.hello: dict[str, Any] = {}
         self.is_alive = False
-        # When it ended, by the monotonic clock.
+        # When the line ended, by the monotonic clock.
         self.ended = 0.0
 
     async def greet(self, token: str) -> None:
-        """Wait for the outpost's own first words. Raises NoOutpost, Unreachable."""
+        """Wait for the outpost's greeting. Raises NoOutpost, Unreachable."""
         hello, rest = await greet(self.line, token, self.name)
         with understood(self.name):
-            # Told again when a start is repeated after a cut.
+            # `place` is sent along when a start is repeated after a cut (only_in).
             self.hello = {"place": hello.text("place"), **hello.plain()}
         self.is_alive = True
         self._tasks = [asyncio.create_task(self._listen(rest)), asyncio.create_task(self._watch())]
@@ -209,12 +214,12 @@ class OutpostClient:
         return self._begin(wire.REQUEST, body, room)
 
     async def ping(self) -> None:
-        """One round trip. Raises LineLost, Unreachable."""
+        """Make one round trip. Raises LineLost, Unreachable."""
         await self._begin(wire.PING).done
 
     def _begin(self, kind: int, body: bytes = b"", room: int = SMALL) -> Exchange:
         exchange = Exchange(next(self._numbers), asyncio.get_running_loop().create_future(), room)
-        # A failure that nobody waits for any more is not an error in the log.
+        # Reading the exception keeps asyncio from logging one that no caller waits for any more.
         exchange.done.add_done_callback(lambda done: done.cancelled() or done.exception())
         if not self.is_alive:
             exchange.done.set_exception(LineLost())
@@ -228,9 +233,9 @@ class OutpostClient:
     async def ask(
         self, order: OutpostOrder, raw: bytes = b"", *, room: int = SMALL, takes_s: float = 0.0
     ) -> tuple[Exchange, dict[str, Any]]:
-        """A request and its whole answer, which may take `takes_s` to be known. Cancelling it cancels the request.
+        """Send a request and wait for its whole answer; its work may take `takes_s`. Cancelling cancels the request.
 
-        Raises Refusal, LineLost, or Unreachable where the far side lives and does not answer.
+        Raises Refusal, LineLost, or Unreachable if the far side lives but does not answer.
         """
         exchange = self.begin(order, raw, room=room)
         patience_s = ANSWER_S + takes_s + (len(raw) + room) / SLOWEST
@@ -245,7 +250,7 @@ class OutpostClient:
         return exchange, exchange.done.result()
 
     def cancel(self, exchange: Exchange) -> bool:
-        """End the request's process at the far side, for a run its whole tree; False where it cannot be told."""
+        """End the request's process on the far side, for a run its whole tree; False if it cannot be reached."""
         if self._open.get(exchange.number) is not exchange or not self.is_alive:
             return False
         self.release(exchange)
@@ -253,7 +258,7 @@ class OutpostClient:
         return True
 
     def release(self, exchange: Exchange) -> None:
-        """Stop listening; the far side goes on, and what it still says is counted and dropped."""
+        """Stop listening to a request; the far side goes on, and what it sends is counted and dropped."""
         if self._open.get(exchange.number) is exchange:
             self._open[exchange.number] = replace(exchange, parts={}, released=True)
 
@@ -273,13 +278,13 @@ class OutpostClient:
         except BrokenRules as problem:
             self._trouble = problem
         except NONSENSE as problem:
-            # The far side is not what it was.
+            # What it sends is no longer the protocol.
             self._trouble = not_understood(self.name, problem)
         finally:
             self._lose()
 
     def _admit(self, kind: int, number: int, length: int) -> None:
-        """Only what was asked for may come. Raises BrokenRules."""
+        """Refuse a frame that is larger than what was asked for, before its body comes. Raises BrokenRules."""
         exchange = self._open.get(number)
         if exchange.has_room(kind, length) if exchange else length <= SMALL:
             return
@@ -297,13 +302,13 @@ class OutpostClient:
             del self._open[number]
 
     def _count_sign(self) -> None:
-        """Signs of life belong to no request. Who sends more of them than makes sense keeps us from our work."""
+        """Count frames that belong to no request, such as PONG: a hostile far side could keep us busy with them."""
         self._signs += 1
         if self._signs > SPARE_BEATS + BEATS_A_SECOND * (time.monotonic() - self._opened):
             raise too_much(self.name)
 
     async def _watch(self) -> None:
-        """While answers are awaited and nothing comes, ask for a sign of life; without one the line is frozen."""
+        """While answers are awaited and nothing comes, send a PING; without a PONG in time the line is given up."""
         while self.is_alive:
             await asyncio.sleep(0.5)
             now = time.monotonic()

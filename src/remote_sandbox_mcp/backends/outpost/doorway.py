@@ -1,4 +1,4 @@
-"""Sockets out of an outpost's network namespace: each is connected inside, and belongs to us from then on."""
+"""Gets sockets out of a sandbox's network namespace: its outpost connects them inside and passes them to us."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from . import program
 from .client import OutpostClient, Refusal
 
 HANDOVER = ("handover",)
+# How many descriptors one message may carry; we expect one and close the others.
 MOST_AT_ONCE = 8
 
 
 class Doorway:
-    """A pair of sockets, one end of which its outpost inherits as the descriptor `far`.
+    """A pair of sockets, one end of which the outpost inherits as the descriptor `far`.
 
-    No command inside has it: it is closed to programs that are started, and the outpost's memory to everybody.
+    Commands inside cannot use it: it is closed when they are started, and they cannot read the outpost's memory.
     """
 
     def __init__(self) -> None:
@@ -32,7 +33,7 @@ class Doorway:
         self._taught = False
 
     def leave_inside(self) -> None:
-        """The outpost has its end; ours of it is not needed any more."""
+        """Close our copy of the outpost's end, after the outpost has inherited it."""
         self._far.close()
 
     def close(self) -> None:
@@ -46,7 +47,7 @@ class Doorway:
     async def connect(self, client: OutpostClient, port: int, name: str) -> Stream:
         """Raises PortClosed, LineLost, Unreachable."""
         if not self._taught:
-            # It goes ahead of the first request, and is not waited for.
+            # Sent before the first request, without waiting for its answer.
             client.begin({"verb": "learn"}, program.packed(HANDOVER))
             self._taught = True
         return await over_socket(await self._fetch(client, port, name), f"port {port} of {name}")
@@ -68,7 +69,7 @@ class Doorway:
         return connected
 
     def _take_all(self) -> None:
-        """What lies at the door, whoever it is for; what nobody waits for any more is closed."""
+        """Receive all sockets that have come, for any caller; close those that no caller waits for any more."""
         with contextlib.suppress(OSError):
             while received := self._take():
                 token, connected = received
@@ -88,7 +89,7 @@ class Doorway:
 
 
 def connection_of(descriptor: int) -> socket.socket | None:
-    """A connection of TCP; anything else that came from behind the walls is let go unseen."""
+    """A descriptor as a TCP connection. Anything else is closed: what is inside the sandbox may be hostile."""
     if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         return None

@@ -1,4 +1,4 @@
-"""Background jobs over an outpost: one request each, asked again on a new line after a cut."""
+"""Background jobs over an outpost: each verb is one request, repeated on a new line after a cut."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from ...core.command import Environment
 from ...core.errors import BadArgument, BrokenRules, ConnectError, NotStarted, Unreachable, Unsupported
 from ...core.foreign import Fields, to_number, to_text, to_whole, understood
 from ...core.job import (
+    ArrayCounts,
     Checkpoint,
+    Fate,
     JobLook,
     JobOrder,
     JobRefused,
@@ -22,9 +24,11 @@ from ...core.job import (
     JobUsage,
     JobWait,
     JobWaited,
+    QueueSeen,
     lost_start,
 )
 from ...core.sandbox import Description
+from ...core.text import last_line
 from ..mending import ask_again, mend
 from . import program
 from .client import SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
@@ -35,6 +39,7 @@ from .far.jobwork import LONGEST_PARTIAL
 
 if TYPE_CHECKING:
     from ...core.orders import (
+        JobListOrder,
         JobLookOrder,
         JobQuestion,
         JobSendOrder,
@@ -42,18 +47,27 @@ if TYPE_CHECKING:
         JobStopOrder,
         JobWaitOrder,
         OutpostOrder,
+        QueueRate,
     )
 
 MEND_S = 20.0
-# One request's share of a wait: a line that is cut is mended before the next.
+# A long wait is split into requests of this length, so that a cut line is noticed and reopened between them.
 WAIT_S = 20.0
 NOT_LASTING = "this sandbox's processes end with the server that has it open, and so will the job"
+
+# What a queue says of a job: a list of nodes, or of the jobs that it depends on, may be long.
+LONGEST_LINE = 300
+# Words of a refusal after which the job may have been started or submitted by an earlier attempt.
+UNSURE = ("elsewhere", "unsure")
 
 Answer = tuple[Exchange, dict[str, Any]]
 
 
 class OutpostJobs:
-    """The jobs of a machine with an outpost; `explained` is what is said of a request that the machine refuses."""
+    """The jobs of a machine with an outpost; `explained` turns a refusal of the machine into a sentence.
+
+    With `queue_rate_s` it is the login node of a cluster, whose queue may be asked once in so many seconds.
+    """
 
     def __init__(
         self,
@@ -61,15 +75,18 @@ class OutpostJobs:
         environment: Environment,
         reach: Callable[[], Awaitable[OutpostClient]],
         explained: Callable[[Refusal], str],
+        queue_rate_s: float = 0.0,
     ) -> None:
         self._description = description
         self._environment = environment
         self._reach = reach
         self._explained = explained
+        self._queue_rate_s = queue_rate_s
         self._taught: OutpostClient | None = None
 
     async def start(self, order: JobOrder) -> JobStarted:
-        wanted, keeper = self._describe(order), program.packed(program.JOB_KEEPER)
+        pieces = program.BATCH_KEEPER if self._queue_rate_s else program.JOB_KEEPER
+        wanted, keeper = self._describe(order), program.packed(pieces)
         if problem := too_long(wanted["script"]):
             raise JobRefused(f"{self._name}: {problem}", "too_long")
         client = await self._reach()
@@ -82,21 +99,22 @@ class OutpostJobs:
             except LineLost:
                 client = await self._mend(order)
             except Refusal as refusal:
-                # A process of ours that was killed has not said what it did; its id says it when asked again.
-                if refusal.reason == "elsewhere" or (refusal.reason == "killed" and attempt == 2):
+                # The worker was killed before it answered; asking again under the same id finds what it started.
+                if refusal.reason in UNSURE or (refusal.reason == "killed" and attempt == 2):
                     raise lost_start(self._name, order, str(refusal)) from None
                 if refusal.reason != "killed":
                     raise JobRefused(self._explained(refusal), refusal.reason) from None
             except Unreachable as problem:
-                # Whatever it answered, it may have started it.
+                # The job may have started, whatever the far side answered.
                 raise lost_start(self._name, order, str(problem)) from None
-            # The same id never starts twice where the first start can be found again.
+            # A repeated order starts nothing unless it reaches the place of the first one, where a job with the same
+            # id is found again instead of started twice.
             wanted["only_in"] = place
         raise lost_start(self._name, order, "the connection was cut again and again")
 
     def _describe(self, order: JobOrder) -> JobStartOrder:
         environment = self._environment
-        return {
+        wanted: JobStartOrder = {
             "verb": "job_start",
             "id": order.job_id,
             "session": order.session,
@@ -108,6 +126,9 @@ class OutpostJobs:
             "log_file": order.log_file,
             "instead_of": order.instead_of,
         }
+        if order.submission is not None:
+            wanted["slurm"] = {"words": list(order.submission.words), "rate": order.submission.rate_s}
+        return wanted
 
     def _started(self, order: JobOrder, end: Fields) -> JobStarted:
         lasting = self._description.capabilities.survives_disconnect
@@ -122,7 +143,7 @@ class OutpostJobs:
         )
 
     async def _mend(self, order: JobOrder) -> OutpostClient:
-        """A new line after a cut. Raises LostContact when there is none in time."""
+        """Open a new line after a cut. Raises LostContact if there is none in time."""
         try:
             return await mend(self._reach, time.monotonic() + MEND_S)
         except ConnectError as problem:
@@ -131,7 +152,7 @@ class OutpostJobs:
     async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
         if not looks:
             return []
-        order: JobLookOrder = {"verb": "job_look", "jobs": list(map(question_of, looks))}
+        order: JobLookOrder = {"verb": "job_look", "jobs": list(map(question_of, looks)), **self._queue_rate}
         seen = self._read(*await self._ask(order, sum(map(room_of_look, looks))))
         if len(seen) != len(looks):
             raise BrokenRules(f"{self._name} was asked for {len(looks)} jobs and answered for {len(seen)}")
@@ -148,6 +169,7 @@ class OutpostJobs:
                 "pattern": wait.pattern,
                 "silence": wait.silence_s,
                 "from": position,
+                **self._queue_rate,
             }
             exchange, end = await self._ask(order, room_of_look(look))
             seen = self._read_one(exchange, end)
@@ -159,14 +181,20 @@ class OutpostJobs:
 
     async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
         until = time.monotonic() + grace_s + 12.0
-        order: JobStopOrder = {"verb": "job_stop", "job": question_of(look), "grace": grace_s}
+        order: JobStopOrder = {
+            "verb": "job_stop",
+            "job": question_of(look),
+            "grace": grace_s,
+            **self._queue_rate,
+        }
         while True:
             seen = self._read_one(*await self._ask(order, room_of_look(look)))
-            if not seen.is_running or time.monotonic() >= until:
+            if seen.is_over or time.monotonic() >= until:
                 return seen
 
     async def list(self, limit: int = 100) -> list[JobSeen]:
-        return self._read(*await self._ask({"verb": "job_list", "limit": limit}, limit * SMALL + SMALL))[:limit]
+        order: JobListOrder = {"verb": "job_list", "limit": limit, **self._queue_rate}
+        return self._read(*await self._ask(order, limit * SMALL + SMALL))[:limit]
 
     def _read(self, exchange: Exchange, end: dict[str, Any]) -> builtins.list[JobSeen]:
         with understood(self._name):
@@ -179,7 +207,7 @@ class OutpostJobs:
 
     async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
         order: JobSendOrder = {"verb": "job_send", "job": question_of(look), "text": text, "keys": list(keys)}
-        # Asked once: what was typed before a cut would be typed again.
+        # Not repeated after a cut: the text could be typed twice.
         try:
             await self._told(order, await self._reach())
         except LineLost:
@@ -187,11 +215,15 @@ class OutpostJobs:
             raise Unreachable(f"{self._name}: {why}") from None
 
     @property
+    def _queue_rate(self) -> QueueRate:
+        return {"queue_rate": self._queue_rate_s} if self._queue_rate_s else {}
+
+    @property
     def _name(self) -> str:
         return self._description.name
 
     async def _ask(self, order: OutpostOrder, room: int) -> Answer:
-        """A request that may be repeated on a new line after a cut."""
+        """Send a request that may be repeated on a new line after a cut."""
 
         async def ask() -> Answer:
             return await self._told(order, await self._reach(), room)
@@ -208,9 +240,10 @@ class OutpostJobs:
     async def _ask_on(
         self, client: OutpostClient, order: OutpostOrder, raw: bytes = b"", *, room: int = SMALL
     ) -> Answer:
-        """The verbs go ahead of the first request on a line, and are not waited for."""
+        """Send a request; before the first one on a line, the program that knows jobs, whose answer is not awaited."""
         if self._taught is not client:
-            client.begin({"verb": "learn"}, program.packed(program.JOBS))
+            pieces = program.CLUSTER_JOBS if self._queue_rate_s else program.JOBS
+            client.begin({"verb": "learn"}, program.packed(pieces))
             self._taught = client
         return await client.ask(order, raw, room=room)
 
@@ -220,15 +253,15 @@ def question_of(look: JobLook) -> JobQuestion:
 
 
 def room_of_look(look: JobLook) -> int:
-    """What may come back of a look at a job: log, checkpoint, a line of any length, and all else."""
+    """The most bytes of an answer about a job: log, checkpoint, a matching line of any length, and its fields."""
     return min(max(0, look.most_bytes), MOST_LOG) + MOST_SAID + 8 * LONGEST_PARTIAL + SMALL
 
 
-# The far side's answers as values. Each raises ValueError for what is none.
+# The far side's answers as values. Each function raises ValueError for an answer that cannot be understood.
 
 
 def read_jobs(printed: bytes, end: Fields) -> list[JobSeen]:
-    """The bytes of each follow one another."""
+    """The jobs of an answer. `printed` has log and checkpoint of each, one after the other."""
     jobs, at = [], 0
     for job in map(Fields, end.list("jobs")):
         size = job.whole("log")
@@ -264,7 +297,39 @@ def read_job(job: Fields, log: bytes, checkpoint: bytes) -> JobSeen:
         usage=read_usage(job.part("usage")) if job.has("usage") else None,
         survivors=tuple(map(to_whole, job.list("survivors"))),
         foreign=job.flag("foreign"),
+        fate=Fate(job.text("fate")) if job.has("fate") and job.text("fate") else None,
+        queue=read_queue(job.part("queue")) if job.has("queue") else None,
     )
+
+
+def read_queue(said: Fields) -> QueueSeen:
+    """A job as the queue of its cluster has it."""
+    return QueueSeen(
+        number=line_of(said, "number"),
+        state=line_of(said, "state"),
+        reason=line_of(said, "reason"),
+        start=said.number("start"),
+        end=said.number("end"),
+        partition=line_of(said, "partition"),
+        nodes=line_of(said, "nodes"),
+        dependency=line_of(said, "dependency"),
+        restarts=said.whole("restarts"),
+        array=read_counts(said.part("array")) if said.has("array") else None,
+        age_s=said.number("age"),
+        trouble=line_of(said, "trouble"),
+    )
+
+
+def line_of(said: Fields, name: str) -> str:
+    """A short text of the queue's, harmless to show."""
+    return last_line(said.text(name)[:LONGEST_LINE].encode("utf-8", "replace"), LONGEST_LINE)
+
+
+def read_counts(said: Fields) -> ArrayCounts:
+    counts = {name: said.whole(name) for name in ("pending", "running", "ended", "failed", "gone")}
+    if min(counts.values()) < 0:
+        raise ValueError("less than nothing")
+    return ArrayCounts(**counts)
 
 
 def read_checkpoint(said: Fields, text: bytes) -> Checkpoint:

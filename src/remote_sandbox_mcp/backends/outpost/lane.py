@@ -1,4 +1,4 @@
-"""Near side of a lane: numbers requests, matches answers, and forwards frames between two machines' lanes."""
+"""The near side of a lane: numbers requests, matches answers, and forwards frames between two machines' lanes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .far import wire
 if TYPE_CHECKING:
     from ...core.orders import BridgeOrder, LaneOrder
 
-# The last words of a scan hold the rules of all .gitignore files, which may have 8 MiB.
+# The END of a scan holds the text of all .gitignore files, which may have 8 MiB.
 LARGEST_END = 16 << 20
-# A lane is silent while a large file is read; but not for as long as this.
+# A lane is silent while it reads a large file, but never for as long as SILENT_S.
 SILENT_S, LOOK_S = 900.0, 5.0
 PASSED_ON = frozenset({wire.FILES, wire.PART, wire.COPY, wire.SQUEEZED, wire.DONE})
 OPEN_S = 15.0
 MOST_UNREAD = 32 << 20
-# Never a question, never an unknown host: the machine's own keys and known_hosts decide.
+# BatchMode: ssh asks no question and accepts no unknown host; the machine's own keys and known_hosts decide.
 SSH = (
     "ssh",
     "-T",
@@ -45,7 +45,7 @@ SSH = (
 
 
 class WideLine(Line, Protocol):
-    """A line that says when it has room for more."""
+    """A line whose writer can wait until there is room for more."""
 
     async def drain(self) -> None: ...
 
@@ -56,7 +56,7 @@ class _Request:
     out: bytearray
     to: Lane | None
     heard: Callable[[bytes], None] | None
-    # How many bytes may still come as its answer, and on their way to another lane.
+    # How many bytes may still come as its answer, and how many to be passed on to another lane.
     room: int = SMALL_ANSWER
     passes: int = MOST_PASSED
 
@@ -66,7 +66,7 @@ class _Request:
         return min(self.room, LARGEST_END) if kind in (wire.END, wire.FAIL) else self.room
 
     def count(self, kind: int, length: int) -> bool:
-        """Whether so much more may come."""
+        """Count a frame; False if it is more than may come."""
         if kind in PASSED_ON:
             self.passes -= length or wire.EMPTY
         else:
@@ -84,7 +84,7 @@ class OutpostLane:
         self.moved = 0
         self.is_alive = False
         self.squeezers: tuple[str, ...] = ()
-        # What the machine calls itself.
+        # The machine's host name, as it says itself.
         self.node = ""
         self._line = line
         self._open: dict[int, _Request] = {}
@@ -114,7 +114,7 @@ class OutpostLane:
         passes: int = MOST_PASSED,
     ) -> asyncio.Future[Reply]:
         done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        # A failure that nobody waits for is not an error in the log.
+        # Reading the exception keeps asyncio from logging one that no caller waits for.
         done.add_done_callback(lambda done: done.cancelled() or done.exception())
         if not self.is_alive:
             done.set_exception(self._lost())
@@ -135,11 +135,11 @@ class OutpostLane:
         self._line.write(data)
 
     def forward(self, data: bytes) -> None:
-        """To the lane at the other end of this one's bridge."""
+        """Send bytes to the lane at the other end of this lane's bridge."""
         self._write(wire.frame(wire.FORWARD, 0, data))
 
     def listen_for(self, bridge: Callable[[bytes], None]) -> None:
-        """Who takes what comes over the bridge; nothing means its end."""
+        """Set the function that takes bytes from the bridge; b"" means its end."""
         self._bridge = bridge
 
     async def room(self) -> None:
@@ -162,13 +162,13 @@ class OutpostLane:
         except SandboxError as problem:
             self._trouble = problem
         except NONSENSE as problem:
-            # The far side is not what it was.
+            # What it sends is no longer the protocol.
             self._trouble = not_understood(self.name, problem)
         finally:
             self._lose()
 
     async def _watch(self) -> None:
-        """Who says nothing at all for a very long time will not say anything any more."""
+        """Give up a lane that is silent for SILENT_S while answers are awaited."""
         while self.is_alive:
             await asyncio.sleep(LOOK_S)
             if self._open and time.monotonic() - self._heard > SILENT_S:
@@ -176,7 +176,7 @@ class OutpostLane:
                 self._lose()
 
     def _admit(self, kind: int, number: int, length: int) -> None:
-        """Only what was asked for may come. Raises BrokenRules."""
+        """Refuse a frame that is larger than what was asked for, before its body comes. Raises BrokenRules."""
         request = self._open.get(number)
         if length > LARGEST_END or (request and length > request.left(kind)):
             raise too_much(self.name)
@@ -193,7 +193,7 @@ class OutpostLane:
         if kind in PASSED_ON and request.to is not None:
             request.to.pass_on(kind, number, body)
             await request.to.room()
-            # The other lane may have been slow.
+            # The time spent waiting for the other lane is no silence of this one.
             self._heard = time.monotonic()
         elif kind == wire.OUT:
             self._take(request, body)
@@ -202,7 +202,7 @@ class OutpostLane:
             del self._open[number]
 
     def _take(self, request: _Request, body: bytes) -> None:
-        """Raises FileProblem where the listener wants no more of it, and with it the line ends."""
+        """Take a part of an answer. If its listener refuses it, the request fails and BrokenRules ends the line."""
         if not request.heard:
             request.out += body
             return
@@ -214,7 +214,7 @@ class OutpostLane:
             raise BrokenRules(f"{self.name}: {problem}") from None
 
     def _conclude(self, request: _Request, kind: int, end: Any) -> None:
-        """Raises ValueError."""
+        """Settle a request by its END or FAIL. Raises ValueError for a malformed one."""
         said, done = Fields(end), request.done
         problem = None
         if kind == wire.FAIL:
@@ -242,7 +242,7 @@ class OutpostLane:
 
 
 class BridgeLine:
-    """The far end of a bridge as a Line: its bytes travel in frames of the lane that it begins at."""
+    """A bridge as a Line to the lane at its far end: the bytes travel in frames of the lane at its near end."""
 
     def __init__(self, lane: OutpostLane) -> None:
         self._lane = lane
@@ -250,7 +250,7 @@ class BridgeLine:
         self._unread = 0
 
     def feed(self, data: bytes) -> None:
-        """Raises BrokenRules: the far lane answers what it is asked, which is never as much as this."""
+        """Take bytes from the bridge. Raises BrokenRules for far more than a lane's answers to requests can be."""
         self._unread += len(data)
         if self._unread > MOST_UNREAD:
             raise too_much(self._lane.name)
@@ -272,7 +272,7 @@ class BridgeLine:
 
 
 async def open_bridge(lane: Lane, name: str, destination: str, python: str) -> OutpostLane:
-    """A lane to `destination` as the machine of `lane` knows it. Raises Unsupported where there is no way."""
+    """Open a lane from the machine of `lane` to `destination`, a name in its ssh. Raises Unsupported if it cannot."""
     if not isinstance(lane, OutpostLane):
         raise Unsupported(f"{lane.name} has no python3, so files go through this machine")
     token = secrets.token_hex(16)

@@ -1,4 +1,4 @@
-"""A child process as a Line: one socket both ways, and an end that leaves no process and no transport behind."""
+"""A child process as a Line: a socket pair is its input and output, and closing it leaves no process behind."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+# Reading pauses beyond MOST_UNREAD; after the process's end no more than MOST_LEFT is read.
 MOST_UNREAD, MOST_LEFT = 1 << 20, 4 << 20
 
 
 class PipeLine(asyncio.Protocol):
-    """A process that speaks on its input and output. Its complaints are heard too, until it closes them itself.
+    """A process that speaks the protocol on its input and output; its standard error is read, too, while it is open.
 
-    A write that fails ends asyncio's transport, and what is still to be read is lost with it; then it is read from a
-    descriptor of our own. Otherwise a process that ends at once, with a complaint, would be heard or not by chance.
+    A failed write closes asyncio's transport and loses what was not read yet. So the rest is read from a second
+    descriptor; otherwise the error message of a process that ends at once would be seen or lost by chance.
     """
 
     def __init__(self, near: socket.socket) -> None:
@@ -47,7 +48,7 @@ class PipeLine(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         with self._rest, contextlib.suppress(OSError):
-            # No more than a socket holds: who goes on writing would keep us here.
+            # Bounded, because a process that goes on writing would keep us here.
             for _ in range(MOST_LEFT // (1 << 16)):
                 if data := self._rest.recv(1 << 16):
                     self._unread.append(data)
@@ -82,10 +83,10 @@ class PipeLine(asyncio.Protocol):
         self._process = process
 
     def close(self) -> None:
-        """Killed, and waited for: asyncio's own child handling would need the loop to live on for that."""
+        """Kill the process and wait for it. Not by asyncio, whose child handling needs the loop to run on."""
         if self._transport:
             self._transport.abort()
-        # One that was waited for may have lent its number to another.
+        # After it was waited for, its pid may belong to another process.
         if self._process and self._process.returncode is None:
             _kill(self._process)
 
@@ -95,13 +96,13 @@ class PipeLine(asyncio.Protocol):
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Its group, too: the child of a bubblewrap that is killed as it starts would wait for it for ever."""
+    """Kill the process with its group: the child of a bubblewrap that is killed at its start would wait for ever."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
     except PermissionError:
-        # Another user's by now, as sudo's are: those end with their input, and are collected when they do.
+        # It runs as another user by now, as under sudo. It ends when its input closes, and the thread collects it.
         threading.Thread(target=process.wait, daemon=True).start()
         return
     process.wait()
@@ -115,9 +116,9 @@ async def start(
     folder: str = "/",
     complaints: int | None = None,
 ) -> PipeLine:
-    """Start a process on a line, in `folder`, away from the server's terminal. Raises OSError.
+    """Start a process in `folder`, without the server's terminal, and return the line to it. Raises OSError.
 
-    Its standard error comes on the line, too, unless there is a descriptor for its `complaints`.
+    Its standard error goes to the line, too, unless `complaints` is a descriptor for it.
     """
     near, far = socket.socketpair()
     near.setblocking(False)

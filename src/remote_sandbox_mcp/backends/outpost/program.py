@@ -1,4 +1,4 @@
-"""The far side's program as it is sent: one text, and the one line of shell that starts it."""
+"""Makes the far side's program out of its pieces, as one text that is sent, and the shell line that starts it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,29 @@ from ...core.shell import quote
 
 OUTPOST = ("wire", "place", "output", "family", "look", "sudo", "keeper", "files", "post")
 LANE = ("wire", "place", "ignore", "tree", "chunks", "source", "expected", "large", "target", "lane")
-# Sent when the first job is asked about, into the outpost's own namespace; and the program that each job has.
+# JOBS is sent with the first request about jobs and runs in the outpost's namespace; JOB_KEEPER is each job's program.
 JOBS = ("jobrecord", "jobplace", "jobtools", "joblook", "jobstart", "jobwork")
 JOB_KEEPER = ("place", "family", "jobrecord", "jobkeeper")
+# The same for the login node of a Slurm cluster: no other machine is sent what asks a queue, or keeps a job on a node.
+CLUSTER_JOBS = (*JOBS, "jobqueue", "jobsubmit", "jobfate", "jobcluster")
+BATCH_KEEPER = (*JOB_KEEPER, "jobbatch")
 # The parent of a command that runs as root, read by root's Python.
 ROOT = ("family", "root")
-# Decided on both sides by the same text.
+# Pieces that are modules of core, because both sides must decide alike.
 OF_THE_CORE = ("ignore",)
 
 
 @functools.cache
 def source(pieces: tuple[str, ...] = OUTPOST) -> str:
-    """The pieces joined: with one namespace, their imports of each other fall away, and so does what types need."""
+    """The pieces joined into one text, without their `if MYPY:` blocks.
+
+    They share one namespace, so their imports of each other are left out as well.
+    """
     kept, is_import, is_typing = [], False, False
     for line in "\n".join(read_piece(piece) for piece in pieces).split("\n"):
         is_typing = line == "if MYPY:" or (is_typing and (not line or line.startswith(" ")))
         if is_import or line.startswith("from ."):
-            # Until the parenthesis that it may open is closed.
+            # An import in parentheses goes on to the line that closes them.
             is_import = line.endswith(("(", ","))
         elif not is_typing:
             kept.append(line)
@@ -47,19 +53,19 @@ def packed(pieces: tuple[str, ...] = OUTPOST) -> bytes:
 def loader(pieces: tuple[str, ...] = OUTPOST) -> str:
     """Python that reads exactly the packed program from its input and runs it.
 
-    A reader with a buffer of one byte never takes more than it is asked for: what follows are frames.
-    No single quote, newline, backslash or exclamation mark: any login shell passes it on untouched.
+    A reader with a buffer of one byte does not read ahead: the frames that follow stay for the program.
+    It has no single quote, newline, backslash or exclamation mark, so any login shell passes it on unchanged.
     """
     read = f"io.BufferedReader(io.FileIO(0,closefd=False),1).read({len(packed(pieces))})"
     return f'import io,zlib;__name__="__main__";exec(compile(zlib.decompress({read}),"outpost","exec"))'
 
 
 def start_line(python: str, token: str, pieces: tuple[str, ...] = OUTPOST, *words: str) -> str:
-    """The command line for a login shell of any kind; `words` are plain."""
+    """The command line that starts the loader, for a login shell of any kind; `words` need no quotes."""
     return " ".join((f"exec {quote_plainly(python)} -IS -c '{loader(pieces)}' {token}", *words))
 
 
 def quote_plainly(word: str) -> str:
-    """Leave a plain word as it is: quotes are alike in all shells, but `~` in a configured path should expand."""
+    """Quote a word only if it needs it, so that `~` in a configured path still expands."""
     plain = all(letter.isalnum() or letter in "/._-~+" for letter in word)
     return word if plain else quote(word)

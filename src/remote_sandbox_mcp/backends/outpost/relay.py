@@ -1,4 +1,4 @@
-"""The near side of a relay: many connections to a machine's ports over one line, none in the way of another."""
+"""The near side of a relay: carries many connections to a machine's ports over one line, each with its own window."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from .lane import WideLine
 
 RELAY = ("wire", "port")
 CONNECT_S = 15.0
+# An unused relay is closed after this time.
 IDLE_S = 60.0
 LONGEST_NUMBER, LONGEST_REASON = 20, 500
 
 
 class RelayPorts:
-    """The ports of any outpost beside which a relay can be started; it ends when nobody has used it for a while."""
+    """The ports of a sandbox with an outpost, through a relay that is started beside it and ends when unused."""
 
     def __init__(self, name: str, open_relay: Callable[[OutpostClient], Awaitable[PortRelay]]) -> None:
         self._name = name
@@ -36,7 +37,8 @@ class RelayPorts:
         async with self._turn:
             if self._relay is None or not self._relay.is_alive:
                 self._relay = await self._open_relay(client)
-                # Its session may be wanted by others; but the next connection often comes soon.
+                # sshd limits sessions, so an unused relay gives its session back, but not at once: the next connection
+                # often comes soon.
                 self._relay.end_when_idle(IDLE_S)
             relay = self._relay
         try:
@@ -56,7 +58,7 @@ class PortRelay:
         self.name = name
         self.line = line
         self.is_alive = False
-        # What the machine calls itself.
+        # The machine's host name, as it says itself.
         self.node = ""
         self._patience_s = math.inf
         self._numbers = itertools.count(1)
@@ -97,11 +99,11 @@ class PortRelay:
                 asyncio.get_running_loop().call_later(self._patience_s, self._end_if_idle, next(self._numbers))
 
     def end_when_idle(self, seconds: float) -> None:
-        """Give its session back when nobody has connected for so long."""
+        """Close the relay when there was no connection for so long."""
         self._patience_s = seconds
 
     def _end_if_idle(self, number: int) -> None:
-        # Numbers go on with every connection: none has come since.
+        # Every connection takes a number: the next one shows that none came since the timer was set.
         if not self._streams and next(self._numbers) == number + 1:
             self._lose()
 
@@ -121,13 +123,13 @@ class PortRelay:
         except BrokenRules as problem:
             self.trouble = problem
         except NONSENSE as problem:
-            # The far side is not what it was.
+            # What it sends is no longer the protocol.
             self.trouble = not_understood(self.name, problem)
         finally:
             self._lose()
 
     def _admit(self, kind: int, number: int, length: int) -> None:
-        """Raises BrokenRules for a frame that no window has room for."""
+        """Refuse a frame that is larger than any window. Raises BrokenRules."""
         if length > far.PORT_WINDOW:
             raise too_much(self.name)
 
@@ -141,14 +143,14 @@ class PortRelay:
 
 
 class RelayStream:
-    """One connection. Neither side sends more than the other has said it has room for."""
+    """One connection through a relay. Neither side sends more bytes than the other has room for."""
 
     def __init__(self, relay: PortRelay, number: int, what: str) -> None:
         self._relay = relay
         self._number = number
         self._what = what
         self.dialled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # A failure that nobody waits for any more is not an error in the log.
+        # Reading the exception keeps asyncio from logging one that no caller waits for any more.
         self.dialled.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._arrived = bytearray()
         self._ended = False
@@ -156,7 +158,7 @@ class RelayStream:
         self._read = 0
         self._unsent = bytearray()
         self._room = far.PORT_WINDOW
-        # What the far side may still send before it is told that there is room again.
+        # How many bytes the far side may still send before we tell it that there is room again.
         self._window = far.PORT_WINDOW
         self._is_last = False
         self._news, self._sent = asyncio.Event(), asyncio.Event()
@@ -197,13 +199,13 @@ class RelayStream:
         self._end("")
 
     def lose(self) -> None:
-        """Its line is cut."""
+        """End the connection because its line was cut."""
         if not self.dialled.done():
             self.dialled.set_exception(self._relay.trouble or LineLost())
         self._end(str(self._relay.trouble or "the line to the machine was lost"))
 
     def take(self, kind: int, body: bytes) -> None:
-        """Raises BrokenRules for more than there is room for, ValueError for what cannot be understood."""
+        """Take a frame. Raises BrokenRules for more bytes than there is room for, ValueError for a malformed one."""
         if kind == far.DIALLED:
             if not self.dialled.done():
                 self.dialled.set_result(None)
@@ -225,7 +227,7 @@ class RelayStream:
         self._news.set()
 
     def _take_room(self, more: int) -> None:
-        """It can have taken no more than was sent."""
+        """The far side has room again. Raises ValueError for more room than bytes were sent."""
         if not 0 < more <= far.PORT_WINDOW - self._room:
             raise ValueError("room that there cannot be")
         self._room += more

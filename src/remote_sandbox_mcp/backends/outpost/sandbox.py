@@ -1,4 +1,4 @@
-"""A Sandbox over any line to an outpost: reopens it, and finds every run again."""
+"""A Sandbox over any line to an outpost: reopens the line after a cut, and finds every run again."""
 
 from __future__ import annotations
 
@@ -43,24 +43,27 @@ if TYPE_CHECKING:
         WriteOrder,
     )
 
+# How often progress is reported; how long a new line is tried after a cut; how long the last look at a run that
+# goes on in the background may take.
 BEAT_S = 0.5
 MEND_S = 20.0
 LAST_LOOK_S = 2.0
-# How long after its own time limit the far side may take to end a run, and to tell it.
+# How long after a run's time limit the far side may take to end it and to answer.
 OVERTIME_S = 60.0
 # Where repeated mistakes lock an account, they are usually counted for a quarter of an hour.
 REFUSED_S = 900.0
+# Time limit of the command that tries the password for sudo.
 PROOF_S = 60.0
-# What one entry of a listing may take: the longest path, every letter of it written as six. With all of its entries
-# an answer is one frame, of which there may be no more than this.
+# The most bytes of one entry of a listing: the longest path, with every byte escaped as six in JSON. The answer with
+# all entries is one frame, which may be no larger than LARGEST_LISTING.
 ENTRY_BYTES, LARGEST_LISTING = 8 << 10, 32 << 20
 
 
 class Ports(Protocol):
-    """How an outpost's ports are reached."""
+    """How the ports of a sandbox with an outpost are reached."""
 
     async def connect(self, client: OutpostClient, port: int) -> Stream:
-        """Raises PortClosed, ConnectError, Unsupported, and LineLost where a new line may help."""
+        """Raises PortClosed, ConnectError, Unsupported, and LineLost if a new line may help."""
         ...
 
     async def close(self) -> None: ...
@@ -69,7 +72,7 @@ class Ports(Protocol):
 class OutpostSandbox:
     """Everything that an outpost offers, over a line that may be cut at any moment.
 
-    `crowded` says what helps where no process can be started there, if anything is known to help.
+    `crowded` is advice for a sandbox in which no process can be started, if there is any.
     """
 
     crowded = ""
@@ -82,6 +85,7 @@ class OutpostSandbox:
         branch: Callable[[OutpostClient], Awaitable[Lane]] | None = None,
         ports: Ports | None = None,
         sudo: Secret | None = None,
+        queue_rate_s: float = 0.0,
     ) -> None:
         self.description = description
         self._environment = environment
@@ -95,7 +99,7 @@ class OutpostSandbox:
         self._hello: dict[str, Any] = {}
         self._chores = Chores(f"work on {description.name}")
         self._forgotten: list[str] = []
-        self._jobs = OutpostJobs(description, environment, self._reach, self._explained)
+        self._jobs = OutpostJobs(description, environment, self._reach, self._explained, queue_rate_s)
 
     @property
     def is_open(self) -> bool:
@@ -112,6 +116,7 @@ class OutpostSandbox:
 
     async def open(self) -> None:
         client = await self._reach()
+        # A line that seems alive may be cut: the ping shows it now, instead of during the first command.
         with contextlib.suppress(LineLost):
             await client.ping()
             return
@@ -145,11 +150,12 @@ class OutpostSandbox:
             await self._client.close()
 
     async def _reach(self) -> OutpostClient:
-        """The live client, or a new one; callers who come while it is being opened share it."""
+        """The live client, or a new one; callers that come while one is being opened share it."""
         if self._client and self._client.is_alive:
             return self._client
         if self._opening is None or self._opening.done():
             self._opening = asyncio.create_task(self._reopen())
+        # Shielded: a caller that is cancelled must not cancel the opening for the others.
         return await asyncio.shield(self._opening)
 
     async def _reopen(self) -> OutpostClient:
@@ -172,12 +178,12 @@ class OutpostSandbox:
         return await self._run(command, patience_s, progress)
 
     async def _try_root(self) -> None:
-        """Run a command as root that does nothing. Raises NotStarted, ConnectError."""
+        """Try the password by running `true` as root. Raises NotStarted, ConnectError."""
         command = Command("true", "/", timeout_s=PROOF_S, keep=1, as_root=True)
         try:
             await self._run(command, None, silent)
         except LostContact:
-            # The caller's own command was not begun.
+            # LostContact would say that the caller's command may have run; it has not begun.
             where = f"unable to run anything as root on {self.description.name}"
             raise Unreachable(f"{where}: contact was lost before the command began") from None
         self.forget(command.run_id)
@@ -196,22 +202,23 @@ class OutpostSandbox:
                     return seen or await self._handed_over(watch, exchange)
                 except LineLost:
                     client = await self._mend(watch, exchange)
-                    # The same id never starts twice where the first start can be found again.
+                    # The repeated order starts nothing unless it reaches the place of the first one, where a run with
+                    # the same id is found again instead of started twice.
                     order["only_in"] = first.hello["place"]
                     exchange = watch.listen(client.begin(order, room=room_of_run(command.keep)))
         except asyncio.CancelledError:
-            # On a new line the exchange only looks on: there the run has to be stopped by its name.
+            # After a cut the exchange on the new line only watches the run, so the run is stopped by its id.
             if not client.cancel(exchange) or client is not first or is_again():
                 self._chores.start(self._stop_quietly(command.run_id))
             raise
         except Refusal as refusal:
             if refusal.reason == "killed":
-                # The process that kept it is gone: its folder tells whether it had begun, and what it had printed.
+                # Its keeper was killed. The run's folder shows whether it had begun, and what it had printed.
                 return not_missing(await self.observe(command.run_id, keep=command.keep))
             self._elevation.note(refusal)
             raise NotStarted(self._explained(refusal)) from None
         except Unreachable as problem:
-            # Whatever it answered, it may have started it.
+            # The run may have started, whatever the far side answered.
             so_far = watch.snapshot(exchange)
             raise LostContact.while_running(self.description.name, str(problem), so_far) from None
 
@@ -231,8 +238,8 @@ class OutpostSandbox:
         }
 
     async def _handed_over(self, watch: _Watch, exchange: Exchange) -> Completed | Running:
-        """What there is when the caller's patience ends: asked for once more, because the end of it says most."""
-        # Where no process can be started to look, what has come so far is still there, and the run's handle.
+        """The state of a run that goes on after its call: asked for once more, because its latest output says most."""
+        # If the machine cannot answer, what has come so far is returned, with the run's id.
         with contextlib.suppress(ConnectError, FileProblem, asyncio.TimeoutError, TimeoutError):
             command = watch.command
             seen = await within(self.observe(command.run_id, keep=command.keep), LAST_LOOK_S)
@@ -241,7 +248,7 @@ class OutpostSandbox:
         return watch.snapshot(exchange)
 
     async def _mend(self, watch: _Watch, exchange: Exchange) -> OutpostClient:
-        """A new line after a cut. Raises LostContact when there is none in time."""
+        """Open a new line after a cut. Raises LostContact if there is none in time."""
         try:
             return await mend(self._reach, min(time.monotonic() + MEND_S, watch.until))
         except ConnectError as problem:
@@ -267,7 +274,7 @@ class OutpostSandbox:
             return read_end(run_id, exchange, Fields(end))
 
     def forget(self, run_id: str) -> None:
-        # Those that are forgotten at the same moment are told in one message.
+        # Ids forgotten in the same round of the event loop go in one message.
         if not self._forgotten:
             asyncio.get_running_loop().call_soon(self._tell_forgotten)
         self._forgotten.append(run_id)
@@ -303,7 +310,7 @@ class OutpostSandbox:
         try:
             _, end = await self._told(client.ask(order, data))
         except LineLost:
-            # It may have been written before the cut: then the file says so.
+            # The file may have been written before the cut. Repeating the request could then fail as "changed".
             with contextlib.suppress(FileProblem):
                 found = await self.read(path, Span(limit=len(data) + 1))
                 if found.data == data:
@@ -339,7 +346,7 @@ class OutpostSandbox:
     async def _ask(
         self, order: OutpostOrder, raw: bytes = b"", *, room: int = SMALL
     ) -> tuple[Exchange, dict[str, Any]]:
-        """A request that may be repeated on a new line after a cut."""
+        """Send a request that may be repeated on a new line after a cut."""
 
         async def ask() -> tuple[Exchange, dict[str, Any]]:
             return await self._told((await self._reach()).ask(order, raw, room=room))
@@ -358,10 +365,10 @@ class OutpostSandbox:
 
 
 class Elevation:
-    """The password with which commands become root.
+    """The password for sudo.
 
-    Before the first command it is tried with one that does nothing: many commands at once must not be as many mistakes.
-    One that was refused is not tried again for a while.
+    It is tried with a harmless command before the first real one: many commands at once with a wrong password would
+    be as many mistakes, and lock the account. One that was refused is not tried again for a while.
     """
 
     def __init__(self, name: str, password: Secret | None) -> None:
@@ -380,10 +387,10 @@ class Elevation:
                 self._is_proven = True
 
     async def order(self) -> SudoOrder:
-        """Raises NotStarted, and ConfigError where the password cannot be had."""
+        """The part of a request that has the password. Raises NotStarted, and ConfigError if it cannot be read."""
         if self._password is None:
             raise NotStarted(f"{self._name}: nothing can be run as root there, since its table has no `sudo`")
-        # A keyring or a command may take its time.
+        # In a thread, because a keyring or a command that gives the password may be slow.
         password = await asyncio.to_thread(self._password.reveal)
         left = self._refused_at + REFUSED_S - time.monotonic()
         if password and password == self._refused and left > 0:
@@ -402,28 +409,29 @@ class Elevation:
     def note(self, refusal: Refusal) -> None:
         if refusal.reason == "sudo_password" and self._password is not None:
             self._refused, self._refused_at, self._is_proven = self._tried, time.monotonic(), False
-            # It may have been changed where it is kept.
+            # Read it again next time: it may have been corrected where it is kept.
             self._password.forget()
 
 
 def check_password(password: str) -> bool:
+    """Whether sudo can read this password as one line."""
     return not set("\r\n\0") & set(password)
 
 
 class _Watch:
-    """Waits for one run: until its end, or until the caller's patience is over."""
+    """Waits for one run: until its end, or until the time that the caller waits is over."""
 
     def __init__(self, command: Command, patience_s: float | None, progress: Progress) -> None:
         self.command = command
         self.progress = progress
         self.begun = time.monotonic()
-        # Who never tells the end of a run does not keep its caller for ever.
+        # A far side that never reports the end must not keep the caller for ever.
         longest_s = max(0.0, command.timeout_s) + OVERTIME_S
         self.until = self.begun + (longest_s if patience_s is None else min(patience_s, longest_s))
         self._passed_on: dict[StreamName, int] = {"stdout": 0, "stderr": 0}
 
     def listen(self, exchange: Exchange) -> Exchange:
-        """Pass output on as it comes, where somebody listens; on a new line the same output comes once more."""
+        """Pass output on as it comes, if there is a listener. After a cut the far side sends it from the beginning."""
         if listener := listener_in(self.progress):
             exchange.on_output = partial(self._pass_on, exchange.parts, listener)
         return exchange
@@ -436,7 +444,7 @@ class _Watch:
                 listener.heard(name, bytes(fresh))
 
     async def follow(self, client: OutpostClient, exchange: Exchange) -> Completed | Running | None:
-        """The end, or None when patience is over. Raises LineLost, Refusal, LostContact."""
+        """The end of the run; None if the caller waits no longer. Raises LineLost, Refusal, LostContact."""
         while not exchange.done.done():
             left = self.until - time.monotonic()
             if left <= 0:
@@ -451,7 +459,7 @@ class _Watch:
         return not_missing(seen)
 
     def _report(self, exchange: Exchange) -> None:
-        # The beginning comes as it is printed; of what is printed after it, the far side tells the last line.
+        # The first `keep` bytes come as they are printed; after that, beats have the count and the last line only.
         is_beyond = exchange.last_bytes > exchange.heard
         line = last_line(exchange.last_text.encode() if is_beyond else exchange.last_heard)
         self.progress(Beat(time.monotonic() - self.begun, max(exchange.last_bytes, exchange.heard), line))
@@ -463,7 +471,7 @@ class _Watch:
 
 
 def not_missing(seen: Observation) -> Completed | Running:
-    """What became of a run that we started. Raises LostContact where nobody can tell."""
+    """What became of a run that we started. Raises LostContact if the machine does not know it any more."""
     if isinstance(seen, Missing):
         raise LostContact(
             f"the run was lost: {seen.reason}. What it did before that is not known; look before repeating it",
@@ -474,7 +482,7 @@ def not_missing(seen: Observation) -> Completed | Running:
 
 
 def room_of_run(keep: int) -> int:
-    """What may come back of a run: each stream's head and tail, and how it ended."""
+    """The most bytes of an answer about a run: head and tail of each stream, and how it ended."""
     return 4 * max(0, keep) + SMALL
 
 
@@ -482,11 +490,11 @@ def room_of_listing(entries: int) -> int:
     return min(LARGEST_LISTING, entries * ENTRY_BYTES + (1 << 20))
 
 
-# The far side's answers as values. Each raises ValueError for what is none.
+# The far side's answers as values. Each function raises ValueError for an answer that cannot be understood.
 
 
 def read_end(run_id: str, exchange: Exchange, end: Fields) -> Observation:
-    """The far side's last words on a run."""
+    """The state of a run, from the END frame of an answer."""
     state = end.text("state")
     if state == "missing":
         return Missing(run_id, end.sentence("reason"))

@@ -1,4 +1,4 @@
-"""Large files in pieces: cut where their content says so, so that an insertion moves the pieces but keeps them."""
+"""Cuts large files into pieces at places that their content determines: an insertion changes only pieces near it."""
 
 import errno
 import hashlib
@@ -10,6 +10,7 @@ MYPY = False
 if MYPY:
     from typing import Iterator
 
+# Bounds of a piece and its size on average; how much is read at once; what is sampled to choose a mark.
 LEAST_CHUNK, MOST_CHUNK = 16 << 10, 256 << 10
 WANTED_CHUNK = 64 << 10
 WINDOW = 1 << 20
@@ -18,7 +19,10 @@ CHUNK = struct.Struct(">I16s")
 
 
 def choose_mark(fd: int, size: int) -> bytes:
-    """A few bytes that occur about as often in this file as it is to be cut; the other side cuts by the same."""
+    """Choose the mark: a few bytes that occur in this file about as often as it should be cut.
+
+    The other side cuts its old file at the same bytes.
+    """
     step = max(1, (size - SAMPLE_BYTES) // SAMPLES)
     sample = b"".join(os.pread(fd, SAMPLE_BYTES, at * step) for at in range(SAMPLES))
     wanted = max(1, len(sample) // WANTED_CHUNK)
@@ -36,7 +40,7 @@ def choose_mark(fd: int, size: int) -> bytes:
 
 
 def cut(fd: int, mark: bytes) -> "Iterator[tuple[int, memoryview]]":
-    """A file's pieces in order, with their offsets. It may shrink or grow meanwhile, so it is read, not mapped."""
+    """A file's pieces in order, with their offsets. Not mapped into memory: a file that shrinks would kill us."""
     search = re.compile(re.escape(mark), re.DOTALL).search
     offset, rest = 0, b""
     while True:
@@ -65,22 +69,22 @@ def digest(data: "bytes | memoryview") -> bytes:
 
 
 def same_size_blocks(fd: int, start: int, count: int, size: int) -> bytes:
-    """Digests of blocks of one size, for two files whose pieces are expected at the same places."""
+    """Digests of blocks of one size, to compare two files whose content is expected at the same offsets."""
     return b"".join([digest(os.pread(fd, size, (start + at) * size)) for at in range(count)])
 
 
 def holes_and_data(fd: int, start: int, length: int) -> "Iterator[tuple[int, int, bool]]":
-    """Offset, length and whether there is data, where the file system can tell."""
+    """Ranges of a part of a file as offset, length, and False for a hole; one range if the file system cannot tell."""
     end, found = start + length, os.fstat(fd)
     if found.st_blocks * 512 >= found.st_size:
-        # Nothing is missing. To look for holes would cost more than it saves: in memory the kernel goes page by page.
+        # The file has no holes. Looking for them would cost more than it saves: on tmpfs the kernel goes page by page.
         yield start, length, True
         return
     while start < end:
         try:
             data = min(os.lseek(fd, start, os.SEEK_DATA), end)
         except OSError as problem:
-            # ENXIO says that only a hole follows; anything else, that this file system cannot tell.
+            # ENXIO means that only a hole follows; any other error, that this file system cannot tell.
             data = end if problem.errno == errno.ENXIO and start < os.fstat(fd).st_size else start
             if data == start:
                 yield start, end - start, True

@@ -1,4 +1,4 @@
-"""What a target expects of entries: what they have to be when they come, and what they replace."""
+"""What the receiving side of a sync expects: what each incoming entry must be, and what it may replace."""
 
 import errno
 import os
@@ -14,36 +14,36 @@ if MYPY:
 
     from ....core.orders import ClearOrder, DeleteOrder, ReceiveOrder, TouchOrder
 
-# Said of the target's entry where that could not be read at the scan.
+# Stands for an entry of the target that the scan could not read: anything may be replaced there.
 UNKNOWN = b"?"
 EDITED = "was changed at the target since the sync began, and is kept as it is; sync again to replace it"
 OTHER_KIND = "is not what its machine listed (it came as something else); sync again to be sure"
 
 
 class Expected:
-    """What an entry has to be as the plan says, whatever comes, and what the scan found in its place."""
+    """One incoming entry: what the plan says it must be, and what the scan found at its place."""
 
     def __init__(self, wanted: bytes, found: bytes) -> None:
         self.found = found
         self.mode = int(wanted[1:].partition(b" ")[0], 8) & 0o7777
         self.link = link_of(wanted)
         self.kind = stat.S_IFREG if self.link is None else stat.S_IFLNK
-        # A file where the scan found nothing.
+        # A file, at a place where the scan found nothing.
         self.is_new = not found and self.link is None
 
     def check(self, mode: int, data: "bytes | memoryview") -> None:
-        """Raise OSError where something else came: its machine has changed it since the scan, or means harm."""
+        """Raise OSError if something else came: it changed at the source since the scan, or the source is hostile."""
         if stat.S_IFMT(mode) != self.kind:
             raise OSError(errno.ESTALE, OTHER_KIND)
         if self.link is not None and self.link != bytes(data):
             raise OSError(errno.ESTALE, CHANGED)
 
     def described(self, mtime: int, size: int) -> bytes:
-        """What came, as a scan would describe it: another sync of the same may have been quicker."""
+        """What came, as a scan would describe it: another sync may have put the same file in place meanwhile."""
         return b"f %d %d" % (size, mtime) if self.link is None else b"l777 0 0 " + self.link
 
     def check_place(self, name: bytes, where: int, mtime: int, size: int) -> None:
-        """Raise OSError where its place has neither what the scan found there nor what came."""
+        """Raise OSError if the entry at its place is neither what the scan found there nor what came."""
         try:
             now = os.stat(name, dir_fd=where, follow_symlinks=False)
         except FileNotFoundError:
@@ -53,16 +53,16 @@ class Expected:
 
 
 def link_of(meta: bytes) -> "bytes | None":
-    """Where a link leads, by its meta; None for what is no link."""
+    """The target of a link, from its meta; None for a file."""
     return meta.split(b" ", 3)[3] if meta.startswith(b"l") else None
 
 
 def expected_entries(order: "ReceiveOrder", raw: bytes) -> "list[tuple[bytes, bytes, Expected]]":
-    """Folder and name of each entry that is to come, and what it has to be."""
+    """Folder and name of each entry that is to come, and what is expected of it."""
     names, wanted, found = list(names_in_order(raw)), order["wanted"], order.get("found")
     if not len(names) == len(wanted) == len(found or names):
         raise Refusal("broken", "%d names for %d entries" % (len(names), len(wanted)))
-    # Most files are new, and of very few modes.
+    # Most files are new and have one of a few modes: equal expectations share one object.
     known: "dict[tuple[str, str], Expected]" = {}
     entries = []
     each = zip(wanted, found or [UNKNOWN.decode()] * len(names))  # noqa: B905 older Pythons have no strict
@@ -75,9 +75,9 @@ def expected_entries(order: "ReceiveOrder", raw: bytes) -> "list[tuple[bytes, by
 
 
 def check_still(name: bytes, where: int, *metas: bytes) -> None:
-    """Raise OSError where an entry is none of these by now: its user has changed it since the scan.
+    """Raise OSError if an entry matches none of these metas: somebody has changed it since the scan.
 
-    One that is gone has nothing to lose. Of folders and the like the kernel itself replaces none.
+    An entry that is gone may be written. Folders and devices need no check: the kernel does not replace them.
     """
     try:
         now = os.stat(name, dir_fd=where, follow_symlinks=False)
@@ -88,18 +88,19 @@ def check_still(name: bytes, where: int, *metas: bytes) -> None:
 
 
 def is_described(name: bytes, where: int, now: os.stat_result, meta: bytes) -> bool:
-    """Whether an entry is as a meta says, by size and time, or by where it leads."""
+    """Whether an entry matches a meta: a file by size and time, a link by its target."""
     if meta == UNKNOWN or not (stat.S_ISREG(now.st_mode) or stat.S_ISLNK(now.st_mode)):
         return True
     if stat.S_ISLNK(now.st_mode):
         if meta.startswith(b"l"):
             return link_of(meta) == os.readlink(name, dir_fd=where)
-        # A single file was looked at through the link that its user named.
+        # A single file was scanned through the link that the user named.
         return meta.startswith(b"f") and is_described_beyond(name, where, meta)
     return meta.startswith(b"f") and meta.endswith(b" %d %d" % (now.st_size, now.st_mtime_ns))
 
 
 def is_described_beyond(name: bytes, where: int, meta: bytes) -> bool:
+    """Whether the file that a link leads to matches a meta."""
     try:
         now = os.stat(name, dir_fd=where)
     except OSError:
@@ -108,7 +109,7 @@ def is_described_beyond(name: bytes, where: int, meta: bytes) -> bool:
 
 
 def with_found(order: "ClearOrder | DeleteOrder | TouchOrder", entries: "list[Any]") -> "list[tuple[Any, bytes]]":
-    """Each entry of a request with what the scan found in its place. Raises Refusal."""
+    """Each entry of a request with what the scan found at its place. Raises Refusal."""
     told = order.get("found")
     if told is None:
         return [(entry, UNKNOWN) for entry in entries]

@@ -1,4 +1,4 @@
-"""Processes: how they start, who descends from whom, how to end them, and how they ended."""
+"""Processes: start one, find its descendants, end them, and read how it ended."""
 
 import errno
 import os
@@ -11,12 +11,13 @@ if MYPY:
     from typing import Any, Callable
 
 NO_PROCESS = "the machine cannot start another process: %s"
-# A process that was killed counts against a limit until it is collected: a start that fails is repeated for so long.
+# A killed process counts against the limit on processes until its parent collects it: a fork that fails for want of
+# room is repeated for this long.
 FORK_S = 2.0
 
 
 def find_prctl() -> "Any":
-    """Loaded once in the outpost, because loading it costs more than starting a run."""
+    """The C function prctl, or None. Loaded once, in the outpost: loading ctypes costs more than starting a run."""
     try:
         import ctypes
 
@@ -31,11 +32,12 @@ PRCTL = find_prctl()
 def become_subreaper() -> None:
     """Linux: descendants that daemonize become our children, so that they can still be found and ended."""
     if PRCTL is not None:
+        # 36 is PR_SET_CHILD_SUBREAPER.
         PRCTL(36, 1, 0, 0, 0)
 
 
 def descendants(root: int, group: int) -> "list[int]":
-    """Every living process below `root`; where /proc does not tell, the members of the group that can be seen."""
+    """Every living process below `root`; without /proc, the process group, if it has members, as a negative pid."""
     parents = read_parents()
     if parents is None:
         try:
@@ -55,6 +57,7 @@ def descendants(root: int, group: int) -> "list[int]":
 
 
 def read_parents() -> "dict[int, int] | None":
+    """The parent of every living process; None without /proc, as on macOS."""
     parents = {}
     if not os.path.isdir("/proc/self/task"):
         return None
@@ -62,6 +65,7 @@ def read_parents() -> "dict[int, int] | None":
         if name.isdigit():
             try:
                 with open("/proc/%s/stat" % name, "rb") as file:
+                    # After the program's name, which may itself contain spaces and parentheses.
                     state, parent = file.read().rpartition(b")")[2].split()[:2]
             except (OSError, ValueError):
                 continue
@@ -79,7 +83,7 @@ def strike(pids: "list[int]", number: int) -> None:
 
 
 def read_status(status: "int | None") -> "tuple[int, str]":
-    """A wait status as the shell's number and, for a death by signal, the signal's name."""
+    """A wait status as a shell's exit code and, for a death by signal, the signal's name."""
     if status is None:
         return 137, "SIGKILL"
     if os.WIFSIGNALED(status):
@@ -92,7 +96,7 @@ def read_status(status: "int | None") -> "tuple[int, str]":
 
 
 def insist(start: "Callable[[], int]", wait: "Callable[[float], None]" = time.sleep) -> int:
-    """Start a process; where the machine has no room for it, try again for a moment. Not for the outpost's own loop."""
+    """Start a process; if the machine has no room for it, retry for FORK_S. It waits, so the outpost's loop may not."""
     give_up_at, pause = time.monotonic() + FORK_S, 0.01
     while True:
         try:
@@ -105,17 +109,18 @@ def insist(start: "Callable[[], int]", wait: "Callable[[float], None]" = time.sl
 
 
 def start_process(argv: "list[bytes]", environment: "dict[bytes, bytes]", out: int, err: int, given: int = 0) -> int:
-    """Start a program in its own session with these outputs and this input; OSError where it cannot be executed."""
+    """Start a program in its own session with these outputs and this input. Raises OSError if it cannot be executed."""
     if not hasattr(os, "posix_spawnp") or not sys.platform.startswith("linux"):
         return fork_process(argv, environment, out, err, given)
     # Spawning copies no page tables: it is several times faster than a fork.
     moves = [(os.POSIX_SPAWN_DUP2, given, 0), (os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
+    # Python ignores these two, and ignored signals are inherited.
     defaults = [signal.SIGPIPE, signal.SIGXFSZ]
     return os.posix_spawnp(argv[0], argv, environment, file_actions=moves, setsid=True, setsigdef=defaults)
 
 
 def fork_process(argv: "list[bytes]", environment: "dict[bytes, bytes]", out: int, err: int, given: int = 0) -> int:
-    """The same where there is nothing to spawn with (Python 3.6 and 3.7, macOS)."""
+    """Like start_process, where posix_spawn cannot do it (Python 3.6 and 3.7, macOS)."""
     gate, gate_end = os.pipe()
     pid = os.fork()
     if not pid:
@@ -133,6 +138,7 @@ def fork_process(argv: "list[bytes]", environment: "dict[bytes, bytes]", out: in
         finally:
             os._exit(127)
     os.close(gate_end)
+    # The pipe closes at a successful exec, and then nothing is read.
     trouble = os.read(gate, 64)
     os.close(gate)
     if trouble:

@@ -31,6 +31,7 @@ if MYPY:
     )
 
 CHUNK = 1 << 16
+# Of a matching line, only the beginning is sent.
 LONGEST_LINE = 500
 LARGEST_SEARCHED = 32 << 20
 MOST_PROBLEMS = 20
@@ -39,7 +40,7 @@ WORKER_S = 60
 
 
 class Refused(Exception):
-    """A request that cannot be done, with a word for the program and a sentence for the reader."""
+    """A request that cannot be done: a reason that programs check, and a sentence for people."""
 
     def __init__(self, reason: str, message: str) -> None:
         Exception.__init__(self, message)
@@ -47,12 +48,12 @@ class Refused(Exception):
 
 
 def version_of(found: os.stat_result) -> str:
-    """Names one state of a file: any write, replacement or touch gives another."""
+    """Identifies one state of a file: any write, replacement or touch changes it."""
     return "%x-%x-%x-%x" % (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
 def open_regular(path: bytes) -> "tuple[int, os.stat_result]":
-    """Open for reading without ever waiting for a pipe's writer, and only what is a file."""
+    """Open a regular file for reading; O_NONBLOCK, because opening a named pipe would wait for its writer."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     found = os.fstat(fd)
     if stat.S_ISDIR(found.st_mode):
@@ -75,7 +76,7 @@ def read(order: "ReadOrder", raw: bytes, request: int, listener: Listener) -> No
             more = bool(file.read(1))
     for at in range(0, len(data), CHUNK):
         listener.send(frame(OUT, request, data[at : at + CHUNK]))
-    # A growing file, or one in /proc, may have had more than it said; nothing read from beyond the end adds nothing.
+    # A growing file, or one in /proc, may have more bytes than its size said. An offset beyond the end proves nothing.
     size = max(found.st_size, start + len(data)) if data else found.st_size
     end: "ReadAnswer" = {"size": size, "version": version_of(found), "offset": start, "more": more}
     listener.send(json_frame(END, request, end))
@@ -87,6 +88,7 @@ def read_lines(file: "Any", first: int, count: int, limit: int) -> "tuple[int, b
             break
     start, data = file.tell(), b""
     for _ in range(count):
+        # One byte more than is wanted shows whether the limit cut the line.
         line = file.readline(limit - len(data) + 1)
         data += line
         if not line or len(data) > limit:
@@ -108,6 +110,7 @@ def write(order: "WriteOrder", raw: bytes, request: int, listener: Listener) -> 
             file.flush()
             os.fsync(file.fileno())
         with open_locked(os.path.dirname(path)):
+            # Again, because the file may have changed while the new one was written.
             check_target(path, order.get("expected"))
             os.rename(fresh, path)
     except BaseException:
@@ -120,7 +123,7 @@ def write(order: "WriteOrder", raw: bytes, request: int, listener: Listener) -> 
 
 @contextlib.contextmanager
 def open_locked(folder: bytes) -> "Any":
-    """One writer at a time between its last look and its rename, where the file system has locks."""
+    """Lock a folder, so that only one writer at a time is between its check and its rename, if there are locks."""
     try:
         fd = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -136,7 +139,10 @@ def open_locked(folder: bytes) -> "Any":
 
 
 def check_target(path: bytes, expected: "object") -> "os.stat_result | None":
-    """What is at `path` now, if it may be replaced."""
+    """The file at `path`, None if there is none. Raises Refused if it must not be replaced.
+
+    `expected` is the version that the caller has read, "" for no file, None for any.
+    """
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -159,7 +165,9 @@ def keep_owner_and_mode(fd: int, old: os.stat_result) -> None:
     try:
         os.fchown(fd, old.st_uid, old.st_gid)
     except OSError:
+        # Only root can give files away.
         pass
+    # After the owner, because chown clears the set-user and set-group bits.
     os.fchmod(fd, stat.S_IMODE(old.st_mode))
 
 
@@ -177,6 +185,7 @@ def list_entries(order: "ListOrder", raw: bytes, request: int, listener: Listene
     if not stat.S_ISDIR(os.stat(root).st_mode):
         entries, folders = [entry_of(root)], []
     else:
+        # Raises for a folder that cannot be read; below the root that is only a problem in the answer.
         os.listdir(root)
         folders = [root]
     while folders and not truncated:
@@ -199,7 +208,7 @@ def list_entries(order: "ListOrder", raw: bytes, request: int, listener: Listene
 
 
 def names_in(folder: bytes, most: int, problems: "list[list[str]]") -> "list[bytes]":
-    """The first names in order; a folder of millions costs its names, not its entries."""
+    """The first names of a folder in order; in a folder of millions, only these are looked at further."""
     try:
         names = os.listdir(folder)
     except OSError as problem:
@@ -241,7 +250,7 @@ def compile_pattern(pattern: str, ignore_case: bool) -> "re.Pattern[bytes] | Non
 
 
 def walk(root: bytes, glob: str, problems: "list[list[str]]") -> "Any":
-    """Regular files below `root` whose name, or path below it, fits `glob`; links are not followed."""
+    """Regular files below `root` whose name matches `glob`, or whose path does if it has a slash; follows no links."""
     if not os.path.isdir(root):
         yield root
         return
@@ -265,7 +274,7 @@ def glob_test(glob: str) -> "Any":
 
 
 def glob_segments(pattern: bytes) -> "list[bytes]":
-    """What fits one step of a path each, but `**`, which fits any number of them. A bracket means itself."""
+    """The parts of a glob: each matches one name of a path, `**` any number of names. A bracket means itself."""
     segments = []  # type: list[bytes]
     for segment in pattern.replace(b"[", b"[[]").split(b"/"):
         if segment.startswith(b"**"):
@@ -276,9 +285,10 @@ def glob_segments(pattern: bytes) -> "list[bytes]":
 
 
 def glob_fits(steps: "list[bytes]", segments: "list[bytes]") -> bool:
-    """Step by step, since paths are other people's: a regular expression of many stars could take for ever.
+    """Whether the names of a path match the parts of a glob.
 
-    Only the last `**` is tried again with one step more: an earlier one has nothing to gain by it.
+    Without a regular expression: with many stars, one could take exponential time on a hostile path. When a name does
+    not match, only the last `**` takes one name more: an earlier one could gain nothing by it.
     """
     step = segment = tried = 0
     last = -1
@@ -302,6 +312,7 @@ def search_file(
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size > LARGEST_SEARCHED:
                 raise OSError(errno.EFBIG, "larger than 32 MiB, not searched")
+            # A NUL marks a binary file, as it does for grep.
             if b"\0" in file.read(8192):
                 return
             file.seek(0)
@@ -322,12 +333,12 @@ WORKERS: "dict[str, Any]" = {"read": read, "write": write, "list": list_entries,
 
 
 def give_up(*_: object) -> None:
-    """A worker told to end still removes what it has not put in place."""
+    """Turn SIGTERM into an exception, so that a worker removes its temporary files before it ends."""
     raise SystemExit
 
 
 def answer(work: "Any", order: "dict[str, Any]", raw: bytes, request: int, listener: Listener) -> None:
-    """Do the work, within a minute, and tell why where it cannot be done."""
+    """Do the work of a request and answer it, also if it fails. After WORKER_S the alarm kills this process."""
     signal.signal(signal.SIGTERM, give_up)
     signal.alarm(WORKER_S)
     try:

@@ -1,4 +1,4 @@
-"""The first process of a pid namespace: gives up what it does not need, starts the outpost, collects orphans."""
+"""The first process of a sandbox's pid namespace: drops rights, starts the outpost, collects orphans."""
 
 import _frozen_importlib_external
 import ctypes
@@ -13,15 +13,17 @@ MYPY = False
 if MYPY:
     from typing import Any
 
+# PR_SET_DUMPABLE and PR_CAPBSET_DROP of prctl; the number of capabilities the kernel has room for; the version of
+# capset's header.
 DUMPABLE, NEVER_HAVE = 4, 24
 MOST_RIGHTS = 64
 CAPABILITIES_OF_THREE = 0x20080522
 
 
-def stand_first(user: int, limits: "dict[int, int]", room: str = "") -> None:
-    """Returns in the outpost's process only. When that one ends, the kernel ends all others of the namespace.
+def fork_outpost(user: int, limits: "dict[int, int]", room: str = "") -> None:
+    """Fork the outpost's process and return in that one only. When it ends, all others of the namespace are killed.
 
-    With a room, an image's system lies there: the outpost's process returns in it, and may start its programs.
+    `room` is where an image's root file system is mounted: the outpost's process has it as its root then.
     """
     prctl = ctypes.CDLL(None).prctl
     prctl(DUMPABLE, 0, 0, 0, 0)
@@ -29,7 +31,7 @@ def stand_first(user: int, limits: "dict[int, int]", room: str = "") -> None:
     outpost = os.fork()
     if outpost:
         await_end(outpost)
-    # The first process stays who it is: a death signal reaches it from its parent only while they are the same user.
+    # The first process keeps its user: the kernel sends its parent's death signal only to a process of the same user.
     if user or room:
         for right in range(MOST_RIGHTS):
             prctl(NEVER_HAVE, right, 0, 0, 0)
@@ -43,27 +45,30 @@ def stand_first(user: int, limits: "dict[int, int]", room: str = "") -> None:
         give_up_rights()
     for number, most in limits.items():
         hard = resource.getrlimit(number)[1]
-        # Nobody without rights may raise what the server was started with.
+        # A hard limit cannot be raised without rights.
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(number, (most, most))
-    # Needed to find Python's own libraries, and nobody else's.
+    # Set so that this Python finds its libraries; the commands' programs must not use those.
     os.environ.pop("LD_LIBRARY_PATH", None)
 
 
 def check_entries(entries: "list[tuple[str, int, int]]") -> None:
-    """Every entry of an image must be what the server looked at: it was bound by its name, which may have changed."""
+    """Check that every entry of an image is the one that the server examined.
+
+    They were mounted by name, and a name may have been exchanged since.
+    """
     for path, device, inode in entries:
         try:
             found = os.lstat(path)
         except OSError:
-            # Closed to the server, and so not bound.
+            # The server could not read it, and so did not mount it.
             continue
         if (found.st_dev, found.st_ino) != (device, inode):
             raise SystemExit("the image's entry {} was exchanged while the image was opened".format(path))
 
 
 def enter(room: str) -> None:
-    # Nothing of the image may be taken for a part of this Python, which still has rights.
+    # This process still has rights: it must not import modules from the image.
     del sys.path[:], sys.meta_path[:]
     try:
         os.chroot(room)
@@ -74,21 +79,22 @@ def enter(room: str) -> None:
 
 
 def give_up_rights() -> None:
-    """In a user namespace nothing else does: there is no change of users."""
+    """Drop all capabilities. In a user namespace the user does not change, which elsewhere would drop them."""
     header, nothing = (ctypes.c_uint32 * 2)(CAPABILITIES_OF_THREE, 0), (ctypes.c_uint32 * 6)()
     if ctypes.CDLL(None).capset(header, nothing):
         os._exit(1)
 
 
-def keep_to_itself() -> None:
-    """Commands run as the same user: closes our memory and our end of the line to them."""
+def close_to_commands() -> None:
+    """Close this process's memory and descriptors to commands, which run as the same user."""
     ctypes.CDLL(None).prctl(DUMPABLE, 0, 0, 0, 0)
-    # From here on a complaint would fall between the frames.
+    # Error messages of Python would end up between the frames of the protocol.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def await_end(outpost: int) -> None:
-    # A first process without handlers cannot be signalled from inside.
+    # The kernel drops signals from inside the namespace to its first process, unless that has a handler, as Python has
+    # for SIGINT.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.closerange(0, 3)
     while os.wait()[0] != outpost:
@@ -97,7 +103,7 @@ def await_end(outpost: int) -> None:
 
 
 def run_outpost(compiled: bytes, packed: bytes, kind: bytes, names: "dict[str, Any]") -> None:
-    """Become the outpost, in these names; compiled already where that was done by our kind of Python."""
+    """Run the outpost's program in the namespace `names`; compiled by the server already if it has the same Python."""
     is_ours = kind == _frozen_importlib_external.MAGIC_NUMBER
     names["__name__"] = "__main__"
     exec(marshal.loads(compiled) if is_ours else compile(zlib.decompress(packed), "outpost", "exec"), names)

@@ -1,4 +1,4 @@
-"""Connects to a port from inside, and hands the socket out: what moves through it then passes through nobody."""
+"""Connects to a port inside the sandbox's network and passes the socket to the server, which then uses it directly."""
 
 import array
 import socket
@@ -16,7 +16,7 @@ CONNECT_S = 10.0
 
 
 def hand_out_socket(order: "HandOutSocketOrder", raw: bytes, request: int, listener: Listener) -> None:
-    """Before the answer: who reads that finds the socket at the door."""
+    """Connect, and send the socket over the Unix socket `door`, before the answer: the server looks there after it."""
     inside = connect_inside(int(order["port"]))
     door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, int(order["door"]))
     handed = array.array("i", [inside.fileno()])
@@ -30,7 +30,7 @@ def connect_inside(port: int) -> socket.socket:
         try:
             inside = socket.socket(family, socket.SOCK_STREAM)
         except OSError:
-            # No such family in this kernel.
+            # This kernel lacks the address family, such as IPv6.
             continue
         inside.settimeout(CONNECT_S)
         try:

@@ -1,4 +1,4 @@
-"""A job's keeper: its own program that starts the command, writes its log, and records its end."""
+"""A job's keeper: a process of its own, one per job, that starts the command, writes its log, and records its end."""
 
 import os
 import select
@@ -10,20 +10,26 @@ from .family import become_subreaper, descendants, insist, read_status, strike
 from .jobrecord import birth_of, has_begun, is_told_to_stop, read_json, take_lock, write_end, write_json, write_whole
 from .place import to_bytes, to_text
 
+# How often the log's path is checked for having been removed or rotated.
 FOLLOW_S = 1.0
 # One argument may hold 128 KiB on Linux; a longer script is read from its file.
 SHORT_SCRIPT = 100000
+# Variables that describe the terminal: a command in tmux gets those of its pane.
 FROM_PANE = (b"TMUX", b"TMUX_PANE", b"TERM", b"COLORTERM", b"TERM_PROGRAM", b"TERM_PROGRAM_VERSION")
+# How long the keeper waits for its own signal after the command was ended by one.
 LINGER_S = 0.5
-# A command may take its time to save its work after it was told to end from outside.
+# A command that ends this long after a signal from outside, having saved its work, still counts as interrupted by it.
 INTERRUPTED_S = 120.0
+# How long output is read after the command's end, while another process still holds the pipe.
 LAST_WORDS_S = 0.2
+# After SIGKILL, a process may be in a system call that does not return: the keeper gives up after this time.
 KILLING_S = 5.0
+# How often the stop mark is looked for.
 LOOK_MS = 2000
 
 
 class JobLog:
-    """A log that may be on a full disk or gone: the job goes on, and what was lost is counted."""
+    """The log of a job. On a full disk, or if it cannot be opened, the job goes on and lost bytes are counted."""
 
     def __init__(self, path: bytes) -> None:
         self.path = path
@@ -35,7 +41,7 @@ class JobLog:
     def open(self) -> bool:
         try:
             if self.fd < 0:
-                # Nothing may wait here for a pipe's reader.
+                # Without O_NONBLOCK, opening a named pipe would wait for its reader.
                 flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY
                 self.fd = os.open(self.path, flags, 0o666)
                 os.set_blocking(self.fd, True)
@@ -53,7 +59,7 @@ class JobLog:
             return True
 
     def follow(self) -> None:
-        """A log that was removed, or put aside by who rotates logs, is made anew."""
+        """Make the log anew if it was removed, or renamed by a log rotation."""
         if self.fd < 0 or time.monotonic() < self.followed + FOLLOW_S:
             return
         self.followed = time.monotonic()
@@ -80,7 +86,7 @@ class JobLog:
             self.at_line_start = data[len(data) - len(view) - 1 :][:1] == b"\n"
 
     def close(self, code: int) -> None:
-        """The last line, for people and for tools that read it there."""
+        """Write the exit code as the last line, for people and tools that read the log, and close it."""
         line = b"" if self.at_line_start else b"\n"
         self.write(line + b"EXIT_CODE=%d\n" % code)
         if self.fd >= 0:
@@ -88,12 +94,13 @@ class JobLog:
 
 
 class Pane:
-    """The terminal that a person may look at. A descriptor of its own, so that a stopped tmux stops nobody."""
+    """The job's tmux pane, at which a person may look; written without waiting, so that a stopped tmux stops no job."""
 
     def __init__(self, wanted: bool) -> None:
         self.fd = -1
         if wanted:
             try:
+                # Opened anew: O_NONBLOCK on the inherited descriptor would reach the command's input as well.
                 self.fd = os.open("/dev/tty", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
             except OSError:
                 pass
@@ -101,7 +108,7 @@ class Pane:
     def show(self, data: bytes) -> None:
         if self.fd >= 0:
             try:
-                # No more than fits on a screen or two: who wants all of it has the log.
+                # No more than fits on a screen or two: the log has everything.
                 os.write(self.fd, data[-65536:])
             except BlockingIOError:
                 pass
@@ -119,27 +126,6 @@ if MYPY:
     from typing import Any
 
 
-def become_command(folder: bytes, order: "dict[str, Any]", via: str, gate: int, out: int, trouble: int) -> None:
-    """Wait to be let go, then be the shell. Its input is the pane, or nothing."""
-    try:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTTOU):
-            signal.signal(number, signal.SIG_DFL)
-        if os.read(gate, 2) != b"go":
-            os._exit(127)
-        if via != "tmux":
-            os.setsid()
-        os.dup2(out, 1)
-        os.dup2(out, 2)
-        os.chdir(to_bytes(str(order["cwd"])))
-        argv = job_arguments(folder, order)
-        os.execvpe(argv[0], argv, job_environment(folder, via))
-    except OSError as problem:
-        os.write(trouble, b"%d" % (problem.errno or 22))
-    finally:
-        os._exit(127)
-
-
 def job_arguments(folder: bytes, order: "dict[str, Any]") -> "list[bytes]":
     path = os.path.join(folder, b"command")
     with open(path, "rb") as file:
@@ -150,7 +136,7 @@ def job_arguments(folder: bytes, order: "dict[str, Any]") -> "list[bytes]":
 
 
 def job_environment(folder: bytes, via: str) -> "dict[bytes, bytes]":
-    """As the outpost had it, because that of tmux is another; but the pane is the pane's own."""
+    """The outpost's environment: tmux would pass on its server's. The terminal's variables are those of the pane."""
     with open(os.path.join(folder, b"environ"), "rb") as file:
         pairs = [line.partition(b"=") for line in file.read().split(b"\0") if line]
     environment = {name: value for name, _, value in pairs}
@@ -164,13 +150,15 @@ if MYPY:
 
 
 class JobKeeper:
-    """Runs one job from its start to its end, once."""
+    """Runs one job once, from its start to its end."""
+
+    look_ms = LOOK_MS
 
     def __init__(self, folder: bytes, via: str) -> None:
         self.folder = folder
         self.via = via
         self.order = read_json(folder, b"order")
-        self.lock, self.locked = take_lock(folder)
+        self.lock, self.locked = self.hold()
         self.status: "int | None" = None
         self.ended_at = 0.0
         self.main = 0
@@ -179,12 +167,19 @@ class JobKeeper:
         self.kill_at = 0.0
         self.childless = False
 
+    def hold(self) -> "tuple[int, bool]":
+        return take_lock(self.folder)
+
+    def may_begin(self) -> bool:
+        """A repeated start may have started a second keeper: only the first one runs the job."""
+        return self.lock >= 0 and bool(self.order) and not has_begun(self.folder)
+
     def run(self) -> None:
-        if self.lock < 0 or not self.order or has_begun(self.folder):
+        if not self.may_begin():
             return
         self.hear()
         become_subreaper()
-        # A keeper must not hold a folder that somebody wants to unmount.
+        # A working folder in a mounted file system would keep it from being unmounted.
         os.chdir("/")
         os.umask(int(self.order["umask"]))
         self.pane = Pane(self.via == "tmux")
@@ -197,8 +192,8 @@ class JobKeeper:
     # The start
 
     def hear(self) -> None:
-        """Handlers that do nothing, unlike ignoring, are not inherited by the command."""
-        # Otherwise a write to a pane that somebody else has in front would be tried for ever.
+        """Have signals wake the loop. The command does not inherit handlers, as it would inherit ignored signals."""
+        # Otherwise a write to a pane where another process group is in the foreground would be retried for ever.
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         self.wakeup, wake_end = os.pipe()
         for fd in (self.wakeup, wake_end):
@@ -209,14 +204,14 @@ class JobKeeper:
             signal.signal(number, lambda *_: None)
 
     def start(self) -> bool:
-        """Claim the job, then let the command go: whatever happens in between, it starts at most once."""
+        """Fork, claim the job, then let the child become the command: wherever a kill hits, it starts at most once."""
         self.out, out = os.pipe()
         gate, gate_end = os.pipe()
         trouble, trouble_end = os.pipe()
         self.main = insist(os.fork)
         if not self.main:
             os.close(gate_end)
-            become_command(self.folder, self.order, self.via, gate, out, trouble_end)
+            self.become_command(gate, out, trouble_end)
         for fd in (gate, out, trouble_end):
             os.close(fd)
         if not self.claim():
@@ -225,23 +220,62 @@ class JobKeeper:
         os.close(gate_end)
         problem = os.read(trouble, 64)
         os.close(trouble)
+        # The pipe closes at exec: an empty answer means that the shell runs.
         if problem:
-            write_end(self.folder, {"message": os.strerror(int(problem))}, b"failed")
+            self.give_up(os.strerror(int(problem)))
             return False
         os.rename(self.file(b"claim"), self.file(b"begun"))
-        for name in (b"environ", b"keeper.py"):
-            os.unlink(self.file(name))
+        self.tidy()
         os.set_blocking(self.out, False)
         self.poller = select.poll()
         for fd in (self.out, self.wakeup):
             self.poller.register(fd, select.POLLIN)
         return True
 
+    def become_command(self, gate: int, out: int, trouble: int) -> None:
+        """In the child: wait until the job is claimed, then become the shell."""
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTTOU):
+                signal.signal(number, signal.SIG_DFL)
+            if os.read(gate, 2) != b"go":
+                # The keeper closed the pipe without a word: another keeper has the job.
+                os._exit(127)
+            self.take_input()
+            os.dup2(out, 1)
+            os.dup2(out, 2)
+            os.chdir(to_bytes(str(self.order["cwd"])))
+            argv = self.arguments()
+            os.execvpe(argv[0], argv, self.environment())
+        except OSError as problem:
+            os.write(trouble, b"%d" % (problem.errno or 22))
+        finally:
+            os._exit(127)
+
+    def take_input(self) -> None:
+        """The command's input is the pane, or /dev/null."""
+        if self.via != "tmux":
+            os.setsid()
+
+    def arguments(self) -> "list[bytes]":
+        return job_arguments(self.folder, self.order)
+
+    def environment(self) -> "dict[bytes, bytes]":
+        return job_environment(self.folder, self.via)
+
+    def give_up(self, why: str) -> None:
+        """Note that the command could not be started; the start of the job waits for that."""
+        write_end(self.folder, {"message": why}, b"failed")
+
+    def tidy(self) -> None:
+        for name in (b"environ", b"keeper.py"):
+            os.unlink(self.file(name))
+
     def file(self, name: bytes) -> bytes:
         return os.path.join(self.folder, name)
 
     def claim(self) -> bool:
-        """Whoever makes this file has the job. Its record is whole before the command can run."""
+        """Create the claim, which only one process can. Its record is complete before the command can run."""
         record = self.describe_start()
         try:
             os.close(os.open(self.file(b"claim"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -253,7 +287,7 @@ class JobKeeper:
         try:
             write_json(self.folder, b"claim", record)
         except OSError as problem:
-            # Whoever finds a claim without it takes the job for one that has begun.
+            # A claim alone counts as a start, so the failure has to be recorded.
             write_end(self.folder, {"message": problem.strerror}, b"failed")
             return False
         return True
@@ -282,16 +316,24 @@ class JobKeeper:
         for fd, _ in self.poller.poll(self.wait_ms()):
             if fd == self.wakeup:
                 self.heed_signals()
-            else:
+            elif fd == self.out:
                 self.take()
-        # Who has marked the job may be in another pid namespace, from where no signal comes.
-        if not self.stopping and self.status is None and is_told_to_stop(self.folder):
+            else:
+                self.attend(fd)
+        # The process that set the stop mark may be in another pid namespace, from where it cannot signal us.
+        if not self.stopping and self.status is None and self.is_told_to_stop():
             self.stop()
         if self.stopping and time.monotonic() >= self.kill_at:
             strike(self.family(), signal.SIGKILL)
 
     def wait_ms(self) -> int:
-        return 20 if self.stopping or self.status is not None else LOOK_MS
+        return 20 if self.stopping or self.status is not None else self.look_ms
+
+    def attend(self, fd: int) -> None:
+        """Something is to be read that is neither a signal nor the command's output."""
+
+    def is_told_to_stop(self) -> bool:
+        return is_told_to_stop(self.folder)
 
     def take(self) -> bool:
         try:
@@ -327,25 +369,28 @@ class JobKeeper:
             self.childless = True
 
     def has_ended_by_itself(self, was_over: bool) -> bool:
-        """Whether it was over before we were told to end. Where both came at once, only a success is sure to be one."""
+        """Whether the command ended before the signal came. If both came at once, only exit code 0 proves it."""
         if self.status is None:
             return False
         code = read_status(self.status)[0]
         return code == 0 or (was_over and code <= 128)
 
     def hear_end(self, number: int) -> None:
-        """Our own stop has a mark; without one it comes from outside, and the job is interrupted."""
-        if self.stopping or is_told_to_stop(self.folder):
+        """A signal to end: without the stop mark it comes from outside, as at a shutdown, and is passed on."""
+        if self.stopping or self.is_told_to_stop():
             return
         self.told = (signal.Signals(number).name, time.monotonic())
         strike(self.family(), number)
+        # A stopped process acts on a signal only when it continues.
         strike(self.family(), signal.SIGCONT)
 
     def stop(self) -> None:
-        grace = float(read_json(self.folder, b"stop").get("grace", 10.0))
-        self.stopping, self.kill_at = True, time.monotonic() + grace
+        self.stopping, self.kill_at = True, time.monotonic() + self.grace()
         strike(self.family(), signal.SIGTERM)
         strike(self.family(), signal.SIGCONT)
+
+    def grace(self) -> float:
+        return float(read_json(self.folder, b"stop").get("grace", 10.0))
 
     def family(self) -> "list[int]":
         return descendants(os.getpid(), self.main)
@@ -359,24 +404,24 @@ class JobKeeper:
             return gone or now > self.kill_at + KILLING_S
         if self.status is None:
             return False
-        # At a shutdown the command may be told to end a moment before we are.
+        # At a shutdown the command may get its signal a moment before the keeper does.
         linger = LINGER_S if read_status(self.status)[0] > 128 and not self.told[0] else 0.0
         last_words = LAST_WORDS_S if self.out >= 0 else 0.0
         return now >= self.ended_at + max(linger, last_words)
 
     def finish(self) -> None:
-        # A process left behind may write for ever; the end does not wait for it.
+        # A process that the command left behind may print for ever: read what is there, within a bound.
         for _ in range(64):
             if self.out < 0 or not self.take():
                 break
         if self.was_interrupted():
             self.note_quietly(b"interrupted", {"by": self.told[0], "at": time.time()})
         else:
-            self.write_end()
+            self.end()
         self.leave_rest()
 
     def was_interrupted(self) -> bool:
-        """A command may save its work when the machine shuts down; one that succeeds without its pane has ended."""
+        """Whether a signal from outside ended the job. A command that succeeds although its pane closed has ended."""
         by, at = self.told
         if not by or self.stopping or self.ended_at - at >= INTERRUPTED_S:
             return False
@@ -386,15 +431,19 @@ class JobKeeper:
         try:
             write_json(self.folder, name, value)
         except OSError:
-            # Without it the job is gone all the same; only the reason is not known.
+            # Without this record the job still counts as gone; only the reason is lost.
             pass
+
+    def end(self) -> None:
+        self.write_end()
+        self.log.close(read_status(self.status)[0])
 
     def write_end(self) -> None:
         code, name = read_status(self.status)
         end = {
             "exit": code,
             "signal": name,
-            "ending": "stopped" if self.stopping else "exited",
+            "ending": self.ending(),
             "ended": time.time(),
             "bytes": self.log.total,
             "lost": self.log.lost,
@@ -405,12 +454,14 @@ class JobKeeper:
                 write_end(self.folder, end)
                 break
             except OSError:
-                # Some file systems need room even to overwrite: as long as we wait for it, the job counts as running.
+                # Some file systems need room even to overwrite. While the keeper waits, the job counts as running.
                 time.sleep(1.0)
-        self.log.close(code)
+
+    def ending(self) -> str:
+        return "stopped" if self.stopping else "exited"
 
     def leave_rest(self) -> None:
-        """What the command left behind must not die of a closed pipe: somebody reads, and drops, what it prints."""
+        """Read and drop what processes left behind by the command print: a closed pipe would kill them."""
         if self.out < 0 or os.fork():
             return
         os.close(self.lock)
@@ -428,10 +479,10 @@ def keep_job(folder: str, via: str) -> None:
     path = to_bytes(folder)
     try:
         JobKeeper(path, via).run()
-    except BaseException as problem:  # noqa: BLE001 - a keeper has nobody to tell but the folder
+    except BaseException as problem:  # noqa: BLE001 - the folder is the only place where a keeper can report a failure
         write_whole(os.path.join(path, b"trouble"), to_bytes("%s: %s" % (type(problem).__name__, problem)))
         raise
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[2] != "slurm":
     keep_job(to_text(os.fsencode(sys.argv[1])), sys.argv[2])

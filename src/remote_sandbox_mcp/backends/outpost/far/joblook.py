@@ -1,4 +1,4 @@
-"""State of background jobs: from folder, lock and processes; logs, checkpoints and use of resources."""
+"""Answers how background jobs are: their state from folder, lock and processes; logs, checkpoints, resources used."""
 
 import os
 import re
@@ -7,11 +7,11 @@ import time
 
 from .family import become_subreaper, read_parents
 from .files import Refused, open_regular
-from .jobplace import all_jobs, find_job, newest_of, session_elsewhere
+from .jobplace import all_jobs, find_job, is_of_another, newest_of, session_elsewhere
 from .jobrecord import find_cookies, keeper_lives, read_begun, read_json
 from .jobtools import MOST_SAID, call, find_shell, has_tmux_session, tmux_panes
 from .output import Listener
-from .place import ELSEWHERE, boot_id, is_elsewhere, to_bytes, to_path, to_text
+from .place import ELSEWHERE, boot_id, to_bytes, to_path, to_text
 from .wire import END, OUT, frame, json_frame
 
 MYPY = False
@@ -20,8 +20,9 @@ if MYPY:
 
     from ....core.orders import JobCheckpoint, JobListOrder, JobLookOrder, JobQuestion, JobSaid, JobsAnswer
 
-# Between the making of a job's folder and its keeper's lock.
+# The longest time between making a job's folder and its keeper taking the lock.
 BEING_STARTED_S = 20.0
+# How long a look waits for the keeper to write the last line of the log.
 PUT_AWAY_S = 0.5
 LAST_LINE = re.compile(rb"(?:^|\n)EXIT_CODE=(-?[0-9]{1,10})\r?\n?\Z")
 FROM_OUTSIDE = "it was told to end from outside, as at a shutdown"
@@ -31,24 +32,30 @@ BLOCK = 1 << 16
 MOST_LOG = 8 << 20
 
 
-class Lookout:
-    """What is learned once for all jobs of a request."""
+# What a cluster's login node does about submitted jobs: a class of jobcluster, which other machines are never sent.
+CLUSTER: "list[Any]" = []
+OTHER_CLUSTER = "it was submitted to the Slurm cluster %s, so ask there"
 
-    def __init__(self) -> None:
+
+class Lookout:
+    """Tables of the machine's processes, read at most once per request, for all of its jobs."""
+
+    def __init__(self, queue_rate: float = 0.0) -> None:
         self.boot = boot_id()
+        self.cluster: "Any" = CLUSTER[0](queue_rate) if CLUSTER else None
         self.cookies: "dict[str, list[int]] | None" = None
         self.children: "dict[int, list[int]] | None" = None
 
     def members(self, job_id: str) -> "list[int]":
-        """The processes that have a job's name in their environment."""
+        """Processes that have a job's id in their environment."""
         if self.cookies is None:
             self.cookies = find_cookies()
         return self.cookies.get(job_id, [])
 
     def below(self, keeper: int) -> "list[int]":
-        """The processes that descend from a keeper, or from another process that is known."""
+        """All descendants of a process, such as a job's keeper."""
         if keeper <= 0:
-            # All processes descend from number 0.
+            # 0 stands for an unknown keeper, and every process descends from pid 0.
             return []
         if self.children is None:
             self.children = {}
@@ -60,15 +67,19 @@ class Lookout:
         return found
 
 
-def job_state(folder: bytes, lookout: "Lookout | None" = None) -> "dict[str, Any]":
-    """State, and what belongs to it. The end counts as soon as it is written, and is looked for last."""
+def job_state(folder: bytes, lookout: "Lookout | None" = None, element: str = "") -> "dict[str, Any]":
+    """A job's state, its records, and how it ended. An end record counts as soon as it is written."""
     lookout = lookout or Lookout()
-    order, begun = read_json(folder, b"order"), read_begun(folder)
-    end = read_json(folder, b"end")
-    if not end and is_elsewhere(order):
-        # Neither its lock nor the numbers of its processes mean anything here.
+    order = read_json(folder, b"order")
+    if "slurm" in order and lookout.cluster and not is_of_another(order):
+        known: "dict[str, Any]" = lookout.cluster.state(folder, order, element)
+        return known
+    begun, end = read_begun(folder), read_json(folder, b"end")
+    if not end and is_of_another(order):
+        # Locks and pids of another machine mean nothing here.
         return dict(elsewhere(order), begun=begun, folder=folder)
     lives = not end and keeper_lives(folder, begun)
+    # The keeper may have written the end and left between the two looks.
     if not end and not lives:
         end = read_json(folder, b"end")
     if end:
@@ -84,13 +95,15 @@ def job_state(folder: bytes, lookout: "Lookout | None" = None) -> "dict[str, Any
 
 
 def elsewhere(order: "dict[str, Any]") -> "dict[str, Any]":
-    """Of a job of another machine with the same home: it may run there, so it is neither gone nor restarted."""
+    """State of a job of another machine with the same home: it may run there, so it must not be called gone."""
+    if "slurm" in order:
+        return {"state": "missing", "reason": OTHER_CLUSTER % order["slurm"]["cluster"], "order": order}
     host = order.get("host") or order.get("node") or "which is not known"
     return {"state": "missing", "reason": ELSEWHERE % host, "order": order}
 
 
 def await_last_words(folder: bytes, begun: "dict[str, Any]") -> None:
-    """The keeper's last line in the log follows its end record at once."""
+    """Wait for the keeper to leave: it writes the last line of the log right after the end record."""
     deadline = time.monotonic() + PUT_AWAY_S
     while keeper_lives(folder, begun) and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -116,7 +129,7 @@ def without_keeper(
 
 
 def wanted_job(look: "JobQuestion") -> "bytes | None":
-    """The job that is asked for: by its id, or the newest of a session, unless another log is meant."""
+    """The folder of the job that is asked for: by id, or the newest of a session, unless another log is named."""
     if look.get("job_id"):
         return find_job(str(look["job_id"]))
     folder = newest_of(str(look.get("session", "")))
@@ -131,7 +144,7 @@ def wanted_job(look: "JobQuestion") -> "bytes | None":
 
 
 def foreign_state(look: "JobQuestion") -> "dict[str, Any]":
-    """A session that is not ours: its life is tmux's, its end the last line of its log."""
+    """State of a tmux session that is not our job: tmux says whether it runs, its log's last line how it ended."""
     session, log = str(look.get("session", "")), str(look.get("log_file", ""))
     known: "dict[str, Any]" = {"order": {"session": session, "log": to_text(to_path(log)) if log else ""}}
     known.update(foreign=True, begun={})
@@ -164,7 +177,11 @@ def read_last(path: bytes) -> "bytes | None":
 def find_state(look: "JobQuestion", lookout: Lookout) -> "dict[str, Any]":
     folder = wanted_job(look)
     if folder is not None:
-        return job_state(folder, lookout)
+        return job_state(folder, lookout, str(look.get("element") or ""))
+    if lookout.cluster:
+        submitted = lookout.cluster.foreign(str(look.get("job_id") or look.get("session", "")))
+        if submitted:
+            return dict(submitted)
     if look.get("job_id"):
         reason = "nothing is known of it on this machine"
         return {"state": "missing", "reason": reason, "order": {"id": look["job_id"]}, "begun": {}}
@@ -176,9 +193,9 @@ if MYPY:
 
 
 def look_at_jobs(order: "JobLookOrder", raw: bytes, request: int, listener: Listener) -> None:
-    """All jobs that are asked for, in their order, each with its bytes in a frame before the answer."""
+    """Answer for all jobs that are asked for, in that order; the bytes of each log are in a frame before the answer."""
     become_subreaper()
-    lookout = Lookout()
+    lookout = Lookout(float(order.get("queue_rate", 0.0)))
     answers = [describe_job(look, find_state(look, lookout), lookout, request, listener) for look in order["jobs"]]
     add_gpus(answers)
     end: "JobsAnswer" = {"jobs": answers}
@@ -186,10 +203,13 @@ def look_at_jobs(order: "JobLookOrder", raw: bytes, request: int, listener: List
 
 
 def list_jobs(order: "JobListOrder", raw: bytes, request: int, listener: Listener) -> None:
-    lookout = Lookout()
+    lookout = Lookout(float(order.get("queue_rate", 0.0)))
     folders = [folder for _, folder in all_jobs()[: int(order["limit"])]]
     nothing: "Any" = {"lines": 0, "most_bytes": 0}
-    answers = [describe_job(nothing, job_state(each, lookout), lookout, request, listener) for each in folders]
+    found = [job_state(each, lookout) for each in folders]
+    if lookout.cluster:
+        found = (found + lookout.cluster.list_foreign())[: int(order["limit"])]
+    answers = [describe_job(nothing, known, lookout, request, listener) for known in found]
     end: "JobsAnswer" = {"jobs": answers}
     listener.send(json_frame(END, request, end))
 
@@ -203,7 +223,7 @@ def describe_job(
     order, begun = known["order"], known["begun"]
     started = float(begun.get("started") or order.get("ordered") or 0.0)
     ended = float(known.get("ended") or time.time())
-    return {
+    said: "JobSaid" = {
         "id": order.get("id", ""),
         "session": order.get("session", ""),
         "state": known["state"],
@@ -216,7 +236,7 @@ def describe_job(
         "log_file": order.get("log", ""),
         "cwd": order.get("cwd", ""),
         "command": order.get("command", ""),
-        "via": begun.get("via", ""),
+        "via": begun.get("via") or known.get("via", ""),
         "started": started,
         "seconds": max(0.0, ended - started) if started else 0.0,
         "log": len(log),
@@ -224,9 +244,18 @@ def describe_job(
         "cursor": cursor,
         "silent": max(0.0, time.time() - max(grown, started)) if grown or started else 0.0,
         "checkpoint": checkpoint,
-        "usage": measure(known, lookout) if look.get("usage") and known["state"] == "running" else None,
+        "usage": measure(known, lookout) if look.get("usage") and is_measurable(known) else None,
         "survivors": known.get("survivors", []),
     }
+    if known.get("queue"):
+        said["queue"] = known["queue"]
+        said["fate"] = known.get("fate", "")
+    return said
+
+
+def is_measurable(known: "dict[str, Any]") -> bool:
+    """The processes of a submitted job are on another machine."""
+    return bool(known["state"] == "running" and known.get("via") != "slurm")
 
 
 # The log
@@ -245,7 +274,7 @@ def read_log(look: "JobQuestion", known: "dict[str, Any]") -> "tuple[bytes, int,
         cursor = look.get("cursor")
         if cursor is None:
             return last_lines(file, size, int(look["lines"]), most), size, size, found.st_mtime
-        # A log that is shorter than what was read of it is another one.
+        # A log that is shorter than what was read was replaced or cut: read it from its beginning.
         start = int(cursor) if 0 <= int(cursor) <= size else 0
         file.seek(start)
         data = file.read(min(most, size - start))
@@ -253,7 +282,7 @@ def read_log(look: "JobQuestion", known: "dict[str, Any]") -> "tuple[bytes, int,
 
 
 def last_lines(file: "Any", size: int, lines: int, most: int) -> bytes:
-    """Read backwards, in blocks, no further than needed."""
+    """The last lines of a file, read backwards in blocks: a log may have gigabytes."""
     data, start = b"", size
     while start > 0 and len(data) < most and lines > 0:
         step = min(BLOCK, start, most - len(data))
@@ -306,13 +335,13 @@ def ask_checkpoint(command: str, cwd: str) -> "tuple[bytes, float]":
     return said.text, time.time()
 
 
-# What it uses
+# Resources
 
 
 def members_of(known: "dict[str, Any]", lookout: Lookout) -> "list[int]":
-    """The job's processes: all that descends from its keeper, or that has its name in its environment.
+    """The job's processes: descendants of its keeper or, without any, those with the job's id in their environment.
 
-    Those of a session that is not ours are its panes and what descends from them.
+    For a tmux session that is not a job of ours: its panes and their descendants.
     """
     if known.get("foreign"):
         return with_descendants(known.get("panes", []), lookout)
@@ -336,7 +365,7 @@ def measure(known: "dict[str, Any]", lookout: Lookout) -> "dict[str, Any]":
         except OSError:
             continue
         memory += int(words[21])
-        # With what its ended children have used.
+        # User and system time of the process, and of its children that have ended.
         ticks += sum(int(word) for word in words[11:15])
     page, tick = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
     return {
@@ -349,7 +378,7 @@ def measure(known: "dict[str, Any]", lookout: Lookout) -> "dict[str, Any]":
 
 
 def add_gpus(answers: "list[JobSaid]") -> None:
-    """Asked once, and only where something runs that was asked about."""
+    """Add the GPU memory of each job; nvidia-smi is slow, so it is asked once and only if a job runs."""
     used = [answer["usage"] for answer in answers if answer["usage"] and answer["usage"]["pids"]]
     by_pid = gpu_memory() if used and shutil.which("nvidia-smi") else {}
     for usage in used:
@@ -372,7 +401,7 @@ def gpu_memory() -> "dict[int, list[tuple[str, float]]]":
 
 
 def read_gpu_memory(cards: str, apps: str) -> "dict[int, list[tuple[str, float]]]":
-    """Who uses how much of which card, from nvidia-smi's two tables; lines of another kind are passed over."""
+    """GPU memory by pid as (card, MB), from nvidia-smi's two tables; lines that cannot be read are skipped."""
     index_of = {}
     for line in cards.splitlines():
         words = [word.strip() for word in line.split(",")]

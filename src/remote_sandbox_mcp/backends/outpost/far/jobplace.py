@@ -1,4 +1,4 @@
-"""Folders of background jobs under the home folder: found, made, and removed when old."""
+"""The folders of background jobs: where they are, how one is made, found by id or session, and removed when old."""
 
 import os
 import re
@@ -6,33 +6,65 @@ import shutil
 import stat
 
 from .jobrecord import find_cookies, is_job_folder, keeper_lives, read_begun, read_json, write_whole
-from .place import base_folder, candidates, is_elsewhere, is_private, machine_name, node_name, to_bytes, to_text
+from .place import (
+    base_folder,
+    candidates,
+    is_elsewhere,
+    is_private,
+    machine_name,
+    node_name,
+    place_name,
+    to_bytes,
+    to_text,
+)
+
+MYPY = False
+if MYPY:
+    from typing import Any, Callable
 
 JOB_NAME = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
 SESSION_NAME = re.compile(r"[\w,][\w@%+=,-]{0,59}\Z")
+# Records of ended jobs are kept this long, and of the newest so many.
 KEEP_JOBS_S = 30 * 86400
 KEEP_JOBS = 300
 
 
+# On a cluster's login node: gives the cluster's name. What was submitted there belongs to all of its login nodes.
+CLUSTER_NAMES: "list[Callable[[], str]]" = []
+
+
+def is_of_another(order: "dict[str, Any]") -> bool:
+    """Whether a job belongs to another machine, or another cluster, that has the same home folder."""
+    if "slurm" in order:
+        return not CLUSTER_NAMES or CLUSTER_NAMES[0]() not in ("", order["slurm"]["cluster"])
+    return is_elsewhere(order)
+
+
 def job_shelves() -> "list[tuple[bytes, bool]]":
-    """Folders with a folder for each machine, and whether what is there survives a reboot."""
+    """Folders that hold one folder per machine, best first, and whether their content survives a reboot."""
     at_home = os.path.join(os.path.expanduser(b"~"), b".local/state/remote-sandbox/jobs")
+    if place_name():
+        # Its jobs end with it, and so do their folders: nobody could ask for them later.
+        return [(os.path.join(base, b"jobs"), True) for base in candidates()]
     return [(at_home, True)] + [(os.path.join(base, b"jobs"), False) for base in candidates()]
 
 
 def own_roots() -> "list[tuple[bytes, bool]]":
-    """Where jobs are made. Homes are often shared by several machines: each has its own folder."""
+    """Folders in which this machine makes jobs. A home is often shared by several machines: each has its own folder."""
     own = ("%s-%s" % (node_name(), machine_name())).encode()
     return [(os.path.join(shelf, own), lasting) for shelf, lasting in job_shelves()]
 
 
 def job_roots(of_all: bool = False) -> "list[bytes]":
-    """Where jobs are looked for, our own folders first: those that may have jobs of this machine, or all.
+    """Folders in which jobs are looked for, our own first: those that may have jobs of this machine, or `of_all` all.
 
-    Machines of the same short name had one folder before; and a machine may get another full name.
+    Earlier releases named the folder by the short host name alone, and the full name of a machine may change: so every
+    folder that begins with the short name may have jobs of this machine.
     """
     roots = [root for root, _ in own_roots()]
     node = node_name().encode()
+    if CLUSTER_NAMES:
+        roots.append(cluster_root())
     for shelf, _ in job_shelves():
         for name in sorted(os.listdir(shelf)) if is_private(shelf) else []:
             root = os.path.join(shelf, name)
@@ -42,7 +74,7 @@ def job_roots(of_all: bool = False) -> "list[bytes]":
 
 
 def make_root(root: bytes) -> None:
-    """The folder of all jobs, and the two above it, for us alone; raises OSError."""
+    """Make the folder of this machine's jobs and the two above it, readable by us alone. Raises OSError."""
     above = [os.path.dirname(os.path.dirname(root)), os.path.dirname(root), root]
     os.makedirs(os.path.dirname(above[0]), exist_ok=True)
     for folder in above:
@@ -58,10 +90,20 @@ def make_root(root: bytes) -> None:
             os.chmod(folder, 0o700)
 
 
-def make_job_folder(files: "dict[bytes, bytes]") -> "tuple[bytes, bool]":
-    """A folder without its name yet, with these files, in the first place that has room; raises OSError."""
+def cluster_root() -> bytes:
+    """The folder of this cluster's submitted jobs, in the home folder that its machines share."""
+    return os.path.join(job_shelves()[0][0], b"slurm-" + CLUSTER_NAMES[0]().encode())
+
+
+def make_job_folder(
+    files: "dict[bytes, bytes]", roots: "list[tuple[bytes, bool]] | None" = None
+) -> "tuple[bytes, bool]":
+    """Make a folder with these files in the first place that has room, and say whether it survives a reboot.
+
+    It has a temporary name: the caller renames it to the job's id when all is ready. Raises OSError.
+    """
     trouble = OSError(2, "no folder for jobs")
-    for root, lasting in own_roots():
+    for root, lasting in roots or own_roots():
         folder = os.path.join(root, b".new-" + os.urandom(8).hex().encode())
         try:
             if not lasting:
@@ -78,7 +120,7 @@ def make_job_folder(files: "dict[bytes, bytes]") -> "tuple[bytes, bool]":
 
 
 def find_job(job_id: str) -> "bytes | None":
-    """A job by its id, also one of another machine that has the same home."""
+    """The folder of the job with this id, also if the job belongs to another machine with the same home."""
     if not JOB_NAME.match(job_id):
         return None
     for root in job_roots(of_all=True):
@@ -89,14 +131,14 @@ def find_job(job_id: str) -> "bytes | None":
 
 
 def all_jobs() -> "list[tuple[float, bytes]]":
-    """Every job of this machine with the time of its start, newest first."""
+    """The folders of all jobs of this machine with the time of their start, newest first."""
     found = []
     for root in job_roots():
         for name in os.listdir(root) if is_private(root) else []:
             folder = os.path.join(root, name)
             if JOB_NAME.match(to_text(name)) and is_job_folder(folder):
                 order = read_json(folder, b"order")
-                if not is_elsewhere(order):
+                if not is_of_another(order):
                     found.append((float(order.get("ordered", 0.0)), folder))
     return sorted(found, reverse=True)
 
@@ -106,7 +148,7 @@ def session_file(root: bytes, session: str) -> bytes:
 
 
 def note_session(folder: bytes, session: str) -> None:
-    """The newest job of a name is found without reading all folders."""
+    """Record that this job is the newest of its session, so that it is found without reading all folders."""
     root = os.path.dirname(folder)
     path = session_file(root, session)
     try:
@@ -119,24 +161,25 @@ def note_session(folder: bytes, session: str) -> None:
 
 
 def newest_of(session: str) -> "bytes | None":
-    """The newest job of this machine that had exactly this session."""
+    """The newest job of this machine that had exactly this session name."""
     if not SESSION_NAME.match(session):
         return None
-    noted = [folder for folder in sessions_in(job_roots(), session) if not is_elsewhere(read_json(folder, b"order"))]
+    noted = [folder for folder in sessions_in(job_roots(), session) if not is_of_another(read_json(folder, b"order"))]
     if not noted:
+        # A start that was killed between making the folder and noting its session leaves no note.
         noted = [folder for _, folder in all_jobs() if read_json(folder, b"order").get("session") == session]
     return max(noted, key=lambda folder: float(read_json(folder, b"order").get("ordered", 0.0))) if noted else None
 
 
 def sessions_in(roots: "list[bytes]", session: str) -> "list[bytes]":
-    """The newest job of a session in each of the folders that have one."""
+    """The newest job of a session in each of these folders that has one."""
     return [folder for folder in (read_session(root, session) for root in roots) if folder]
 
 
 def session_elsewhere(session: str) -> "bytes | None":
-    """A job that had this session on another machine with the same home."""
+    """A job with this session name on another machine with the same home."""
     found = sessions_in(job_roots(of_all=True), session) if SESSION_NAME.match(session) else []
-    return next((folder for folder in found if is_elsewhere(read_json(folder, b"order"))), None)
+    return next((folder for folder in found if is_of_another(read_json(folder, b"order"))), None)
 
 
 def read_session(root: bytes, session: str) -> "bytes | None":
@@ -150,12 +193,12 @@ def read_session(root: bytes, session: str) -> "bytes | None":
 
 
 def prune_jobs(now: float) -> None:
-    """Remove old jobs that do not run, those beyond a number, and what starts have left behind."""
+    """Remove jobs that do not run and are old or too many, and the temporary folders of starts that failed."""
     jobs = all_jobs()
     old = [folder for at, (ordered, folder) in enumerate(jobs) if at >= KEEP_JOBS or now - ordered > KEEP_JOBS_S]
     alive = find_cookies() if old else {}
     for folder in old:
-        if to_text(os.path.basename(folder)) not in alive and not keeper_lives(folder, read_begun(folder)):
+        if to_text(os.path.basename(folder)) not in alive and not may_live(folder):
             forget_job(folder)
     for root in job_roots():
         for name in os.listdir(root) if is_private(root) else []:
@@ -164,8 +207,15 @@ def prune_jobs(now: float) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+def may_live(folder: bytes) -> bool:
+    """Whether a job's keeper lives. Of a submitted job that is not known here: it may wait, or run on a node."""
+    if "slurm" in read_json(folder, b"order"):
+        return not any(os.path.lexists(os.path.join(folder, name)) for name in (b"end", b"fate"))
+    return keeper_lives(folder, read_begun(folder))
+
+
 def forget_job(folder: bytes) -> None:
-    """Renamed first, so that nobody sees half of it."""
+    """Remove a job's folder. It is renamed first, so that no reader finds a job with half of its files."""
     session = str(read_json(folder, b"order").get("session", ""))
     root = os.path.dirname(folder)
     named = session and read_session(root, session) == folder
@@ -181,7 +231,7 @@ def forget_job(folder: bytes) -> None:
 
 
 def name_another(root: bytes, session: str) -> None:
-    """The name goes back to the job that had it before."""
+    """After the newest job of a session was removed, note the newest of those that remain."""
     os.unlink(session_file(root, session))
     for _, folder in all_jobs():
         if os.path.dirname(folder) == root and read_json(folder, b"order").get("session") == session:

@@ -1,4 +1,4 @@
-"""What is written down about a background job, and whether its keeper and its processes live."""
+"""The records in a background job's folder, its lock, and whether its keeper and its processes live."""
 
 import errno
 import fcntl
@@ -11,15 +11,17 @@ MYPY = False
 if MYPY:
     from typing import Any
 
+# The variable that every process of a job has in its environment; its value is the job's id.
 JOB_COOKIE = b"RSMCP_JOB_ID"
-# Room for the end, taken at the start: a disk that is full by then must not lose an exit status.
+# The file for the end record is written in full at the start: a disk that fills up later must not lose an exit status.
 END_BYTES = 4096
-# The mode of a job's lock says that the job shall end: setting it works on a full disk, and for exactly one job.
+# This bit in the mode of a job's lock file tells its keeper to end the job: chmod works on a full disk, and a mode
+# belongs to exactly one job.
 JOB_STOP_MARK = 0o100
 
 
 def read_json(folder: bytes, name: bytes) -> "dict[str, Any]":
-    """A record, or nothing where it is not there or not whole."""
+    """The record of this name, or {} if it does not exist or is incomplete."""
     try:
         with open(os.path.join(folder, name), "rb") as file:
             value = json.loads(file.read().decode())
@@ -29,7 +31,7 @@ def read_json(folder: bytes, name: bytes) -> "dict[str, Any]":
 
 
 def write_json(folder: bytes, name: bytes, value: "dict[str, Any]") -> None:
-    """Whole or not at all."""
+    """Replace a record at once: a reader sees the old one or the new one, never half of it."""
     path = os.path.join(folder, b"." + name + b".new")
     write_whole(path, json.dumps(value).encode())
     os.rename(path, os.path.join(folder, name))
@@ -46,7 +48,7 @@ def write_whole(path: bytes, data: bytes) -> None:
 
 
 def write_end(folder: bytes, end: "dict[str, Any]", name: bytes = b"end") -> None:
-    """The last record of a job, in the room that was taken for it before its start."""
+    """Write the last record of a job into the file that was reserved before its start, then give it its name."""
     reserved = os.path.join(folder, b"end.reserved")
     fd = os.open(reserved, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
@@ -60,13 +62,14 @@ def write_end(folder: bytes, end: "dict[str, Any]", name: bytes = b"end") -> Non
     try:
         os.fsync(above)
     except OSError:
+        # Some file systems cannot sync a folder. The record itself is on the disk.
         pass
     finally:
         os.close(above)
 
 
 def read_begun(folder: bytes) -> "dict[str, Any]":
-    """The start as its keeper noted it; the claim alone where the keeper was killed before it could say more."""
+    """The start record; if the keeper was killed before it could rename the claim to `begun`, the claim."""
     return read_json(folder, b"begun") or read_json(folder, b"claim")
 
 
@@ -75,9 +78,13 @@ def has_begun(folder: bytes) -> bool:
 
 
 def birth_of(pid: int) -> int:
-    """When a process began, in ticks since the boot: with its number it names the process for ever. 0 for unknown."""
+    """When a process began, in ticks since the boot; 0 if that is unknown or the process has ended.
+
+    Pids are reused. Pid and birth together identify one process until the next boot.
+    """
     try:
         with open("/proc/%d/stat" % pid, "rb") as file:
+            # The program's name stands in parentheses and may itself contain spaces and parentheses.
             words = file.read().rpartition(b")")[2].split()
             return 0 if words[0] in (b"Z", b"X") else int(words[19])
     except (OSError, ValueError, IndexError):
@@ -89,9 +96,9 @@ def is_same_process(pid: int, birth: int) -> bool:
 
 
 def take_lock(folder: bytes) -> "tuple[int, bool]":
-    """The job's lock, for as long as the descriptor is open: (-1, False) where another keeper has it.
+    """The descriptor that holds the job's lock, and whether it is locked; (-1, False) if another keeper holds it.
 
-    On file systems without locks it is opened only; then the keeper is known by its pid and birth.
+    On file systems without locks the file is opened only; then the keeper is recognized by its pid and birth.
     """
     fd = os.open(os.path.join(folder, b"lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -119,7 +126,8 @@ def is_job_locked(folder: bytes) -> bool:
 
 
 def keeper_lives(folder: bytes, begun: "dict[str, Any]") -> bool:
-    """Whether the job's keeper lives; over a shared home a lock may seem to outlive its machine."""
+    """Whether the job's keeper lives."""
+    # In a home folder shared over the network, a lock may seem to outlive the machine that held it.
     if begun and begun.get("boot") != boot_id():
         return False
     if begun and not begun.get("locked", True):
@@ -135,7 +143,7 @@ def is_told_to_stop(folder: bytes) -> bool:
 
 
 def find_cookies() -> "dict[str, list[int]]":
-    """Which living processes belong to which job, as their environment says: known even without a keeper."""
+    """Living processes by the id of their job, read from their environment: this works without a keeper, too."""
     found: "dict[str, list[int]]" = {}
     mark = b"\0" + JOB_COOKIE + b"="
     for name in os.listdir("/proc") if os.path.isdir("/proc/self/task") else []:
@@ -154,3 +162,9 @@ def find_cookies() -> "dict[str, list[int]]":
 
 def is_job_folder(folder: bytes) -> bool:
     return is_private(folder) and os.path.basename(folder).startswith(b"job-")
+
+
+def element_log(log: str, element: str) -> str:
+    """The log of an array's element: LOG-3.log for LOG.log."""
+    head, tail = os.path.splitext(log)
+    return "%s-%s%s" % (head, element, tail)

@@ -1,4 +1,4 @@
-"""Starts a background job: checks first, one start per id, in tmux or detached, surviving logout."""
+"""Starts a background job: checks the request, starts it once per id, in tmux or detached, to survive a logout."""
 
 import contextlib
 import errno
@@ -14,34 +14,48 @@ import zlib
 
 from .family import NO_PROCESS, insist
 from .files import Refused
-from .joblook import job_state
-from .jobplace import JOB_NAME, SESSION_NAME, find_job, forget_job, make_job_folder, newest_of, note_session, prune_jobs
+from .joblook import Lookout, job_state
+from .jobplace import (
+    JOB_NAME,
+    SESSION_NAME,
+    cluster_root,
+    find_job,
+    forget_job,
+    is_of_another,
+    make_job_folder,
+    newest_of,
+    note_session,
+    prune_jobs,
+)
 from .jobrecord import END_BYTES, JOB_COOKIE, has_begun, is_job_locked, read_begun, read_json, write_whole
 from .jobtools import call, find_shell, python_words, syntax_problem, tmux_call, tmux_server, tmux_session_ends
 from .output import Listener
-from .place import base_folder, is_elsewhere, machine_marks, place_id, start_folder, to_bytes, to_text, user_name
+from .place import base_folder, machine_marks, place_id, start_folder, to_bytes, to_text, user_name
 from .wire import END, json_frame
 
 KILL_USER_PROCESSES = re.compile(r"^[ \t]*KillUserProcesses[ \t]*=[ \t]*(\S+)", re.M)
 EXCLUDED_USERS = re.compile(r"^[ \t]*KillExcludeUsers[ \t]*=(.*)", re.M)
+# How long a keeper may take to begin, and to show itself after a start that was cut off.
 BEGIN_S = 15.0
 ON_ITS_WAY_S = 2.0
+# How long tmux may take to remove the session of a job that has ended.
 SESSION_ENDS_S = 3.0
 NO_MANAGER = "the user's own systemd does not answer, so the job will not outlive the login"
 NOT_LASTING = "the home folder cannot be written, so what is known of this job is lost when the machine restarts"
 
 
 def ends_at_logout(settings: str, user: str) -> bool:
-    """Whether logind.conf's text (all its files, in their order) says that this user's processes end at logout."""
+    """Whether logind's settings (the text of all its files in order) kill this user's processes at logout."""
     wanted = KILL_USER_PROCESSES.findall(settings)
     excluded = EXCLUDED_USERS.findall(settings)
     if not wanted or wanted[-1].lower() not in ("yes", "true", "1", "on"):
         return False
+    # logind's default for KillExcludeUsers is root.
     return user not in (excluded[-1].split() if excluded else ["root"])
 
 
 def logind_files(root: str = "/") -> "list[str]":
-    """Its settings in the order in which later ones win."""
+    """The files of logind's settings in the order in which later ones win."""
     folders = [os.path.join(root, name, "systemd") for name in ("usr/lib", "usr/local/lib", "run", "etc")]
     dropped: "dict[str, str]" = {}
     for folder in [os.path.join(folder, "logind.conf.d") for folder in folders]:
@@ -53,7 +67,7 @@ def logind_files(root: str = "/") -> "list[str]":
 
 
 def logind_settings(root: str = "/") -> str:
-    """What is set, by its files; the running one's own word for the most important of it, where it gives it."""
+    """logind's settings: the text of its files, then what the running logind itself says of KillUserProcesses."""
     texts = []
     for path in logind_files(root):
         try:
@@ -73,7 +87,7 @@ def logind_settings(root: str = "/") -> str:
 
 
 def scope_for(job_id: str, user: str, root: str = "/") -> "tuple[list[str], list[str]]":
-    """Words to start a job with so that it outlives the login, and what the caller must be told."""
+    """The command to put before a job so that it outlives the login, and notes for the caller."""
     if not os.path.isdir(os.path.join(root, "run/systemd/system")) or not ends_at_logout(logind_settings(root), user):
         return [], []
     if os.path.exists(os.path.join(root, "var/lib/systemd/linger", user)):
@@ -86,7 +100,7 @@ def scope_for(job_id: str, user: str, root: str = "/") -> "tuple[list[str], list
 
 
 def scope_works(scope: "list[str]") -> bool:
-    """Whether the user's own manager answers."""
+    """Whether the user's systemd answers: the command before the job is tried with `true`."""
     try:
         return call(scope[:-1] + ["true"], 5.0).code == 0
     except OSError:
@@ -94,7 +108,7 @@ def scope_works(scope: "list[str]") -> bool:
 
 
 def belongs_to_login(cgroup: str) -> bool:
-    """Whether a process is in the scope of a login, by the text of its /proc/PID/cgroup: it ends with that."""
+    """Whether /proc/PID/cgroup puts a process into the scope of a login, with which logind ends it."""
     return any(re.search(r"/session-[^/]+\.scope", line) for line in cgroup.splitlines())
 
 
@@ -114,7 +128,7 @@ if MYPY:
 
 
 def comes_to_life(folder: bytes) -> bool:
-    """Whether a keeper has the job. Whoever asked for one may have been killed while it was on its way."""
+    """Whether a keeper has the job, or takes it soon: the process that started one may have been killed meanwhile."""
     deadline = time.monotonic() + ON_ITS_WAY_S
     while not has_begun(folder) and not is_job_locked(folder):
         if time.monotonic() > deadline:
@@ -125,7 +139,7 @@ def comes_to_life(folder: bytes) -> bool:
 
 def describe_begun(folder: bytes, order: "dict[str, Any]", recovered: bool, notes: "list[str]") -> "JobStartAnswer":
     begun = read_json(folder, b"begun")
-    via = begun.get("via", "detached")
+    via = "slurm" if "slurm" in order else begun.get("via", "detached")
     return {
         "session": order["session"],
         "log": order["log"],
@@ -137,7 +151,7 @@ def describe_begun(folder: bytes, order: "dict[str, Any]", recovered: bool, note
 
 
 def bring_to_life(folder: bytes, order: "dict[str, Any]", notes: "list[str]") -> "JobStartAnswer":
-    """Start the keeper, in tmux if there is one, and wait until it has the command running."""
+    """Start the keeper, in tmux if that is installed, and wait until the command runs. Raises Refused."""
     scope, told = scope_for(str(order["id"]), user_name())
     if scope and not scope_works(scope):
         scope, told = [], [NO_MANAGER]
@@ -145,6 +159,7 @@ def bring_to_life(folder: bytes, order: "dict[str, Any]", notes: "list[str]") ->
     try:
         problem = start_in_tmux(words, order, scope) if shutil.which("tmux") else ""
     except Refused:
+        # The name may be in use by this very job, whose keeper has begun: then the start goes on.
         if withdraw(folder):
             raise
         problem = None
@@ -154,7 +169,7 @@ def bring_to_life(folder: bytes, order: "dict[str, Any]", notes: "list[str]") ->
     try:
         await_begun(folder)
     except Refused:
-        # Whoever is told so may start another of that name at once.
+        # The caller may start another job under this name as soon as it gets the refusal.
         if problem is None:
             tmux_session_ends(to_bytes(order["session"]), SESSION_ENDS_S)
         raise
@@ -162,27 +177,27 @@ def bring_to_life(folder: bytes, order: "dict[str, Any]", notes: "list[str]") ->
 
 
 def start_in_tmux(words: "list[bytes]", order: "dict[str, Any]", scope: "list[str]") -> "str | None":
-    """None where the keeper has been started there, otherwise why not. Raises Refused for a name in use."""
+    """Start the keeper in a new tmux session; returns None, or why that failed. Raises Refused for a name in use."""
     server = tmux_server() if scope else 0
     if server and ends_with_login(server):
         return "the tmux server that runs was started by a login, and ends with it"
     session = to_bytes(order["session"])
-    # Where a person who attaches opens further panes.
+    # -c: the folder for further panes, which a person who attaches may open.
     new = ["new-session", "-d", "-s", session, "-x", "200", "-y", "50", "-c", to_bytes(order["cwd"])]
-    # A session whose pane stayed after its end would keep its name in use.
+    # With remain-on-exit in the user's tmux.conf, an ended session would keep its name in use.
     keep_none = [";", "set-window-option", "-t", b"=" + session + b":", "remain-on-exit", "off"]
     said = tmux_call(*new, *words, b"tmux", *keep_none, before=() if server else tuple(scope))
     text = said.text.decode("utf-8", "replace").strip()
     if "duplicate session" in text:
         raise Refused("in_use", "a tmux session named %s is there already" % to_text(session))
-    # A command that is over at once takes its session with it, before anything could be set.
+    # The session of a command that ends at once is gone before the option could be set.
     if said.code == 0 or "can't find" in text or "no such" in text or "no current" in text:
         return None
     return text[-200:] or "tmux could not be started"
 
 
 def start_detached(words: "list[bytes]") -> None:
-    """In a session of its own, and nobody's child."""
+    """Start a program in a session of its own; forked twice, so that it is no child of ours."""
     middle = insist(os.fork)
     if middle:
         os.waitpid(middle, 0)
@@ -197,7 +212,7 @@ def start_detached(words: "list[bytes]") -> None:
 
 
 def await_begun(folder: bytes) -> None:
-    """Until the command runs. Raises Refused, and then it never will."""
+    """Wait until the command runs. Raises Refused if it does not, and never will."""
     deadline = time.monotonic() + BEGIN_S
     while not os.path.lexists(os.path.join(folder, b"begun")):
         failed = read_json(folder, b"failed")
@@ -205,7 +220,7 @@ def await_begun(folder: bytes) -> None:
             raise Refused("shell", "unable to start the shell: %s" % failed["message"])
         is_troubled = os.path.lexists(os.path.join(folder, b"trouble"))
         if time.monotonic() > deadline or is_troubled:
-            # A claim's record is whole before the command may run: who failed before that has let nothing go.
+            # A claim's record is complete before the command can run: a keeper that failed before has started nothing.
             if not withdraw(folder) and (read_begun(folder) or not is_troubled):
                 return
             trouble, no_room = trouble_of(folder), os.strerror(errno.EAGAIN)
@@ -224,7 +239,7 @@ def trouble_of(folder: bytes) -> str:
 
 
 def withdraw(folder: bytes) -> bool:
-    """Take the claim ourselves, so that a keeper who comes late begins nothing; False where one has it already."""
+    """Create the claim ourselves, so that a late keeper starts nothing; False if a keeper has it already."""
     try:
         os.close(os.open(os.path.join(folder, b"claim"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         return True
@@ -237,8 +252,8 @@ if MYPY:
 
 
 def start_job(order: "JobStartOrder", raw: bytes, request: int, listener: Listener) -> None:
-    """Answer when the command runs. Whoever asked may be gone by then, and asks again under the same id."""
-    # Not ignored: that would be inherited by all that is started here.
+    """Start a job and answer when its command runs. A caller that was cut off asks again under the same id."""
+    # A handler instead of SIG_IGN, which all processes started here would inherit.
     signal.signal(signal.SIGTERM, lambda *_: None)
     job_id, session = str(order["id"]), str(order["session"])
     if not JOB_NAME.match(job_id):
@@ -246,23 +261,41 @@ def start_job(order: "JobStartOrder", raw: bytes, request: int, listener: Listen
     if not SESSION_NAME.match(session):
         raise Refused("session", "%r cannot be the name of a session" % session)
     check_text(order)
+    made: "list[bytes]" = []
     with one_at_a_time():
         folder = find_job(job_id)
-        if folder is not None and is_elsewhere(read_json(folder, b"order")):
+        if folder is not None and is_of_another(read_json(folder, b"order")):
             raise Refused("elsewhere", "the first attempt was made on another machine that has the same home folder")
         if folder is not None:
             answer = resume_start(folder, raw)
         elif order.get("only_in", place_id()) != place_id():
             raise Refused("elsewhere", "the first attempt was made on another machine, or before a restart")
         else:
-            answer = first_start(order, raw)
+            answer = first_start(order, raw, made)
+    if answer["via"] == "slurm":
+        # Outside of the lock: a queue may take its time, and many jobs may be submitted at once.
+        submit_job(job_id, made)
     listener.send(json_frame(END, request, answer))
     listener.finish()
     prune_jobs(time.time())
 
 
+def submit_job(job_id: str, made: "list[bytes]") -> None:
+    """Hand a prepared job to the cluster's queue. What is refused leaves nothing behind. Raises Refused."""
+    folder = find_job(job_id)
+    if folder is None:
+        raise Refused("slurm", "another attempt to submit it was refused just now")
+    try:
+        Lookout().cluster.submit(folder, read_json(folder, b"order"))
+    except Refused as refusal:
+        if refusal.reason != "unsure":
+            take_back(made)
+            forget_job(folder)
+        raise
+
+
 def check_text(order: "JobStartOrder") -> None:
-    """What no program can be given; it would be cut, or taken for something else."""
+    """Refuse text that cannot be passed to a program: it would be cut at the NUL, or misread."""
     if any("\0" in str(order.get(name, "")) for name in ("script", "cwd", "log_file")):
         raise Refused("text", "a command, folder or log with a NUL cannot be used")
     for name, value in order.get("env", {}).items():
@@ -272,7 +305,7 @@ def check_text(order: "JobStartOrder") -> None:
 
 @contextlib.contextmanager
 def one_at_a_time() -> "Iterator[None]":
-    """In a folder of this machine: a shared home has locks only at times."""
+    """Let one start run at a time. The lock is in a local folder: shared home folders often have no locks."""
     fd = os.open(os.path.join(base_folder(), b"jobs.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -282,8 +315,10 @@ def one_at_a_time() -> "Iterator[None]":
 
 
 def resume_start(folder: bytes, raw: bytes) -> "JobStartAnswer":
-    """A repeated start: what has begun is told, what has not is begun now."""
+    """Answer a repeated start: with the job if it has begun; otherwise begin it now."""
     order = read_json(folder, b"order")
+    if "slurm" in order:
+        return describe_begun(folder, order, True, [])
     if not comes_to_life(folder):
         note_session(folder, str(order["session"]))
         write_whole(os.path.join(folder, b"keeper.py"), zlib.decompress(raw))
@@ -296,18 +331,19 @@ def resume_start(folder: bytes, raw: bytes) -> "JobStartAnswer":
     return describe_begun(folder, order, True, [])
 
 
-def first_start(order: "JobStartOrder", raw: bytes) -> "JobStartAnswer":
-    session = str(order["session"])
-    check_predecessor(str(order.get("instead_of", "")))
-    check_session(session)
+def first_start(order: "JobStartOrder", raw: bytes, made: "list[bytes]") -> "JobStartAnswer":
+    """Check, prepare and begin a job; one for a queue is not begun. `made` gets what had to be made for its log."""
+    session, lookout = str(order["session"]), Lookout()
+    check_predecessor(str(order.get("instead_of", "")), lookout)
+    check_session(session, lookout)
     cwd = enter(str(order["cwd"]))
-    made: "list[bytes]" = []
     folder = b""
     try:
         shell = find_shell(list(order["shell"]))
         log = log_path(str(order["log_file"]), cwd, session)
-        record = describe_order(order, shell, cwd, log)
-        folder, lasting = make_job_folder(job_files(record, order, raw))
+        record = describe_order(order, shell, cwd, log, lookout)
+        roots = [(cluster_root(), True)] if "slurm" in record else None
+        folder, lasting = make_job_folder(job_files(record, order, raw, lookout), roots)
         problem_said = syntax_problem(shell, os.path.join(folder, b"command"))
         if problem_said:
             raise Refused("syntax", "the command has a syntax error: %s" % problem_said)
@@ -315,8 +351,10 @@ def first_start(order: "JobStartOrder", raw: bytes) -> "JobStartAnswer":
         final = os.path.join(os.path.dirname(folder), to_bytes(str(order["id"])))
         os.rename(folder, final)
         folder = final
-        # Before the start: what fails after it must not seem to have failed.
+        # Before the start: a failure after it would be reported although the command runs.
         note_session(folder, session)
+        if "slurm" in record:
+            return describe_begun(folder, record, False, [])
         return bring_to_life(folder, record, [] if lasting else [NOT_LASTING])
     except (OSError, Refused) as problem:
         take_back(made)
@@ -330,6 +368,7 @@ def first_start(order: "JobStartOrder", raw: bytes) -> "JobStartAnswer":
 
 
 def enter(wanted: str) -> bytes:
+    """The job's working folder, after trying to enter it. Raises Refused."""
     cwd = start_folder(wanted)
     try:
         os.chdir(cwd)
@@ -339,24 +378,30 @@ def enter(wanted: str) -> bytes:
     return cwd
 
 
-def check_predecessor(job_id: str) -> None:
-    """A job is started in place of another only if that one is gone without having ended."""
+def check_predecessor(job_id: str, lookout: Lookout) -> None:
+    """Refuse to start a job in place of another, unless that one is gone without having ended."""
     if not job_id:
         return
     folder = find_job(job_id)
-    known = job_state(folder) if folder else {"state": "missing"}
+    known = job_state(folder, lookout) if folder else {"state": "missing"}
     state = known["state"]
     if state != "gone":
-        words = {"running": "it still runs", "ended": "it has ended", "missing": "nothing is known of it here"}
+        words = {
+            "running": "it still runs",
+            "pending": "it waits in the queue",
+            "ended": "it has ended",
+            "missing": "nothing is known of it here",
+        }
         why = known.get("reason") if state == "missing" else ""
         raise Refused(state, "nothing is started in place of %s: %s" % (job_id, why or words[state]))
 
 
-def check_session(session: str) -> None:
+def check_session(session: str, lookout: Lookout) -> None:
     folder = newest_of(session)
-    state = job_state(folder)["state"] if folder else "missing"
-    if state == "running":
-        raise Refused("in_use", "a job named %s runs already; stop it, or choose another session_name" % session)
+    state = job_state(folder, lookout)["state"] if folder else "missing"
+    if state in ("running", "pending"):
+        does = "runs" if state == "running" else "is pending"
+        raise Refused("in_use", "a job named %s %s already; stop it, or choose another session_name" % (session, does))
     if not tmux_session_ends(to_bytes(session), SESSION_ENDS_S if state in ("ended", "gone") else 0.0):
         raise Refused("in_use", "a tmux session named %s is there already; choose another session_name" % session)
 
@@ -367,7 +412,7 @@ def log_path(wanted: str, cwd: bytes, session: str) -> bytes:
 
 
 def open_log(path: bytes, made: "list[bytes]") -> None:
-    """See that the log can be written, noting what had to be made for it."""
+    """Check that the log can be written; what had to be created for that is added to `made`. Raises Refused."""
     try:
         folder = os.path.dirname(path)
         missing = []
@@ -392,9 +437,9 @@ def open_log(path: bytes, made: "list[bytes]") -> None:
 
 
 def see_room(fd: int, is_new: bool) -> None:
-    """A log can be made, or be there, where nothing more can be written. Raises OSError."""
+    """Check that there is room to write: a file can be created or opened on a full disk, too. Raises OSError."""
     if is_new:
-        # Nobody but the file system itself knows of quotas.
+        # Quotas are not in statvfs: only writing shows them.
         os.write(fd, b"\n")
         os.ftruncate(fd, 0)
         return
@@ -411,7 +456,9 @@ def take_back(made: "list[bytes]") -> None:
             pass
 
 
-def describe_order(order: "JobStartOrder", shell: "list[str]", cwd: bytes, log: bytes) -> "dict[str, Any]":
+def describe_order(
+    order: "JobStartOrder", shell: "list[str]", cwd: bytes, log: bytes, lookout: Lookout
+) -> "dict[str, Any]":
     umask = os.umask(0)
     os.umask(umask)
     record = {
@@ -426,27 +473,46 @@ def describe_order(order: "JobStartOrder", shell: "list[str]", cwd: bytes, log: 
         "ordered": time.time(),
         "instead_of": order.get("instead_of", ""),
     }
+    slurm = order.get("slurm") or submission_before(str(order.get("instead_of", "")))
+    if slurm and not lookout.cluster:
+        raise Refused("slurm", "it is for a queue, and this machine is not configured as a Slurm cluster")
+    if slurm:
+        record["slurm"] = lookout.cluster.submission_of(slurm)
     return dict(record, **machine_marks())
 
 
-def job_files(record: "dict[str, Any]", order: "JobStartOrder", raw: bytes) -> "dict[bytes, bytes]":
-    return {
+def submission_before(job_id: str) -> "dict[str, Any]":
+    """How the job was submitted in whose place another is started, nothing where it was not."""
+    folder = find_job(job_id) if job_id else None
+    found: "dict[str, Any]" = read_json(folder, b"order").get("slurm", {}) if folder else {}
+    return found
+
+
+def job_files(record: "dict[str, Any]", order: "JobStartOrder", raw: bytes, lookout: Lookout) -> "dict[bytes, bytes]":
+    files = {
         b"lock": b"",
         b"end.reserved": b" " * END_BYTES,
         b"command": to_bytes(str(order["script"])),
-        b"environ": b"\0".join(environment_of(order, record)),
+        b"environ": b"\0".join(environment_of(order, record, lookout)),
         b"keeper.py": zlib.decompress(raw),
         b"order": json.dumps(record).encode(),
     }
+    if "slurm" in record:
+        files.update(
+            lookout.cluster.files_of(os.path.join(cluster_root(), to_bytes(record["id"])), record, order["env"])
+        )
+    return files
 
 
-def environment_of(order: "JobStartOrder", record: "dict[str, Any]") -> "list[bytes]":
-    """What exec gives a command, and the name of the job."""
+def environment_of(order: "JobStartOrder", record: "dict[str, Any]", lookout: Lookout) -> "list[bytes]":
+    """The environment that exec_bash would give the command, and the job's id."""
     environment = dict(os.environb)
     if environment.get(b"SHLVL", b"0") == b"0":
         environment[b"SHLVL"] = b"1"
     for ours in (b"TMUX", b"TMUX_PANE"):
         environment.pop(ours, None)
+    if "slurm" in record:
+        lookout.cluster.leave_login_behind(environment)
     for name, text in order.get("env", {}).items():
         environment[to_bytes(name)] = to_bytes(text)
     environment[b"PWD"] = to_bytes(record["cwd"])

@@ -1,4 +1,4 @@
-"""Other programs that jobs are started and looked at with: tmux, shells; each with a limit."""
+"""Runs the programs that jobs need, each with a time limit: tmux, and shells that check syntax."""
 
 import errno
 import os
@@ -16,19 +16,22 @@ if MYPY:
     from typing import Any
 
 MOST_SAID = 65536
+# Shells whose -n checks a script without running it, with the options that this needs.
 WITH_SYNTAX_CHECK = {"sh": [], "dash": [], "ash": [], "ksh": [], "mksh": [], "zsh": [], "bash": ["-O", "extglob"]}
 
 
 class Said:
-    """What a program printed, the end of it, and how it ended; None for one that took too long."""
+    """The last part of what a program printed, and its exit code; None if it took too long."""
 
     def __init__(self, code: "int | None", text: bytes) -> None:
         self.code = code
         self.text = text
 
 
-def call(argv: "list[Any]", seconds: float, folder: "bytes | str" = b"/", **options: "Any") -> Said:
-    """Run a program to its end, or end its tree when its time is over. Raises OSError where it cannot be started."""
+def call(
+    argv: "list[Any]", seconds: float, folder: "bytes | str" = b"/", most: int = MOST_SAID, **options: "Any"
+) -> Said:
+    """Run a program; when its time is over, kill it and its descendants. Raises OSError if it cannot be started."""
     process = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -49,12 +52,12 @@ def call(argv: "list[Any]", seconds: float, folder: "bytes | str" = b"/", **opti
             if not data:
                 process.wait(max(0.1, deadline - time.monotonic()))
                 return Said(process.returncode, said)
-            said = (said + data)[-MOST_SAID:]
+            said = (said + data)[-most:]
     except subprocess.TimeoutExpired:
         return Said(None, said)
     finally:
         if process.returncode is None:
-            # What has left its parent is ours, where we are a subreaper.
+            # Descendants whose parent has ended became our children if we are a subreaper.
             strike(descendants(os.getpid(), process.pid), signal.SIGKILL)
             process.kill()
             process.wait()
@@ -62,13 +65,13 @@ def call(argv: "list[Any]", seconds: float, folder: "bytes | str" = b"/", **opti
 
 
 def tmux_call(*words: "Any", before: "tuple[str, ...]" = ()) -> Said:
-    """tmux as this user has it; whatever becomes its server must not seem to belong to a job."""
+    """Run tmux. It may become the user's tmux server, which must not carry a job's id in its environment."""
     environment = {name: value for name, value in os.environb.items() if name not in (b"RSMCP_JOB_ID", b"TMUX")}
     return call(list(before) + ["tmux", "-u"] + list(words), 10.0, env=environment)
 
 
 def has_tmux_session(session: bytes) -> bool:
-    """Exactly that name: tmux would take the beginning of one, too."""
+    """Whether there is a session of exactly this name. Without `=` tmux would also match the beginning of a name."""
     try:
         return tmux_call("has-session", "-t", b"=" + session).code == 0
     except OSError:
@@ -76,7 +79,7 @@ def has_tmux_session(session: bytes) -> bool:
 
 
 def tmux_session_ends(session: bytes, seconds: float) -> bool:
-    """Whether there is no such session, or none any more in time: tmux puts one away after its command has ended."""
+    """Whether the session is gone within this time. tmux removes one a moment after its command has ended."""
     deadline = time.monotonic() + seconds
     while has_tmux_session(session):
         if time.monotonic() > deadline:
@@ -86,9 +89,9 @@ def tmux_session_ends(session: bytes, seconds: float) -> bool:
 
 
 def tmux_panes(session: bytes) -> "tuple[list[int], float]":
-    """The processes of a session's panes, and when the session was made; nothing where there is no such session."""
+    """Pids of a session's panes, and when the session was created; nothing if there is no such session."""
     try:
-        # With the colon it is the name of a session; without one tmux may take that of another session for it.
+        # The colon makes it the name of a session; without one, tmux may answer for another session.
         said = tmux_call("list-panes", "-s", "-t", b"=" + session + b":", "-F", "#{pane_pid} #{session_created}")
     except OSError:
         return [], 0.0
@@ -98,13 +101,13 @@ def tmux_panes(session: bytes) -> "tuple[list[int], float]":
 
 
 def tmux_server() -> int:
-    """The pid of the user's tmux server, 0 for none."""
+    """The pid of the user's tmux server; 0 if none runs."""
     said = tmux_call("display-message", "-p", "#{pid}")
     return int(said.text) if said.code == 0 and said.text.strip().isdigit() else 0
 
 
 def python_words() -> "list[str]":
-    """This very Python; one outside of the system's folders may not find its own library by itself."""
+    """The command for the Python that runs this. One outside the system's folders may need the path of its library."""
     executable = sys.executable or "python3"
     if executable.startswith(("/usr/", "/bin/")):
         return [executable, "-IS"]
@@ -112,7 +115,7 @@ def python_words() -> "list[str]":
 
 
 def find_shell(configured: "list[str]") -> "list[str]":
-    """As exec has it: the configured one, or bash, or sh where there is no bash. Raises OSError."""
+    """The shell that exec_bash would use: the configured one, else bash, else sh. Raises OSError."""
     shells = [configured] if configured else [["bash", "-c"], ["sh", "-c"]]
     for shell in shells:
         found = shutil.which(shell[0])
@@ -122,7 +125,7 @@ def find_shell(configured: "list[str]") -> "list[str]":
 
 
 def syntax_problem(shell: "list[str]", path: bytes) -> str:
-    """What the shell that will run a script says against its syntax; "" for nothing."""
+    """The syntax error that the shell finds in a script before running it; "" for none."""
     options = WITH_SYNTAX_CHECK.get(os.path.basename(shell[0]))
     if options is None:
         return ""

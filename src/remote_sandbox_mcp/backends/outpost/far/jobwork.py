@@ -1,4 +1,4 @@
-"""What can be done about a background job: wait for it, stop it, type into it."""
+"""The requests that act on a background job: wait for it, stop it, type into it; and the table of all job requests."""
 
 import os
 import re
@@ -30,12 +30,15 @@ if MYPY:
 
     from ....core.orders import JobQuestion, JobsAnswer, JobSendOrder, JobStopOrder, JobWaitAnswer, JobWaitOrder
 
+# One request waits no longer than this; the near side asks again until the caller's own time is over.
 LONGEST_WAIT_S = 20.0
 POLL_S = 0.05
 FOREIGN_POLL_S = 0.5
+ARRAY_POLL_S = 2.0
 SCAN_BLOCK = 1 << 20
-# What is searched of a line that does not end.
+# Of a line without an end, at most so many of its last bytes are searched again.
 LONGEST_PARTIAL = 1 << 16
+# Names of keys as tmux knows them; anything else would be typed as text.
 KEY = re.compile(
     r"(?:[CMS]-){0,3}(?:[!-~]|F(?:[1-9]|1[0-9]|20)|Up|Down|Left|Right|Enter|Escape|Space|Tab|BTab|BSpace|DC|Delete|IC|Insert"
     r"|Home|End|NPage|PageDown|PgDn|PPage|PageUp|PgUp)\Z"
@@ -47,19 +50,22 @@ TEXT_BYTES = 4000
 
 
 def wait_for_job(order: "JobWaitOrder", raw: bytes, request: int, listener: Listener) -> None:
-    """Until the job ends, prints what is waited for, or is silent for too long; no longer than one line's patience."""
+    """Wait until the job ends, prints a line that matches, or is silent for too long; at most LONGEST_WAIT_S."""
     look, pattern = order["job"], compile_wanted(str(order.get("pattern", "")))
     deadline = time.monotonic() + min(float(order["seconds"]), LONGEST_WAIT_S)
     folder = wanted_job(look)
     scan = Scan(pattern, order.get("from"))
     while True:
-        known = job_state(folder) if folder else find_state(look, Lookout())
+        lookout = Lookout(float(order.get("queue_rate", 0.0)))
+        known = job_state(folder, lookout, str(look.get("element") or "")) if folder else find_state(look, lookout)
         line = scan.search(known)
         why = why_over(known, line, float(order.get("silence", 0.0)))
         if why or time.monotonic() >= deadline or listener.fd < 0:
             break
-        # Without a keeper, every look is one at all processes.
-        pause = POLL_S if folder and not known.get("reason") else FOREIGN_POLL_S
+        # Without a keeper, every look reads all processes of the machine.
+        pause = POLL_S if folder and not known.get("reason") and known.get("via") != "slurm" else FOREIGN_POLL_S
+        # Every look at an array is one at all of its elements.
+        pause = ARRAY_POLL_S if (known.get("queue") or {}).get("array") else pause
         time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
     answer = describe_job(look, known, Lookout(), request, listener)
     result: "JobWaitAnswer" = {"jobs": [answer], "why": why, "line": line or "", "from": scan.position}
@@ -76,9 +82,9 @@ def compile_wanted(pattern: str) -> "Any":
 def why_over(known: "dict[str, Any]", line: "str | None", silence: float) -> str:
     if line is not None:
         return "pattern"
-    if known["state"] != "running":
+    if known["state"] not in ("running", "pending"):
         return "ended"
-    return "silence" if silence > 0 and silent_for(known) >= silence else ""
+    return "silence" if known["state"] == "running" and silence > 0 and silent_for(known) >= silence else ""
 
 
 def silent_for(known: "dict[str, Any]") -> float:
@@ -91,17 +97,17 @@ def silent_for(known: "dict[str, Any]") -> float:
 
 
 class Scan:
-    """Looks for a pattern line by line, once over each whole line, and again over one that may still grow."""
+    """Searches a log for a pattern: each complete line once, the last incomplete line again whenever the log grows."""
 
     def __init__(self, pattern: "Any", position: "int | None") -> None:
         self.pattern = pattern
-        # Logs are appended to: without a position the search begins with what this job has printed.
+        # A log may hold the output of earlier jobs: without a position the search begins where this job's output does.
         self.given = position
         self.position = position or 0
         self.searched = -1
 
     def search(self, known: "dict[str, Any]") -> "str | None":
-        """The first line that fits; the position is then behind it."""
+        """The first line that matches; `position` is then behind it."""
         if self.pattern is None:
             return None
         if self.given is None:
@@ -114,6 +120,7 @@ class Scan:
             if found.st_size == self.searched:
                 return None
             self.searched = found.st_size
+            # Shorter than what was read: the log was replaced or cut, so it is searched from its beginning.
             if found.st_size < self.position:
                 self.position = 0
             return self.search_file(file)
@@ -144,11 +151,14 @@ def shown(line: bytes) -> str:
 
 
 def stop_job(order: "JobStopOrder", raw: bytes, request: int, listener: Listener) -> None:
-    """Tell it to end, and wait for that as long as one request may; whoever asks again waits on."""
+    """Tell a job to end, and wait for that at most LONGEST_WAIT_S; a repeated request continues to wait."""
     look, grace = order["job"], float(order["grace"])
     deadline = time.monotonic() + min(grace + 8.0, LONGEST_WAIT_S)
-    known = find_state(look, Lookout())
-    if known["state"] == "running" and not known.get("foreign"):
+    lookout = Lookout(float(order.get("queue_rate", 0.0)))
+    known = find_state(look, lookout)
+    if known.get("via") == "slurm" and known["state"] in ("running", "pending"):
+        known = stop_submitted(known, lookout, grace, deadline)
+    elif known["state"] == "running" and not known.get("foreign"):
         if known.get("reason"):
             end_orphans(known, grace)
         else:
@@ -165,15 +175,22 @@ def stop_job(order: "JobStopOrder", raw: bytes, request: int, listener: Listener
     listener.send(json_frame(END, request, result))
 
 
+def stop_submitted(known: "dict[str, Any]", lookout: Lookout, grace: float, deadline: float) -> "dict[str, Any]":
+    """The cluster that knows a submitted job can also stop it."""
+    cluster = lookout.cluster
+    stopped = cluster.stop_foreign(known, deadline) if known.get("foreign") else cluster.stop(known, grace, deadline)
+    return dict(stopped)
+
+
 def tell_keeper(known: "dict[str, Any]", grace: float) -> None:
-    """The mark first, then the signal, and that only to the very process that keeps the job."""
+    """Set the stop mark, then signal the keeper, after checking that its pid was not reused."""
     folder, begun = known["folder"], known["begun"]
     if not begun or is_told_to_stop(folder):
         return
     try:
         write_json(folder, b"stop", {"grace": grace})
     except OSError:
-        # A full disk: the mark below works there, and the keeper has a grace of its own.
+        # On a full disk the mark below still works, and the keeper uses its default grace.
         pass
     os.chmod(os.path.join(folder, b"lock"), 0o600 | JOB_STOP_MARK)
     keeper, birth = int(begun["keeper"]), int(begun["keeper_birth"])
@@ -182,7 +199,10 @@ def tell_keeper(known: "dict[str, Any]", grace: float) -> None:
 
 
 def end_orphans(known: "dict[str, Any]", grace: float) -> None:
-    """Do what its keeper would have done. Every process is known by its environment at the moment it is struck."""
+    """End the processes of a job whose keeper was killed, and write its end.
+
+    The processes are looked up by their environment before each signal: a pid may have been reused.
+    """
     job_id, folder = str(known["order"]["id"]), known["folder"]
     kill_at = time.monotonic() + min(grace, LONGEST_WAIT_S - 6.0)
     strike_all(Lookout().members(job_id), signal.SIGTERM)
@@ -207,7 +227,7 @@ def strike_all(pids: "list[int]", number: int) -> None:
 
 
 def await_session_end(known: "dict[str, Any]") -> None:
-    """Where the job was in tmux, its session is gone when this returns."""
+    """Wait until the tmux session of an ended job is gone, so that its name can be used again."""
     deadline = time.monotonic() + 2.0
     session = to_bytes(known["order"].get("session", ""))
     while known["begun"].get("via") == "tmux" and known["state"] == "ended" and time.monotonic() < deadline:
@@ -217,7 +237,7 @@ def await_session_end(known: "dict[str, Any]") -> None:
 
 
 def end_session(look: "JobQuestion", known: "dict[str, Any]", deadline: float, grace: float) -> "dict[str, Any]":
-    """Somebody else's session: its processes are hung up, and those that stay are killed after the grace."""
+    """Kill a tmux session that is not a job of ours; processes that survive the hangup are killed after the grace."""
     pids = with_descendants(known.get("panes", []), Lookout())
     births = {pid: birth_of(pid) for pid in pids}
     session = to_bytes(str(look["session"]))
@@ -232,7 +252,7 @@ def end_session(look: "JobQuestion", known: "dict[str, Any]", deadline: float, g
     seen = foreign_state(look)
     if left or seen["state"] == "running":
         return dict(seen, state="running", survivors=left)
-    # Its log may tell its exit code; otherwise nobody knows one, but that it ended is certain.
+    # Its log may contain its exit code; without one, it is still certain that it ended.
     told = {"exit": seen.get("exit"), "signal": "", "ending": "stopped", "reason": None, "ended": time.time()}
     return dict(known, state="ended", survivors=[], **told)
 
@@ -245,32 +265,46 @@ def still_alive(births: "dict[int, int]") -> "list[int]":
 
 
 def type_into_job(order: "JobSendOrder", raw: bytes, request: int, listener: Listener) -> None:
-    known = find_state(order["job"], Lookout())
+    lookout = Lookout()
+    known = find_state(order["job"], lookout)
     text, keys = str(order.get("text", "")), [str(key) for key in order.get("keys", [])]
     if known["state"] != "running":
         raise Refused("state", "the job does not run, so nothing can be typed into it")
-    if not known.get("foreign") and known["begun"].get("via") != "tmux":
+    is_submitted = known.get("via") == "slurm" and not known.get("foreign")
+    if not is_submitted and (known.get("via") == "slurm" or not is_in_tmux(known)):
         raise Refused("unsupported", "the job runs without tmux, so nothing can be typed into it")
     bad = [key for key in keys if not KEY.match(key)]
     if bad:
         raise Refused("key", "%r is not a key's name as tmux has it, like Enter, C-c, Up, F1, M-x" % bad[0][:40])
     if "\0" in text:
         raise Refused("key", "a text with a NUL cannot be typed")
+    if is_submitted:
+        lookout.cluster.type_into(known, text, keys)
+    else:
+        type_into_pane(known, text, keys)
+    listener.send(json_frame(END, request, {}))
+
+
+def is_in_tmux(known: "dict[str, Any]") -> bool:
+    return bool(known.get("foreign") or known["begun"].get("via") == "tmux")
+
+
+def type_into_pane(known: "dict[str, Any]", text: str, keys: "list[str]") -> None:
     target = known["begun"].get("pane") or "=%s:" % known["order"]["session"]
     for part in text_parts(text):
         send_keys(to_bytes(target), ["-l", "--", part])
     if keys:
         send_keys(to_bytes(target), ["--"] + [literal(to_bytes(key)) for key in keys])
-    listener.send(json_frame(END, request, {}))
 
 
 def text_parts(text: str) -> "list[bytes]":
-    """tmux takes messages of limited length, and cuts a word that ends in a semicolon."""
+    """Split a text for send-keys: tmux limits the length of a message."""
     size = TEXT_BYTES // 4
     return [literal(to_bytes(text[at : at + size])) for at in range(0, len(text), size)]
 
 
 def literal(word: bytes) -> bytes:
+    """Escape a last semicolon, which tmux would take for the end of its command."""
     return word[:-1] + b"\\;" if word.endswith(b";") else word
 
 

@@ -1,4 +1,4 @@
-"""A keeper per run: owns the command, collects its output, heeds orders and signals, outlives the line."""
+"""A run's keeper: the process that starts the command, collects its output, and goes on if the connection is cut."""
 
 import errno
 import functools
@@ -20,6 +20,8 @@ if MYPY:
     from typing import Any
 
     from ....core.orders import RunAnswer, RunBeat
+# Between SIGTERM and SIGKILL; for how long SIGKILL is repeated; and how long output is read after the command's end
+# while a process it left behind holds the pipe.
 GRACE_S = 2.0
 KILL_S = 2.0
 DRAIN_S = 0.2
@@ -31,7 +33,7 @@ NO_FOLDER = "unable to make a folder for the run: %s"
 
 
 class Feed:
-    """What the outpost tells its keeper: orders, and that one is cancelled."""
+    """The pipe from the outpost to its keeper: orders to run a command, and cancellations."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -39,13 +41,13 @@ class Feed:
         self.behind: "list[tuple[int, int, bytes]]" = []
 
     def take(self) -> "list[tuple[int, int, bytes]] | None":
-        """The frames that have come, or None when the outpost is gone."""
+        """The frames that have come; None when the outpost is gone."""
         data = os.read(self.fd, 1 << 18)
         self.buffer += data
         return split_frames(self.buffer) if data else None
 
     def next_order(self) -> "tuple[int, dict[str, Any]] | None":
-        """The order; what came with it (it may be cancelled already) is `behind` it."""
+        """The next order; None when the outpost is gone. Frames that came with it, such as a cancel, go to `behind`."""
         while True:
             frames = self.take()
             if frames is None:
@@ -57,7 +59,7 @@ class Feed:
 
 
 def hear_signals() -> int:
-    """A descriptor from which the numbers of the signals that came can be read."""
+    """A descriptor from which the numbers of received signals are read, so that they wake the loop."""
     wakeup, wake_end = os.pipe()
     os.set_blocking(wakeup, False)
     os.set_blocking(wake_end, False)
@@ -68,7 +70,7 @@ def hear_signals() -> int:
 
 
 def clear(wakeup: int) -> None:
-    """Signals that came between runs were meant for the run before."""
+    """Drop signals that came between two runs: they were meant for the earlier one."""
     try:
         os.read(wakeup, 512)
     except BlockingIOError:
@@ -80,7 +82,7 @@ if MYPY:
 
 
 class Keeper:
-    """Runs one command from its start to its end. Made ready before its order comes: what can be done early is."""
+    """Runs one command from its start to its end. Folder and pipes are made before the order comes, to save time."""
 
     def __init__(self, folder: RunFolder, feed: Feed, wakeup: int, listener: Listener) -> None:
         self.folder = folder
@@ -93,9 +95,9 @@ class Keeper:
         self.kill_at = 0.0
         self.main = 0
         self.childless = False
-        # The parent of a command that runs as root: nobody else may end it.
+        # The parent of a command that runs as root: only that process may signal it.
         self.root: "RootProcess | None" = None
-        # Before there is an order, because that is waited for.
+        # Read before there is an order: once there is one, a caller waits.
         self.marks = machine_marks()
         self.streams: "dict[int, Stream]" = {}
         self.out_pipe, self.err_pipe = os.pipe(), os.pipe()
@@ -139,7 +141,7 @@ class Keeper:
         self.finish()
 
     def claim(self, start: "dict[str, Any]") -> bool:
-        """Since the folder was made the disk may have become full: then another place takes the run, if one can."""
+        """Claim the run's id. If the disk has become full since the folder was made, use another place with room."""
         full: "tuple[bytes, ...]" = ()
         while True:
             try:
@@ -151,7 +153,7 @@ class Keeper:
                 self.folder = fresh
 
     def is_elsewhere(self) -> bool:
-        """A start that is repeated after a cut must not start where the first one could not be found again."""
+        """Whether a start repeated after a cut came to another place than the first: there, it could run twice."""
         from_place = self.order.get("only_in")
         if not from_place or find_run(str(self.order["id"])):
             return False
@@ -170,7 +172,7 @@ class Keeper:
         self.streams = {self.out_pipe[0]: self.out, self.err_pipe[0]: self.err}
 
     def launch_as_root(self, root: RootProcess) -> int:
-        """The same below a process that runs as root. Raises SudoRefused."""
+        """Start the shell as a child of a process that runs as root. Raises SudoRefused."""
         environment = self.environment()
         order = {
             "shells": self.shells(),
@@ -186,7 +188,7 @@ class Keeper:
         return root.pid
 
     def launch(self, script: "list[str]", out: int, err: int) -> int:
-        """Start the shell in the caller's folder; without a configured one bash, or sh where there is no bash."""
+        """Start the shell in the caller's folder: the configured one, else bash, else sh."""
         environment = self.environment()
         folder = start_folder(str(self.order["cwd"]))
         try:
@@ -205,7 +207,7 @@ class Keeper:
                     if shell is shells[-1]:
                         raise
         finally:
-            # A keeper must not hold a folder that somebody wants to unmount.
+            # A working folder in a mounted file system would keep it from being unmounted.
             os.chdir("/")
         raise FileNotFoundError
 
@@ -214,8 +216,8 @@ class Keeper:
 
     def environment(self) -> "dict[bytes, bytes]":
         environment = dict(os.environb)
-        # Below level 1, bash takes itself for a login over the network and reads .bashrc before every command. Ours has
-        # been read by the login shell that started the outpost; what it printed and exported is not needed again.
+        # With SHLVL below 1, bash takes itself for a shell started by sshd and reads .bashrc before every command. The
+        # login shell that started the outpost has read it already, and its exports are in this environment.
         if environment.get(b"SHLVL", b"0") == b"0":
             environment[b"SHLVL"] = b"1"
         for name, value in self.order.get("env", {}).items():
@@ -223,12 +225,12 @@ class Keeper:
         return environment
 
     def wait_for_room(self, seconds: float) -> None:
-        """Before another attempt to start the command. Raises OSError where it is cancelled meanwhile."""
+        """Wait before another attempt to start the command. Raises OSError if the run is cancelled meanwhile."""
         if not select.select([self.feed.fd], [], [], seconds)[0]:
             return
         frames = self.feed.take()
         if frames is None:
-            # Without an outpost a run goes on.
+            # The outpost is gone; a run goes on without it.
             time.sleep(seconds)
         elif self.is_cancelled(frames):
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -243,7 +245,7 @@ class Keeper:
         return ['. "$0"', to_text(path)]
 
     def abandon(self) -> None:
-        """Nothing was started: leave nothing behind."""
+        """Clean up after a start that failed."""
         self.folder.remove()
         for fd in self.out_pipe + self.err_pipe:
             os.close(fd)
@@ -297,6 +299,7 @@ class Keeper:
             os.close(fd)
             del self.streams[fd]
             return
+        # A full pipe (64 KiB): the command prints faster than we read.
         if len(data) == 1 << 16:
             widen_pipe(fd)
         head = stream.feed(data)
@@ -309,7 +312,7 @@ class Keeper:
         self.collect()
 
     def collect(self) -> None:
-        """Take note of children that have ended; until then they count as processes of this machine."""
+        """Collect children that have ended: until then they count against the limit on processes."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -342,7 +345,7 @@ class Keeper:
             self.strike(signal.SIGCONT)
 
     def press(self, now: float) -> None:
-        """After the grace: KILL whatever is left, again and again, because a tree may still be growing."""
+        """After the grace, kill what is left, again in every step: the tree may still be growing."""
         if self.ending != "exited" and now >= self.kill_at:
             self.strike(signal.SIGKILL)
 
@@ -352,11 +355,11 @@ class Keeper:
             self.root.strike(number)
 
     def family(self) -> "list[int]":
-        """All that descends from the command. A subreaper without children has no descendants: no need to look."""
+        """All descendants of the command. A subreaper without children has none, which saves reading /proc."""
         return [] if self.childless and PRCTL is not None else descendants(os.getpid(), self.main)
 
     def is_alone(self) -> bool:
-        """No process of the command is left, not even one that has ended: those still fill a limit on processes."""
+        """Whether no process of the command is left, not even an uncollected one: those count against a limit, too."""
         return self.childless if PRCTL is not None else not self.family()
 
     def beat(self, now: float) -> None:
@@ -376,7 +379,7 @@ class Keeper:
 
     def finish(self) -> None:
         for fd in list(self.streams):
-            # A process left behind may write for ever; the result does not wait for it.
+            # A process that the command left behind may print for ever: read what is there, within a bound.
             for _ in range(64):
                 if fd not in self.streams or not select.select([fd], [], [], 0)[0]:
                     break
@@ -387,13 +390,13 @@ class Keeper:
         try:
             self.folder.note(end)
         except OSError:
-            # A full disk: who listens now still gets the result, who asks later is told that it is lost.
+            # The disk is full. A caller that is connected still gets the result; one that asks later gets "lost".
             pass
         self.out.close()
         self.err.close()
         if self.root:
             self.root.close()
-        # Unlocked before it is told, so that the near side may forget the run as soon as it knows.
+        # Unlocked before the answer, because the near side may send `forget` as soon as it has that.
         self.folder.release()
         frames = frame(OUT_TAIL, self.request, self.out.rest()) + frame(ERR_TAIL, self.request, self.err.rest())
         self.listener.send(frames + json_frame(END, self.request, end))
@@ -416,7 +419,7 @@ class Keeper:
         }
 
     def drain(self) -> None:
-        """Take and drop what processes left behind still print, so that they do not die of a closed pipe."""
+        """Read and drop what processes left behind by the command print: a closed pipe would kill them."""
         self.listener.finish()
         while self.streams:
             for fd in select.select([self.wakeup, *self.streams], [], [])[0]:
@@ -429,7 +432,7 @@ class Keeper:
 
 
 def keep(feed: Feed, listener: Listener, here: str) -> None:
-    """See one order after another through, until the outpost is gone or a command leaves something behind."""
+    """Run one order after another, until the outpost is gone or a command leaves processes behind."""
     wakeup = hear_signals()
     become_subreaper()
     while listener.fd >= 0:

@@ -1,4 +1,4 @@
-"""A lane: handles requests that move files, one after another, here or through a line to another machine."""
+"""A lane: the program that answers requests to move files, one after another, or passes them to another machine."""
 
 import errno
 import json
@@ -28,11 +28,11 @@ from .wire import (
     write_all,
 )
 
-# Locks on partial files are not kept for a near side that has gone without a word.
+# After this silence all files are closed: a near side that vanished must not hold locks on partial files.
 PATIENCE_MS = 600 * 1000
-# Far below what a frame may be.
+# Longer answers are split into frames of this size, far below the largest that a frame may have.
 MOST_AT_ONCE = 1 << 20
-# What a request makes happen that is not one of ours.
+# Exceptions that a malformed request causes.
 BROKEN = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError, struct.error)
 FROM_SOURCE = ("send", "part", "check", "mark", "index", "digests", "blocks")
 LARGE = ("begin", "join", "commit", "leave", "index_old", "partial_blocks")
@@ -42,7 +42,7 @@ VERBS = ("look", "scan", "rest", "bridge", "receive") + FROM_SOURCE + TO_TARGET
 
 
 class Bridge:
-    """A process that leads to another lane: ssh, as this machine has it configured."""
+    """A direct connection to a lane on another machine: an ssh process, with this machine's own configuration."""
 
     def __init__(self, argv: "list[str]", program: bytes) -> None:
         null = open(os.devnull, "wb")
@@ -57,11 +57,11 @@ class Bridge:
         try:
             write_all(self.into, data)
         except BrokenPipeError:
-            # Its end is read from its output, and told.
+            # That it ended is noticed when its output is read.
             pass
 
     def pass_back(self) -> bool:
-        """What came from there, as it came; False when nothing will come any more, which is told by nothing."""
+        """Pass on bytes from there; False at the end of the stream, which an empty frame reports."""
         data = os.read(self.out, 1 << 16)
         write_all(1, frame(FORWARDED, 0, data))
         return bool(data)
@@ -82,7 +82,7 @@ if MYPY:
 
 
 class Lane:
-    """Does what the near side asks, in the order of asking."""
+    """Answers the requests of the near side in their order."""
 
     def __init__(self, may_bridge: bool = False) -> None:
         self.may_bridge = may_bridge
@@ -90,7 +90,8 @@ class Lane:
         self.sources: "dict[str, Source]" = {}
         self.targets: "dict[str, Target]" = {}
         self.receiving: "dict[int, Receiving]" = {}
-        # Files are made with the very mode that they shall have; a folder that nobody described, as a shell would.
+        # Files are made with the exact mode that they should have. A top folder, whose mode no entry gives, is made
+        # with the user's umask.
         self.umask = os.umask(0)
 
     def serve(self) -> None:
@@ -100,7 +101,7 @@ class Lane:
                 self.heed(kind, request, body)
 
     def wait(self) -> bool:
-        """Until the near side says something; what comes over a bridge meanwhile is passed on."""
+        """Wait for bytes from the near side, passing on what comes over a bridge meanwhile."""
         while True:
             poller = select.poll()
             poller.register(0, select.POLLIN)
@@ -116,7 +117,7 @@ class Lane:
                 return True
 
     def let_go(self) -> "Nothing":
-        """Close everything: the next transfer shall find what is there then."""
+        """Close all trees, so that the next transfer opens them anew and sees what is there then."""
         for source in self.sources.values():
             source.close()
         for target in self.targets.values():
@@ -124,7 +125,7 @@ class Lane:
         self.sources.clear()
         self.targets.clear()
         for receiving in self.receiving.values():
-            # Its folders are closed, and their numbers may soon be those of others.
+            # Its descriptors are closed, and their numbers may be reused for other folders.
             receiving.failure = Refusal("let_go", "the other side was silent for too long")
         return {}
 
@@ -155,7 +156,7 @@ class Lane:
         write_all(1, json_frame(FAIL, request, {"reason": reason, "message": message}))
 
     def take(self, kind: int, request: int, body: memoryview) -> None:
-        """A piece of what is being received; pieces of what has failed already are dropped."""
+        """Take a frame of a request that receives; frames of one that has failed are dropped."""
         receiving = self.receiving.get(request)
         if receiving is None:
             return
@@ -165,7 +166,7 @@ class Lane:
             receiving.take(kind, body)
 
     def answer(self, request: int, body: bytes) -> "Mapping[str, object] | None":
-        """The last words on a request; None where they come later. Raises ValueError for what is not one of VERBS."""
+        """Do a request; returns the END of its answer, None if that comes later. Raises ValueError for another verb."""
         head, _, raw = body.partition(b"\0")
         order = json.loads(head.decode())
         verb = str(order["verb"])
@@ -236,7 +237,7 @@ class Lane:
         return self.sources[root]
 
     def target(self, order: "Any") -> Target:
-        """The tree to write to; its top folder is made where it is missing."""
+        """The tree to write to; its top folder is made if it is missing."""
         root = str(order["root"])
         if root not in self.targets:
             os.umask(self.umask)
@@ -248,7 +249,7 @@ class Lane:
 
 
 def open_root(named: "Any", make: bool = False) -> Root:
-    """By a path; or by a path without links and the ids of what was found along it, which it must still be."""
+    """Open a tree by a path; or by a path without links and the ids of its folders, which must be the same still."""
     if isinstance(named, list):
         path, ids = named
         return Root(to_path(str(path)), ids, make)
@@ -270,7 +271,7 @@ def main(token: str, may_bridge: bool) -> None:
     try:
         Lane(may_bridge).serve()
     except (OSError, ValueError):
-        # The line was cut, or what comes on it are no frames.
+        # The connection was cut, or sends bytes that are no frames.
         pass
 
 

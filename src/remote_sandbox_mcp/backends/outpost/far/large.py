@@ -1,4 +1,4 @@
-"""Large files on their way in: a partial file beside the final place, filled by any number of lanes, then renamed."""
+"""Receives large files: a partial file beside the final place, written by any number of lanes, then renamed."""
 
 import errno
 import fcntl
@@ -27,20 +27,21 @@ if MYPY:
         PartialBlocksOrder,
     )
 
-# Where a piece goes, where it is in the old file, how long it is.
+# A piece that the old file has: offset in the new file, offset in the old file, length.
 SAME = struct.Struct(">QQI")
 ZEROS = bytes(1 << 16)
-# To send it again would take longer than to wait for the disk; of smaller ones a power cut shows in size or time.
+# Files from this size on are synced to the disk before they are put in place: sending one again would take longer. A
+# smaller one that a power cut damaged shows by its size or time.
 FLUSHED_FROM = 16 << 20
 
 
 def state_of(found: os.stat_result) -> str:
-    """Names one state of a file: any write, replacement or touch gives another."""
+    """Identifies one state of a file: any write, replacement or touch changes it."""
     return "%x-%x-%x-%x" % (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
 class Large:
-    """A large file on its way: a partial one beside its final place, locked by those who write it."""
+    """A large file that is being received: its partial file, locked by all lanes that write it, and the old file."""
 
     def __init__(self, folder: bytes, name: bytes, partial: bytes, fd: int, old: int) -> None:
         self.folder = folder
@@ -70,7 +71,7 @@ class LargeFiles:
             large.close()
 
     def begin(self, order: "BeginOrder", raw: bytes) -> "BeginAnswer":
-        """Find or make the partial file; say whether there is something in it, and what the old file is."""
+        """Find or make the partial file; answers whether it is new, and what the old file is."""
         folder, name, key = raw.split(b"\0")
         size = int(order["size"])
         if key in self.large:
@@ -81,7 +82,7 @@ class LargeFiles:
         try:
             os.ftruncate(fd, size)
         except BaseException:
-            # A lock that stays would keep all others from this file.
+            # Closing releases the lock, which would keep other transfers from this file.
             os.close(fd)
             raise
         large = Large(folder, name, partial, fd, -1)
@@ -94,6 +95,11 @@ class LargeFiles:
         return end
 
     def open_partial(self, where: int, partial: bytes, first: bool) -> "tuple[int, bytes, bool]":
+        """Open and lock the partial file; returns it, its name, and whether it is new.
+
+        The lock is shared by the lanes of one transfer. With `first` it has to be free: if another transfer holds it,
+        a file of another name is used.
+        """
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             fd = os.open(partial, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=where)
@@ -117,12 +123,12 @@ class LargeFiles:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                # Another transfer writes it at this moment.
+                # Another transfer is writing it.
                 os.close(fd)
                 return self.open_partial(where, partial + b"-" + os.urandom(4).hex().encode(), False)
         fcntl.flock(fd, fcntl.LOCK_SH)
         if not is_still(fd, partial, where):
-            # It was put in place, or removed, between the opening and the lock.
+            # It was put in place or removed between opening and locking it.
             os.close(fd)
             return self.open_partial(where, partial, first)
         return fd, partial, False
@@ -140,7 +146,7 @@ class LargeFiles:
         return {"size": found.st_size, "state": large.old_state}
 
     def join(self, order: "JoinOrder", raw: bytes) -> "Nothing":
-        """Another lane writes the same partial file."""
+        """Have this lane write a partial file that another lane has begun."""
         folder, name, key, partial = raw.split(b"\0")
         if key not in self.large:
             where = self.root.folder(folder)
@@ -186,20 +192,20 @@ class LargeFiles:
             if offset + length > large.size or large.old < 0:
                 raise Refusal("bounds", "a part that lies beyond the end of its file")
             for start, size, filled in list(holes_and_data(large.old, place, length)):
-                # A fresh file is all hole; what would stay one is not copied.
+                # A new partial file is one hole, so holes need no copying.
                 if filled or not large.fresh:
                     copy_range(large.old, large.fd, start, offset + start - place, size)
             total += length
         return total
 
     def commit(self, order: "CommitOrder", raw: bytes) -> "CommitAnswer":
-        """All parts are there: put it in place."""
+        """Put a file whose parts are all there in place."""
         large = self.large.pop(raw)
         try:
             size, mtime = int(order["size"]), int(order["mtime"])
             where = self.root.folder(large.folder, make=True)
             found = to_bytes(str(order.get("found", UNKNOWN.decode())))
-            # What is written stays for the next sync, as after a cut.
+            # If this raises, the partial file stays and the next sync resumes it, as after a cut.
             check_still(large.name, where, found, b"f %d %d" % (size, mtime))
             if large.old_state and order.get("uses_old") and state_of(os.fstat(large.old)) != large.old_state:
                 raise Refusal("stale", "the old file changed while its parts were used")
@@ -214,21 +220,21 @@ class LargeFiles:
             large.close()
 
     def leave(self, order: "LeaveOrder", raw: bytes) -> "Nothing":
-        """This lane is done with a large file; what is written of it stays."""
+        """Have this lane close a large file; its partial file stays."""
         if raw in self.large:
             self.large.pop(raw).close()
         return {}
 
 
 def write_at(fd: int, data: memoryview, offset: int) -> None:
-    """All of it: a disk that is nearly full takes a part, and says why only when it is asked again."""
+    """Write all of the data: a disk that is nearly full takes a part, and reports an error only on the next write."""
     written = 0
     while written < len(data):
         written += os.pwrite(fd, data[written:], offset + written)
 
 
 def is_still(fd: int, name: bytes, where: int) -> bool:
-    """Whether a name still is the file that was opened by it."""
+    """Whether a name still refers to the file that was opened by it."""
     try:
         return os.path.samestat(os.fstat(fd), os.stat(name, dir_fd=where, follow_symlinks=False))
     except FileNotFoundError:
@@ -236,7 +242,7 @@ def is_still(fd: int, name: bytes, where: int) -> bool:
 
 
 def copy_range(source: int, target: int, start: int, offset: int, length: int) -> None:
-    """Within the kernel where it can, and without a copy at all where the file system can."""
+    """Copy by copy_file_range, where some file systems share the blocks instead; otherwise by reading and writing."""
     copied = 0
     try:
         while copied < length and hasattr(os, "copy_file_range"):

@@ -1,4 +1,4 @@
-"""What became of a run, read from its folder by whoever asks."""
+"""Answers what became of a run, from its folder: any outpost of this user can, not only the one that started it."""
 
 import os
 import signal
@@ -15,14 +15,15 @@ if MYPY:
 
     from ....core.orders import LookOrder, RunAnswer, RunBeat
 
+# How often a waiting request shows that it lives; and how long a run that is being started may lack its folder.
 LOOK_BEAT_S = 2.0
 START_S = 2.0
 
 
 def look(order: "LookOrder", request: int, listener: Listener, begun: bool = False) -> None:
-    """Tell what became of a run, waiting for its end up to `wait` seconds; with `stop`, end it first.
+    """Answer what became of a run, waiting for its end up to `wait` seconds; with `stop`, end it first.
 
-    A run that has `begun` is waited for until its folder has its name.
+    If an outpost knows that the run has `begun`, the folder is waited for: its keeper may not have named it yet.
     """
     folder = await_folder(str(order["id"]), START_S if begun else 0.0)
     if folder is None:
@@ -31,7 +32,7 @@ def look(order: "LookOrder", request: int, listener: Listener, begun: bool = Fal
         return
     start, end = read_record(folder)
     if not end and is_elsewhere(start):
-        # Neither its lock nor the numbers of its processes mean anything here.
+        # Locks and pids of another machine mean nothing here.
         missing = {"state": "missing", "reason": ELSEWHERE % start.get("host", "which is not known")}
         listener.send(json_frame(END, request, missing))
         return
@@ -48,7 +49,7 @@ def look(order: "LookOrder", request: int, listener: Listener, begun: bool = Fal
 
 
 def await_folder(run_id: str, seconds: float) -> "bytes | None":
-    """A run's folder. It may be asked for before its keeper has come round to giving it its name."""
+    """A run's folder, waiting for its keeper to name it; None if there is none after that time."""
     deadline = time.monotonic() + seconds
     folder = find_run(run_id)
     while folder is None and time.monotonic() < deadline:
@@ -58,7 +59,10 @@ def await_folder(run_id: str, seconds: float) -> "bytes | None":
 
 
 def stop_run(folder: bytes) -> None:
-    """Mark the run, then wake its keeper, which looks for the mark: nobody else is ended by mistake."""
+    """Set the run's stop mark, then wake its keeper, which looks for the mark.
+
+    The keeper may be at its next run when the signal comes: that one has no mark, so it goes on.
+    """
     start = read_record(folder)[0]
     if start and is_locked(folder):
         os.chmod(os.path.join(folder, b"run"), 0o600 | STOP_MARK)

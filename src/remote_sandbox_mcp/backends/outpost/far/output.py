@@ -1,17 +1,18 @@
-"""A run's output on its way: to whoever listens, and into bounded files."""
+"""A run's output: sent to the outpost while that reads, and stored in files of bounded size."""
 
 import fcntl
 import os
 import select
 import time
 
+# How long the last frames may take to be read; how much of a stream its file holds; how much waits in memory.
 FLUSH_S = 600.0
 SPOOL_BYTES = 64 << 20
 BACKLOG_BYTES = 16 << 20
 
 
 class Listener:
-    """The pipe to the outpost. A run never waits for it (and it may be gone); a worker does."""
+    """The pipe to the outpost, which may be gone. A run never waits for it; with `waits`, a worker does."""
 
     def __init__(self, fd: int, waits: bool = False) -> None:
         self.fd = fd
@@ -34,7 +35,7 @@ class Listener:
             self.close()
 
     def deliver(self) -> None:
-        """Give the outpost a fair time to take the rest: its line may be slow."""
+        """Wait until the outpost has read the rest, for as long as a slow connection may need."""
         deadline = time.monotonic() + FLUSH_S
         while self.backlog and self.fd >= 0 and time.monotonic() < deadline:
             select.select([], [self.fd], [], 1.0)
@@ -52,7 +53,7 @@ class Listener:
 
 
 class Stream:
-    """One output stream: its head goes on at once, its tail at the end, all of it (bounded) into a file."""
+    """One output stream: its first bytes are sent at once, its last ones at the end; a file keeps it up to a bound."""
 
     def __init__(self, path: bytes, keep: int) -> None:
         self.path = path
@@ -62,7 +63,8 @@ class Stream:
         self.file = -1
 
     def feed(self, data: bytes) -> bytes:
-        """Take data; return the part of it that still belongs to the head."""
+        """Take data; returns the part that still belongs to the head."""
+        # Once something could not be stored, nothing more is: the file must not have a gap.
         if self.stored == self.total:
             self.spool(data)
         self.total += len(data)
@@ -72,17 +74,17 @@ class Stream:
         return head
 
     def spool(self, data: bytes) -> None:
-        """The file holds the stream's beginning without a gap, as far as the bound and the disk allow."""
+        """Append to the file, as far as the bound and the disk allow."""
         try:
             if self.file < 0:
                 self.file = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
             self.stored += os.write(self.file, data[: SPOOL_BYTES - self.stored])
         except OSError:
-            # A full disk must not end the command; what is kept in memory still comes back.
+            # A full disk must not end the command; head and tail are kept in memory.
             pass
 
     def rest(self) -> bytes:
-        """What the near side lacks: the tail, without what it has as the head."""
+        """The tail, without the part of it that was sent as head."""
         missing = min(self.total - self.sent, self.keep)
         return self.tail[len(self.tail) - missing :]
 
@@ -91,7 +93,7 @@ class Stream:
             os.close(self.file)
 
     def save_tail(self) -> None:
-        """All of it or, on a full disk, none: a part of it would pass for the end."""
+        """Write the tail to its file or, on a full disk, nothing: a part of it would be taken for the end."""
         if self.total <= self.stored:
             return
         path = self.path + b".tail"
@@ -104,6 +106,7 @@ class Stream:
 
 
 def widen_pipe(fd: int) -> None:
+    """Enlarge a pipe to 1 MiB where the kernel allows it (1031 is F_SETPIPE_SZ)."""
     try:
         fcntl.fcntl(fd, 1031, 1 << 20)
     except OSError:

@@ -1,4 +1,4 @@
-"""Where runs live on the far side: owner-only folders, one per run, with a lock that says whether it lives."""
+"""The folders of runs on the far side: one per run, closed to other users, with a lock that shows whether it runs."""
 
 import errno
 import fcntl
@@ -15,13 +15,16 @@ MYPY = False
 if MYPY:
     from typing import Any, Mapping
 
-# The mode of a run's record says that the run shall end: setting it works on a full disk, and for exactly one run.
+# This bit in the mode of a run's record tells its keeper to end the run: chmod works on a full disk, and a mode
+# belongs to exactly one run.
 STOP_MARK = 0o100
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
 KEEP_RUNS_S = 24 * 3600
 KEEP_RUNS_BYTES = 1 << 30
-# By how much clocks may be set, or differ.
+# By how much the clocks of machines may differ, or be set.
 CLOCKS_S = 60.0
+# Names a part of a machine with folders of its own: several allocations of a cluster may be on one node.
+PLACE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
 ELSEWHERE = "it was started on another machine that has the same home folder (%s), so ask there"
 
 
@@ -34,7 +37,7 @@ def user_name() -> str:
 
 
 def to_bytes(text: str) -> bytes:
-    """As UTF-8 whatever the locale; bytes that are not, come and go as surrogates."""
+    """Text as UTF-8 whatever the locale; bytes that are not UTF-8 are carried as surrogates in text."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -47,7 +50,7 @@ def to_path(text: str) -> bytes:
 
 
 def start_folder(text: str) -> bytes:
-    """Where a command starts: as asked, or at home, or at the root as sshd does where the home folder is missing."""
+    """Where a command starts: the folder asked for, else the home folder, else / if that is missing, as with sshd."""
     folder = to_path(text)
     return folder if text or os.path.isdir(folder) else b"/"
 
@@ -56,14 +59,21 @@ def to_text(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
 
 
+def place_name() -> str:
+    """The name of this part of the machine; empty for a machine as a whole."""
+    name = os.environ.get("REMOTE_SANDBOX_PLACE", "")
+    return name if PLACE_NAME.match(name) else ""
+
+
 def candidates() -> "list[bytes]":
     """Folders for runs, best first. /dev/shm works when disks are full, but a logout may empty it, so it is last."""
-    mine = b"remote-sandbox-%d" % os.getuid()
-    return [b"/tmp/" + mine, os.path.expanduser(b"~/.cache/remote-sandbox"), b"/dev/shm/" + mine]
+    part = ("-" + place_name()).encode() if place_name() else b""
+    mine = b"remote-sandbox-%d" % os.getuid() + part
+    return [b"/tmp/" + mine, os.path.expanduser(b"~/.cache/remote-sandbox") + part, b"/dev/shm/" + mine]
 
 
 def is_private(folder: bytes) -> bool:
-    """Ours alone: a real folder, owned by us, closed to others (another user may have made one of that name)."""
+    """Whether this is a real folder, owned by us and closed to others: another user may have made one of this name."""
     try:
         found = os.lstat(folder)
     except OSError:
@@ -72,7 +82,7 @@ def is_private(folder: bytes) -> bool:
 
 
 def base_folder() -> bytes:
-    """The first place that is ours; raises OSError where there is none."""
+    """The first folder for runs that is ours alone. Raises OSError if there is none."""
     trouble = OSError(errno.ENOENT, "no folder for runs")
     for folder in candidates():
         try:
@@ -84,7 +94,7 @@ def base_folder() -> bytes:
 
 
 def prepare_base(folder: bytes) -> None:
-    """See that it is there, ours alone, and has its mark; raises OSError."""
+    """Make a folder for runs if it is missing, check that it is ours alone, and put its mark in it. Raises OSError."""
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     if not os.path.lexists(folder):
         os.mkdir(folder, 0o700)
@@ -102,14 +112,15 @@ def boot_id() -> str:
 
 
 def node_name() -> str:
-    """This machine's short host name, as a folder may be called."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", os.uname().nodename.partition(".")[0]) or "here"
+    """This machine's short host name, as a folder may be called; with the name of its part, where it has one."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", os.uname().nodename.partition(".")[0]) or "here"
+    return "%s-%s" % (name, place_name()) if place_name() else name
 
 
 def machine_name() -> str:
     """Tells machines apart that share a home folder, also where their short host names are equal.
 
-    The same after a restart. The machine's id itself is nobody's business, so it is not written down.
+    The same after a restart. A checksum, because /etc/machine-id is confidential (man 5 machine-id).
     """
     known = os.uname().nodename.encode()
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
@@ -123,12 +134,12 @@ def machine_name() -> str:
 
 
 def machine_marks() -> "dict[str, str]":
-    """What is written down of the machine on which something is started; see is_elsewhere."""
+    """What a record says about the machine on which its run or job was started; see is_elsewhere."""
     return {"boot": boot_id(), "node": node_name(), "machine": machine_name(), "host": os.uname().nodename}
 
 
 def booted_at() -> float:
-    """When this machine was started, by its present clock; 0 where that is not known."""
+    """When this machine was booted, by its present clock; 0 if that is unknown."""
     try:
         with open("/proc/stat", "rb") as file:
             return float(file.read().partition(b"\nbtime ")[2].split()[0])
@@ -139,8 +150,8 @@ def booted_at() -> float:
 def is_elsewhere(record: "dict[str, Any]") -> bool:
     """Whether a run or job was started on another machine that has the same home folder.
 
-    What began after our own start, under another boot id, cannot have been ended by it: that tells apart even machines
-    that are copies of each other, and what was started before machines had their names noted.
+    A run with another boot id that began after this machine's boot cannot have been ended by that boot, so it belongs
+    to another machine. That holds even for machines that are copies of each other, and for old records without names.
     """
     if record.get("node", node_name()) != node_name():
         return True
@@ -153,7 +164,7 @@ def is_elsewhere(record: "dict[str, Any]") -> bool:
 
 
 def place_mark(folder: bytes) -> str:
-    """A mark made once per folder: a container restarted on the same host has the same boot id but not this."""
+    """A random mark, made once per folder: a container restarted on the same host keeps the boot id, but not this."""
     path = os.path.join(folder, b"mark")
     try:
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
@@ -164,7 +175,7 @@ def place_mark(folder: bytes) -> str:
     try:
         os.write(fd, mark.encode())
     except OSError:
-        # On a full disk; an empty mark would be like that of any other place.
+        # The disk is full. An empty mark would equal that of any other full disk.
         os.unlink(path)
         raise
     finally:
@@ -173,7 +184,7 @@ def place_mark(folder: bytes) -> str:
 
 
 def place_id() -> str:
-    """Equal only where a run that was started before can still be found, if it was started at all."""
+    """Identifies where runs are kept: while it is the same, a run that was started can still be found."""
     return boot_id() + ":" + place_mark(base_folder())
 
 
@@ -186,10 +197,10 @@ def find_run(run_id: str) -> "bytes | None":
 
 
 class RunFolder:
-    """A run's folder, made and locked before it has a name: on a busy disk that takes longer than to start a command.
+    """A run's folder, made and locked ahead of its run: on a busy disk that takes longer than starting a command.
 
-    In it: `run`, locked for as long as the keeper lives, with a line for the start and a line for the end; `out` and
-    `err`, what was printed; `out.tail` and `err.tail`, its end where it was too much.
+    In it: `run`, locked as long as the keeper lives, with a line for the start and a line for the end; `out` and
+    `err`, what was printed; `out.tail` and `err.tail`, the last part of an output that was too large.
     """
 
     def __init__(self, base: bytes) -> None:
@@ -198,7 +209,7 @@ class RunFolder:
         try:
             self.record = self.create(b"run")
             fcntl.flock(self.record, fcntl.LOCK_EX)
-            # Most commands print, few complain: what is made in vain has to be removed again.
+            # `err` is made when needed: most commands print to `out` only, and every file has to be removed again.
             os.close(self.create(b"out"))
         except OSError:
             shutil.rmtree(self.path, ignore_errors=True)
@@ -211,7 +222,7 @@ class RunFolder:
         return os.path.join(self.path, name)
 
     def claim(self, run_id: str, start: "dict[str, Any]") -> bool:
-        """Take the run's name, which is its start: False where somebody has it already."""
+        """Rename the folder to the run's id, which counts as its start; False if that id has a folder already."""
         self.note(start)
         final = os.path.join(os.path.dirname(self.path), run_id.encode())
         try:
@@ -241,7 +252,7 @@ class RunFolder:
 
 
 def make_folder(besides: "tuple[bytes, ...]" = ()) -> RunFolder:
-    """A folder for the next run in the first place that has room for it, leaving out those where one was found full."""
+    """A folder for the next run in the first place that has room, except `besides`, which are known to be full."""
     trouble = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     for base in candidates():
         try:
@@ -256,7 +267,7 @@ def make_folder(besides: "tuple[bytes, ...]" = ()) -> RunFolder:
 
 
 def read_record(folder: bytes) -> "tuple[dict[str, Any], dict[str, Any]]":
-    """A run's start and end as they were noted; empty where they were not."""
+    """The recorded start and end of a run; {} for what was not recorded."""
     try:
         with open(os.path.join(folder, b"run"), "rb") as file:
             lines = file.read().split(b"\n")[:-1]
@@ -267,7 +278,7 @@ def read_record(folder: bytes) -> "tuple[dict[str, Any], dict[str, Any]]":
 
 
 def is_locked(folder: bytes) -> bool:
-    """Whether the run's keeper lives: the kernel lets go of its lock the moment it does not."""
+    """Whether the run's keeper lives: the kernel releases its lock when the keeper ends."""
     try:
         fd = os.open(os.path.join(folder, b"run"), os.O_RDONLY)
     except OSError:
@@ -290,7 +301,7 @@ def forget_run(run_id: str) -> bool:
 
 
 def prune_runs() -> None:
-    """Remove ended runs that nobody asked for: the old ones, and the oldest beyond a total size."""
+    """Remove ended runs whose result was never fetched: old ones, and the oldest beyond a total size."""
     for base in candidates():
         if is_private(base):
             prune_folder(base, time.time())
@@ -302,7 +313,7 @@ def prune_folder(base: bytes, now: float) -> None:
         total += size
         unclaimed = os.path.basename(folder).startswith(b".new-") and age > 60
         too_much = unclaimed or age > KEEP_RUNS_S or total > KEEP_RUNS_BYTES
-        # Over a shared home another machine's lock may not show.
+        # In a shared home folder, the lock of another machine may not be visible here.
         if too_much and not is_locked(folder) and not is_elsewhere(read_record(folder)[0]):
             shutil.rmtree(folder, ignore_errors=True)
 

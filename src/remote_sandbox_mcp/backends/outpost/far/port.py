@@ -1,4 +1,4 @@
-"""A relay: many connections to ports of its machine over one line, where nobody else forwards them."""
+"""A relay: carries many connections to ports of its machine over one line that cannot forward ports itself."""
 
 import errno
 import os
@@ -12,14 +12,14 @@ MYPY = False
 if MYPY:
     from typing import Any
 
-# From the near side: connect to a port. Back: it is done, or (ENDED, with the reason) it cannot be.
+# DIAL, from the near side: connect to a port. The answer is DIALLED, or ENDED with the reason.
 DIAL, DIALLED = 50, 51
-# Both ways: bytes; room for so many more; no more bytes will come from here; the connection is over.
+# In both directions: bytes; the reader has room for so many more; no more bytes will follow; the connection is over.
 BYTES, ROOM, LAST, ENDED = 52, 53, 54, 55
 
-# What may be on its way in one direction of one connection.
+# How many bytes may be on their way in one direction of one connection.
 PORT_WINDOW = 1 << 20
-# Room is told in pieces of this size: a word for each read would be as much work as the bytes.
+# ROOM is sent once for this many bytes: one frame per read would be as much work as the bytes themselves.
 PORT_PIECE = PORT_WINDOW // 4
 ONE_READ = 1 << 16
 QUEUE_BYTES = 1 << 18
@@ -27,7 +27,7 @@ LOOPBACKS = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 
 
 class Plug:
-    """One connection, from its first attempt to its end."""
+    """One connection to a port, from the first attempt to its end."""
 
     def __init__(self, number: int, port: int) -> None:
         self.number = number
@@ -38,11 +38,12 @@ class Plug:
         self.room = PORT_WINDOW
         self.outbox = bytearray()
         self.taken = 0
-        # Whether the last bytes have come from the near side, and from the port, and whether that was told the former.
+        # Whether the near side has sent its last bytes, whether the port has, and whether the port was told of the
+        # near side's end.
         self.near_last = self.port_last = self.told_last = False
 
     def dial(self) -> int:
-        """Try the next address; 0 or EINPROGRESS where that goes well."""
+        """Try the next address; returns 0 or EINPROGRESS if that goes well, else an errno."""
         problem = errno.ECONNREFUSED
         while self.tried < len(LOOPBACKS):
             family, host = LOOPBACKS[self.tried]
@@ -64,7 +65,7 @@ class Plug:
 
 
 class Relay:
-    """All connections of one line."""
+    """Carries all connections of one line."""
 
     def __init__(self) -> None:
         self.plugs: "dict[int, Plug]" = {}
@@ -88,7 +89,7 @@ class Relay:
             self.flush()
 
     def receive(self) -> bool:
-        """Never held up: what comes is no more than the room that was told."""
+        """Read frames. That needs no limit: the near side sends no more than the room that it was told."""
         try:
             data = os.read(0, 1 << 18)
         except BlockingIOError:
@@ -152,7 +153,7 @@ class Relay:
         self.watch(plug)
 
     def take(self, plug: Plug) -> None:
-        """What the port says, as far as the near side has room for it."""
+        """Pass on bytes from the port, as far as the near side has room for them."""
         try:
             data = plug.sock.recv(min(ONE_READ, plug.room))
         except BlockingIOError:
@@ -165,7 +166,7 @@ class Relay:
         self.queue += frame(BYTES, plug.number, data) if data else frame(LAST, plug.number)
 
     def send(self, plug: Plug) -> None:
-        """What the port takes of what came for it."""
+        """Write to the port as much as it takes of what came for it."""
         try:
             while plug.outbox and plug.dialled:
                 sent = plug.sock.send(plug.outbox[:ONE_READ])
@@ -187,7 +188,7 @@ class Relay:
         try:
             plug.sock.shutdown(socket.SHUT_WR)
         except OSError:
-            # It is gone already, which is read from it.
+            # The connection is gone already, which is noticed when it is read.
             pass
 
     def fail(self, plug: Plug, problem: OSError) -> None:
@@ -195,7 +196,7 @@ class Relay:
         self.drop(plug)
 
     def give_up(self, plug: Plug) -> None:
-        """Nobody listens any more; what was sent before still goes to the port, if it was all."""
+        """The near side has closed the connection; bytes that it sent in full are still written to the port."""
         plug.port_last = True
         if not plug.near_last or not plug.outbox or not plug.dialled:
             self.drop(plug)
@@ -204,7 +205,7 @@ class Relay:
         return plug.dialled and not plug.port_last and plug.room > 0 and not self.crowded
 
     def watch(self, plug: Plug) -> None:
-        """Ask only for what can be dealt with: a poll that is answered again and again by a hang-up never rests."""
+        """Poll only for events that can be handled: a hang-up that is polled for but not read would spin the loop."""
         if plug.number not in self.plugs:
             return
         if plug.is_over:
@@ -255,7 +256,7 @@ def relay_ports(token: str) -> None:
     try:
         Relay().serve()
     except OSError:
-        # The line is cut, and all connections end with us.
+        # The line was cut; all connections end with this process.
         pass
 
 

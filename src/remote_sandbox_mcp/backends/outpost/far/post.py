@@ -1,4 +1,4 @@
-"""The outpost itself: reads requests, starts a process for each, passes on what they say, ends with its line."""
+"""The outpost's main loop: reads requests, starts a process for each, passes on their answers, ends with its line."""
 
 import errno
 import json
@@ -23,20 +23,24 @@ if MYPY:
 
     from ....core.orders import Failure
 
-# What an outpost does without a worker of its own; the others are in WORKERS, to which further programs add theirs.
+# Requests that the loop itself dispatches; the others are in WORKERS, to which programs sent later add theirs.
 OWN_VERBS = ("run", "look", "forget", "learn")
+# Beyond this many bytes to be sent, no answers are read from our processes.
 QUEUE_BYTES = 4 << 20
+# Forgotten runs are removed after this idle time; a fork that failed is repeated this often.
 IDLE_MS = 50
 RETRY_MS = 20
+# While a large frame arrives, an unasked PONG is sent this often.
 SIGN_S = 1.0
 MOST_FORGOTTEN = 200
+# How many keepers wait for runs, and after how many runs old ones are removed.
 MOST_IDLE = 8
 COLLECT_S = 0.5
 PRUNE_EVERY = 50
 
 
 def fork_or_close(*pipes: int) -> int:
-    """A fork; where there can be none, its pipes would stay open for ever, and they are few."""
+    """Fork; if that fails, close the child's pipes: left open, they would use up the limit on descriptors."""
     try:
         return os.fork()
     except OSError:
@@ -46,7 +50,7 @@ def fork_or_close(*pipes: int) -> int:
 
 
 class Child:
-    """A process of ours: a worker answers one request; a keeper, which has a feed, takes one run after another."""
+    """A process that the outpost started: a worker answers one request; a keeper, which has a feed, does many runs."""
 
     def __init__(self, pid: int, request: int, feed: int = -1) -> None:
         self.pid = pid
@@ -62,7 +66,7 @@ class Child:
 
 
 class Start:
-    """A request that a process is needed for."""
+    """A request that needs a process of its own, and until when starting that is retried."""
 
     def __init__(self, request: int, order: "Any", head: bytes, raw: bytes) -> None:
         self.request = request
@@ -76,7 +80,7 @@ class Start:
 
 
 class Post:
-    """One line's outpost."""
+    """The outpost of one line."""
 
     def __init__(self) -> None:
         self.children: "dict[int, Child]" = {}
@@ -88,7 +92,7 @@ class Post:
         self.here = place_id()
         self.idle: "list[Child]" = []
         self.forgotten: "list[str]" = []
-        # What no process could be started for, and when that is tried again: nobody else waits for it.
+        # Requests whose fork failed for want of room, and when that is retried; others need not wait for them.
         self.delayed: "list[Start]" = []
         self.retry_at = 0.0
         self.handed = 0
@@ -128,7 +132,7 @@ class Post:
         return bool(data)
 
     def sign(self, now: float) -> None:
-        """A frame may be on its way for minutes, with the question whether we live behind it: say it unasked."""
+        """Send a PONG unasked while a large frame arrives: a PING behind it could be on its way for minutes."""
         if not self.inbox:
             self.signed = 0.0
         elif not self.signed:
@@ -156,7 +160,7 @@ class Post:
                 try:
                     self.tell_to_end(child)
                 except OSError:
-                    # It is dead; that it is will be read from its pipe.
+                    # It has ended, which is noticed when its pipe is read.
                     pass
 
     def tell_to_end(self, child: Child) -> None:
@@ -188,7 +192,7 @@ class Post:
                 self.delayed.append(start)
 
     def begin(self, start: Start) -> bool:
-        """Start its process, or tell why not; False where that is to be tried again."""
+        """Start the process of a request, or answer why that failed; False if it should be retried."""
         order = start.order
         try:
             if order["verb"] == "run":
@@ -202,7 +206,7 @@ class Post:
         return True
 
     def retry(self, now: float) -> None:
-        """Start what could not be started before, in order, as far as there is room for it now."""
+        """Start delayed requests in order, as far as there is room for processes now."""
         if now < self.retry_at:
             return
         while self.delayed and self.begin(self.delayed[0]):
@@ -210,7 +214,7 @@ class Post:
         self.retry_at = now + RETRY_MS / 1000.0
 
     def learn(self, request: int, raw: bytes) -> None:
-        """Take further verbs: who never needs them does not wait for them at the opening of the line."""
+        """Load a program with further verbs; sent when first needed, so that opening a line does not wait for it."""
         try:
             exec(compile(zlib.decompress(raw), "outpost", "exec"), globals())
         except (zlib.error, SyntaxError, ValueError, ImportError) as problem:
@@ -236,7 +240,7 @@ class Post:
                     answer(WORKERS[verb], order, raw, request, listener)
                 listener.finish()
             finally:
-                # Nothing may reach the outpost's own loop.
+                # No exception of the child may continue in the outpost's loop.
                 os._exit(0)
         os.close(theirs)
         self.adopt(ours, Child(pid, request))
@@ -248,7 +252,7 @@ class Post:
         return child
 
     def hire(self) -> Child:
-        """Fork a keeper. It serves many runs, because a fork takes as long as all else of a run's start."""
+        """Fork a keeper. It serves many runs, because a fork takes as long as the rest of a run's start."""
         orders, feed = os.pipe()
         ours, theirs = os.pipe()
         pid = fork_or_close(orders, feed, ours, theirs)
@@ -274,7 +278,7 @@ class Post:
         try:
             self.give(keeper, request, run_id, head)
         except BrokenPipeError:
-            # It was killed while it waited, and took nothing.
+            # It was killed while it waited, and has not read the order.
             keeper.request = 0
             self.give(self.hire(), request, run_id, head)
 
@@ -288,12 +292,12 @@ class Post:
         return kept or any(start.is_run(run_id) for start in self.delayed)
 
     def dismiss(self, keeper: Child) -> None:
-        """Without a feed a keeper ends as soon as it has nothing to do."""
+        """Close a keeper's feed; it ends as soon as it has no run."""
         os.close(keeper.feed)
         keeper.feed = -1
 
     def leave_the_line(self) -> None:
-        """sshd ends a channel when nobody holds its ends any more; a run must not hold them."""
+        """In a child: close the line and other children's pipes. sshd keeps a channel open while a process holds it."""
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
@@ -304,7 +308,7 @@ class Post:
                 os.close(child.feed)
 
     def relay(self, fd: int) -> None:
-        """Pass on whole frames only, so that the answers of many requests never mix."""
+        """Pass on the answers of a child, in complete frames only, so that those of many requests never mix."""
         child = self.children[fd]
         data = os.read(fd, 1 << 16)
         child.buffer += data
@@ -321,7 +325,7 @@ class Post:
             self.reap(child)
 
     def rest(self, keeper: Child) -> None:
-        """A keeper waits for an order (one may be on its way to it already)."""
+        """Note that a keeper is free, unless it has been given another order meanwhile."""
         if keeper.request and not keeper.answered:
             return
         keeper.request = 0
@@ -341,7 +345,7 @@ class Post:
             reason = "it took longer than %d s" % WORKER_S if late else "its process was killed"
             self.fail(child.request, "killed", "the request was given up on the machine: %s" % reason)
         else:
-            # A keeper may go on to drain what its command left behind; it is collected when it ends.
+            # A keeper may still read what processes left behind print; it is collected when it ends.
             DONE.append(child.pid)
         DONE[:] = [pid for pid in DONE if not os.waitpid(pid, os.WNOHANG)[0]]
 
@@ -362,7 +366,7 @@ class Post:
         self.listen(len(self.queue) < QUEUE_BYTES)
 
     def listen(self, wanted: bool) -> None:
-        """Stop reading answers while the line is slower than they are."""
+        """Stop or resume reading answers of children: a slow line must not fill the memory."""
         if wanted != self.listening:
             self.listening = wanted
             for fd in self.children:
@@ -372,7 +376,7 @@ class Post:
                     self.poller.unregister(fd)
 
     def prune(self) -> None:
-        """Remove what nobody has asked for, in a process of its own."""
+        """Remove old runs in a process of its own."""
         try:
             pid = os.fork()
         except OSError:
@@ -386,7 +390,7 @@ class Post:
         DONE.append(pid)
 
     def tidy(self) -> None:
-        """Remove what is no longer needed while nobody waits for anything."""
+        """Remove the folders of runs whose results were fetched, while the line is idle."""
         for run_id in self.forgotten:
             forget_run(run_id)
         self.forgotten.clear()
@@ -402,7 +406,7 @@ class Post:
 
 
 def collect(pids: "list[int]") -> None:
-    """Wait a moment for the end of these: the first process of a container often collects nobody's children."""
+    """Wait a moment for these to end: in a container, the first process often does not collect orphans."""
     until = time.monotonic() + COLLECT_S
     while pids and time.monotonic() < until:
         pids = [pid for pid in pids if not is_collected(pid)]

@@ -1,4 +1,4 @@
-"""Runs as root, as the parent of one command: ends its whole tree on order, or when nobody is left to give orders."""
+"""Runs as root, as the parent of one command: signals its whole tree on order, and ends it if the keeper is gone."""
 
 import io
 import json
@@ -16,8 +16,9 @@ if MYPY:
 
 
 def serve(token: str) -> None:
-    """Read the order and see its command through; the exit status is the command's."""
+    """Read the order, run its command, and exit with the command's status."""
     order = json.loads(io.BufferedReader(io.FileIO(0, closefd=False), 1).readline().decode())
+    # The command must not have the pipe that carried the password.
     orders = os.dup(0)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -31,7 +32,7 @@ def serve(token: str) -> None:
         os._exit(126)
     tell(token, "")
     try:
-        Parent(orders).see_through(start_process(argv, environment, 1, 2))
+        Parent(orders).run_to_its_end(start_process(argv, environment, 1, 2))
     except OSError as problem:
         os.write(2, b"unable to start the shell: %s\n" % os.strerror(problem.errno or 0).encode())
     os._exit(126)
@@ -46,8 +47,9 @@ def tell(token: str, what: str) -> None:
 
 
 def make_environment(order: "dict[str, Any]") -> "dict[bytes, bytes]":
-    """What sudo gives to commands, with the caller's language and the machine's configured variables."""
+    """The environment that sudo gives, with the caller's language and the machine's configured variables."""
     environment = dict(os.environb)
+    # Set by us, so that sudo's messages are in English.
     environment.pop(b"LC_ALL", None)
     for name, value in order["env"].items():
         environment[raw(name)] = raw(value)
@@ -56,7 +58,7 @@ def make_environment(order: "dict[str, Any]") -> "dict[bytes, bytes]":
 
 
 def find_shell(shells: "list[list[str]]", script: "list[str]", environment: "dict[bytes, bytes]") -> "list[bytes]":
-    """The first of these shells that is there, with the script."""
+    """The command line of the first of these shells that exists, with the script."""
     folders = [b""] + environment.get(b"PATH", b"/usr/bin:/bin").split(b":")
     for shell in shells:
         for folder in folders if b"/" not in raw(shell[0]) else [b""]:
@@ -67,7 +69,7 @@ def find_shell(shells: "list[list[str]]", script: "list[str]", environment: "dic
 
 
 class Parent:
-    """Waits for the command and for orders, which are the numbers of signals."""
+    """Waits for the command's end and for orders, which are numbers of signals to send to its tree."""
 
     def __init__(self, orders: int) -> None:
         self.orders = orders
@@ -83,7 +85,7 @@ class Parent:
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, lambda *_: None)
 
-    def see_through(self, main: int) -> None:
+    def run_to_its_end(self, main: int) -> None:
         self.main = main
         watched = [self.orders, self.wakeup]
         while self.status is None or (self.is_ending and not self.childless):
@@ -109,7 +111,7 @@ class Parent:
         self.is_ending = True
 
     def hear_signals(self) -> None:
-        """A shutdown, or an administrator, tells this process to end: the command is meant."""
+        """Pass on signals from a shutdown or an administrator: they are meant for the command."""
         for number in set(os.read(self.wakeup, 512)) - {signal.SIGCHLD}:
             self.strike(number)
 
@@ -133,11 +135,12 @@ def end_like(status: int) -> None:
     if not os.WIFSIGNALED(status):
         os._exit(os.WEXITSTATUS(status))
     number = os.WTERMSIG(status)
+    # Dying of the same signal must not write a core file of this process.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         signal.signal(number, signal.SIG_DFL)
     except OSError:
-        # KILL has no handler.
+        # SIGKILL can have no handler.
         pass
     os.kill(os.getpid(), number)
     os._exit(128 + number)

@@ -1,4 +1,4 @@
-"""A lane's sending side: reads what was asked for and says it in frames that the other end can take as they are."""
+"""The sending side of a lane: reads files and sends them in frames that the receiving side writes as they are."""
 
 import errno
 import functools
@@ -20,22 +20,23 @@ if MYPY:
 
     Send = Callable[[bytes], None]
 
-# Number in the list, mode (and kind), modification time, length of what follows.
+# Header of a small entry: number in the list, mode (and kind), modification time, length of its content.
 ENTRY = struct.Struct(">IIqI")
-# Where a part belongs, and how much of nothing it stands for.
+# Header of a part of a large file: its offset, and the length of the hole that it stands for.
 PIECE = struct.Struct(">QQ")
 FLUSH = 128 << 10
-# With its two headers a part fills packets of 32 KiB, as SSH has them, without a rest.
+# With its two headers a part is exactly eight SSH packets of 32 KiB.
 PART_BYTES = (256 << 10) - HEADER.size - PIECE.size
 LARGEST_WHOLE = 1 << 20
 CHANGED = "changed while it was read; sync again to be sure"
+# How many digests go into one frame.
 TOLD_AT_ONCE = 256
-# A frame is compressed where a look at its beginning says that it is worth it.
+# A frame is compressed if its first LOOK_BYTES shrink below this share of their size.
 LOOK_BYTES, WORTH = 16 << 10, 0.9
 
 
 def names_in_order(raw: bytes) -> "Iterator[tuple[bytes, bytes]]":
-    """Folder and name: a folder, its names, an empty field, and so on."""
+    """Folder and name of each entry, from fields: a folder, its names, an empty field, the next folder, and so on."""
     fields = iter(raw.split(b"\0"))
     for folder in fields:
         for name in fields:
@@ -51,7 +52,7 @@ class Speaker:
         self.request = request
         self.squeeze = squeeze
         self.send = send
-        # Where `send` writes to, if the kernel may write there, too.
+        # The descriptor that `send` writes to, if sendfile may be used on it.
         self.out = out
 
     def say(self, kind: int, body: bytes) -> None:
@@ -61,7 +62,7 @@ class Speaker:
             self.send(frame(kind, self.request, body))
 
     def say_part(self, fd: int, offset: int, length: int) -> int:
-        """A part of a file, as much of it as there is."""
+        """Send a part of a file; returns how many bytes there were."""
         if not self.squeeze and self.out >= 0:
             self.send(HEADER.pack(PIECE.size + length, PART, self.request) + PIECE.pack(offset, 0))
             return self.pour(fd, offset, length)
@@ -71,13 +72,13 @@ class Speaker:
         return len(data)
 
     def pour(self, fd: int, offset: int, length: int) -> int:
-        """From the file to the line without a copy of ours. What was announced is sent: zeros, where it has shrunk."""
+        """Send bytes of a file by sendfile. Its header has announced the length, so a file that shrank is padded."""
         end = offset + length
         while offset < end:
             try:
                 sent = self.pour_once(fd, offset, end - offset)
             except OSError:
-                # It cannot be read: that can be said when what was announced is over.
+                # The error can be reported only after the announced bytes.
                 self.send(bytes(end - offset))
                 raise
             if not sent:
@@ -101,14 +102,14 @@ class Speaker:
 
 
 def compress(name: str, body: bytes) -> bytes:
-    """A letter for the way, and the data."""
+    """Compressed data behind a letter for the method."""
     other = zstd() if name == "zstd" else None
     return b"s" + bytes(other.compress(body)) if other else b"z" + zlib.compress(body, 1)
 
 
 @functools.lru_cache(maxsize=None)
 def zstd() -> "Any":
-    """The standard library's own, from Python 3.14 on; None before."""
+    """The standard library's zstd module, which exists since Python 3.14; None before."""
     try:
         return importlib.import_module("compression.zstd")
     except ImportError:
@@ -116,7 +117,7 @@ def zstd() -> "Any":
 
 
 class Source:
-    """What a lane knows of the tree that it sends from."""
+    """The tree that a lane sends from, and the large file that is open."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
@@ -138,7 +139,7 @@ class Source:
         return fd, os.fstat(fd)
 
     def send_whole(self, raw: bytes, speaker: Speaker) -> "ProblemsAnswer":
-        """Small files and links, each in one piece."""
+        """Send small files and links, each in one piece."""
         problems, pending, size = Problems(), [], 0
         for number, (folder, name) in enumerate(names_in_order(raw)):
             try:
@@ -159,10 +160,11 @@ class Source:
         return problems.fields()
 
     def read_entry(self, folder: bytes, name: bytes) -> "tuple[int, int, bytes, bool]":
-        """Mode, time and content; a file that grows is sent as long as it was, with the time that it had then."""
+        """Mode, time, content, and whether it changed meanwhile. A growing file is sent with the size it had first."""
         try:
             fd, found = self.open(folder, name)
         except OSError as problem:
+            # These mean that it is a link.
             if problem.errno not in (errno.ELOOP, errno.EMLINK):
                 raise
             where = self.root.folder(folder)
@@ -196,7 +198,7 @@ class Source:
         return self.large_fd
 
     def send_part(self, order: "PartOrder", raw: bytes, speaker: Speaker) -> "Nothing":
-        """A part of a large file; holes are told, not sent."""
+        """Send a part of a large file; of a hole only its length is sent."""
         folder, name = raw.split(b"\0")
         fd = self.open_large(folder, name)
         for offset, length, filled in holes_and_data(fd, int(order["offset"]), int(order["length"])):
@@ -212,30 +214,30 @@ class Source:
         while offset < end:
             said = speaker.say_part(fd, offset, min(PART_BYTES, end - offset))
             if not said:
-                # It has shrunk. What is missing is told at the end, by its size.
+                # The file has shrunk. The near side notices by its size at the end (check_large).
                 return
             offset += said
 
     def check_large(self, raw: bytes) -> "CheckAnswer":
-        """What a large file is now that all of it was read."""
+        """Size, time and mode of a large file after all of it was read."""
         folder, name = raw.split(b"\0")
         found = os.fstat(self.open_large(folder, name))
         self.let_go()
         try:
-            # Another file may have taken its place: then parts of both may have been sent.
+            # By name: another file may have taken its place, and parts of both may have been sent.
             found = os.stat(name, dir_fd=self.root.folder(folder), follow_symlinks=False)
         except OSError:
             pass
         return {"size": found.st_size, "mtime": found.st_mtime_ns, "mode": found.st_mode & 0o7777}
 
     def mark_of(self, raw: bytes) -> bytes:
-        """By which bytes this file is cut into pieces; the other side cuts its own by the same."""
+        """The bytes at which this file is cut into pieces; the receiving side cuts its old file at the same ones."""
         folder, name = raw.split(b"\0")
         fd = self.open_large(folder, name)
         return choose_mark(fd, os.fstat(fd).st_size)
 
     def index(self, raw: bytes, request: int, send: "Send") -> "Nothing":
-        """Length and digest of every piece, told as they are known."""
+        """Send length and digest of every piece as soon as they are known."""
         folder, name, mark = raw.split(b"\0", 2)
         pending: "list[bytes]" = []
         for _, piece in cut(self.open_large(folder, name), mark):
@@ -252,7 +254,7 @@ class Source:
         return same_size_blocks(fd, int(order["start"]), int(order["count"]), int(order["block"]))
 
     def digests(self, raw: bytes) -> bytes:
-        """A digest of each file's content; zeros where it cannot be read, which is equal to nothing."""
+        """A digest of each file's content; zeros, which equal no digest, for a file that cannot be read."""
         return b"".join([self.digest_of(folder, name) for folder, name in names_in_order(raw)])
 
     def digest_of(self, folder: bytes, name: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The start of a command as root: sudo gets the password down a pipe, and the command never has that pipe."""
+"""Starts a command as root: sudo reads the password from a pipe that the command never gets."""
 
 import json
 import os
@@ -14,11 +14,11 @@ MYPY = False
 if MYPY:
     from typing import Any, Callable
 
-# Never by PATH: what the user may change must not be given the password.
+# Not searched in PATH: a program that the user can replace must not get the password.
 SUDO_PLACES = ("/usr/bin/sudo", "/bin/sudo", "/usr/local/bin/sudo", "/run/wrappers/bin/sudo", "/usr/pkg/bin/sudo")
-# Some modules of PAM wait several seconds before they tell of a wrong password.
+# Some PAM modules wait several seconds before they refuse a wrong password.
 SUDO_S = 30.0
-# What sudo says (in English, which we ask for) in the words of an error, with a reason for programs.
+# Parts of sudo's messages (we ask for English), each with a reason that programs check and our sentence.
 COMPLAINTS = (
     (b"a password is required", "sudo_config", "sudo asks the user %s for a password there, and `sudo` in the "
      "machine's table says nopasswd: write sudo = \"keyring:SERVICE/USER\" (where the password is), or have its "
@@ -35,7 +35,8 @@ WRONG_PASSWORD = (
     "sudo refused the password. It was tried once, and the same one is not tried again for a while, because repeated "
     "mistakes lock an account: correct the secret that `sudo` names in the machine's table"
 )
-# Read by root's Python from its input: first the length of the program, then the program, then its order.
+# Root's Python runs this: it prints the token, then reads from its input the length of the program, the program and
+# its order. A buffer of one byte never reads ahead.
 ROOT_LOADER = (
     "import io,os,sys;os.write(2,(sys.argv[1]+chr(10)).encode());r=io.BufferedReader(io.FileIO(0,closefd=False),1);"
     'exec(compile(r.read(int(r.readline())),"root","exec"))'
@@ -43,7 +44,7 @@ ROOT_LOADER = (
 
 
 class SudoRefused(Exception):
-    """Nothing was started as root; says why."""
+    """Why nothing was started as root: a reason that programs check, and a sentence."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -51,7 +52,7 @@ class SudoRefused(Exception):
 
 
 class RootProcess:
-    """The process that runs as root and is the parent of the command; it heeds what is written to `orders`."""
+    """The process that runs as root and is the parent of the command; numbers of signals are written to `orders`."""
 
     def __init__(self, given: "dict[str, Any]", run_id: str) -> None:
         self.program = str(given["program"]).encode()
@@ -61,14 +62,14 @@ class RootProcess:
         self.orders = -1
         self.said = b""
         self.pid = 0
-        # How it ended, if it did before the command was known to have begun.
+        # Its wait status, if it ended before the command was known to have begun.
         self.status: "int | None" = None
 
     def start(self, environment: "dict[bytes, bytes]", out: int, err: int) -> None:
-        """Start sudo, which reads the password from the pipe that becomes the one for orders. Raises OSError."""
+        """Start sudo, which reads the password from the pipe that later carries orders. Raises OSError."""
         sudo = find_sudo()
         theirs, self.orders = os.pipe()
-        # -k: what was typed is neither remembered nor taken from memory, whoever asks next.
+        # -k: sudo neither remembers this password for later commands nor uses a remembered one.
         how = ["-n", "-k"] if self.password is None else ["-S", "-k", "-p", self.prompt]
         words = [sudo, *how, "--", root_python(), "-IS", "-c", ROOT_LOADER, self.token, self.run_id]
         try:
@@ -88,7 +89,7 @@ class RootProcess:
     def begin(self, order: "dict[str, Any]", err: int, wait: "Callable[[float], None]") -> None:
         """Give the password if it is asked for, then the order; returns when the command starts. Raises SudoRefused.
 
-        `err` is where sudo and the program speak; `wait` waits, and raises where the run is cancelled.
+        `err` is the pipe on which sudo and the program print; `wait` waits, and raises if the run is cancelled.
         """
         try:
             asked = self.hear(err, wait)
@@ -102,18 +103,18 @@ class RootProcess:
             self.hear(err, wait)
             self.check_begun()
         except BaseException:
-            # Without orders sudo asks no more, and what runs as root ends.
+            # When this pipe closes, sudo stops asking and the process that runs as root ends.
             self.close()
             raise
 
     def check_begun(self) -> None:
-        """The program's last line says that the command starts, or why it cannot."""
+        """Read the program's last line: that the command starts, or why it cannot. Raises OSError."""
         what, _, number = self.said.rpartition(b"\n")[2].decode().rpartition(" ")
         if what:
             raise OSError(int(number), os.strerror(int(number)), what)
 
     def hear(self, err: int, wait: "Callable[[float], None]") -> str:
-        """Read until sudo asks for a password, or the program has said its line; gives what ends it."""
+        """Read until sudo asks for a password, or the program has printed its line; returns the prompt or ""."""
         self.said = b""
         prompt, token = self.prompt.encode(), self.token.encode()
         until = time.monotonic() + SUDO_S
@@ -124,12 +125,12 @@ class RootProcess:
                     raise self.complaint()
                 wait(0.005)
                 continue
-            # Byte by byte: what follows the last line is the command's.
+            # Byte by byte: what follows the program's line belongs to the command.
             letter = os.read(err, 1)
             self.said += letter
             if self.said.endswith(prompt):
                 return self.prompt
-            # sudo may quote the command, and with it the token, but not at the beginning of a line.
+            # sudo may quote the command line, and with it the token, but not at the beginning of a line.
             line = self.said[:-1].rpartition(b"\n")[2]
             if letter == b"\n" and line.startswith(token):
                 self.said = line[len(token) :].strip()
@@ -159,11 +160,11 @@ class RootProcess:
             while data:
                 data = data[os.write(self.orders, data) :]
         except BrokenPipeError:
-            # sudo has ended; why, is on its error stream.
+            # sudo has ended; the reason is on its error stream.
             pass
 
     def strike(self, number: int) -> None:
-        """Send a signal to the command and all that descends from it: only root may."""
+        """Have a signal sent to the command and its descendants, which only root may do."""
         if self.orders >= 0 and select.select([], [self.orders], [], 0)[1]:
             self.send(b"%d\n" % number)
 
@@ -189,14 +190,14 @@ def find_sudo() -> str:
 
 
 def root_python() -> str:
-    """A Python for root: not the user's own, which root may be unable to read where homes are on a server."""
+    """A Python for root. Not one in the user's home, which root may be unable to read on a network file system."""
     own, usual = sys.executable, "/usr/bin/python3"
     is_roots = os.stat(own).st_uid == 0 and not own.startswith(os.path.expanduser("~") + "/")
     return own if is_roots or not os.access(usual, os.X_OK) else usual
 
 
 def variables_of(environment: "dict[bytes, bytes]", configured: "dict[str, str]") -> "dict[str, str]":
-    """What a command as root has besides that which sudo gives it: the language, and what is configured."""
+    """The variables that a command as root gets in addition to sudo's: the language, and configured ones."""
     language = {
         to_text(name): to_text(value)
         for name, value in environment.items()

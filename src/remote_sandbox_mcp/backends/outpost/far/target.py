@@ -1,4 +1,4 @@
-"""A lane's receiving side: puts files in place, each at once, and never outside of its tree."""
+"""The receiving side of a lane: puts each file in place in one step, and never writes outside of its tree."""
 
 import contextlib
 import errno
@@ -35,14 +35,14 @@ if MYPY:
 # Mode, modification time and length of the path that follows.
 ATTRIBUTES = struct.Struct(">IqH")
 NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A file that has no name yet: Linux alone, and there not every file system.
+# Flags for a file without a name, which only Linux has, and not on every file system.
 UNNAMED = getattr(os, "O_TMPFILE", 0) and os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
-# Through these, a descriptor can be given a name.
+# By linking from here, an open file without a name gets one.
 DESCRIPTORS = "/proc/self/fd"
 
 
 def expand(body: memoryview) -> "tuple[int, memoryview]":
-    """The frame in a compressed one; one that would grow beyond what a frame may be is refused. Raises Refusal."""
+    """Decompress a frame into its kind and body, within the size that a frame may have. Raises Refusal."""
     kind, way, packed, other = body[0], body[1], body[2:], zstd()
     try:
         if way == ord("s") and other:
@@ -60,7 +60,7 @@ def expand(body: memoryview) -> "tuple[int, memoryview]":
 
 
 def fill(fd: int, mode: int, mtime: int, data: memoryview) -> None:
-    """Give a file that was just made its content, the bits of its mode that opening it does not give, and its time."""
+    """Give a new file its content and time, and the set-id and sticky bits, which open() does not set."""
     if os.write(fd, data) != len(data):
         raise OSError(errno.ENOSPC, "No space left on device")
     if mode & 0o7000:
@@ -69,7 +69,7 @@ def fill(fd: int, mode: int, mtime: int, data: memoryview) -> None:
 
 
 def open_descriptors() -> int:
-    """This process's own descriptors as a folder; -1 where there is no such place."""
+    """The folder of this process's own descriptors; -1 if there is none."""
     try:
         return os.open(DESCRIPTORS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -77,7 +77,7 @@ def open_descriptors() -> int:
 
 
 class Target:
-    """What a lane knows of the tree that it writes to."""
+    """The tree that a lane writes to."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
@@ -95,9 +95,9 @@ class Target:
     # Small entries
 
     def put(self, folder: bytes, name: bytes, expected: Expected, mtime: int, data: memoryview) -> None:
-        """Write under a name of our own, then rename: the old file is there until the new one is.
+        """Write a file under a temporary name, then rename it over the old one, so that there is always one of them.
 
-        What the old one is by then is compared with what the scan found; it may also be what comes.
+        Before that, the old one must still be what the scan found, or already be what came. Raises OSError.
         """
         where = self.root.folder(folder, make=True)
         if self.descriptors >= 0 and expected.is_new and self.put_new(name, where, expected.mode, mtime, data):
@@ -117,13 +117,14 @@ class Target:
             raise
 
     def put_new(self, name: bytes, where: int, mode: int, mtime: int, data: memoryview) -> bool:
-        """Write a file that has no name, then name it: in one step the kernel refuses a name that is taken by then.
+        """Write a file without a name, then link it to its name, which the kernel refuses if the name is taken by then.
 
-        False where that is so, or cannot be done here; then nothing has happened.
+        False if it is, or if this file system cannot do it; then nothing has happened.
         """
         try:
             fd = os.open(b".", UNNAMED, mode & 0o777, dir_fd=where)
         except OSError as problem:
+            # EACCES is about this folder only: put() opens it up.
             if problem.errno != errno.EACCES:
                 self.use_names()
             return False
@@ -142,7 +143,7 @@ class Target:
             os.close(fd)
 
     def use_names(self) -> None:
-        """Unnamed files cannot be made or named on this file system: none is tried any more."""
+        """Stop trying files without a name: this file system cannot make or link them."""
         os.close(self.descriptors)
         self.descriptors = -1
 
@@ -165,7 +166,7 @@ class Target:
     # Folders, deletions, leftovers
 
     def clear(self, order: "ClearOrder", raw: bytes) -> "ProblemsAnswer":
-        """Remove what is in the way of something of another kind: files, links and empty folders."""
+        """Remove files, links and empty folders that are in the way of an entry of another kind."""
         problems, paths = Problems(), raw.split(b"\0") if raw else []
         for path, found in with_found(order, paths):
             folder, _, name = path.rpartition(b"/")
@@ -191,7 +192,7 @@ class Target:
             os.rmdir(name, dir_fd=where)
 
     def delete(self, order: "DeleteOrder", raw: bytes) -> "DeleteAnswer":
-        """Files first, then folders from the deepest up; a folder that still holds something is left alone."""
+        """Delete files, then folders from the deepest up; a folder that is not empty stays."""
         first, _, second = raw.partition(b"\0\0")
         files, folders = (part.split(b"\0") if part else [] for part in (first, second))
         problems, deleted, emptied = Problems(), 0, 0
@@ -204,7 +205,7 @@ class Target:
         return {**problems.fields(), "files": deleted, "dirs": emptied}
 
     def delete_one(self, path: bytes, how: "Callable[..., None]", found: bytes, problems: Problems) -> int:
-        """How many were deleted: one or none."""
+        """Delete one entry; returns 1 if it was deleted, else 0."""
         folder, _, name = path.rpartition(b"/")
         try:
             where = self.root.folder(folder)
@@ -221,7 +222,7 @@ class Target:
             return 0
 
     def finish(self, order: "FinishOrder", raw: bytes) -> "FinishAnswer":
-        """Give folders their modes and times, from the deepest up, now that nothing more is put into them."""
+        """Give folders their modes and times, from the deepest up, after everything was written into them."""
         problems, at, made = Problems(), 0, 0
         while at < len(raw):
             mode, mtime, length = ATTRIBUTES.unpack_from(raw, at)
@@ -238,7 +239,7 @@ class Target:
         return {**problems.fields(), "made": made}
 
     def touch(self, order: "TouchOrder", raw: bytes) -> "ProblemsAnswer":
-        """Give files whose content is right the mode and time that they should have."""
+        """Give files whose content is already right their mode and time."""
         problems, at, wanted = Problems(), 0, []
         while at < len(raw):
             mode, mtime, length = ATTRIBUTES.unpack_from(raw, at)
@@ -247,7 +248,7 @@ class Target:
         for (path, mode, mtime), found in with_found(order, wanted):
             folder, _, name = path.rpartition(b"/")
             try:
-                # With the time of the source, a file that was edited would seem to be what it is not.
+                # With the source's time, later syncs would take a file edited meanwhile for a copy of the source.
                 check_still(checked(name), self.root.folder(folder), found)
                 self.touch_one(folder, name, mode, mtime)
             except (OSError, BadName) as problem:
@@ -260,7 +261,7 @@ class Target:
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "is no longer a file")
         if not found.st_mode & 0o400:
-            # Its owner cannot open it as it is, and a link cannot be told from it otherwise.
+            # Its owner cannot open it with this mode, and only opening it with O_NOFOLLOW tells it from a link.
             os.chmod(name, 0o600, dir_fd=where)
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=where)
         try:
@@ -270,7 +271,7 @@ class Target:
             os.close(fd)
 
     def tidy(self, order: "TidyOrder", raw: bytes) -> "TidyAnswer":
-        """Remove what an earlier transfer could not put in place, unless somebody still writes it."""
+        """Remove files that an earlier transfer left under temporary names, unless another one still writes them."""
         removed = 0
         for path in raw.split(b"\0") if raw else ():
             folder, _, name = path.rpartition(b"/")
@@ -284,7 +285,7 @@ class Target:
         return {"removed": removed}
 
     def remove_partial(self, name: bytes, where: int) -> int:
-        """While it is locked, so that nobody begins to write it meanwhile. Raises OSError where somebody does."""
+        """Remove a partial file while holding its lock. Raises OSError if another transfer has the lock."""
         fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=where)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -297,7 +298,7 @@ class Target:
 
 
 class Receiving:
-    """One request's frames on their way in; what fails is told at the end, the rest goes on."""
+    """Takes the frames of one request. After a failure the rest is dropped, and the answer says why."""
 
     def __init__(self, target: Target, order: "ReceiveOrder", raw: bytes) -> None:
         self.target = target

@@ -1,4 +1,4 @@
-"""A tree of files on a lane's machine: what is in it, and safe ways to its entries."""
+"""A tree of files on one side of a sync: scans it, and opens its entries without following links out of it."""
 
 import contextlib
 import errno
@@ -19,19 +19,20 @@ if MYPY:
 
     from ....core.orders import LookAtPathAnswer, LookAtPathOrder, ProblemsAnswer, ScanAnswer, ScanOrder
 
-# Length of its path and of what is in it, and how many of these are files or links.
+# Header of a folder in a scan: length of its path, length of its entries, how many of these are files or links.
 FOLDER = struct.Struct(">HII")
 MOST_TREE_PROBLEMS = 200
 MOST_LEFTOVERS = 10000
 OPEN_FOLDERS = 64
-# A folder on the way may be closed to reading; where there is no other way, it has to be readable.
+# O_PATH opens a folder on the way that may be entered but not read; systems without it need a readable one.
 STEP = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
 BLOCK, LARGEST_TOLD = 1 << 18, 8 << 20
 MOST_GITIGNORED = 8 << 20
-# All that this program writes under another name first begins like this; it is never part of a tree.
+# Files that are not in place yet have names that begin like this; they never count as part of a tree.
 OURS = b".remote-sandbox-"
 ONGOING = re.compile(rb"\.remote-sandbox-sync-([0-9a-f]+)-(\d+)-(\d+)-\d+\Z")
 PARTIAL = b".remote-sandbox-part-"
+# A file of another machine's sync is abandoned after this time; a partial file may be resumed for this long.
 FOREIGN_S = 3600
 RESUMED_S = 7 * 86400
 # How many entries of the folder around a single file are looked at.
@@ -45,11 +46,11 @@ SKIPPED = {
 
 
 class BadName(Exception):
-    """A name that no tree can have: it would lead out of it."""
+    """A name that cannot be that of an entry, such as `..`: it would lead out of the tree."""
 
 
 class Refusal(Exception):
-    """A request that cannot be done, with a word for the program."""
+    """A request that cannot be done: a reason that programs check, and a sentence."""
 
     def __init__(self, reason: str, message: str) -> None:
         Exception.__init__(self, message)
@@ -57,7 +58,7 @@ class Refusal(Exception):
 
 
 class Problems:
-    """What went wrong with single entries: the first ones in words, all of them counted."""
+    """Problems with single entries: the first ones in words, all of them counted."""
 
     def __init__(self) -> None:
         self.told: "list[list[str]]" = []
@@ -79,17 +80,17 @@ def child(folder: bytes, name: bytes) -> bytes:
 
 
 def checked(name: bytes) -> bytes:
-    """A single name, from whoever it came. Raises BadName."""
+    """Check a name that came from the other side, which may be hostile. Raises BadName."""
     if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
         raise BadName("%r is not the name of a file" % name)
     return name
 
 
 class Root:
-    """The folder at the top of a tree, and the way down from it, on which no link is followed."""
+    """The opened top folder of a tree; its folders are opened step by step from there, following no links."""
 
     def __init__(self, path: bytes, ids: "list[list[int]] | None" = None, make: bool = False) -> None:
-        """With the ids of what was found along the path, no link is followed on the way to it, either."""
+        """With the `ids` of the folders that were found along the path, the way to it follows no link, either."""
         self.path = path
         self.folders: "dict[bytes, int]" = {}
         if ids is None:
@@ -98,7 +99,7 @@ class Root:
             self.top = open_exactly(path, ids, os.O_RDONLY, make)
 
     def folder(self, path: bytes, make: bool = False) -> int:
-        """A descriptor of a folder of the tree, good until the next call. Raises OSError, BadName."""
+        """A descriptor of a folder of the tree, valid until the next call. Raises OSError, BadName."""
         if not path:
             return self.top
         known = self.folders.get(path)
@@ -127,7 +128,7 @@ class Root:
         return os.open(name, flags, dir_fd=parent)
 
     def forget(self) -> None:
-        """Let go of all folders but the top: they may be moved or removed now."""
+        """Close all folders but the top, because they may be moved or removed now."""
         for fd in self.folders.values():
             os.close(fd)
         self.folders.clear()
@@ -138,9 +139,9 @@ class Root:
 
 
 def open_exactly(path: bytes, ids: "list[list[int]]", how: int, make: bool = False) -> int:
-    """A folder by its whole path, where it is what was found before. Raises OSError, Refusal.
+    """Open a folder by its whole path, if each folder on the way is the one found before. Raises OSError, Refusal.
 
-    `ids` are device and inode of /, of the next folder and so on; what was not there has none, and may be made.
+    `ids` are device and inode of /, of the next folder and so on; a folder that did not exist has none and may be made.
     """
     names = [name for name in path.split(b"/") if name]
     fd = os.open(b"/", STEP | os.O_DIRECTORY if names else how | os.O_DIRECTORY)
@@ -165,6 +166,7 @@ def enter_exactly(path: bytes, parent: int, name: bytes, how: int, make: bool) -
         if not make:
             raise
     except OSError as problem:
+        # Systems report a link under O_NOFOLLOW by different errors.
         if problem.errno in (errno.ENOTDIR, errno.ELOOP, errno.EMLINK):
             check_no_link(path, os.stat(name, dir_fd=parent, follow_symlinks=False))
         raise
@@ -177,7 +179,7 @@ def enter_exactly(path: bytes, parent: int, name: bytes, how: int, make: bool) -
 
 
 def stat_exactly(path: bytes, ids: "list[list[int]]") -> os.stat_result:
-    """What is at a path, which is no link. Raises OSError, Refusal."""
+    """The stat of a path, if the way to it is the one found before and no link. Raises OSError, Refusal."""
     folder, name = os.path.split(path)
     above = open_exactly(folder, ids, STEP)
     try:
@@ -200,7 +202,7 @@ def check_id(path: bytes, found: os.stat_result, ids: "list[list[int]]", depth: 
 
 
 def make_inner(name: bytes, parent: int) -> None:
-    """Open to its owner alone until it has its own mode: files come first."""
+    """Make a folder of the tree, open to its owner alone: it gets its mode at the end, after its files."""
     try:
         os.mkdir(name, 0o700, dir_fd=parent)
     except FileExistsError:
@@ -212,7 +214,7 @@ def make_inner(name: bytes, parent: int) -> None:
 
 
 def open_up(folder: int) -> None:
-    """For a folder that its owner may not write to, as at the source; it gets its own mode at the end."""
+    """Let the owner write to a folder that is read-only, as it is at the source; it gets its mode at the end."""
     os.chmod(folder, os.fstat(folder).st_mode & 0o7777 | 0o700)
 
 
@@ -223,7 +225,7 @@ def kind_of(mode: int) -> str:
 
 
 def look_at(order: "LookAtPathOrder | ScanOrder") -> "LookAtPathAnswer":
-    """What is at a path; a link there is followed, because its user named it."""
+    """What is at a path. A link there is followed, because the user named it."""
     path, exact = to_path(str(order["path"])), order.get("exact")
     home = os.path.realpath(os.path.expanduser(b"~"))
     fields: "LookAtPathAnswer" = {
@@ -245,11 +247,12 @@ def look_at(order: "LookAtPathOrder | ScanOrder") -> "LookAtPathAnswer":
 
 
 def scan(order: "ScanOrder", send: "Callable[[bytes], None]") -> "ScanAnswer":
-    """Send the tree folder by folder; return what else there is to say of it."""
+    """Send the tree folder by folder; returns the rest of the answer."""
     survey = Survey(order, look_at(order))
     if survey.fields["kind"] == "dir":
         teller = Teller(send, bool(order.get("squeeze")))
         with survey.opened(order.get("exact")):
+            # Raises for a top folder that cannot be read; below it that is only a problem in the answer.
             os.listdir(survey.enter(b""))
             for folder, block, files in survey.walk():
                 teller.tell(folder, block, files)
@@ -264,7 +267,7 @@ def scan(order: "ScanOrder", send: "Callable[[bytes], None]") -> "ScanAnswer":
 
 
 class Teller:
-    """Says folder after folder in frames of any size: one may hold many folders, or a part of one that is huge."""
+    """Sends the folders of a scan in frames: one may hold many folders, or a part of a huge one."""
 
     def __init__(self, send: "Callable[[bytes], None]", squeeze: bool) -> None:
         self.send = send
@@ -291,7 +294,7 @@ def meta_of(found: os.stat_result) -> bytes:
 
 
 class Survey:
-    """One look over a tree."""
+    """One scan of a tree."""
 
     def __init__(self, order: "ScanOrder", fields: "LookAtPathAnswer") -> None:
         self.fields = fields
@@ -304,15 +307,15 @@ class Survey:
         self.hits: "set[bytes]" = set()
         self.leftovers: "list[str]" = []
         self.problems = Problems()
-        # Of a single file.
+        # Set if the path is a single file.
         self.meta = ""
         self.top: "Root | None" = None
-        # How the entries of the folder that is looked at are reached.
+        # The path by which entries of the current folder are opened.
         self.where = self.root
 
     @contextlib.contextmanager
     def opened(self, exact: "list[list[int]] | None") -> "Iterator[None]":
-        """While it lasts, the tree is walked from its opened top, if its ids are known: no link is followed."""
+        """If the ids of the path are known, open the tree's top and walk from there, so that no link is followed."""
         if exact is None:
             yield
             return
@@ -325,7 +328,7 @@ class Survey:
             self.top = None
 
     def enter(self, folder: bytes) -> bytes:
-        """A path of a folder of the tree, good until the next call. Raises OSError."""
+        """A path to a folder of the tree, valid until the next call. Raises OSError."""
         if self.top is None:
             self.where = os.path.join(self.root, folder)
         else:
@@ -365,7 +368,7 @@ class Survey:
         self.gitignores.append([to_text(folder), to_text(text)])
 
     def describe(self, folder: bytes, entries: "list[Any]", folders: "list[bytes]") -> "list[bytes]":
-        """Name and meta of each entry, one after the other: what is equal on both sides is equal byte for byte."""
+        """Name and meta of each entry in turn. Equal folders give equal bytes, so that they can be compared quickly."""
         fields = []
         prefix = folder + b"/" if folder else b""
         leaves_out = self.ignore.leaves_out
@@ -404,14 +407,14 @@ class Survey:
             self.leftovers.append(to_text(path))
 
     def look_beside(self, stem: bytes) -> None:
-        """What earlier transfers have left in the folder of a single file: of that file, or too old to be resumed."""
+        """Note what earlier transfers left beside a single file: partial copies of it, or others too old to resume."""
         try:
             with os.scandir(os.path.dirname(self.root)) as found:
                 ours = [entry for entry in itertools.islice(found, MOST_BESIDE) if entry.name.startswith(OURS)]
         except OSError:
             return
         for entry in ours:
-            if is_of_no_use(entry.name, entry.stat(follow_symlinks=False).st_mtime, stem):
+            if may_be_removed(entry.name, entry.stat(follow_symlinks=False).st_mtime, stem):
                 self.note_leftover(entry.name)
 
     def result(self) -> "ScanAnswer":
@@ -432,7 +435,7 @@ class Survey:
 
 
 def read_text(path: bytes, how: int = 0) -> bytes:
-    """The beginning of a file; one that is none, such as a pipe that nobody writes to, is not waited for."""
+    """The beginning of a regular file; O_NONBLOCK, because opening a named pipe would wait for its writer."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | how), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "is not a file")
@@ -445,7 +448,7 @@ def by_name(entry: "Any") -> bytes:
 
 
 def started(pid: "int | str") -> str:
-    """When a process started, in the kernel's own count: with its number, that names it for ever."""
+    """When a process started, in ticks since the boot: together with its pid that identifies it until the next boot."""
     try:
         with open("/proc/%s/stat" % pid, "rb") as file:
             return file.read().rpartition(b")")[2].split()[19].decode()
@@ -454,7 +457,7 @@ def started(pid: "int | str") -> str:
 
 
 def machine_mark() -> str:
-    """Names this boot of this machine, and the space in which its process numbers count."""
+    """Identifies this boot of this machine and the pid namespace: elsewhere, a pid means another process."""
     try:
         space = os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -463,28 +466,32 @@ def machine_mark() -> str:
 
 
 def own_stem() -> bytes:
-    """How the names begin of what this process has not put in place yet."""
+    """The beginning of the names of this process's temporary files."""
     return OURS + ("sync-%s-%d-%s-" % (machine_mark(), os.getpid(), started("self"))).encode()
 
 
 def is_abandoned(name: bytes, found: os.stat_result) -> bool:
-    """Whether nobody is going to put this file in place any more."""
+    """Whether the process that wrote a temporary file is gone, so that it will not be put in place."""
     ongoing = ONGOING.match(name)
     if ongoing and ongoing.group(1).decode() == machine_mark():
         pid, start = ongoing.group(2).decode(), ongoing.group(3).decode()
         return not is_process(pid, start)
-    # Its own time may be that of the file which it is to become.
+    # By ctime: its mtime may have been set to that of the file at the source.
     return time.time() - found.st_ctime > FOREIGN_S
 
 
-def is_of_no_use(name: bytes, mtime: float, stem: bytes) -> bool:
-    """Whether a sync of the file of that stem may remove it; that of another file may be resumed for a week."""
+def may_be_removed(name: bytes, mtime: float, stem: bytes) -> bool:
+    """Whether a sync may remove a leftover: any of its own file, but a partial copy of another one after a week only.
+
+    Names of partial copies of a file begin with its `stem`.
+    """
     return not name.startswith(PARTIAL) or name.startswith(PARTIAL + stem) or time.time() - mtime > RESUMED_S
 
 
 def is_process(pid: str, start: str) -> bool:
     if start != "0":
         return started(pid) == start
+    # Without /proc the pid alone has to do; EPERM means that another user's process has it.
     try:
         os.kill(int(pid), 0)
     except OSError as problem:

@@ -1,4 +1,4 @@
-"""Frames on the line: body length, kind, request id, body."""
+"""The frames of the protocol between near and far side: body length, kind, request id, body."""
 
 import json
 import os
@@ -10,14 +10,14 @@ if MYPY:
 
 HEADER = struct.Struct(">IBI")
 MAX_BODY = 64 << 20
-# What an empty frame counts where bytes are counted: somebody has to look at it.
+# What an empty frame counts where bytes are limited: handling it costs time even so.
 EMPTY = 1 << 10
 
 # From the near side.
 REQUEST, CANCEL, PING = 1, 2, 3
 # From the far side. Every request is answered by any number of the others and exactly one END or FAIL.
 HELLO, OUT, ERR, OUT_TAIL, ERR_TAIL, BEAT, END, FAIL, PONG = 10, 11, 12, 13, 14, 15, 16, 17, 18
-# From a keeper to its outpost only: it waits for an order.
+# From a keeper to its outpost only: the keeper is free for a run.
 FREE = 30
 # On a lane, from a source to a target: small entries whole, parts of large files, parts the target has already, any of
 # these compressed, and the last word on a request.
@@ -37,9 +37,9 @@ def json_frame(kind: int, request: int, value: "Mapping[str, object]") -> bytes:
 def split_frames(
     buffer: bytearray, admit: "Callable[[int, int, int], None] | None" = None
 ) -> "list[tuple[int, int, bytes]]":
-    """Take the whole frames off the front of `buffer`; raises ValueError when it cannot be a frame.
+    """Take the complete frames off the front of `buffer`. Raises ValueError for bytes that cannot be a frame.
 
-    `admit` is told kind, request and length as soon as they are known, and may refuse a body before it comes.
+    `admit` is called with kind, request and length as soon as a header is there, and may raise to refuse the body.
     """
     frames = []
     start = 0
@@ -66,9 +66,9 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 class Inbox:
-    """Frames from a descriptor, parsed where they were read to: copies are most of what moving files costs.
+    """Frames read from a descriptor and parsed in place: copying bytes would be most of the cost of moving files.
 
-    A body is good until the next `fill`.
+    A body is valid until the next `fill`.
     """
 
     def __init__(self, fd: int) -> None:
@@ -77,7 +77,7 @@ class Inbox:
         self.start = self.end = 0
 
     def fill(self) -> bool:
-        """Read once; False at the end."""
+        """Read once; False at the end of the stream."""
         wanted = HEADER.size
         if self.end - self.start >= HEADER.size:
             wanted += HEADER.unpack_from(self.buffer, self.start)[0]
@@ -92,7 +92,7 @@ class Inbox:
         return got > 0
 
     def frames(self) -> "Iterator[tuple[int, int, memoryview]]":
-        """Raises ValueError when it cannot be a frame."""
+        """The complete frames that were read. Raises ValueError for bytes that cannot be a frame."""
         view = memoryview(self.buffer)
         while self.end - self.start >= HEADER.size:
             length, kind, request = HEADER.unpack_from(self.buffer, self.start)

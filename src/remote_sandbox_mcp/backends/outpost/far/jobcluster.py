@@ -1,0 +1,277 @@
+"""The cluster whose login node this machine is: submitted jobs, arrays and jobs of others, looked at and stopped."""
+
+import os
+import re
+import time
+
+from .files import Refused
+from .jobfate import IN_QUEUE, OVER, Fates, blank_queue, ended_known, is_marked, records_of, with_element
+from .joblook import CLUSTER
+from .jobplace import CLUSTER_NAMES, find_job
+from .jobqueue import Queue, cluster_name, slurm_call, write_beside
+from .jobrecord import JOB_STOP_MARK, element_log, read_begun, read_json, write_json, write_whole
+from .place import base_folder, to_bytes, to_text
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+SCANCEL_S = 15.0
+MOST_ELEMENTS = 100000
+FOREIGN_NUMBER = re.compile(r"slurm-(\d{1,12}(?:_\d{1,9})?)\Z")
+KEY_BYTES = {
+    "Enter": b"\r", "Escape": b"\x1b", "Space": b" ", "Tab": b"\t", "BTab": b"\x1b[Z", "BSpace": b"\x7f",
+    "Up": b"\x1b[A", "Down": b"\x1b[B", "Right": b"\x1b[C", "Left": b"\x1b[D", "Home": b"\x1b[1~", "End": b"\x1b[4~",
+    "IC": b"\x1b[2~", "Insert": b"\x1b[2~", "DC": b"\x1b[3~", "Delete": b"\x1b[3~",
+    "PPage": b"\x1b[5~", "PageUp": b"\x1b[5~", "PgUp": b"\x1b[5~",
+    "NPage": b"\x1b[6~", "PageDown": b"\x1b[6~", "PgDn": b"\x1b[6~",
+}  # fmt: skip
+FUNCTION_KEYS = (11, 12, 13, 14, 15, 17, 18, 19, 20, 21, 23, 24, 25, 26, 28, 29, 31, 32, 33, 34)
+
+
+class SlurmCluster(Fates):
+    """The cluster as one request sees it."""
+
+    def state(self, folder: bytes, order: "dict[str, Any]", element: str = "") -> "dict[str, Any]":
+        """State of a submitted job, and what belongs to it; or of one element of an array."""
+        if element and element not in array_elements(order["slurm"]["array"]):
+            reason = "%s has no element %s" % (order["session"], element)
+            return {"state": "missing", "reason": reason, "order": order, "begun": {}, "folder": folder}
+        if element:
+            order = dict(order, log=element_log(order["log"], element), log_start=0)
+        known = read_json(folder, b"fate") if not element else {}
+        if not known and order["slurm"]["array"] and not element:
+            known = self.array_state(folder, order)
+        elif not known:
+            known = self.life_of(folder, order, element)
+        records = records_of(folder, element)
+        return dict(known, order=order, begun=read_begun(records), folder=folder, element=element, via="slurm")
+
+    # Arrays
+
+    def array_state(self, folder: bytes, order: "dict[str, Any]") -> "dict[str, Any]":
+        """One job with counts: it is over when all of its elements are."""
+        done, number = read_json(folder, b"elements.json"), self.number_of(folder)
+        counts = {"pending": 0, "running": 0, "ended": 0, "failed": 0, "gone": 0}
+        lives: "dict[str, dict[str, Any]]" = {}
+        begun = elements_begun(folder)
+        for element in array_elements(order["slurm"]["array"]):
+            # An array may have thousands of elements: files are read only of those that have some, and are not over.
+            known = done.get(element) or {}
+            if not known and element not in begun:
+                known = self.still_waits(with_element(number, element))
+            known = known or self.life_of(folder, order, element)
+            lives[element] = known
+            counts[known["state"]] += 1
+            counts["failed"] += 1 if known["state"] == "ended" and known["exit"] != 0 else 0
+        over = {element: known for element, known in lives.items() if known["state"] in ("ended", "gone")}
+        if len(over) > len(done):
+            write_json(folder, b"elements.json", over)
+        known = self.sum_up(list(lives.values()), counts)
+        shown = self.show_first(number, lives)
+        known["queue"] = dict(shown, number=number, array=counts)
+        if known["state"] in ("ended", "gone"):
+            self.note_fate(folder, folder, known)
+        return known
+
+    def still_waits(self, number: str) -> "dict[str, Any]":
+        """An element that is pending by the queue's word alone, nothing for any other."""
+        row = self.queue.load().rows.get(number)
+        if row is None or row["state"] not in IN_QUEUE:
+            return {}
+        return {"state": "pending", "queue": self.queue_of(number, row, {})}
+
+    def show_first(self, number: str, lives: "dict[str, dict[str, Any]]") -> "dict[str, Any]":
+        """What the queue says of the first element that runs, or else of the first that is pending."""
+        for state in ("running", "pending"):
+            for known in lives.values():
+                if known["state"] == state:
+                    return dict(known.get("queue") or blank_queue(number))
+        return blank_queue(number)
+
+    def sum_up(self, lives: "list[dict[str, Any]]", counts: "dict[str, int]") -> "dict[str, Any]":
+        for state in ("running", "pending"):
+            if counts[state]:
+                return {"state": state}
+        last = max([float(known.get("ended") or 0.0) for known in lives] or [0.0]) or time.time()
+        for known in lives:
+            if known["state"] == "gone":
+                return dict(known, ended=last)
+        for ending in ("cancelled", "out_of_memory", "stopped"):
+            for known in lives:
+                if known["ending"] == ending:
+                    return dict(known, ended=last)
+        failed = [known for known in lives if known["exit"] != 0]
+        return dict(failed[0] if failed else ended_known(0, "exited", last), ended=last)
+
+    # Stopping
+
+    def stop(self, known: "dict[str, Any]", grace: float, deadline: float) -> "dict[str, Any]":
+        """Cancel what is pending, have its keeper end what runs, and cancel that after the grace."""
+        folder, element = known["folder"], known["element"]
+        records = records_of(folder, element)
+        os.makedirs(records, 0o700, exist_ok=True)
+        mark_stop(records, grace)
+        cancel_at = min(time.monotonic() + grace + 3.0, deadline - 3.0)
+        is_told = is_cancelled = False
+        while time.monotonic() < deadline:
+            number = self.number_of(folder)
+            if number and not is_told:
+                is_told = self.tell(with_element(number, element))
+            if number and not is_cancelled and time.monotonic() >= cancel_at:
+                is_cancelled = self.scancel([], with_element(number, element))
+            known = self.state(folder, known["order"] if not element else read_json(folder, b"order"), element)
+            if known["state"] not in ("running", "pending"):
+                break
+            time.sleep(1.0 if known["queue"]["array"] else 0.2)
+            self.queue = Queue(self.queue.rate)
+        return known
+
+    def tell(self, number: str) -> bool:
+        """Cancel what has not begun, wake the keeper of what has; then the queue is asked ahead of its time, once."""
+        done = self.scancel(["--state=PENDING"], number)
+        self.scancel(["--signal=TERM", "--batch"], number)
+        self.cancelled_at = time.time()
+        self.queue.load(self.cancelled_at)
+        return done
+
+    def scancel(self, words: "list[str]", number: str) -> bool:
+        try:
+            return bool(slurm_call("scancel", words + [number], SCANCEL_S).code == 0)
+        except OSError:
+            return False
+
+    # Typing
+
+    def type_into(self, known: "dict[str, Any]", text: str, keys: "list[str]") -> None:
+        if not known["begun"].get("input"):
+            what = "one element of the array, as NAME[3]" if known["order"]["slurm"]["array"] else ""
+            why = "type into " + what if what else "its node has no Python, so nothing can be typed into it"
+            raise Refused("unsupported", why)
+        path = os.path.join(records_of(known["folder"], known["element"]), b"input")
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(fd, to_bytes(text) + b"".join(key_bytes(key) for key in keys))
+        finally:
+            os.close(fd)
+
+    # Jobs that others have submitted
+
+    def foreign(self, session: str) -> "dict[str, Any] | None":
+        """A job that was not submitted by us, by its number."""
+        found = FOREIGN_NUMBER.match(session)
+        if not found:
+            return None
+        number, _, element = found.group(1).partition("_")
+        comments = [row["comment"] for row in self.queue.load().rows.values() if row["job"] == number]
+        folder = find_job(comments[0].split(" ")[0][len("rsmcp:") :]) if comments else None
+        if folder:
+            return self.state(folder, read_json(folder, b"order"), element)
+        return self.describe_foreign(found.group(1), True)
+
+    def describe_foreign(self, number: str, with_log: bool) -> "dict[str, Any]":
+        self.queue.load()
+        rows = [self.queue.rows[number]] if number in self.queue.rows else self.queue.elements.get(number, [])
+        order: "dict[str, Any]" = {"id": "slurm-" + number, "session": "slurm-" + number}
+        known: "dict[str, Any]" = {"order": order, "begun": {}, "foreign": True, "via": "slurm", "number": number}
+        if not rows:
+            reason = "the queue does not have a job with the number " + number
+            return dict(known, state="missing", foreign=False, reason=self.queue.trouble or reason)
+        lives = [self.foreign_life(row) for row in rows]
+        counts = {
+            state: sum(life["state"] == state for life in lives) for state in ("pending", "running", "ended", "gone")
+        }
+        counts["failed"] = sum(life["state"] == "ended" and life["exit"] != 0 for life in lives)
+        first = next((row for row, life in zip(rows, lives) if life["state"] in ("running", "pending")), rows[0])
+        order.update(command=first["name"], ordered=first["submitted"])
+        known.update(self.sum_up(lives, counts), queue=self.queue_of(number, first, {}))
+        if first["element"] and number == first["job"]:
+            known["queue"]["array"] = counts
+        if known["state"] != "pending":
+            known["begun"] = {"started": first["start"], "via": "slurm"}
+        if with_log:
+            order["log"] = self.output_of(first["number"])
+        return known
+
+    def foreign_life(self, row: "dict[str, Any]") -> "dict[str, Any]":
+        if row["state"] not in OVER:
+            return {"state": "pending" if row["state"] in IN_QUEUE else "running"}
+        nowhere = b"/nonexistent"
+        return self.over(nowhere, nowhere, {}, row["number"], row["state"], row["end"], row["nodes"])
+
+    def output_of(self, number: str) -> str:
+        """Where a job's output goes; asked once."""
+        kept = read_json(base_folder(), b"outputs")
+        if number not in kept:
+            kept[number] = self.show_job(number).get("StdOut", "")
+            write_beside(b"outputs", dict(list(kept.items())[-200:]))
+        return str(kept[number])
+
+    def list_foreign(self) -> "list[dict[str, Any]]":
+        """Those in the queue that are not ours, newest first; what holds an allocation of ours is no job."""
+        numbers = []
+        for row in self.queue.load().rows.values():
+            mark = row["comment"].split(" ")[0]
+            is_ours = mark.startswith("rsmcp:") and find_job(mark[6:]) is not None
+            if row["state"] not in OVER and not is_ours and not row["name"].startswith("rsmcp-"):
+                numbers.append(row["job"] if row["element"] else row["number"])
+        return [self.describe_foreign(number, False) for number in sorted(set(numbers), key=int, reverse=True)]
+
+    def stop_foreign(self, known: "dict[str, Any]", deadline: float) -> "dict[str, Any]":
+        number = known["number"]
+        if not self.scancel([], number):
+            raise Refused("slurm", "scancel could not stop job %s; is it yours?" % number)
+        while known["state"] in ("running", "pending") and time.monotonic() < deadline:
+            known = SlurmCluster(self.queue.rate).described_now(number)
+            time.sleep(1.0 if known["state"] in ("running", "pending") else 0.0)
+        return dict(known, ending="stopped") if known.get("ending") == "cancelled" else known
+
+    def described_now(self, number: str) -> "dict[str, Any]":
+        self.queue.load(time.time())
+        return self.describe_foreign(number, True)
+
+
+def array_elements(spec: str) -> "list[str]":
+    """The ids of an array's elements, such as 0-9%2, 1,3,5 or 0-15:4."""
+    found: "list[str]" = []
+    for part in spec.partition("%")[0].split(","):
+        whole = re.match(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?\Z", part.strip())
+        if whole:
+            first, last = int(whole.group(1)), int(whole.group(2) or whole.group(1))
+            step = max(1, int(whole.group(3) or 1))
+            found.extend(str(each) for each in range(first, min(last, first + MOST_ELEMENTS * step) + 1, step))
+    return found[:MOST_ELEMENTS]
+
+
+def elements_begun(folder: bytes) -> "set[str]":
+    """The elements of an array that have records."""
+    path = os.path.join(folder, b"elements")
+    return {to_text(name) for name in os.listdir(path)} if os.path.isdir(path) else set()
+
+
+def mark_stop(records: bytes, grace: float) -> None:
+    """A record for us and for the plain script, and the mode that keepers look at."""
+    lock = os.path.join(records, b"lock")
+    if not os.path.lexists(lock):
+        write_whole(lock, b"")
+    if not is_marked(records):
+        write_json(records, b"stop", {"grace": grace})
+    os.chmod(lock, 0o600 | JOB_STOP_MARK)
+
+
+def key_bytes(key: str) -> bytes:
+    """What a terminal sends for a key, by its tmux name."""
+    before = b""
+    while re.match(r"[CMS]-.", key):
+        kind, key = key[0], key[2:]
+        if kind == "M":
+            before += b"\x1b"
+        elif kind == "C" and len(key) == 1:
+            return before + bytes([ord(key.upper()) & 31])
+    if re.match(r"F\d+\Z", key):
+        return before + b"\x1b[%d~" % FUNCTION_KEYS[int(key[1:]) - 1]
+    return before + KEY_BYTES.get(key, to_bytes(key))
+
+
+CLUSTER.append(SlurmCluster)
+CLUSTER_NAMES.append(cluster_name)

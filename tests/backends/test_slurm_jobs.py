@@ -1,0 +1,514 @@
+"""Background jobs that are submitted to the queue of a real Slurm cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote_sandbox_mcp.backends.outpost.far import jobcluster, jobqueue
+from remote_sandbox_mcp.backends.outpost.jobs import read_queue
+from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
+from remote_sandbox_mcp.backends.ssh.machine import open_machine
+from remote_sandbox_mcp.core.command import Environment
+from remote_sandbox_mcp.core.errors import Unsupported
+from remote_sandbox_mcp.core.foreign import Fields
+from remote_sandbox_mcp.core.job import (
+    ArrayCounts,
+    Fate,
+    JobLook,
+    JobOrder,
+    JobRefused,
+    Jobs,
+    JobSeen,
+    JobState,
+    JobWait,
+    Submission,
+)
+from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.slurm import Cluster as ClusterSettings
+from tests.backends.contract import JobContract, Opener
+from tests.backends.contract.basics import eventually
+from tests.support.jobs import clean
+from tests.support.slurm import Cluster
+from tests.support.sshd import wait_until
+
+RATE_S = 0.5
+MANY = 200
+_names = (f"train{number}" for number in itertools.count())
+
+
+def order(script: str, *words: str, **fields: Any) -> JobOrder:
+    return JobOrder(session=next(_names), script=script, submission=Submission(words, RATE_S), **fields)
+
+
+async def open_login(cluster: Cluster, folder: Path, rate_s: float = RATE_S, **fields: Any) -> OutpostSandbox:
+    machine = replace(cluster.login.machine(**fields), slurm=ClusterSettings(rate_s=rate_s))
+    sandbox = await open_machine(machine, folder / "known_hosts")
+    assert isinstance(sandbox, OutpostSandbox)
+    return sandbox
+
+
+@pytest.fixture(scope="module")
+def opener(shared_slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
+    folder = tmp_path_factory.mktemp("state")
+
+    async def open_it(environment: Environment) -> Sandbox:
+        return await open_login(shared_slurm, folder, environment=environment)
+
+    yield open_it
+    shared_slurm.reset()
+
+
+class TestSubmitted(JobContract):
+    """Jobs in a queue keep the contract of all jobs."""
+
+    submission = Submission((), RATE_S)
+
+
+@pytest.fixture
+async def sandbox(slurm: Cluster, tmp_path: Path) -> AsyncIterator[OutpostSandbox]:
+    sandbox = await open_login(slurm, tmp_path)
+    yield sandbox
+    await sandbox.close()
+    clean(slurm.login)
+
+
+@pytest.fixture
+def jobs(sandbox: OutpostSandbox) -> Jobs:
+    return sandbox.jobs
+
+
+async def look(jobs: Jobs, job_id: str, **fields: Any) -> JobSeen:
+    (seen,) = await jobs.look([JobLook(job_id=job_id, **fields)])
+    return seen
+
+
+async def test_a_job_goes_through_the_queue_to_its_end(slurm: Cluster, jobs: Jobs) -> None:
+    wanted = order("echo out; hostname; echo $SLURM_JOB_ID; exit 3", "--nodelist=n2")
+    started = await jobs.start(wanted)
+    assert (started.via, started.recovered) == ("slurm", False)
+    waited = await jobs.wait(JobLook(job_id=started.job_id), JobWait(seconds=20))
+    number = waited.seen.queue.number if waited.seen.queue else ""
+    assert (waited.why, waited.seen.state, waited.seen.exit_code) == ("ended", JobState.ENDED, 3)
+    assert waited.seen.log.decode() == f"out\nn2\n{number}\nEXIT_CODE=3\n"
+    assert slurm.await_state(number, "FAILED")["ExitCode"] == "3:0"
+
+
+async def test_a_running_job_is_stopped(slurm: Cluster, jobs: Jobs) -> None:
+    job = (await jobs.start(order("echo begun; sleep 100"))).job_id
+    await jobs.wait(JobLook(job_id=job), JobWait(seconds=20, pattern="begun"))
+    stopped = await jobs.stop(JobLook(job_id=job))
+    assert (stopped.state, stopped.ending) == (JobState.ENDED, "stopped")
+
+
+async def test_a_pending_job_says_why_and_is_cancelled(slurm: Cluster, jobs: Jobs) -> None:
+    job = (await jobs.start(order("sleep 100", "--begin=now+1hour"))).job_id
+    seen = await eventually(lambda: look(jobs, job), lambda seen: bool(seen.queue and seen.queue.reason), "a reason")
+    assert (seen.state, seen.queue and seen.queue.reason) == (JobState.PENDING, "BeginTime")
+    stopped = await jobs.stop(JobLook(job_id=job))
+    assert (stopped.state, stopped.ending, stopped.exit_code) == (JobState.ENDED, "stopped", None)
+    assert slurm.squeue() == {}
+
+
+async def over(jobs: Jobs, job_id: str) -> JobSeen:
+    """What is seen of a job when it is over."""
+    waited = await jobs.wait(JobLook(job_id=job_id), JobWait(seconds=60))
+    assert waited.why == "ended", waited
+    return waited.seen
+
+
+async def until(jobs: Jobs, job_id: str, *states: JobState, seconds: float = 60.0) -> JobSeen:
+    """What is seen of a job as soon as it is in one of these states."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while (seen := await look(jobs, job_id)).state not in states:
+        assert asyncio.get_running_loop().time() < deadline, seen
+        await asyncio.sleep(0.5)
+    return seen
+
+
+async def begun(jobs: Jobs, wanted: JobOrder) -> tuple[str, str]:
+    """Start a job that prints "begun"; its id and its number in the queue."""
+    await jobs.start(wanted)
+    waited = await jobs.wait(JobLook(job_id=wanted.job_id), JobWait(seconds=30, pattern="begun"))
+    assert waited.why == "pattern", waited
+    assert waited.seen.queue
+    return wanted.job_id, waited.seen.queue.number
+
+
+FOREVER = "echo begun; sleep 600"
+
+
+async def test_each_fate_is_told_apart(slurm: Cluster, jobs: Jobs) -> None:
+    on_n1, on_n2 = "--nodelist=n1", "--nodelist=n2"
+    eat = "echo begun; exec python3 -c 'x = bytearray(600 << 20); import time; time.sleep(60)'"
+    limited, preempted, cancelled, hungry, failed, requeued = [
+        await begun(jobs, each)
+        for each in (
+            order(FOREVER, on_n2),
+            order(FOREVER, on_n2, "--partition=low", "--cpus-per-task=2"),
+            order(FOREVER, on_n2),
+            order(eat, on_n1, "--mem=50M"),
+            order(FOREVER, on_n1),
+            order(FOREVER, on_n1),
+        )
+    ]
+    # Controllers look at time limits every half minute.
+    slurm.admin("scontrol", "update", f"JobId={limited[1]}", "EndTime=now")
+    slurm.admin("scancel", cancelled[1])
+    slurm.sbatch("true", "--partition=high", on_n2, "--cpus-per-task=3")
+    slurm.admin("scontrol", "update", f"JobId={requeued[1]}", "Requeue=1")
+    slurm.admin("scontrol", "requeue", requeued[1])
+    gone, ended = JobState.GONE, JobState.ENDED
+    seen = {
+        name: await over(jobs, job)
+        for name, (job, _) in {
+            "hungry": hungry,
+            "cancelled": cancelled,
+            "preempted": preempted,
+            "requeued": requeued,
+        }.items()
+    }
+    slurm.crash("n1")
+    seen |= {"failed": await over(jobs, failed[0]), "limited": await over(jobs, limited[0])}
+    assert {name: (each.state, each.fate) for name, each in seen.items()} == {
+        "hungry": (ended, Fate.OUT_OF_MEMORY),
+        "cancelled": (ended, Fate.CANCELLED),
+        "preempted": (gone, Fate.PREEMPTED),
+        "requeued": (gone, Fate.REQUEUED),
+        "failed": (gone, Fate.NODE_FAILED),
+        "limited": (gone, Fate.TIME_LIMIT),
+    }
+    assert (seen["hungry"].ending, seen["cancelled"].ending) == ("out_of_memory", "cancelled")
+    assert seen["failed"].reason == "its node n1 failed"
+
+
+async def test_a_job_that_may_be_requeued_runs_again(slurm: Cluster, jobs: Jobs) -> None:
+    wanted = order("echo begun ${SLURM_RESTART_COUNT:-0} $TOKEN; sleep 600", "--requeue", env={"TOKEN": "secret"})
+    job, number = await begun(jobs, wanted)
+    slurm.admin("scontrol", "requeue", number)
+    waiting = await until(jobs, job, JobState.PENDING)
+    assert waiting.queue
+    assert waiting.queue.number == number
+    waited = await jobs.wait(JobLook(job_id=job), JobWait(seconds=60, pattern="begun 1 secret"))
+    assert (waited.why, waited.seen.state) == ("pattern", JobState.RUNNING)
+    assert waited.seen.queue
+    assert waited.seen.queue.restarts == 1
+
+
+async def test_a_dependency_is_told(jobs: Jobs) -> None:
+    _, number = await begun(jobs, order(FOREVER))
+    after = (await jobs.start(order("true", f"--dependency=afterok:{number}"))).job_id
+    seen = await eventually(lambda: look(jobs, after), lambda seen: bool(seen.queue and seen.queue.reason), "a reason")
+    assert seen.queue
+    assert (seen.state, seen.queue.reason) == (JobState.PENDING, "Dependency")
+    assert seen.queue.dependency.startswith(f"afterok:{number}")
+
+
+async def test_the_elements_of_an_array_are_counted_and_looked_at(jobs: Jobs) -> None:
+    script = "id=$SLURM_ARRAY_TASK_ID; echo element $id; if [ $id -lt 2 ]; then sleep 600; fi; exit $id"
+    job = (await jobs.start(order(script, "--array=0-4"))).job_id
+
+    async def counts() -> JobSeen:
+        return await look(jobs, job)
+
+    seen = await eventually(
+        counts, lambda seen: bool(seen.queue and seen.queue.array and seen.queue.array.ended == 3), "three ends"
+    )
+    assert seen.queue
+    assert seen.queue.array == ArrayCounts(running=2, ended=3, failed=3)
+    third = await look(jobs, job, element="3")
+    assert (third.state, third.exit_code, third.log) == (JobState.ENDED, 3, b"element 3\nEXIT_CODE=3\n")
+    assert third.log_file == seen.log_file.replace(".log", "-3.log")
+    one = await jobs.stop(JobLook(job_id=job, element="1"))
+    assert (one.state, one.ending) == (JobState.ENDED, "stopped")
+    assert (await counts()).state is JobState.RUNNING
+    whole = await jobs.stop(JobLook(job_id=job))
+    assert (whole.state, whole.ending) == (JobState.ENDED, "stopped")
+    assert whole.queue
+    assert whole.queue.array == ArrayCounts(ended=5, failed=5)
+
+
+async def test_an_array_has_ended_when_all_have(jobs: Jobs) -> None:
+    job = (await jobs.start(order("exit $((SLURM_ARRAY_TASK_ID / 3))", "--array=1-3%2"))).job_id
+    waited = await jobs.wait(JobLook(job_id=job), JobWait(seconds=30))
+    assert (waited.seen.state, waited.seen.exit_code, waited.seen.ending) == (JobState.ENDED, 1, "exited")
+
+
+async def test_a_node_without_python_runs_the_same_job(slurm: Cluster, jobs: Jobs) -> None:
+    script = 'echo begun $NAME $SLURM_JOB_ID; command -v python3; trap "echo saved; exit 5" TERM; sleep 600 & wait'
+    wanted = order(script, "--partition=bare", env={"NAME": "it's"})
+    job, number = await begun(jobs, wanted)
+    with pytest.raises(Unsupported, match="no Python"):
+        await jobs.send(JobLook(job_id=job), text="x")
+    stopped = await jobs.stop(JobLook(job_id=job))
+    assert (stopped.state, stopped.ending, stopped.exit_code) == (JobState.ENDED, "stopped", 5)
+    assert stopped.log.decode() == f"begun it's {number}\nsaved\nEXIT_CODE=5\n"
+    ended = (await jobs.start(order("exit 4", "--partition=bare"))).job_id
+    waited = await jobs.wait(JobLook(job_id=ended), JobWait(seconds=20))
+    assert (waited.seen.state, waited.seen.exit_code) == (JobState.ENDED, 4)
+
+
+async def test_a_signal_reaches_the_process_that_handles_it(slurm: Cluster, jobs: Jobs) -> None:
+    program = "import signal, sys; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(6))"
+    waits = f"{program}; print('begun', flush=True); signal.pause()"
+    job, number = await begun(jobs, order(f'python3 -c "{waits}"; echo "after $?"'))
+    slurm.run("scancel", "--signal=USR1", "--batch", number)
+    waited = await jobs.wait(JobLook(job_id=job), JobWait(seconds=20))
+    assert waited.seen.log == b"begun\nafter 6\nEXIT_CODE=0\n"
+
+
+async def test_the_environment_is_the_callers_and_the_nodes(jobs: Jobs) -> None:
+    node = "$CUDA_VISIBLE_DEVICES $SLURM_JOB_ID [$SSH_CONNECTION$TMUX]"
+    script = f"echo $GIVEN {node} $(umask) $(tty >/dev/null && echo terminal)"
+    wanted = order(script, "--gres=gpu:a100:2", env={"GIVEN": "a b", "CUDA_VISIBLE_DEVICES": "7"})
+    await jobs.start(wanted)
+    waited = await jobs.wait(JobLook(job_id=wanted.job_id), JobWait(seconds=20))
+    assert waited.seen.queue
+    assert waited.seen.log.decode().splitlines()[0] == f"a b 0,1 {waited.seen.queue.number} [] 0022 terminal"
+
+
+async def test_jobs_of_others_are_listed_looked_at_and_stopped(slurm: Cluster, jobs: Jobs) -> None:
+    number = slurm.sbatch("echo hello; sleep 600", "--job-name=by hand")
+    slurm.await_state(number, "RUNNING")
+    name = f"slurm-{number}"
+    listed = await eventually(jobs.list, bool, "the queue's next answer")
+    assert [(each.session, each.command, each.foreign) for each in listed] == [(name, "by hand", True)]
+    (seen,) = await jobs.look([JobLook(session=name)])
+    assert (seen.state, seen.log, seen.via) == (JobState.RUNNING, b"hello\n", "slurm")
+    stopped = await jobs.stop(JobLook(session=name))
+    assert (stopped.state, stopped.ending) == (JobState.ENDED, "stopped")
+    assert slurm.state(number) == "CANCELLED"
+    (missing,) = await jobs.look([JobLook(session="slurm-999999")])
+    assert missing.state is JobState.MISSING
+
+
+REFUSED = {
+    "no such partition": (("--partition=nowhere",), "invalid partition"),
+    "more than there is": (("--mem=900G",), "Memory specification can not be satisfied"),
+    "no such node": (("--nodelist=nowhere",), "Invalid node name"),
+}
+
+
+@pytest.mark.parametrize(("words", "why"), REFUSED.values(), ids=REFUSED)
+async def test_what_the_queue_refuses_is_said_and_leaves_nothing(
+    slurm: Cluster, jobs: Jobs, words: tuple[str, ...], why: str
+) -> None:
+    wanted = order("true", *words)
+    with pytest.raises(JobRefused, match=f"(?i)Slurm refused the job: .*{why}") as refused:
+        await jobs.start(wanted)
+    assert "\n" not in str(refused.value)
+    assert (await look(jobs, wanted.job_id)).state is JobState.MISSING
+    assert not (slurm.login.home / ".codex_logs").exists()
+
+
+# What goes wrong between us and the queue
+
+
+def put_ahead(cluster: Cluster, **programs: str) -> str:
+    """A Python for the outpost that finds these shell scripts ahead of Slurm's own programs; their calls are noted."""
+    folder = cluster.login.home / "ahead"
+    folder.mkdir()
+    python = f'PATH={folder}:$PATH exec python3 "$@"'
+    for name, text in {**programs, "python": python}.items():
+        path = folder / name
+        note = f'echo "$$" >>{folder}/{name}.calls'
+        path.write_text(f"#!/bin/sh\n{note}\n{text}\n")
+        path.chmod(0o755)
+    for path in (folder, *folder.iterdir()):
+        os.chown(path, cluster.login.uid, -1)
+    return str(folder / "python")
+
+
+def calls(cluster: Cluster, program: str) -> int:
+    path = cluster.login.home / "ahead" / f"{program}.calls"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def kill_outposts(cluster: Cluster) -> None:
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_ours = process.stat().st_uid == cluster.login.uid
+            if is_ours and b"zlib.decompress" in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+async def test_many_are_submitted_at_once_and_the_queue_is_asked_once(slurm: Cluster, tmp_path: Path) -> None:
+    python = put_ahead(slurm, squeue='exec /usr/bin/squeue "$@"')
+    first = await open_login(slurm, tmp_path, python=python, rate_s=30.0)
+    second = await open_login(slurm, tmp_path, python=python, rate_s=30.0)
+    try:
+        wanted = [order("true", "--begin=now+1hour") for _ in range(MANY)]
+        await asyncio.gather(*(first.jobs.start(each) for each in wanted))
+        looks = [JobLook(job_id=each.job_id, lines=0) for each in wanted]
+        seen = [*await first.jobs.look(looks), *await second.jobs.look(looks), *await second.jobs.list(MANY)]
+        assert {each.state for each in seen} == {JobState.PENDING}
+        assert len({each.queue.number for each in seen if each.queue}) == MANY
+        assert calls(slurm, "squeue") <= 1
+    finally:
+        await first.close()
+        await second.close()
+        slurm.admin("scancel", f"--user={slurm.login.user}")
+        clean(slurm.login)
+
+
+async def test_an_answer_of_sbatch_that_is_lost_is_found_in_the_queue(slurm: Cluster, tmp_path: Path) -> None:
+    slow = '/usr/bin/sbatch "$@" >/dev/null; touch ~/submitted; sleep 2'
+    sandbox = await open_login(slurm, tmp_path, python=put_ahead(slurm, sbatch=slow))
+    try:
+        wanted = order(FOREVER)
+        starting = asyncio.create_task(sandbox.jobs.start(wanted))
+        await asyncio.to_thread(wait_until, (slurm.login.home / "submitted").exists, what="sbatch")
+        kill_outposts(slurm)
+        started = await starting
+        assert (started.recovered, len(slurm.squeue()), calls(slurm, "sbatch")) == (True, 1, 1)
+        assert (await until(sandbox.jobs, wanted.job_id, JobState.RUNNING)).queue
+    finally:
+        await sandbox.close()
+        clean(slurm.login)
+
+
+async def test_jobs_need_no_outpost(slurm: Cluster, jobs: Jobs) -> None:
+    ready = slurm.login.home / "go"
+    pending = order("true", "--begin=now+1hour")
+    await jobs.start(pending)
+    running, _ = await begun(jobs, order(FOREVER))
+    ending, number = await begun(jobs, order(f"echo begun; until [ -e {ready} ]; do sleep 0.1; done; exit 9"))
+    kill_outposts(slurm)
+    ready.touch()
+    slurm.await_state(number, "FAILED")
+    states = [(await look(jobs, job)).state for job in (pending.job_id, running, ending)]
+    assert states == [JobState.PENDING, JobState.RUNNING, JobState.ENDED]
+    assert (await look(jobs, ending)).exit_code == 9
+
+
+async def test_a_controller_that_is_away_is_told_with_the_last_state(slurm: Cluster, jobs: Jobs) -> None:
+    ready = slurm.login.home / "go"
+    job, _ = await begun(jobs, order(f"echo begun; until [ -e {ready} ]; do sleep 0.1; done"))
+    waiting = (await jobs.start(order("true", "--begin=now+1hour"))).job_id
+    await until(jobs, waiting, JobState.PENDING)
+    slurm.stop_controller()
+    seen = await eventually(
+        lambda: look(jobs, waiting), lambda seen: bool(seen.queue and seen.queue.trouble), "trouble"
+    )
+    assert (seen.state, seen.queue and seen.queue.age_s > 0) == (JobState.PENDING, True)
+    assert seen.queue
+    assert (await look(jobs, job)).state is JobState.RUNNING
+    ready.touch()
+    assert (await jobs.wait(JobLook(job_id=job), JobWait(seconds=20))).seen.exit_code == 0
+    with pytest.raises(JobRefused, match="Unable to contact slurm controller"):
+        await jobs.start(order("true"))
+    slurm.start_controller()
+    seen = await eventually(
+        lambda: look(jobs, waiting), lambda seen: bool(seen.queue and not seen.queue.trouble), "an answer"
+    )
+    assert seen.state is JobState.PENDING
+
+
+async def test_a_job_belongs_to_every_login_node_of_its_cluster(slurm: Cluster, jobs: Jobs) -> None:
+    wanted = order(FOREVER)
+    job, _ = await begun(jobs, wanted)
+    (path,) = slurm.login.home.glob(f".local/state/remote-sandbox/jobs/slurm-*/{job}/order")
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "node": "login2", "host": "login2", "machine": "x", "boot": "y"}))
+    seen = [await look(jobs, job), *await jobs.look([JobLook(session=wanted.session)]), *await jobs.list()]
+    assert [(each.job_id, each.state) for each in seen] == [(job, JobState.RUNNING)] * 3
+    assert (await jobs.start(wanted)).recovered
+    own = path.read_text()
+    path.write_text(json.dumps({**record, "slurm": {**record["slurm"], "cluster": "other"}}))
+    elsewhere = await look(jobs, job)
+    assert (elsewhere.state, elsewhere.reason) == (
+        JobState.MISSING,
+        "it was submitted to the Slurm cluster other, so ask there",
+    )
+    path.write_text(own)
+    assert (await jobs.stop(JobLook(job_id=job))).ending == "stopped"
+
+
+async def test_a_job_in_place_of_another_is_submitted_as_that_one_was(slurm: Cluster, jobs: Jobs) -> None:
+    first = order(FOREVER, "--partition=low", "--nodelist=n2")
+    job, _ = await begun(jobs, first)
+    later = replace(first, job_id=f"{job}-r1", instead_of=job, submission=None)
+    with pytest.raises(JobRefused) as refused:
+        await jobs.start(later)
+    assert refused.value.reason == "running"
+    slurm.sbatch("true", "--partition=high", "--nodelist=n2", "--exclusive")
+    assert (await over(jobs, job)).fate is Fate.PREEMPTED
+    assert (await jobs.start(later)).via == "slurm"
+    waited = await jobs.wait(JobLook(job_id=later.job_id), JobWait(seconds=30, pattern="begun"))
+    assert waited.seen.queue
+    assert slurm.job(waited.seen.queue.number)["Partition"] == "low"
+
+
+# Foreign text
+
+
+RUBBISH = "slurm_load_jobs error\n1\x1f2\n;rm\x1f" + "\x1f" * 20 + "\n" + "x" * 100000 + "\n"
+ROW = ("7_1|7|1|PENDING|(Priority)|1794865309|N/A|main|n[1-2]|(null)|2026-11-16T21:45:36|rsmcp:job-1 x|a\x1fb").replace(
+    "|", "\x1f"
+)
+
+
+def test_only_rows_are_taken_from_what_squeue_prints() -> None:
+    (row,) = jobqueue.read_rows(RUBBISH + ROW + "\n" + RUBBISH)
+    assert (row["number"], row["job"], row["element"], row["state"]) == ("7_1", "7", "1", "PENDING")
+    assert (row["start"], row["end"], row["dependency"], row["name"]) == (1794865309.0, 0.0, "", "a\x1fb")
+    assert row["submitted"] > 1e9
+
+
+ARRAYS = {
+    "0-3%2": ["0", "1", "2", "3"],
+    "1,5,7-8": ["1", "5", "7", "8"],
+    "0-9:4": ["0", "4", "8"],
+    "x,2": ["2"],
+    "": [],
+}
+
+
+@pytest.mark.parametrize(("spec", "elements"), ARRAYS.items(), ids=ARRAYS)
+def test_the_elements_of_an_array_are_read(spec: str, elements: list[str]) -> None:
+    assert jobcluster.array_elements(spec) == elements
+
+
+KEYS = {"C-c": b"\x03", "M-x": b"\x1bx", "Enter": b"\r", "F5": b"\x1b[15~", "Up": b"\x1b[A", "-": b"-", "S-Tab": b"\t"}
+
+
+@pytest.mark.parametrize(("key", "data"), KEYS.items(), ids=KEYS)
+def test_keys_are_sent_as_a_terminal_sends_them(key: str, data: bytes) -> None:
+    assert jobcluster.key_bytes(key) == data
+
+
+QUEUE: dict[str, Any] = {
+    "number": "7", "state": "PENDING", "reason": "Priority", "start": 1.0, "end": 0.0, "partition": "", "nodes": "",
+    "dependency": "", "restarts": 0, "array": None, "age": 0.0, "trouble": "",
+}  # fmt: skip
+LIES: dict[str, dict[str, Any]] = {
+    "no number": {"number": 7},
+    "a list for a word": {"reason": ["x"]},
+    "a time that is none": {"start": float("nan")},
+    "counts below nothing": {"array": {"pending": -1, "running": 0, "ended": 0, "failed": 0, "gone": 0}},
+    "counts missing": {"array": {}},
+    "too large": {"restarts": 1 << 70},
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_what_makes_no_sense_is_no_queue(lie: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"not|missing|nothing"):
+        read_queue(Fields({**QUEUE, **lie}))
+
+
+def test_what_the_queue_says_is_harmless_to_show() -> None:
+    seen = read_queue(Fields({**QUEUE, "reason": "\x1b[31mred\x07\u202e" + "x" * 10_000}))
+    assert seen.reason.startswith("red")
+    assert seen.reason.isprintable()
+    assert len(seen.reason) <= 300
