@@ -29,7 +29,6 @@ OPENERS = {
     "list_remote_files": "",
     "search_remote_files": "",
 }
-UVICORN = "uvicorn"
 _turn = threading.Lock()
 
 
@@ -114,32 +113,7 @@ def load(module: str) -> ModuleType:
     """Import a module of this package, and with it the SDK."""
     # One at a time: two that change pydantic at once would not both put back what was there before.
     with _turn, validators_made_when_used():
-        try:
-            # It is imported only to replace its signal handlers, of which our HTTP server has none.
-            with hidden(UVICORN):
-                return importlib.import_module(module, __package__)
-        except ModuleNotFoundError as missing:
-            if missing.name != UVICORN:
-                raise
         return importlib.import_module(module, __package__)
-
-
-@contextmanager
-def hidden(package: str) -> Iterator[None]:
-    """Let imports of a package fail in this thread, as where it is not installed; other threads may import it."""
-    thread = threading.get_ident()
-
-    class Hiding:
-        @staticmethod
-        def find_spec(name: str, *_: object) -> None:
-            if name == package and threading.get_ident() == thread:
-                raise ModuleNotFoundError(f"{name} is hidden", name=name)
-
-    sys.meta_path.insert(0, Hiding)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(Hiding)
 
 
 @contextmanager
