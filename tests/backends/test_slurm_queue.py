@@ -122,10 +122,16 @@ class StandInLine:
     def close(self) -> None: ...
 
 
-@pytest.mark.parametrize(("status", "asked"), [(0, "squeue"), (127, "exec 'bash' '-c' 'module load slurm\nsqueue'")])
-async def test_init_comes_before_commands_of_slurm_only_where_they_are_not_there_without_it(
-    status: int, asked: str
-) -> None:
+WAYS = {
+    "they are there": ("exec 'sh'", "squeue"),
+    "by the table": ("module load slurm", "exec 'bash' '-c' 'module load slurm\nexport PATH='\\''/opt'\\''\nsqueue'"),
+    "by a login shell": ("-lc", "exec 'bash' '-lc' 'squeue'"),
+    "not at all": ("nowhere", "squeue"),
+}
+
+
+@pytest.mark.parametrize(("needed", "asked"), WAYS.values(), ids=WAYS)
+async def test_commands_of_slurm_are_looked_for_once_with_no_more_than_they_need(needed: str, asked: str) -> None:
     lines = []
 
     class StandInWay:
@@ -133,12 +139,15 @@ async def test_init_comes_before_commands_of_slurm_only_where_they_are_not_there
 
         async def open(self, line: str) -> StandInLine:
             lines.append(line)
-            return StandInLine(status)
+            return StandInLine(0 if needed in line else 127)
 
-    way = LoginWay(StandInWay(), Environment(init=("module load slurm",)))  # type: ignore[arg-type]
+    environment = Environment(init=("module load slurm",), env={"PATH": "/opt", "TOKEN": "secret"})
+    way = LoginWay(StandInWay(), environment)  # type: ignore[arg-type]
     for _ in range(2):
         await way.open("squeue")
-    assert lines[1:] == [asked, asked]
+    assert lines[-2:] == [asked, asked]
+    assert len(lines) <= 5
+    assert "secret" not in "".join(lines)
 
 
 @pytest.mark.parametrize("name", ["holder", "relay"])

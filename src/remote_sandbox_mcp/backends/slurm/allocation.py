@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...core.command import Environment
@@ -10,7 +11,7 @@ from ...core.disposable import Disposable, is_pending
 from ...core.errors import ConnectError, Unsupported
 from ...core.job import JobLook, JobOrder, JobSeen, JobStarted, JobWait, JobWaited
 from ...core.sandbox import Capabilities, Description, Sandbox
-from ...core.shell import join
+from ...core.shell import join, quote
 from ..command.provided import ProvidedShellAlone, open_provided
 from ..command.way import CommandLine, Way
 from ..shell.transport import Gone, Place
@@ -24,37 +25,54 @@ OPEN_S = 60.0
 LOOK_FOR_COMMANDS = "command -v sbatch && command -v srun && command -v squeue"
 
 
-class LoginWay:
-    """The login node. Where only what its table says is to be done first brings Slurm's commands, that is done first.
+Wrap = Callable[[str], str]
 
-    Elsewhere it is not: those lines may hold what nobody else there should see in a list of processes.
+
+class LoginWay:
+    """The login node, with what brings Slurm's commands there: nothing, its table's lines, or a login shell's files.
+
+    Nothing more than is needed: the table's lines may hold what others should not see in a list of processes.
     """
 
     def __init__(self, way: Way, environment: Environment) -> None:
         self._way = way
         self._environment = environment
-        self._needs_init: bool | None = None if environment.init or environment.shell else False
+        self._wrap: Wrap | None = None
+        self._finding = asyncio.Lock()
 
     @property
     def what(self) -> str:
         return self._way.what
 
     async def open(self, shell_line: str) -> CommandLine:
-        if self._needs_init is None:
-            self._needs_init = not await self._has_commands()
-        if self._needs_init:
-            shell = self._environment.shell or ("bash", "-c")
-            shell_line = f"exec {join([*shell, self._environment.source(shell_line)])}"
-        return await self._way.open(shell_line)
+        async with self._finding:
+            self._wrap = self._wrap or await self._find()
+        return await self._way.open(self._wrap(shell_line))
 
-    async def _has_commands(self) -> bool:
-        line = await self._way.open(f"exec {join(['sh', '-c', LOOK_FOR_COMMANDS])}")
-        try:
-            while await line.read():
-                pass
-            return (await line.ending()).status == 0
-        finally:
-            line.close()
+    async def _find(self) -> Wrap:
+        look = f"exec {join(['sh', '-c', LOOK_FOR_COMMANDS])}"
+        for wrap in self._wraps():
+            line = await self._way.open(wrap(look))
+            try:
+                while await line.read():
+                    pass
+                if (await line.ending()).status == 0:
+                    return wrap
+            finally:
+                line.close()
+        # The first command will say that there are none.
+        return str
+
+    def _wraps(self) -> Iterator[Wrap]:
+        yield str
+        if self._environment.init or self._environment.shell or "PATH" in self._environment.env:
+            yield self._by_table
+        yield lambda line: f"exec {join(['bash', '-lc', line])}"
+
+    def _by_table(self, line: str) -> str:
+        path = self._environment.env.get("PATH", "")
+        source = self._environment.source(f"export PATH={quote(path)}\n{line}" if path else line)
+        return f"exec {join([*(self._environment.shell or ('bash', '-c')), source])}"
 
     def explain(self, complaints: bytes) -> None:
         """Nothing: the login node's own connection explains itself."""
