@@ -267,14 +267,15 @@ async def test_other_users_of_the_node_cannot_get_in_or_in_between(provider: Slu
         intruding.connect(f"/proc/self/fd/{folder}/socket")
         os.close(folder)
         intruding.settimeout(10)
-        socket.send_fds(intruding, [b"L\x04\x00\x00\x00true"], [0, 1, 2])
-        with suppress(ConnectionResetError):
+        with suppress(ConnectionError):
+            socket.send_fds(intruding, [b"L\x0e\x00\x00\x00touch intruded"], [0, 1, 2])
             assert intruding.recv(10) == b""
         sandbox = await provider.open(seen)
         assert await say(sandbox, "echo here") == "here\n"
         await sandbox.close()
         with pytest.raises(BlockingIOError):
             listening.accept()
+    assert not (slurm.login.home / "intruded").exists()
 
 
 async def test_two_allocations_on_one_node_do_not_meet(provider: SlurmProvider, slurm: Cluster) -> None:

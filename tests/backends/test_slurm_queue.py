@@ -11,7 +11,7 @@ import pytest
 
 from remote_sandbox_mcp.backends.command.console import Said
 from remote_sandbox_mcp.backends.command.way import Ending
-from remote_sandbox_mcp.backends.slurm.allocation import LoginWay
+from remote_sandbox_mcp.backends.slurm.allocation import USUAL_FOLDERS, LoginWay
 from remote_sandbox_mcp.backends.slurm.order import program
 from remote_sandbox_mcp.backends.slurm.provider import SlurmProvider
 from remote_sandbox_mcp.backends.slurm.queue import Queue
@@ -125,6 +125,7 @@ class StandInLine:
 WAYS = {
     "they are there": ("exec 'sh'", "squeue"),
     "by the table": ("module load slurm", "exec 'bash' '-c' 'module load slurm\nexport PATH='\\''/opt'\\''\nsqueue'"),
+    "in a usual folder": ("/opt/slurm/bin", f"exec 'sh' '-c' '{USUAL_FOLDERS}; squeue'"),
     "by a login shell": ("-lc", "exec 'bash' '-lc' 'squeue'"),
     "not at all": ("nowhere", "squeue"),
 }
@@ -146,7 +147,7 @@ async def test_commands_of_slurm_are_looked_for_once_with_no_more_than_they_need
     for _ in range(2):
         await way.open("squeue")
     assert lines[-2:] == [asked, asked]
-    assert len(lines) <= 5
+    assert len(lines) <= 6
     assert "secret" not in "".join(lines)
 
 

@@ -347,8 +347,8 @@ def _slurm_version(text: str) -> str:
 def _slurm_step(version: str, elsewhere: str) -> Step:
     shown = _slurm_version(version)
     if elsewhere:
-        said = f"in {elsewhere}, which is not in the PATH of commands: batch jobs find it, allocations do not"
-        return warning("slurm", f"{shown}, {said}".removeprefix(", "), _NO_SLURM)
+        said = f"in {elsewhere}, which is not in the PATH of commands; jobs and allocations find it there"
+        return ok("slurm", f"{shown}, {said}".removeprefix(", "))
     if not version:
         return warning("slurm", "sinfo is not found, so nothing can be submitted", _NO_SLURM)
     numbers = tuple(int(part) for part in shown.split(".")[:2] if part.isdigit())

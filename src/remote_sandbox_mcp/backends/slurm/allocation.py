@@ -22,6 +22,8 @@ from .queue import Queue
 Fate = Callable[[Disposable], Awaitable[Disposable | None]]
 # It takes so long until srun has made a step, on a busy controller.
 OPEN_S = 60.0
+# Where sites have them that put them into the PATH of people only.
+USUAL_FOLDERS = "export PATH=$PATH:/opt/slurm/bin:/usr/local/slurm/bin:/cm/shared/apps/slurm/current/bin"
 LOOK_FOR_COMMANDS = "command -v sbatch && command -v srun && command -v squeue"
 
 
@@ -29,7 +31,7 @@ Wrap = Callable[[str], str]
 
 
 class LoginWay:
-    """The login node, with what brings Slurm's commands there: nothing, its table's lines, or a login shell's files.
+    """The login node, with what brings Slurm's commands there: nothing, its table's lines, a folder, or a login shell.
 
     Nothing more than is needed: the table's lines may hold what others should not see in a list of processes.
     """
@@ -67,6 +69,7 @@ class LoginWay:
         yield str
         if self._environment.init or self._environment.shell or "PATH" in self._environment.env:
             yield self._by_table
+        yield lambda line: f"exec {join(['sh', '-c', f'{USUAL_FOLDERS}; {line}'])}"
         yield lambda line: f"exec {join(['bash', '-lc', line])}"
 
     def _by_table(self, line: str) -> str:
