@@ -224,7 +224,7 @@ async def test_its_time_is_renewed_up_to_the_time_limit(provider: SlurmProvider,
         await provider.pause(made)
 
 
-async def test_work_goes_on_while_the_login_node_or_the_controller_is_away(
+async def test_work_goes_on_while_the_login_node_the_controller_or_the_nodes_daemon_is_away(
     provider: SlurmProvider, slurm: Cluster
 ) -> None:
     made = await started(provider, await make(provider, slurm={"nodelist": "n1"}))
@@ -234,10 +234,16 @@ async def test_work_goes_on_while_the_login_node_or_the_controller_is_away(
     slurm.login.kill_sessions()
     assert await running == "over\n"
     slurm.stop_controller()
+    slurm.kill_slurmd("n1")
     try:
         assert await say(sandbox, "echo here") == "here\n"
     finally:
         slurm.start_controller()
+        slurm.start_slurmd("n1")
+    # By a step of its own.
+    other = await provider.open(made)
+    assert await say(other, "echo here") == "here\n"
+    await other.close()
     await sandbox.close()
     assert list(tmp.glob(f"*{made.id}*"))
     await provider.delete(made)
