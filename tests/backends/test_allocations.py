@@ -89,6 +89,7 @@ async def test_all_tools_work_on_an_allocation_and_the_next_server_finds_it(slur
         )
         assert (made["provider"], made["on"], made["status"]) == ("slurm", "cluster", "running"), made
         assert made["expires_at"] > made["created_at"]
+        assert "the queue ends it 15 min after its start, used or not" in made["notes"][0]
         assert await server.output("hostname; echo $CUDA_VISIBLE_DEVICES", sandbox_name="box") == "n1\n0\n"
         await server.call(
             "sync_local_to_remote", local_path=str(tmp_path / "tree"), remote_path="tree", sandbox_name="box"

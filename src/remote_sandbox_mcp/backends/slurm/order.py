@@ -35,10 +35,11 @@ LONGEST_S = 366 * 86400
 
 @dataclass(frozen=True)
 class Submission:
-    """What is handed to sbatch: its arguments and the script on its standard input."""
+    """What is handed to sbatch: its arguments, and the script on its standard input. `limit_s` is 0 for no time limit."""
 
     words: Sequence[str]
     script: str
+    limit_s: float
 
 
 @functools.cache
@@ -111,8 +112,8 @@ def submission(cluster: Cluster, disposable_id: str, order: SandboxOrder, mark: 
         "--open-mode": "append",
     }
     argv = ["sbatch", "--parsable", "--no-requeue", *(f"{name}={value}" for name, value in ours.items())]
-    limit_s = time_limit_s(str(options.get("time", ""))) or LONGEST_S
-    return Submission([*argv, *words(options)], script(disposable_id, order, limit_s))
+    limit_s = time_limit_s(str(options.get("time", "")))
+    return Submission([*argv, *words(options)], script(disposable_id, order, limit_s or LONGEST_S), limit_s)
 
 
 def options_of(cluster: Cluster, order: SandboxOrder) -> Options:

@@ -78,7 +78,7 @@ class SlurmProvider:
             created=begun,
             limits=order.limits,
             network=True,
-            notes=(f"slurm: job {key} on {self._queue.machine}",),
+            notes=(f"slurm: job {key}{_limit_note(asked.limit_s)}",),
         )
 
     async def _sweep(self, disposable_id: str) -> None:
@@ -224,3 +224,10 @@ class SlurmProvider:
 
     async def close(self) -> None:
         await self._chores.close()
+
+
+def _limit_note(limit_s: float) -> str:
+    """What its maker should know: other sandboxes live for as long as they are used."""
+    if not limit_s:
+        return ""
+    return f"; the queue ends it {limit_s / 60:.0f} min after its start, used or not; slurm option time gives it more"
