@@ -35,7 +35,7 @@ LONGEST_S = 366 * 86400
 
 @dataclass(frozen=True)
 class Submission:
-    """What is handed to sbatch: its arguments, and the script on its standard input. `limit_s` is 0 for no time limit."""
+    """What sbatch is handed: its arguments, and the script on its standard input. `limit_s` is 0 for no time limit."""
 
     words: Sequence[str]
     script: str
