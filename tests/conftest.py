@@ -216,6 +216,19 @@ def slurm(shared_slurm: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
+def shared_slurm_with_accounting(fleet: Fleet) -> Iterator[Cluster]:
+    with running_cluster(fleet, with_accounting=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm_with_accounting(shared_slurm_with_accounting: Cluster) -> Iterator[Cluster]:
+    """The same for a cluster on which `sacct` tells of jobs that have ended."""
+    yield shared_slurm_with_accounting
+    shared_slurm_with_accounting.reset()
+
+
+@pytest.fixture(scope="session")
 def platform() -> Iterator[Platform]:
     """One for all tests of containers: those belong to the xdist group "platform", so that one worker has them all."""
     with Platform() as platform:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core.job import JOB_ID, Checkpoint, JobSeen, JobStarted, JobState
-from remote_sandbox_mcp.core.lifecycle import announcements, decide, question, resumed, span, take_back
+from remote_sandbox_mcp.core.job import JOB_ID, Checkpoint, Fate, JobSeen, JobStarted, JobState, QueueSeen
+from remote_sandbox_mcp.core.lifecycle import announcements, decide, question, resumed, take_back
+from remote_sandbox_mcp.core.text import span
 from remote_sandbox_mcp.core.watch import Decision, Event, EventType, NoContact, Policy, Resume, Status, Watch
 
 NOW = 1_000_000.0
@@ -31,6 +32,7 @@ def seen(state: JobState, **more: Any) -> JobSeen:
 
 RUNNING, GONE, MISSING = seen(JobState.RUNNING), seen(JobState.GONE), seen(JobState.MISSING, job_id="")
 ENDED = seen(JobState.ENDED, exit_code=0, ending="exited")
+PENDING = seen(JobState.PENDING, seconds=200, queue=QueueSeen(number="12", reason="Priority", partition="gpu"))
 CUT, UNCONFIGURED = NoContact("no route to host"), NoContact("no sandbox is named 'gpu1'", config=True)
 STARTED = JobStarted(job_id=f"{JOB}-r1", session="train", log_file="/l", cwd="/", via="tmux")
 STATES = {
@@ -43,7 +45,8 @@ STATES = {
     "not ours": watch(RESUMING, job_id=""),
 }
 SIGHTS = {
-    "running": RUNNING, "ended": ENDED, "gone": GONE, "missing": MISSING, "cut": CUT, "unconfigured": UNCONFIGURED
+    "running": RUNNING, "pending": PENDING, "ended": ENDED, "gone": GONE, "missing": MISSING, "cut": CUT,
+    "unconfigured": UNCONFIGURED,
 }  # fmt: skip
 
 
@@ -70,8 +73,16 @@ def play(first: Watch, *sights: JobSeen | NoContact, step: float = 300.0) -> lis
         (seen(JobState.ENDED, exit_code=1, ending="exited", seconds=5), "has ended with exit code 1 after 5 s"),
         (seen(JobState.ENDED, exit_code=143, signal="SIGTERM", ending="stopped"), "was stopped .* 143 .SIGTERM. after"),
         (seen(JobState.ENDED, job_id="", foreign=True), "has ended with an unknown exit code"),
+        (
+            seen(JobState.ENDED, exit_code=137, ending="out_of_memory", fate=Fate.OUT_OF_MEMORY),
+            r"has ended \(it used more memory than it was given\) with exit code 137 after",
+        ),
+        (
+            seen(JobState.ENDED, ending="cancelled", fate=Fate.CANCELLED, reason="it was cancelled by root"),
+            r"has ended \(it was cancelled by root\) with an unknown exit code after",
+        ),
     ],
-    ids=["0", "1", "stopped", "not ours"],
+    ids=["0", "1", "stopped", "not ours", "out of memory", "cancelled"],
 )
 def test_a_job_that_ended_completes_its_watch_and_is_never_resumed(state: str, end: JobSeen, says: str) -> None:
     decision = decide(STATES[state], end, NOW)
@@ -114,6 +125,9 @@ ALERT = ["ssh_unreachable"]
         ([UNCONFIGURED, CUT, CUT], [["config_missing"], [], []]),
         ([CUT, CUT, ENDED], [[], ALERT, ["completed"]]),
         ([CUT, CUT, GONE, RUNNING], [[], ALERT, ["interrupted"], ["running_restored"]]),
+        ([PENDING, PENDING, RUNNING, ENDED], [[], [], [], ["completed"]]),
+        ([CUT, CUT, PENDING, RUNNING], [[], ALERT, ["running_restored"], []]),
+        ([GONE, PENDING, RUNNING], [["interrupted"], ["running_restored"], []]),
         ([GONE, CUT, CUT, GONE], [["interrupted"], [], ALERT, []]),
     ],
     ids=lambda value: " ".join(name for name, sight in SIGHTS.items() for one in value if one is sight)[:40] or None,
@@ -164,6 +178,19 @@ def test_a_running_job_is_summarized_in_one_sentence() -> None:
     assert after.last_log_tail == "epoch 1\nepoch 2\n\n"
 
 
+def test_a_pending_job_is_summarized_with_its_reason_and_since_when() -> None:
+    after = decide(watch(), PENDING, NOW).watch
+    assert after.last_summary == ("train on gpu1: pending: Priority; submitted 3 min ago; job 12 in partition gpu")
+    assert (after.status, after.last_state, after.due) == (Status.ACTIVE, "pending", NOW + 300)
+
+
+def test_what_a_queue_says_is_made_harmless() -> None:
+    hostile = QueueSeen(number="1\n2", reason="\x1b[31m" + "x" * 2000, partition="\u202e", start=1e300)
+    summary = decide(watch(), replace(PENDING, queue=hostile), NOW).watch.last_summary
+    assert not any(ord(char) < 32 or char == "\u202e" for char in summary)
+    assert len(summary) < 600
+
+
 def test_without_a_new_log_the_last_one_is_kept() -> None:
     assert decide(watch(last_log_tail="epoch 1"), seen(JobState.GONE, log=b""), NOW).watch.last_log_tail == "epoch 1"
 
@@ -211,8 +238,12 @@ def test_texts_from_a_machine_are_bounded_and_harmless(log: bytes, text: bytes, 
         (GONE, "train on gpu1 was interrupted: it no longer runs and left no exit status"),
         (seen(JobState.GONE, rebooted=True), "train on gpu1 was interrupted: its machine was restarted"),
         (seen(JobState.GONE, reason="keeper killed"), "it no longer runs and left no exit status (keeper killed)"),
+        (seen(JobState.GONE, fate=Fate.TIME_LIMIT), "train on gpu1 was interrupted: its time limit was reached"),
+        (seen(JobState.GONE, fate=Fate.PREEMPTED), "it was preempted: another job needed its place"),
+        (seen(JobState.GONE, fate=Fate.NODE_FAILED, reason="n1 failed"), "was interrupted: n1 failed"),
+        (seen(JobState.GONE, fate=Fate.REQUEUED), "the queue put it back after it had begun"),
     ],
-    ids=["gone", "rebooted", "reason"],
+    ids=["gone", "rebooted", "reason", "time limit", "preempted", "node failed", "requeued"],
 )
 def test_an_interruption_is_announced_once(sight: JobSeen, says: str) -> None:
     first, second, third = play(watch(last_checkpoint="step 7"), sight, sight, sight)
@@ -220,6 +251,7 @@ def test_an_interruption_is_announced_once(sight: JobSeen, says: str) -> None:
     assert event.type is EventType.INTERRUPTED
     assert says in event.summary
     assert (event.payload["rebooted"], event.payload["checkpoint"]) == (sight.rebooted, "step 7")
+    assert event.payload.get("fate", "") == (sight.fate.value if sight.fate else "")
     assert (second.events, third.events) == ((), ())
     assert third.watch.interrupted_at == NOW
     assert (third.watch.status, third.watch.last_state, third.resume) == (Status.ACTIVE, "interrupted", None)
@@ -288,7 +320,7 @@ def test_a_clock_that_is_set_back_does_not_delay_a_resume() -> None:
     assert decide(back.watch, GONE, NOW - 100_000 + 300).resume
 
 
-@pytest.mark.parametrize("sight", ["missing", "cut", "unconfigured", "running", "ended"])
+@pytest.mark.parametrize("sight", ["missing", "cut", "unconfigured", "running", "pending", "ended"])
 def test_only_a_job_that_is_gone_is_resumed(sight: str) -> None:
     assert decide(STATES["interrupted"], SIGHTS[sight], NOW).resume is None
 
@@ -302,6 +334,23 @@ def test_a_successful_resume_is_announced_and_watched() -> None:
     assert (after.job_id, after.interrupted_at, after.last_state) == (f"{JOB}-r1", 0.0, "running")
     assert types(decide(after, RUNNING, NOW + 300)) == []
     assert decide(after, RUNNING, NOW + 3000).watch.resume_attempts == 1
+
+
+def test_a_job_that_is_submitted_again_counts_as_started_and_waits_in_the_queue() -> None:
+    decision = resumed(STATES["resuming"], replace(STARTED, via="slurm"), NOW)
+    assert types(decision) == ["resume_started"]
+    assert decision.events[0].summary == "train on gpu1 was submitted again (attempt 1 of 2)"
+    assert decision.watch.last_state == "pending"
+    waiting = decide(decision.watch, replace(PENDING, job_id=f"{JOB}-r1"), NOW + 300)
+    assert (waiting.events, waiting.resume, waiting.watch.resume_attempts) == ((), None, 1)
+
+
+def test_what_the_cluster_ends_again_and_again_is_not_kept_waiting_longer_each_time() -> None:
+    policy = replace(RESUMING, max_resume_attempts=9)
+    limit = seen(JobState.GONE, fate=Fate.TIME_LIMIT)
+    before = watch(policy, resume_attempts=5)
+    assert decide(decide(before, limit, NOW).watch, limit, NOW + 300).resume
+    assert not decide(decide(before, GONE, NOW).watch, GONE, NOW + 300).resume
 
 
 def test_a_failed_resume_is_announced_and_retried_later() -> None:

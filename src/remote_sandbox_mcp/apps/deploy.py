@@ -130,7 +130,7 @@ class Deployments:
 
     async def _stop(self, sandbox: Sandbox, job_id: str) -> None:
         seen = await sandbox.jobs.stop(JobLook(job_id=job_id))
-        if not seen.is_running:
+        if seen.is_over:
             await self._book.note(job_id, seen)
 
     async def close(self) -> None:

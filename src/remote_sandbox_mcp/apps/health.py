@@ -103,7 +103,7 @@ class Wait:
         while True:
             self.health = await self._ask()
             seen = await self._look()
-            if self.health.ok or not seen.is_running or time.monotonic() >= self.until:
+            if self.health.ok or seen.is_over or time.monotonic() >= self.until:
                 return seen
             self._report(seen)
             await asyncio.sleep(min(pause, max(0.0, self.until - time.monotonic())))
@@ -133,7 +133,7 @@ def silence(port: int) -> Health:
 
 def has_failed(seen: JobSeen, health: Health) -> bool:
     """Whether it has failed: a command that exited with success may have left a daemon that answers."""
-    return not seen.is_running and not (health.ok and seen.exit_code == 0)
+    return seen.is_over and not (health.ok and seen.exit_code == 0)
 
 
 def how_it_ended(seen: JobSeen) -> str:

@@ -15,6 +15,9 @@ JOB_ID = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
 # tmux allows no "." and no ":" in a session's name; other special characters would need quotes in `tmux attach`.
 _ODD_IN_SESSION = re.compile(r"[^\w@%+=,-]")
 LONGEST_SESSION = 60
+# `via` of a job that was submitted to a cluster's queue.
+SLURM = "slurm"
+_ELEMENT = re.compile(r"(?P<session>[^\[\]]+)\[(?P<element>\d{1,9})\]\Z")
 
 
 def new_job_id() -> str:
@@ -47,6 +50,16 @@ def session_name(wanted: str) -> str:
     if RUN_ID.match(name):
         raise BadArgument(f"session_name {name!r} looks like the handle of an exec_bash run; choose another")
     return name
+
+
+def split_element(name: str) -> tuple[str, str]:
+    """A session's name, and the element of its array that is meant; empty for all of it.
+
+    >>> split_element("sweep[3]"), split_element("sweep")
+    (('sweep', '3'), ('sweep', ''))
+    """
+    found = _ELEMENT.match(name)
+    return (found["session"], found["element"]) if found else (name, "")
 
 
 class JobRefused(NotStarted):
@@ -97,7 +110,10 @@ def lost_start(name: str, order: JobOrder, why: str) -> LostContact:
 
 @dataclass(frozen=True, kw_only=True)
 class JobStarted:
-    """A job that has begun. `recovered`: an earlier start with the same id had begun it. `via`: tmux, or detached."""
+    """A job that has begun. `recovered`: an earlier start with the same id had begun it.
+
+    `via`: tmux, detached, or SLURM for one that a cluster's queue has.
+    """
 
     job_id: str
     session: str
@@ -106,6 +122,11 @@ class JobStarted:
     via: str
     recovered: bool = False
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it was handed to a cluster's queue, which starts it when there is room."""
+        return self.via == SLURM
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from .job import JobLook, JobSeen, JobStarted, JobState, next_attempt
-from .text import harmless, last_line
+from .queued import fate_text, pending_text, queue_text
+from .text import harmless, last_line, span
 from .watch import Decision, Event, EventType, NoContact, Resume, Status, Watch
 
 LONGEST_PAUSE_S = 3600.0
@@ -58,7 +59,7 @@ def decide(watch: Watch, seen: JobSeen | NoContact, now: float) -> Decision:
     met = _met(watch, seen, now)
     if seen.state is JobState.ENDED:
         return _ended(met, seen)
-    return _running(watch, met, seen) if seen.is_running else _gone(met, seen, now)
+    return _gone(met, seen, now) if seen.is_over else _alive(watch, met, seen, now)
 
 
 def resumed(watch: Watch, outcome: JobStarted | str, now: float) -> Decision:
@@ -67,10 +68,11 @@ def resumed(watch: Watch, outcome: JobStarted | str, now: float) -> Decision:
         return Decision(watch)
     attempt = f"attempt {watch.resume_attempts} of {watch.policy.max_resume_attempts}"
     if isinstance(outcome, JobStarted):
-        summary = f"{_who(watch)} was started again ({attempt})"
+        # A cluster's queue has it now, and starts it when there is room.
+        how, state = ("submitted", "pending") if outcome.is_queued else ("started", "running")
         after = replace(
-            _well(watch), job_id=outcome.job_id, last_state="running", last_summary=summary, last_error="",
-            due=now + watch.policy.interval_s,
+            _well(watch), job_id=outcome.job_id, last_state=state, last_error="",
+            last_summary=f"{_who(watch)} was {how} again ({attempt})", due=now + watch.policy.interval_s,
         )  # fmt: skip
         payload = {"job_id": outcome.job_id, "attempt": watch.resume_attempts, "via": outcome.via}
         return Decision(after, (_event(EventType.RESUME_STARTED, after, payload),))
@@ -124,36 +126,66 @@ def _unseen(watch: Watch, trouble: NoContact, state: str, now: float) -> Decisio
     return Decision(after, (event,) if tell else ())
 
 
-def _running(before: Watch, met: Watch, seen: JobSeen) -> Decision:
-    line = last_line(seen.log)
-    summary = f"{_who(met)}: running for {span(seen.seconds)}" + (f", last line: {line}" if line else "")
-    after = replace(_well(met), last_state="running", last_summary=summary)
+def _alive(before: Watch, met: Watch, seen: JobSeen, now: float) -> Decision:
+    """It runs, or waits in a queue: that is well, and is announced only where it was thought lost."""
+    after = replace(_well(met), last_state=seen.state.value, last_summary=_summary(met, seen, now))
     if not (before.alerted or before.interrupted_at):
         return Decision(after)
-    how = "is running again, for" if before.interrupted_at else "can be seen again, and has been running for"
-    told = replace(after, last_summary=f"{_who(met)} {how} {span(seen.seconds)}")
-    payload = {"seconds": round(seen.seconds, 3), "after": "interrupted" if before.interrupted_at else "no contact"}
+    told = replace(after, last_summary=_restored(before, seen, now))
+    payload = {
+        "seconds": round(seen.seconds, 3), "after": "interrupted" if before.interrupted_at else "no contact",
+        "state": seen.state.value,
+    }  # fmt: skip
     return Decision(after, (_event(EventType.RUNNING_RESTORED, told, payload),))
 
 
+def _summary(watch: Watch, seen: JobSeen, now: float) -> str:
+    if seen.state is JobState.PENDING:
+        parts = (pending_text(seen.queue, now), f"submitted {span(seen.seconds)} ago", queue_text(seen, now))
+        return f"{_who(watch)}: {_harmless('; '.join(filter(None, parts)))}"
+    line = last_line(seen.log)
+    return f"{_who(watch)}: running for {span(seen.seconds)}" + (f", last line: {line}" if line else "")
+
+
+def _restored(before: Watch, seen: JobSeen, now: float) -> str:
+    if seen.state is JobState.PENDING:
+        how = "is in the queue again" if before.interrupted_at else "can be seen again"
+        return f"{_who(before)} {how}, and is {_harmless(pending_text(seen.queue, now))}"
+    how = "is running again, for" if before.interrupted_at else "can be seen again, and has been running for"
+    return f"{_who(before)} {how} {span(seen.seconds)}"
+
+
 def _ended(met: Watch, seen: JobSeen) -> Decision:
-    how = "was stopped" if seen.ending == "stopped" else "has ended"
     code = "an unknown exit code" if seen.exit_code is None else f"exit code {seen.exit_code}"
-    summary = f"{_who(met)} {how} with {code}{f' ({seen.signal})' if seen.signal else ''} after {span(seen.seconds)}"
+    summary = (
+        f"{_who(met)} {_how_it_ended(seen)} with {code}{f' ({seen.signal})' if seen.signal else ''} "
+        f"after {span(seen.seconds)}"
+    )
     after = replace(
         _well(met), status=Status.COMPLETED, last_state="completed", last_summary=summary, last_exit_code=seen.exit_code
     )
     payload = {
         "exit_code": seen.exit_code, "signal": seen.signal, "ending": seen.ending,
-        "seconds": round(seen.seconds, 3), "last_line": last_line(seen.log),
+        "seconds": round(seen.seconds, 3), "last_line": last_line(seen.log), **_fate(seen),
     }  # fmt: skip
     return Decision(after, (_event(EventType.COMPLETED, after, payload),))
 
 
+def _how_it_ended(seen: JobSeen) -> str:
+    if seen.ending == "stopped":
+        return "was stopped"
+    return f"has ended ({_short(fate_text(seen))})" if seen.fate else "has ended"
+
+
+def _fate(seen: JobSeen) -> Mapping[str, Any]:
+    """What a cluster did to it, for an event's payload."""
+    return {"fate": seen.fate.value} if seen.fate else {}
+
+
 def _gone(met: Watch, seen: JobSeen, now: float) -> Decision:
     why = "its machine was restarted" if seen.rebooted else "it no longer runs and left no exit status"
-    reason = _short(f"{why} ({seen.reason})" if seen.reason else why)
-    payload = {"reason": reason, "rebooted": seen.rebooted, "checkpoint": met.last_checkpoint}
+    reason = _short(fate_text(seen) or (f"{why} ({seen.reason})" if seen.reason else why))
+    payload = {"reason": reason, "rebooted": seen.rebooted, "checkpoint": met.last_checkpoint, **_fate(seen)}
     first = not met.interrupted_at
     summary = f"{_who(met)} was interrupted: {reason}"
     # If the clock was put back since the interruption, counting from that time would wait for ever.
@@ -176,7 +208,8 @@ def _await_resume(watch: Watch, payload: Mapping[str, Any], now: float) -> Decis
         return Decision(replace(watch, due=later))
     if watch.resume_attempts >= policy.max_resume_attempts:
         return _exhausted(watch, payload)
-    at = watch.interrupted_at + _pause(watch)
+    # What a cluster ended, at its time limit or for another job, did well until then: no reason to wait ever longer.
+    at = watch.interrupted_at + (policy.resume_delay_s if "fate" in payload else _pause(watch))
     if now < at:
         return Decision(replace(watch, due=min(later, at)))
     attempt = watch.resume_attempts + 1
@@ -237,19 +270,9 @@ def _short(reason: str) -> str:
     return " ".join(reason.split())[:LONGEST_REASON]
 
 
+def _harmless(text: str) -> str:
+    return _short(harmless(text.encode("utf-8", "surrogateescape")))
+
+
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
-
-
-def span(seconds: float) -> str:
-    """
-    >>> span(4.2), span(200), span(7380), span(7200), span(280000)
-    ('4 s', '3 min', '2 h 3 min', '2 h', '3 d 5 h')
-    """
-    minutes, hours = int(max(0.0, seconds)) // 60, int(max(0.0, seconds)) // 3600
-    if not minutes:
-        return f"{max(0.0, seconds):.0f} s"
-    large, small = (f"{hours // 24} d", f"{hours % 24} h") if hours >= 24 else (f"{hours} h", f"{minutes % 60} min")
-    if not hours:
-        return small
-    return large if small.startswith("0 ") else f"{large} {small}"

@@ -40,6 +40,20 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def span(seconds: float) -> str:
+    """
+    >>> span(4.2), span(200), span(7380), span(7200), span(280000)
+    ('4 s', '3 min', '2 h 3 min', '2 h', '3 d 5 h')
+    """
+    minutes, hours = int(max(0.0, seconds)) // 60, int(max(0.0, seconds)) // 3600
+    if not minutes:
+        return f"{max(0.0, seconds):.0f} s"
+    large, small = (f"{hours // 24} d", f"{hours % 24} h") if hours >= 24 else (f"{hours} h", f"{minutes % 60} min")
+    if not hours:
+        return small
+    return large if small.startswith("0 ") else f"{large} {small}"
+
+
 @dataclass(frozen=True)
 class Clipped:
     """Text for a reader, and how many bytes of the stream it leaves out."""

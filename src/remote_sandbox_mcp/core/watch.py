@@ -81,7 +81,8 @@ class Watch:
     policy: Policy = Policy()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     status: Status = Status.ACTIVE
-    # starting, running, unreachable, config_missing, unknown, interrupted, resuming, completed, exhausted, cancelled
+    # starting, pending, running, unreachable, config_missing, unknown, interrupted, resuming, completed, exhausted,
+    # cancelled
     last_state: str = "starting"
     last_summary: str = ""
     last_error: str = ""

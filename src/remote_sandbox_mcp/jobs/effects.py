@@ -135,7 +135,7 @@ class Effects:
                 command=watch.policy.resume_command,
                 via=started.via,
                 created=self._clock(),
-                state=JobState.RUNNING.value,
+                state=(JobState.PENDING if started.is_queued else JobState.RUNNING).value,
                 watch_id=watch.id,
             )
         )
@@ -179,7 +179,7 @@ class Effects:
 
 
 def order(watch: Watch, resume: Resume) -> JobOrder:
-    """The order that resumes a watch's job: same session, same log."""
+    """The order that resumes a watch's job: same session, same log; and the same queue, if it came from one."""
     policy = watch.policy
     return JobOrder(
         job_id=resume.job_id,

@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from ..store.sessions import ForwardRows
     from ..store.watches import Watches
 # A watch's last state as the state of its job; all others are unknown.
-STATES = {"running": JobState.RUNNING, "completed": JobState.ENDED, "interrupted": JobState.GONE}
+STATES = {
+    "running": JobState.RUNNING,
+    "pending": JobState.PENDING,
+    "completed": JobState.ENDED,
+    "interrupted": JobState.GONE,
+    "resuming": JobState.GONE,
+    "exhausted": JobState.GONE,
+}
 
 
 class Known:
@@ -147,9 +154,6 @@ class Known:
             self.watches.cancel(watch_id)
 
 
-STATES |= {"resuming": JobState.GONE, "exhausted": JobState.GONE}
-
-
 @dataclass(frozen=True)
 class Target:
     """A job that a caller asks about: its sandbox, the question to the machine, and its record."""
@@ -201,7 +205,7 @@ def watched(watch: Watch, why: str) -> JobSeen:
         cwd=watch.cwd,
         command=watch.command,
         exit_code=watch.last_exit_code,
-        reason="" if state in (JobState.RUNNING, JobState.ENDED) else watch.last_summary or watch.last_state,
+        reason=watch.last_summary or watch.last_state if state in (JobState.GONE, JobState.MISSING) else "",
         started=watch.created,
         seconds=max(0.0, watch.checked - watch.created),
         log=watch.last_log_tail.encode("utf-8", "surrogateescape"),

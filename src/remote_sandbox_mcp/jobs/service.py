@@ -15,8 +15,9 @@ from ..config import paths
 from ..config.schema import Settings
 from ..core import check
 from ..core.errors import BadArgument, ConnectError, LostContact, NotStarted, SandboxError, UnknownSandbox, Unsupported
-from ..core.job import JobLook, JobSeen, JobState, JobWait, JobWaited, session_name
+from ..core.job import JobLook, JobSeen, JobState, JobWait, JobWaited, session_name, split_element
 from ..core.progress import Beat, Progress, silent
+from ..core.queued import pending_text
 from ..core.sandbox import Sandbox
 from ..core.text import last_line
 from ..fleet import Fleet, Member, unforeseen
@@ -121,7 +122,7 @@ class JobService:
         target = await self._target(which)
         seen = await self._seen(target, lambda sandbox: sandbox.jobs.stop(target.look, grace_s))
         watch_id = which.watch_id or (target.record.watch_id if target.record else 0)
-        if watch_id and not seen.is_running:
+        if watch_id and seen.is_over and not target.look.element:
             await asyncio.to_thread(self.known.settle, watch_id, seen)
         return seen
 
@@ -154,10 +155,12 @@ class JobService:
             return Target(watch.sandbox, look, record, watch)
         if not which.session:
             raise BadArgument("say which job: pass its tmux_session or watch_id (list_background_tasks shows them)")
-        session = session_name(check.text_argument("tmux_session", which.session))
+        wanted, element = split_element(check.text_argument("tmux_session", which.session))
+        session = session_name(wanted)
         name = which.sandbox or await self.whereabouts(session)
-        record = await asyncio.to_thread(records.find, name, session)
-        return Target(name, JobLook(session=session, log_file=which.log_file), record)
+        # A record is of a whole array: what is seen of one element must not be written there, nor read from there.
+        record = None if element else await asyncio.to_thread(records.find, name, session)
+        return Target(name, JobLook(session=session, log_file=which.log_file, element=element), record)
 
     async def _seen(
         self, target: Target, ask: Callable[[Sandbox], Awaitable[JobSeen]], *, or_last: bool = False
@@ -294,7 +297,10 @@ def there(sandbox: str) -> str:
 
 
 async def tell_last_line(sandbox: Sandbox, look: JobLook, progress: Progress) -> None:
-    """Report the last line that a job printed, repeatedly until cancelled; failures are left to the waiting caller."""
+    """Report why a job is pending or the last line that it printed, repeatedly until cancelled.
+
+    Failures are left to the waiting caller.
+    """
     if progress is silent:
         return
     begun, pause = time.monotonic(), SOON_S
@@ -303,5 +309,6 @@ async def tell_last_line(sandbox: Sandbox, look: JobLook, progress: Progress) ->
         await asyncio.sleep(pause)
         with contextlib.suppress(SandboxError):
             (seen,) = await sandbox.jobs.look([look])
-            progress(Beat(time.monotonic() - begun, seen.log_size, last_line(seen.log)))
+            line = pending_text(seen.queue, time.time()) if seen.state is JobState.PENDING else last_line(seen.log)
+            progress(Beat(time.monotonic() - begun, seen.log_size, line))
         pause = BEAT_S

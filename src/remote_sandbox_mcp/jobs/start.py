@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ..config import paths
 from ..core import check
 from ..core.client import is_again, name_for_call
-from ..core.errors import LostContact, SandboxError
-from ..core.job import JobOrder, new_job_id, session_name
+from ..core.errors import BadArgument, LostContact, SandboxError
+from ..core.job import JobOrder, Submission, new_job_id, session_name
 from ..core.permission import Notify, allow_hook, allow_webhook
+from ..core.slurm import Cluster, read_options, words
 from ..core.watch import Allowed, Watch, WatchOrder, make_policy, read_object
-from ..fleet import Fleet
+from ..fleet import Fleet, Member
 from ..session import current
 from .records import Known
 from .values import Begun, Ensure, Wanted
@@ -32,7 +34,8 @@ class Starting:
 
     async def start(self, wanted: Wanted, ensure: Ensure | None) -> Begun:
         """Start a job, and watch it if that is wanted. Mistakes are refused before anything starts."""
-        order, member = make_order(wanted), self._fleet.member(wanted.sandbox)
+        member = self._fleet.member(wanted.sandbox)
+        order = replace(make_order(wanted), submission=submission(wanted, member))
         known = await asyncio.to_thread(self._known.begun, order.job_id) if is_again() else None
         if known is not None:
             order = replace(order, session=known.session)
@@ -41,6 +44,7 @@ class Starting:
         if not sandbox.description.capabilities.survives_disconnect:
             # The job ends with this process, so there is nothing that a watchdog could do for it.
             watch = None
+        handed = await self.hand_over(member.name) if watch and ensure else ""
         # Recorded first: should this process die now, all others still know the job.
         watch_id = known.watch_id if known is not None and (known.watch_id or not watch) else None
         if watch_id is None:
@@ -53,7 +57,7 @@ class Starting:
                 await asyncio.to_thread(self._known.strike_out, order.job_id, watch_id)
             raise
         await asyncio.to_thread(self._known.complete, member.name, watch_id, started)
-        trouble = await self.prepare_watchdog(member.name, ensure if watch else None)
+        trouble = await begin_watching(handed, ensure if watch else None)
         return Begun(started, member.name, watch_id, (*started.notes, *trouble))
 
     def make_watch(self, order: WatchOrder, sandbox: str, job: JobOrder) -> Watch:
@@ -79,20 +83,30 @@ class Starting:
         notify = self.notify
         return Allowed(lambda url: allow_webhook(url, notify.webhooks), lambda name: allow_hook(name, notify.hooks))
 
-    async def prepare_watchdog(self, sandbox: str, ensure: Ensure | None) -> tuple[str, ...]:
-        """Make sure that a watchdog runs and can log in there; returns what prevents that, as sentences."""
-        if ensure is None:
-            return ()
+    async def hand_over(self, sandbox: str) -> str:
+        """Give the watchdog what it needs to reach the sandbox; returns what its owner should know of that.
+
+        Before the watch is recorded: a watchdog that runs already looks at it as soon as it is due.
+        """
         from ..config.handed import PLATFORM, hand_over
 
         capabilities = self._fleet.member(sandbox).describe().capabilities
         names = [sandbox, *([PLATFORM] if capabilities.through_platform else [])]
         names += [capabilities.on_machine] if capabilities.on_machine else []
         try:
-            handed = await asyncio.to_thread(hand_over, names, current().environ, paths.state_folder())
-            return tuple(filter(None, (handed, await ensure())))
+            return await asyncio.to_thread(hand_over, names, current().environ, paths.state_folder())
         except (SandboxError, OSError) as problem:
-            return (f"the watchdog could not be prepared: {problem}",)
+            return f"the watchdog could not be prepared: {problem}"
+
+
+async def begin_watching(handed: str, ensure: Ensure | None) -> tuple[str, ...]:
+    """Make sure that a watchdog runs; returns what was said of the hand-over, and what prevents it, as sentences."""
+    if ensure is None:
+        return ()
+    try:
+        return tuple(filter(None, (handed, await ensure())))
+    except (SandboxError, OSError) as problem:
+        return tuple(filter(None, (handed, f"the watchdog could not be started: {problem}")))
 
 
 def make_order(wanted: Wanted) -> JobOrder:
@@ -108,4 +122,36 @@ def make_order(wanted: Wanted) -> JobOrder:
         script=wanted.command,
         cwd=wanted.cwd,
         log_file=wanted.log_file,
+    )
+
+
+def submission(wanted: Wanted, member: Member) -> Submission | None:
+    """How the job is submitted to the queue of a cluster; None where it runs in the sandbox itself.
+
+    Raises BadArgument.
+    """
+    cluster, name = member.slurm, member.name
+    if cluster is None:
+        if wanted.slurm not in (None, False):
+            raise BadArgument(f"slurm is for the queue of a cluster, and {name} is none: leave it out")
+        return None
+    # An app is reached by a port of the machine that was named, so it cannot go to a queue.
+    if wanted.app is not None or wanted.slurm is False:
+        check_login_jobs(cluster, name, is_app=wanted.app is not None)
+        return None
+    given = wanted.slurm if isinstance(wanted.slurm, Mapping) else {}
+    return Submission(tuple(words(cluster.options(read_options(given)))), cluster.rate_s)
+
+
+def check_login_jobs(cluster: Cluster, name: str, *, is_app: bool) -> None:
+    """Raises BadArgument where the operator allows no jobs on the login node."""
+    if cluster.login_jobs:
+        return
+    instead = (
+        f"make an allocation with create_sandbox(on={name!r}), and deploy it there"
+        if is_app
+        else "leave slurm out to submit it to the queue, or run something short with exec_bash"
+    )
+    raise BadArgument(
+        f"{name} is the login node of a Slurm cluster, and its operator allows no jobs there (login_jobs): {instead}"
     )

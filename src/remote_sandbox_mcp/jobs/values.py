@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,10 @@ Ensure = Callable[[], Awaitable[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A job as a caller wants it; `watch` is None for one that is not watched."""
+    """A job as a caller wants it; `watch` is None for one that is not watched.
+
+    `slurm`: options for the queue of a cluster; False for a job on the login node itself.
+    """
 
     command: str
     session: str = ""
@@ -29,6 +32,7 @@ class Wanted:
     cwd: str = ""
     sandbox: str = ""
     watch: WatchOrder | None = None
+    slurm: Mapping[str, object] | bool | None = None
     # Set for an app, so that every process knows it as one.
     app: DeployOrder | None = None
 
@@ -45,7 +49,10 @@ class Begun:
 
 @dataclass(frozen=True, kw_only=True)
 class Which:
-    """Which job is meant: by its watch, or by its session and, for one that is not ours, its log."""
+    """Which job is meant: by its watch, or by its session and, for one that is not ours, its log.
+
+    "NAME[3]" is one element of the array NAME.
+    """
 
     session: str = ""
     watch_id: int = 0

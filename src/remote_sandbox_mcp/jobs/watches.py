@@ -15,7 +15,7 @@ from ..core.sandbox import Sandbox
 from ..core.watch import Event, Status, Watch, WatchOrder
 from ..fleet import Fleet
 from .records import Known
-from .start import Starting
+from .start import Starting, begin_watching
 from .values import Ensure, Which
 
 if TYPE_CHECKING:
@@ -40,15 +40,18 @@ class Watching:
         for name, text in (("log_file", which.log_file), ("cwd", cwd), ("launch_command", command)):
             check.text_argument(name, text, required=False)
         sandbox, look, _ = await self._find(which)
+        if look.element:
+            raise BadArgument(f"an array is watched as a whole: pass tmux_session={look.session!r}")
         name = sandbox.description.name
         job = JobOrder(session=look.session, script=command, cwd=cwd, log_file=which.log_file)
         watch = self._starting.make_watch(order, name, job)
         (seen,) = await sandbox.jobs.look([look])
         if seen.state is JobState.MISSING:
             raise BadArgument(f"{name} knows no session {look.session!r}, so nothing is watched: {seen.reason}")
+        handed = await self._starting.hand_over(name) if ensure else ""
         added = await asyncio.to_thread(self._known.watches.add, _as_seen(watch, seen))
         await asyncio.to_thread(self._known.relieve, name, added.session, added.id)
-        return added, await self._starting.prepare_watchdog(name, ensure)
+        return added, await begin_watching(handed, ensure)
 
     async def get(self, watch_id: int) -> Watch:
         return await self._known.watch(watch_id)

@@ -20,9 +20,10 @@ _UNSEEN = re.compile(
 )
 _SENTENCES = {
     EventType.SSH_UNREACHABLE: "Its machine does not answer; whether it still runs is not known.",
-    EventType.RUNNING_RESTORED: "Its machine answers again, and it still runs.",
-    EventType.INTERRUPTED: "It is gone without having ended: it was killed, or its machine was restarted.",
-    EventType.RESUME_STARTED: "It was interrupted and has been started again.",
+    EventType.RUNNING_RESTORED: "It can be seen again: it runs, or waits in its cluster's queue.",
+    EventType.INTERRUPTED: "It is gone without having ended: it was killed, its machine was restarted, or its cluster "
+    "ended it.",
+    EventType.RESUME_STARTED: "It was interrupted and has been started again, on a cluster by its queue.",
     EventType.RESUME_FAILED: "It was interrupted, and an attempt to start it again failed.",
     EventType.COMPLETED: "It has ended.",
     EventType.CONFIG_MISSING: "Its sandbox is no longer configured, so it cannot be looked after.",

@@ -66,7 +66,8 @@ class JobRecords:
             row = connection.execute(statements("jobs")["get"], {"job_id": job_id}).fetchone()
             if row is not None:
                 placed = replace(_record(row), log_file=started.log_file, cwd=started.cwd)
-                values = {"job_id": job_id, "via": started.via, "wanted": _wanted(placed)}
+                state = JobState.PENDING if started.is_queued else JobState.RUNNING
+                values = {"job_id": job_id, "via": started.via, "state": state.value, "wanted": _wanted(placed)}
                 connection.execute(statements("jobs")["started"], values)
 
     def note(self, job_id: str, seen: JobSeen) -> None:
@@ -102,7 +103,7 @@ class JobRecords:
         self._change("remove", job_id=job_id)
 
     def prune(self, before: float) -> None:
-        """Drop older ones, except those that still run."""
+        """Drop older ones, except those that still run or wait in a queue."""
         self._change("prune", before=before)
 
     def _change(self, name: str, **values: object) -> None:

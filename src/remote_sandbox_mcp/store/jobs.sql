@@ -23,7 +23,7 @@ SELECT * FROM jobs WHERE state IN ('starting', 'running') AND json_extract(wante
 ORDER BY created DESC, rowid DESC;
 
 -- name: started
-UPDATE jobs SET wanted = :wanted, via = :via, state = CASE state WHEN 'starting' THEN 'running' ELSE state END
+UPDATE jobs SET wanted = :wanted, via = :via, state = CASE state WHEN 'starting' THEN :state ELSE state END
 WHERE job_id = :job_id;
 
 -- name: note
@@ -34,4 +34,4 @@ WHERE job_id = :job_id AND state NOT IN ('ended', :state);
 DELETE FROM jobs WHERE job_id = :job_id;
 
 -- name: prune
-DELETE FROM jobs WHERE MAX(created, ended) < :before AND state NOT IN ('starting', 'running');
+DELETE FROM jobs WHERE MAX(created, ended) < :before AND state NOT IN ('starting', 'running', 'pending');

@@ -7,10 +7,13 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..core.errors import BadArgument, NotStarted, Unsupported
 from ..core.job import (
+    SLURM,
     Checkpoint,
+    Fate,
     JobLook,
     JobOrder,
     JobRefused,
@@ -20,6 +23,7 @@ from ..core.job import (
     JobUsage,
     JobWait,
     JobWaited,
+    QueueSeen,
 )
 
 POLL_S = 0.01
@@ -39,8 +43,9 @@ class FakeJob:
 class FakeJobs:
     """Keeps the Jobs protocol without a machine: nothing runs, but everything is told as the real one tells it.
 
-    A job runs until `end`, `vanish` or `stop`. `started` holds every order that began, in order, each once. The next
-    starts raise what `refuse` was given. `checkpoints` are texts by path or command. Logs are in `logs`, by path.
+    A job runs until `end`, `vanish` or `stop`; one that was submitted to a queue is pending until `run`. `started`
+    holds every order that began, in order, each once. The next starts raise what `refuse` was given. `checkpoints` are
+    texts by path or command. Logs are in `logs`, by path.
     """
 
     def __init__(self, reach: Callable[[], Awaitable[object]], home: str = "/home/fake", via: str = "tmux") -> None:
@@ -61,10 +66,22 @@ class FakeJobs:
         """It ends by itself."""
         self._end(self._jobs[job_id], exit_code, signal, "exited")
 
-    def vanish(self, job_id: str, reason: str = "its tmux session was killed", rebooted: bool = False) -> None:
+    def vanish(
+        self, job_id: str, reason: str = "its tmux session was killed", rebooted: bool = False, fate: Fate | None = None
+    ) -> None:
         """It is gone, without an exit status."""
         job = self._jobs[job_id]
-        job.seen = replace(job.seen, state=JobState.GONE, reason=reason, rebooted=rebooted)
+        job.seen = replace(job.seen, state=JobState.GONE, reason=reason, rebooted=rebooted, fate=fate)
+
+    def run(self, job_id: str) -> None:
+        """The queue starts it."""
+        self.queue(job_id, state="RUNNING", reason="")
+        self._jobs[job_id].seen = replace(self._jobs[job_id].seen, state=JobState.RUNNING, started=time.time())
+
+    def queue(self, job_id: str, **fields: Any) -> None:
+        """From now on the queue says this of it."""
+        job = self._jobs[job_id]
+        job.seen = replace(job.seen, queue=replace(job.seen.queue or QueueSeen(number="1"), **fields))
 
     def print(self, job_id: str, data: bytes) -> None:
         """It prints something."""
@@ -104,23 +121,26 @@ class FakeJobs:
             if state is not JobState.GONE:
                 raise JobRefused(f"nothing is started in place of {order.instead_of}: it is {state.value}", state.value)
         newest = self._newest(order.session)
-        if order.session in self.foreign or (newest and newest.seen.is_running):
+        if order.session in self.foreign or (newest and not newest.seen.is_over):
             raise JobRefused(f"a job named {order.session} runs already; choose another session_name", "in_use")
 
     def _begin(self, order: JobOrder) -> FakeJob:
         self.started.append(order)
+        before = self._jobs.get(order.instead_of)
+        is_queued = bool(order.submission or (before and before.seen.queue))
         cwd = order.cwd or self._home
         log_file = order.log_file or f".codex_logs/{order.session}.log"
         path = log_file if log_file.startswith("/") else f"{cwd}/{log_file}"
         seen = JobSeen(
-            state=JobState.RUNNING,
+            state=JobState.PENDING if is_queued else JobState.RUNNING,
             job_id=order.job_id,
             session=order.session,
             log_file=path,
             cwd=cwd,
             command=order.script[:2000],
-            via=self._via,
+            via=SLURM if is_queued else self._via,
             started=time.time(),
+            queue=QueueSeen(number=str(len(self.started)), state="PENDING", reason="Priority") if is_queued else None,
         )
         job = self._jobs[order.job_id] = FakeJob(order, seen, self.logs.setdefault(path, bytearray()))
         return job
@@ -156,7 +176,7 @@ class FakeJobs:
             log_size=len(job.log),
             cursor=cursor,
             silent_s=time.time() - job.grown,
-            seconds=time.time() - job.seen.started if running else job.seen.seconds,
+            seconds=job.seen.seconds if job.seen.is_over else time.time() - job.seen.started,
             checkpoint=self._checkpoint(look),
             usage=JobUsage(processes=1) if look.usage and running else None,
         )
@@ -185,9 +205,9 @@ class FakeJobs:
             for line in printed.split(b"\n") if pattern else ():
                 if pattern and pattern.search(line):
                     return JobWaited("pattern", seen, line.decode("utf-8", "replace"))
-            if not seen.is_running:
+            if seen.is_over:
                 return JobWaited("ended", seen)
-            if wait.silence_s and seen.silent_s >= wait.silence_s:
+            if wait.silence_s and seen.is_running and seen.silent_s >= wait.silence_s:
                 return JobWaited("silence", seen)
             if time.monotonic() >= until:
                 return JobWaited("timeout", seen)
@@ -199,7 +219,9 @@ class FakeJobs:
         if job is None and look.session in self.foreign:
             self.foreign.discard(look.session)
             return JobSeen(state=JobState.ENDED, session=look.session, ending="stopped", foreign=True)
-        if job and job.seen.is_running:
+        if job and job.seen.state is JobState.PENDING:
+            job.seen = replace(job.seen, state=JobState.ENDED, ending="stopped")
+        elif job and job.seen.is_running:
             self._end(job, 143, "SIGTERM", "stopped")
         return self._seen(look)
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
-from ...core.job import Checkpoint, JobSeen, JobState, JobUsage, JobWaited
+from ...core.job import SLURM, ArrayCounts, Checkpoint, JobSeen, JobState, JobUsage, JobWaited
+from ...core.queued import fate_text, odd_state, pending_text, queue_text
 from ...core.text import harmless, without_broken_end, without_broken_start
 from ...core.watch import Event, Watch
 from ...jobs.service import Begun, Sight
 from ...jobs.values import COMMAND
 from ..results import lean, plain_text, sentence, size_of
-from ..texts import told
+from ..texts import one_line, told
 
+# Characters of a command in a list; bytes of a log that are shown in any case.
 LONGEST_COMMAND = 300
 LEAST_LOG = 500
-IN_FIRST_LINE = ("running", "running_s", "exit_code", "truncated", "log_offset")
+IN_FIRST_LINE = ("running", "running_s", "pending", "queue", "exit_code", "truncated", "log_offset")
 
 
 def fit_log(seen: JobSeen, room: int, *, goes_on: bool = False) -> tuple[JobSeen, dict[str, Any]]:
@@ -44,18 +47,19 @@ def fit_log(seen: JobSeen, room: int, *, goes_on: bool = False) -> tuple[JobSeen
 def begun_fields(begun: Begun) -> dict[str, Any]:
     started = begun.started
     fields = {
-        "status": "started",
+        "status": "submitted" if started.is_queued else "started",
         "tmux_session": started.session,
         "log_file": plain_text(started.log_file),
         "sandbox": begun.sandbox,
     }
     fields |= lean(watch_id=begun.watch_id or None, launch_recovered=started.recovered)
-    return fields | lean(detached=started.via != "tmux", notes=[sentence(note) for note in begun.notes])
+    return fields | lean(detached=started.via not in ("tmux", SLURM), notes=[sentence(note) for note in begun.notes])
 
 
 def seen_fields(seen: JobSeen) -> dict[str, Any]:
     """check_background_task's result for a job."""
     fields: dict[str, Any] = {"tmux_session": seen.session, "running": seen.is_running}
+    fields |= lean(pending=seen.state is JobState.PENDING) | queue_fields(seen)
     if seen.exit_code is not None:
         fields["exit_code"] = seen.exit_code
     fields |= lean(signal=seen.signal, stopped=seen.ending == "stopped", error=_trouble(seen))
@@ -74,8 +78,31 @@ def _trouble(seen: JobSeen) -> str:
     if seen.state is JobState.MISSING:
         return sentence(f"the job is not known there: {seen.reason}")
     if seen.state is JobState.GONE:
-        return sentence(f"it was interrupted and has no exit status: {seen.reason}")
-    return sentence(seen.reason) if seen.reason else ""
+        return sentence(f"it was interrupted and has no exit status: {fate_text(seen) or seen.reason}")
+    return sentence(fate_text(seen) or seen.reason)
+
+
+def queue_fields(seen: JobSeen) -> dict[str, Any]:
+    """A job as its cluster's queue has it, and what the cluster did to it; nothing for all other jobs.
+
+    `start_ts` is when it is expected to start while it is pending, `limit_ts` when its time is over.
+    """
+    queue = seen.queue
+    if queue is None:
+        return lean(fate=seen.fate and seen.fate.value)
+    fields = lean(job=plain_text(queue.number), state=plain_text(odd_state(seen)))
+    if seen.state is JobState.PENDING:
+        fields |= lean(reason=plain_text(queue.reason), dependency=plain_text(queue.dependency))
+    fields |= lean(partition=plain_text(queue.partition), nodes=plain_text(queue.nodes))
+    fields |= lean(start_ts=round(queue.start) or None, limit_ts=round(queue.end) or None)
+    fields |= lean(restarts=queue.restarts or None, array=queue.array and array_fields(queue.array))
+    if not seen.is_over:
+        fields |= lean(age_s=round(queue.age_s) or None, trouble=sentence(queue.trouble))
+    return {"queue": fields} | lean(fate=seen.fate and seen.fate.value)
+
+
+def array_fields(counts: ArrayCounts) -> dict[str, int]:
+    return {name: number for name, number in asdict(counts).items() if number}
 
 
 def usage_fields(usage: JobUsage) -> dict[str, Any]:
@@ -106,12 +133,7 @@ def waited_fields(waited: JobWaited) -> dict[str, Any]:
 
 def seen_text(seen: JobSeen, fields: Mapping[str, Any]) -> str:
     """The same in a line, what else is known, and the log."""
-    if seen.is_running:
-        first = f"running for {seen.seconds:.0f} s"
-    elif seen.state is JobState.ENDED:
-        first = _end_text(seen)
-    else:
-        first = _trouble(seen)
+    first = state_text(seen)
     if seen.recalled:
         first += " (as it was seen last)"
     if "log_offset" in fields:
@@ -122,10 +144,23 @@ def seen_text(seen: JobSeen, fields: Mapping[str, Any]) -> str:
     return told(first, rest)
 
 
+def state_text(seen: JobSeen) -> str:
+    """How it stands, and where it is in a cluster's queue."""
+    now = time.time()
+    if seen.state is JobState.PENDING:
+        first = pending_text(seen.queue, now)
+    elif seen.is_running:
+        first = f"running for {seen.seconds:.0f} s"
+    else:
+        first = _end_text(seen) if seen.state is JobState.ENDED else _trouble(seen)
+    return one_line(sentence("; ".join(filter(None, (first, queue_text(seen, now))))))
+
+
 def _end_text(seen: JobSeen) -> str:
-    if seen.exit_code is None:
-        return "stopped" if seen.ending == "stopped" else "ended; its exit code is not known"
-    return f"ended with exit code {seen.exit_code}"
+    if seen.ending == "stopped" and seen.exit_code is None:
+        return "stopped"
+    code = "; its exit code is not known" if seen.exit_code is None else f" with exit code {seen.exit_code}"
+    return f"ended{code}{f': {fate_text(seen)}' if seen.fate else ''}"
 
 
 def sight_fields(sight: Sight) -> dict[str, Any]:
@@ -134,6 +169,7 @@ def sight_fields(sight: Sight) -> dict[str, Any]:
     fields: dict[str, Any] = {"sandbox": sight.sandbox} | lean(kind=sight.kind if sight.kind == COMMAND else "")
     if seen is not None:
         fields |= {"tmux_session": seen.session, "status": sight.state}
+        fields |= queue_fields(seen)
         fields |= lean(exit_code=seen.exit_code, signal=seen.signal, log_file=plain_text(seen.log_file))
         fields |= {"started_ts": round(seen.started, 3), "seconds": round(seen.seconds, 1)}
         fields |= lean(command=_short(seen.command), foreign=seen.foreign)

@@ -35,6 +35,10 @@ from .job_results import begun_fields, fit_log, seen_fields, seen_text, sight_fi
 TYPE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
 
 Session = Annotated[str, Field(description="As exec_bash_background or exec_bash returned it")]
+SessionOrElement = Annotated[str, Field(description='As it was returned; "NAME[3]": element 3 of an array')]
+Slurm = Annotated[
+    dict[str, Any] | bool | None, Field(description="On a cluster: options of sbatch; false: on its login node")
+]
 WatchId = Annotated[int, Field(description="Instead of tmux_session", ge=0)]
 # check_background_task returns the session of a watch, which the other tools accept.
 UnlistedWatchId = Annotated[int, Field(ge=0), UNLISTED]
@@ -49,8 +53,10 @@ Webhook = Annotated[str, Field(description="Only one that the operator allows")]
 AutoResume = Annotated[bool, Field(description="Run resume_command after a reboot or lost session")]
 Attempts = Annotated[int, Field(description="Default 1")]
 NO_CURSOR = -1
+# Between two looks at a command that is waited for.
 PAUSE_S = 0.5
 STILL_RUNNING = "it was told to stop but is still running; ask again with check_background_task"
+STILL_QUEUED = "it was told to stop but is still in the queue; ask again with check_background_task"
 
 
 def offer(server: SandboxServer) -> None:
@@ -69,6 +75,7 @@ def start(server: SandboxServer) -> Any:
         log_file: Annotated[str, Field(description="Default .codex_logs/SESSION.log under cwd or home")] = "",
         cwd: Annotated[str, Field(description="Folder to start in; default: home")] = "",
         sandbox_name: SandboxName = "",
+        slurm: Slurm = None,
         watch: Annotated[bool, Field(description="Have the watchdog look after it")] = True,
         ensure_watchdog: Annotated[bool, UNLISTED] = True,
         run_id: Annotated[str, UNLISTED] = "",
@@ -119,11 +126,13 @@ def start(server: SandboxServer) -> Any:
             log_file=log_file,
             cwd=cwd,
             sandbox=sandbox_name,
+            slurm=slurm,
             watch=order if watch else None,
         )
         begun = await server.app.jobs.start(wanted, ensure(server) if ensure_watchdog else None)
         fields = begun_fields(begun)
-        first = f"started {fields['tmux_session']} on {begun.sandbox}; its log is {fields['log_file']}"
+        how = f"{fields['status']} {fields['tmux_session']} {'to the queue of' if begun.started.is_queued else 'on'}"
+        first = f"{how} {begun.sandbox}; its log is {fields['log_file']}"
         return reply(fields, told(first, fields, without=("status", "tmux_session", "log_file", "sandbox")))
 
     return exec_bash_background
@@ -131,15 +140,16 @@ def start(server: SandboxServer) -> Any:
 
 def check_task(server: SandboxServer) -> Any:
     async def check_background_task(
-        tmux_session: Session = "",
+        tmux_session: SessionOrElement = "",
         log_file: Annotated[str, Field(description="Only for a session that is not ours")] = "",
         watch_id: WatchId = 0,
         last_n_lines: Lines = 50,
         sandbox_name: SandboxName = "",
         log_cursor: Cursor = NO_CURSOR,
     ) -> Annotated[CallToolResult, JobShape]:
-        """Does it run, how did it end, what did it print last, what does it use: a job, or a command that outlasted
-        exec_bash."""
+        """Does it run or wait in a queue, how did it end, what did it print last, what does it use: a job, or a
+        command that outlasted exec_bash."""
+        # A command that outlasted exec_bash has a run id in place of a session name.
         if RUN_ID.match(tmux_session):
             report = await server.app.check(tmux_session, name=sandbox_name, room=room())
             return run_reply(task_fields(report, last_n_lines), report)
@@ -200,7 +210,8 @@ def stop_task(server: SandboxServer) -> Any:
             return run_reply(task_fields(report, 50) | trouble, report)
         which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
         seen, rest = fit_log(await server.app.jobs.stop(which, grace_s=grace_s), room())
-        fields = seen_fields(seen) | rest | ({"error": STILL_RUNNING} if seen.is_running else {})
+        trouble = {} if seen.is_over else {"error": STILL_RUNNING if seen.is_running else STILL_QUEUED}
+        fields = seen_fields(seen) | rest | trouble
         return reply(fields, seen_text(seen, fields))
 
     return stop_background_task
@@ -209,7 +220,9 @@ def stop_task(server: SandboxServer) -> Any:
 def list_tasks(server: SandboxServer) -> Any:
     async def list_background_tasks(
         sandbox_name: Annotated[str, Field(description="Default: all sandboxes")] = "",
-        status: Annotated[Literal["", "running", "ended", "gone", "unknown"], Field(description="Default: all")] = "",
+        status: Annotated[
+            Literal["", "pending", "running", "ended", "gone", "unknown"], Field(description="Default: all")
+        ] = "",
         limit: Annotated[int, Field(description="Default 50", ge=1, le=1000)] = 50,
     ) -> Annotated[CallToolResult, JobsShape]:
         """Every job, and command that outlasted exec_bash, newest first, also of earlier conversations."""

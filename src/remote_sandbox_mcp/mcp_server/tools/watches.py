@@ -22,7 +22,7 @@ from ..texts import rows_text, told
 from ..toolbox import UNLISTED
 from . import jobs
 from .exec import ASK, RUN
-from .job_results import checkpoint_fields, event_fields, fit_log, seen_fields, watch_fields
+from .job_results import checkpoint_fields, event_fields, fit_log, seen_fields, state_text, watch_fields
 
 SET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
@@ -193,7 +193,7 @@ def get_progress(server: SandboxServer) -> Any:
         fields |= {"live": live} | rest | lean(log_tail=harmless(seen.log).rstrip("\n"))
         if seen.checkpoint:
             fields["checkpoint"] = checkpoint_fields(seen.checkpoint, watch.policy.checkpoint_format)
-        return watch_reply(fields, "running" if seen.is_running else "not running")
+        return watch_reply(fields, state_text(seen))
 
     return get_background_watch_progress
 
