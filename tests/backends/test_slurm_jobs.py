@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -417,7 +418,7 @@ async def test_a_controller_that_is_away_is_told_with_the_last_state(slurm: Clus
 async def test_a_job_belongs_to_every_login_node_of_its_cluster(slurm: Cluster, jobs: Jobs) -> None:
     wanted = order(FOREVER)
     job, _ = await begun(jobs, wanted)
-    (path,) = slurm.login.home.glob(f".local/state/remote-sandbox/jobs/slurm-*/{job}/order")
+    path = records(slurm, job) / "order"
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "node": "login2", "host": "login2", "machine": "x", "boot": "y"}))
     seen = [await look(jobs, job), *await jobs.look([JobLook(session=wanted.session)]), *await jobs.list()]
@@ -447,6 +448,65 @@ async def test_a_job_in_place_of_another_is_submitted_as_that_one_was(slurm: Clu
     waited = await jobs.wait(JobLook(job_id=later.job_id), JobWait(seconds=30, pattern="begun"))
     assert waited.seen.queue
     assert slurm.job(waited.seen.queue.number)["Partition"] == "low"
+
+
+def records(cluster: Cluster, job_id: str) -> Path:
+    (folder,) = cluster.login.home.glob(f".local/state/remote-sandbox/jobs/slurm-*/{job_id}")
+    return folder
+
+
+def submitted_long_ago(cluster: Cluster, job_id: str) -> None:
+    path = records(cluster, job_id) / "slurm"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "submitted": 1.0}))
+
+
+async def test_what_the_queue_has_forgotten_is_asked_of_the_accounting_once(
+    slurm_with_accounting: Cluster, tmp_path: Path
+) -> None:
+    cluster = slurm_with_accounting
+    forgetful = 'if [ -e ~/forgotten ]; then exit 0; fi; exec /usr/bin/squeue "$@"'
+    python = put_ahead(cluster, squeue=forgetful, sacct='exec /usr/bin/sacct "$@"')
+    sandbox = await open_login(cluster, tmp_path, python=python)
+    jobs = sandbox.jobs
+    try:
+        cancelled, number = await begun(jobs, order(FOREVER))
+        killed, killed_number = await begun(jobs, order(FOREVER))
+        cluster.admin("scancel", number)
+        os.kill(json.loads((records(cluster, killed) / "begun").read_text())["keeper"], signal.SIGKILL)
+        for each, state in ((number, "CANCELLED by 0"), (killed_number, "FAILED")):
+            said = partial(cluster.run, "sacct", "-nXPo", "State", "-j", each)
+            await asyncio.to_thread(wait_until, lambda: said().strip() == state, what=state, seconds=20)  # noqa: B023
+        (cluster.login.home / "forgotten").touch()
+        for job in (cancelled, killed):
+            submitted_long_ago(cluster, job)
+        first = await eventually(lambda: look(jobs, cancelled), lambda seen: seen.is_over, "the queue's next answer")
+        second = await look(jobs, killed)
+        assert (first.fate, first.ending, first.reason) == (
+            Fate.CANCELLED,
+            "cancelled",
+            "it was cancelled by an administrator",
+        )
+        assert (second.state, second.exit_code, second.reason) == (JobState.ENDED, 137, "its keeper noted no end")
+        assert calls(cluster, "sacct") == 1
+    finally:
+        await sandbox.close()
+        clean(cluster.login)
+
+
+async def test_without_accounting_slurms_own_words_in_its_output_tell_a_fate(slurm: Cluster, tmp_path: Path) -> None:
+    forgetful = 'if [ -e ~/forgotten ]; then exit 0; fi; exec /usr/bin/squeue "$@"'
+    sandbox = await open_login(slurm, tmp_path, python=put_ahead(slurm, squeue=forgetful))
+    jobs = sandbox.jobs
+    try:
+        preempted, number = await begun(jobs, order(FOREVER, "--partition=low", "--nodelist=n2"))
+        slurm.sbatch("true", "--partition=high", "--nodelist=n2", "--exclusive")
+        (slurm.login.home / "forgotten").touch()
+        slurm.await_state(number, "PREEMPTED")
+        submitted_long_ago(slurm, preempted)
+        assert (await over(jobs, preempted)).fate is Fate.PREEMPTED
+    finally:
+        await sandbox.close()
+        clean(slurm.login)
 
 
 # Foreign text
