@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost.far import jobcluster, jobqueue
+from remote_sandbox_mcp.backends.outpost.far import jobcluster, jobfate, jobqueue, jobsubmit, place
+from remote_sandbox_mcp.backends.outpost.far.files import Refused
 from remote_sandbox_mcp.backends.outpost.jobs import read_queue
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
@@ -509,13 +510,107 @@ async def test_without_accounting_slurms_own_words_in_its_output_tell_a_fate(slu
         clean(slurm.login)
 
 
+# Programs of Slurm's that hang, fail or print nonsense
+
+
+def row_of(number: str, job: str, element: str, comment: str, name: str = "train") -> str:
+    """What squeue prints of a pending job."""
+    known = ["(Priority)", "1794865309", "N/A", "main", "n[1-2]", "(null)", "2026-11-16T21:45:36"]
+    return "\x1f".join([number, job, element, "PENDING", *known, comment, name])
+
+
+def install(folder: Path, **programs: str) -> None:
+    for name, text in programs.items():
+        path = folder / name
+        path.write_text(f"#!/bin/sh\necho >>{folder}/{name}.calls\n{text}\n")
+        path.chmod(0o755)
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of Slurm's programs of a login node that is this process, with short patience."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(place, "candidates", lambda: [os.fsencode(tmp_path / "base")])
+    monkeypatch.setattr(jobqueue, "LEARNED_NAME", ["test"])
+    for module, name in ((jobsubmit, "SBATCH_S"), (jobqueue, "SQUEUE_S"), (jobfate, "SQUEUE_S")):
+        monkeypatch.setattr(module, name, 0.3)
+    return folder
+
+
+Prepared = tuple[bytes, dict[str, Any]]
+
+
+@pytest.fixture
+def prepared(programs: Path, tmp_path: Path) -> Prepared:
+    """A job's folder, ready to be submitted, and its order."""
+    slurm = jobsubmit.submission_of({"words": ["--signal=USR1@60"]})
+    record = {"id": "job-0123456789", "session": "train", "cwd": "/", "log": "/tmp/x", "ordered": 0.0, "slurm": slurm}
+    folder = tmp_path / "job-0123456789"
+    folder.mkdir()
+    (folder / "order").write_text(json.dumps(record))
+    return os.fsencode(folder), record
+
+
+HANGS, FAILS = "exec sleep 5", "echo 'x: error: away' >&2; exit 1"
+KNOWS = f"echo '{row_of('41', '41', 'N/A', 'rsmcp:job-0123456789')}'"
+TROUBLE = {
+    "hangs, and was not heard": (HANGS, "exit 0", "slurm", "sbatch did not answer within"),
+    "hangs, and the queue is away": (HANGS, FAILS, "unsure", "it may be submitted or not"),
+    "hangs, and so does the queue": (HANGS, HANGS, "unsure", "it may be submitted or not"),
+    "was cut off, and not heard": ("echo Socket timed out; exit 1", "exit 0", "slurm", "the queue does not have it"),
+    "refuses with nonsense": ("printf 'sbatch: error: \\033[31mred\\n\\001two'; exit 1", "exit 0", "slurm", "two"),
+    "says nothing": ("exit 1", "exit 0", "slurm", "it did not say why"),
+}
+
+
+@pytest.mark.parametrize(("sbatch", "squeue", "reason", "why"), TROUBLE.values(), ids=TROUBLE)
+def test_an_sbatch_that_does_not_answer_is_told_as_what_it_is(
+    programs: Path, prepared: Prepared, sbatch: str, squeue: str, reason: str, why: str
+) -> None:
+    install(programs, sbatch=sbatch, squeue=squeue)
+    with pytest.raises(Refused) as refused:
+        jobcluster.SlurmCluster(10.0).submit(*prepared)
+    assert refused.value.reason == reason
+    assert why in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
+def test_a_job_whose_sbatch_hung_is_found_and_not_submitted_again(programs: Path, prepared: Prepared) -> None:
+    install(programs, sbatch=HANGS, squeue=KNOWS)
+    for _ in range(2):
+        cluster = jobcluster.SlurmCluster(10.0)
+        cluster.submit(*prepared)
+        assert cluster.number_of(prepared[0]) == "41"
+    assert (programs / "sbatch.calls").read_text() == "\n"
+
+
+@pytest.mark.parametrize("squeue", [HANGS, FAILS, "head -c 300000 /dev/urandom"], ids=["hangs", "fails", "rubbish"])
+def test_a_queue_that_makes_no_sense_is_not_asked_at_once_again(
+    programs: Path, prepared: Prepared, squeue: str
+) -> None:
+    install(programs, sbatch="echo 41", squeue=squeue)
+    jobcluster.SlurmCluster(10.0).submit(*prepared)
+    seen = [jobcluster.SlurmCluster(10.0).state(*prepared) for _ in range(3)]
+    assert [each["state"] for each in seen] == ["pending"] * 3
+    assert bool(seen[0]["queue"]["trouble"]) == (squeue in (HANGS, FAILS))
+    assert (programs / "squeue.calls").read_text() == "\n"
+
+
+def test_a_machine_without_sbatch_says_so(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobqueue, "LEARNED_NAME", [])
+    monkeypatch.setattr(jobqueue, "SLURM_FOLDERS", ())
+    monkeypatch.setenv("PATH", str(programs))
+    with pytest.raises(Refused, match="sbatch is not found on this machine"):
+        jobsubmit.submission_of({"words": []})
+
+
 # Foreign text
 
 
 RUBBISH = "slurm_load_jobs error\n1\x1f2\n;rm\x1f" + "\x1f" * 20 + "\n" + "x" * 100000 + "\n"
-ROW = ("7_1|7|1|PENDING|(Priority)|1794865309|N/A|main|n[1-2]|(null)|2026-11-16T21:45:36|rsmcp:job-1 x|a\x1fb").replace(
-    "|", "\x1f"
-)
+ROW = row_of("7_1", "7", "1", "rsmcp:job-1 x", "a\x1fb")
 
 
 def test_only_rows_are_taken_from_what_squeue_prints() -> None:
