@@ -24,7 +24,7 @@ from .stage import Stage
 
 SUBJECTS = (
     *("exec", "distance", "burst", "survey", "output", "start", "hub", "local", "embedded", "opensandbox", "jobs"),
-    *("sync-small", "sync-many", "sync-bulk", "sync-delta", "sync-text", "sync-memory"),
+    *("slurm", "sync-small", "sync-many", "sync-bulk", "sync-delta", "sync-text", "sync-memory"),
 )
 
 

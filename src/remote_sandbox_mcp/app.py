@@ -37,6 +37,7 @@ from .core.machine import CommandPlace, Engine, LocalPlace, Machine
 from .core.pages import read_cursor
 from .core.progress import Progress, silent
 from .core.sandbox import Description, Sandbox
+from .core.slurm import Cluster
 from .core.text import Clipped, clip_both, replace_shown, visible
 from .core.usage import Usage, idle_score
 from .fleet import Fleet, Member, unforeseen
@@ -153,6 +154,7 @@ def machine_member(machine: Machine) -> Member:
     return Member(
         machine.name, describe, opener, prepare=prepare,
         questions=questions, engine=machine.engine, slurm=machine.slurm, is_by_pattern=machine.is_by_pattern,
+        environment=machine.environment,
     )  # fmt: skip
 
 
@@ -202,6 +204,7 @@ def offers_of(settings: Settings, fleet: Fleet) -> Mapping[str, Offer]:
     """The providers of disposable sandboxes that can be used here, by kind."""
     from .backends import bubblewrap, opensandbox
     from .backends.engine import kind_of
+    from .backends.slurm import kind_of as kind_of_cluster
 
     def make_embedded() -> Provider:
         from .backends.bubblewrap.provider import EmbeddedProvider
@@ -216,6 +219,9 @@ def offers_of(settings: Settings, fleet: Fleet) -> Mapping[str, Offer]:
     offers = {bubblewrap.KIND: Offer(bubblewrap.TRAITS, make_embedded)}
     if settings.platform.server_url:
         offers[opensandbox.KIND] = Offer(opensandbox.TRAITS, make_platform, settings.platform)
+    for member in fleet.clusters:
+        if member.slurm:
+            offers[kind_of_cluster(member.name)] = cluster_offer(member, member.slurm, settings)
     for member in fleet.with_engines:
         if member.engine:
             offers[kind_of(member.engine.tool, member.name)] = engine_offer(member, member.engine, settings)
@@ -227,11 +233,28 @@ def engine_offer(member: Member, engine: Engine, settings: Settings) -> Offer:
     from .backends.engine import traits_of
 
     def make() -> Provider:
-        from .backends.engine.host import MachineWay
+        from .backends.command.host import MachineWay
         from .backends.engine.provider import EngineProvider
 
         way = MachineWay(member.name, member.open)
         return EngineProvider(member.name, engine, way, settings.rules, paths.installation())
+
+    return Offer(traits_of(member.name), make, member)
+
+
+def cluster_offer(member: Member, cluster: Cluster, settings: Settings) -> Offer:
+    """The queue of a login node, which all apps share that have its connection."""
+    from .backends.slurm import traits_of
+
+    def make() -> Provider:
+        from .backends.command.host import MachineWay
+        from .backends.slurm.allocation import LoginWay
+        from .backends.slurm.provider import SlurmProvider
+        from .backends.slurm.queue import Queue
+
+        way = LoginWay(MachineWay(member.name, member.open), member.environment)
+        member.queue = member.queue or Queue(member.name, cluster, way)
+        return SlurmProvider(member.queue, member.environment, settings.rules, paths.installation())
 
     return Offer(traits_of(member.name), make, member)
 
@@ -520,7 +543,8 @@ class App:
                 await sandbox.open()
                 return View(member.name, sandbox.description, is_active, True)
             # A successful measurement also shows that it answers: one round trip instead of two.
-            return View(member.name, sandbox.description, is_active, True, usage=await measure(sandbox))
+            usage = await measure(sandbox, cluster=member.slurm)
+            return View(member.name, sandbox.description, is_active, True, usage=usage)
         except (ConnectError, Unsupported) as problem:
             return View(member.name, member.describe(), is_active, False, str(problem), cause=problem.cause)
         except SandboxError as problem:

@@ -8,13 +8,18 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .asking import Questions
+from .core.command import Environment
 from .core.errors import ConfigError, UnknownSandbox
 from .core.machine import Engine
 from .core.sandbox import Description, Sandbox
 from .core.slurm import Cluster
+
+if TYPE_CHECKING:
+    from .backends.slurm.queue import Queue
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +60,10 @@ class Member:
     questions: Questions | None = None
     engine: Engine | None = None
     slurm: Cluster | None = None
+    # How commands are started on it, as its table says.
+    environment: Environment = field(default_factory=Environment)
+    # The queue of a cluster, for all apps that share this member; made with its first use.
+    queue: Queue | None = None
     # Offered with many others by a pattern: it is opened only for a call that names it.
     is_by_pattern: bool = False
     sandbox: Sandbox | None = None
@@ -149,6 +158,11 @@ class Fleet:
     def with_engines(self) -> list[Member]:
         """The configured members on which an engine may make disposable sandboxes."""
         return [member for member in self._configured.values() if member.engine]
+
+    @property
+    def clusters(self) -> list[Member]:
+        """The configured members that are login nodes of clusters."""
+        return [member for member in self._configured.values() if member.slurm]
 
     @property
     def names(self) -> Collection[str]:

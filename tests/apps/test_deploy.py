@@ -20,9 +20,9 @@ from remote_sandbox_mcp.core.machine import LocalPlace
 from remote_sandbox_mcp.core.port import Health, Stream
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from tests.backends.contract.basics import eventually
 from tests.support.app_world import World, deploying, fetch, web_server
 from tests.support.sshd import Sshd, free_port
+from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("where", ["walled", "machine"])

@@ -13,9 +13,9 @@ from remote_sandbox_mcp.core.errors import BadArgument, Unreachable
 from remote_sandbox_mcp.core.job import JobLook, JobSeen, JobState
 from remote_sandbox_mcp.core.port import Deployment, Health
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from tests.backends.contract.basics import eventually
 from tests.support.app_world import World, fetch, web_server
 from tests.support.sshd import free_port
+from tests.support.waiting import eventually
 
 
 async def running(world: World) -> list[str]:

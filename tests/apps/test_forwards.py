@@ -26,7 +26,6 @@ from remote_sandbox_mcp.core.machine import LocalPlace
 from remote_sandbox_mcp.core.port import Forward, Stream
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from tests.backends.contract.basics import eventually
 from tests.backends.contract.ports import (
     MEGABYTE,
     PIECE,
@@ -39,6 +38,7 @@ from tests.backends.contract.ports import (
 from tests.support.means import require_bubblewrap
 from tests.support.pace import at_most
 from tests.support.sshd import Sshd, free_port
+from tests.support.waiting import eventually
 
 
 def only(*sandboxes: Sandbox) -> Callable[[str], Awaitable[Sandbox]]:

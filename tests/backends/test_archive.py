@@ -32,11 +32,12 @@ from remote_sandbox_mcp.fleet import Fleet, Member
 from remote_sandbox_mcp.sync import archive
 from remote_sandbox_mcp.sync import archive as archive_far
 from remote_sandbox_mcp.transfers.service import TransferService
-from tests.backends.contract.basics import cancel, eventually, finish, said
+from tests.backends.contract.basics import cancel, finish, said
 from tests.mcp_server.conftest import connected
 from tests.support.platform import WITHOUT_PYTHON
 from tests.support.trees import File, Folder, Node, differences, put, snapshot
 from tests.support.trees import Link as SymbolicLink
+from tests.support.waiting import eventually
 
 from .test_shell import HereLink
 
@@ -239,7 +240,7 @@ async def test_more_names_than_one_command_takes_come_out(place: Place, tmp_path
     assert not differences(seen(theirs), seen(Path(where)))
 
 
-async def test_a_tar_that_can_do_no_more_than_any_will_do(place: Place, tmp_path: Path) -> None:
+async def test_the_most_basic_tar_suffices(place: Place, tmp_path: Path) -> None:
     real = shutil.which("tar", path=place.link.environment["PATH"])
     place.replace("tar", f'case $1 in --*) echo no >&2; exit 1 ;; esac; exec {real} "$@"')
     theirs = make(place.home / "theirs", {b"f": File(1), b"sub": Folder({b"-g": File(2)})})
@@ -313,7 +314,7 @@ async def test_a_folder_is_merged_into_what_is_there(place: Place, tmp_path: Pat
         ("linked", "there/-file"),
     ],
 )
-async def test_a_file_goes_where_it_is_told(place: Place, tmp_path: Path, path: str, expected: str) -> None:
+async def test_a_file_goes_to_the_given_path(place: Place, tmp_path: Path, path: str, expected: str) -> None:
     make(place.home / "there", {b"old": File(3), b"link": SymbolicLink(b"../other"), b"none": SymbolicLink(b"nowhere")})
     (place.home / "other").write_text("kept")
     (place.home / "linked").symlink_to("there")
@@ -351,7 +352,7 @@ async def test_a_file_comes_out_into_a_folder_of_its_name(place: Place, tmp_path
 # What is refused
 
 
-async def test_what_cannot_be_is_said_as_by_any_sync(place: Place, tmp_path: Path) -> None:
+async def test_failures_have_the_same_sentences_as_a_syncs(place: Place, tmp_path: Path) -> None:
     ours = make(tmp_path / "ours", {b"name": File(1)})
     make(place.home / "there", {b"name": Folder({}), b"file": File(1)})
     os.mkfifo(place.home / "fifo")
@@ -407,7 +408,9 @@ async def test_local_paths_stay_within_the_roots(place: Place, tmp_path: Path) -
 
 
 @once
-async def test_more_than_the_most_is_refused(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_bytes_than_allowed_are_refused(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(archive, "LARGEST", 1 << 20)
     ours = make(tmp_path / "ours", {b"f": File((1 << 20) + 1)})
     with pytest.raises(FileProblem, match=r"ours holds more than 1 MiB, the most that is copied at once.*copy parts"):
@@ -419,7 +422,7 @@ async def test_more_than_the_most_is_refused(place: Place, tmp_path: Path, monke
     assert not (tmp_path / "here").exists()
 
 
-async def test_without_tar_it_is_said_what_to_do(place: Place, tmp_path: Path) -> None:
+async def test_without_tar_the_error_says_what_to_do(place: Place, tmp_path: Path) -> None:
     programs = tmp_path / "few"
     programs.mkdir()
     for name in os.listdir(tmp_path / "usual") if len(os.listdir(tmp_path / "usual")) > 1 else os.listdir("/usr/bin"):
@@ -460,7 +463,7 @@ async def test_an_archive_that_was_cut_off_leaves_nothing(place: Place, tmp_path
     assert not (tmp_path / "here").exists()
 
 
-async def test_what_cannot_be_unpacked_replaces_nothing(place: Place, tmp_path: Path) -> None:
+async def test_an_archive_that_cannot_be_unpacked_replaces_nothing(place: Place, tmp_path: Path) -> None:
     place.replace("tar", "echo half >old; echo 'tar: write error: No space left on device' >&2; exit 1")
     there = make(place.home / "there", {b"old": File(10, 1)})
     before = seen(there)
@@ -493,7 +496,7 @@ async def test_a_cut_line_leaves_what_was_there(place: Place, tmp_path: Path, mo
 @once
 @by_requests
 @pytest.mark.parametrize("direction", ["in", "out"])
-async def test_who_is_cancelled_leaves_nothing(place: Place, tmp_path: Path, direction: str) -> None:
+async def test_a_cancelled_copy_leaves_nothing(place: Place, tmp_path: Path, direction: str) -> None:
     place.replace("tar", f"touch {tmp_path}/begun; exec sleep 50")
     ours = make(tmp_path / "ours", {b"f": File(10)})
     make(place.home / "theirs", {b"f": File(10)})
@@ -511,14 +514,14 @@ async def test_who_is_cancelled_leaves_nothing(place: Place, tmp_path: Path, dir
 
 
 @once
-async def test_what_was_left_there_long_ago_is_removed(place: Place, tmp_path: Path) -> None:
+async def test_old_leftovers_are_removed(place: Place, tmp_path: Path) -> None:
     make(place.home / "there" / ".remote-sandbox-archive-old", {b"part-000000": File(1)})
     await place.transfers.copy_in(str(make(tmp_path / "ours", {b"f": File(1)})), "there", name="bare")
     assert os.listdir(place.home / "there") == ["f"]
 
 
 @once
-async def test_what_tar_could_not_read_is_told(place: Place, tmp_path: Path) -> None:
+async def test_files_that_tar_could_not_read_are_reported(place: Place, tmp_path: Path) -> None:
     lines = r"tar: ./a: Cannot open: Permission denied\ntar: can'\''t open '\''./b c'\'': Permission denied\n"
     place.replace("find", f"printf '{lines}tar: error exit delayed\\n' >&2; printf '.\\000./f\\000'")
     make(place.home / "d", {b"f": File(1)})

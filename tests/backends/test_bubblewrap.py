@@ -86,7 +86,7 @@ async def test_a_switch_that_forbids_namespaces_is_named(
     assert f"sudo {switch[2]}" in await why_not()
 
 
-async def test_what_was_dealt_with_is_noticed(
+async def test_a_failure_that_was_fixed_is_noticed(
     no_footing: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake_bwrap(tmp_path, "bwrap: not yet")

@@ -21,11 +21,11 @@ from remote_sandbox_mcp.core.errors import ConnectError, LostContact, Unreachabl
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from tests.backends.contract import finish
-from tests.backends.contract.basics import eventually
 from tests.support.commands import client_of, open_door, shell_of
 from tests.support.hubs import is_alive
 from tests.support.root import as_root
 from tests.support.sshd import Sshd, wait_until
+from tests.support.waiting import eventually
 
 MEGABYTE = 1 << 20
 BY_HAND = "; run it in a terminal to see more"
@@ -81,7 +81,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("argv", "told"), FAILURES.values(), ids=FAILURES)
-async def test_a_command_that_gives_no_shell_is_told_in_one_sentence(argv: list[str], told: str) -> None:
+async def test_a_command_that_gives_no_shell_is_reported_in_one_sentence(argv: list[str], told: str) -> None:
     with pytest.raises(ConnectError) as problem:
         await open_door(argv, timeout_s=0.5 if "sleep" in argv[-1] else 10)
     assert str(problem.value).endswith(told)
@@ -124,7 +124,7 @@ async def test_what_is_printed_before_the_shell_starts_means_nothing() -> None:
         assert (await finish(sandbox, "echo out; echo err >&2")).stdout.head == b"out\n"
 
 
-async def test_what_a_command_complains_about_meanwhile_is_no_part_of_an_answer() -> None:
+async def test_standard_error_of_a_command_is_no_part_of_an_answer() -> None:
     noisy = "while sleep 0.02; do printf 'client_loop: \\000\\000\\000\\007' >&2; done & sh -c \"$0\"; kill $!"
     async with opened(["sh", "-c", noisy]) as sandbox:
         for _ in range(5):
@@ -164,7 +164,7 @@ def _group(leader: int) -> list[int]:
     return found
 
 
-async def test_there_are_only_so_many_lanes_and_one_that_ends_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_lanes_is_limited_and_one_that_ends_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_sandbox, "MOST_BESIDE", 2)
     async with opened(["sh", "-c"]) as sandbox:
         first, second = await sandbox.open_lane(), await sandbox.open_lane()
@@ -217,7 +217,7 @@ async def _exists(path: os.PathLike[str]) -> bool:
     return os.path.exists(path)
 
 
-async def test_a_command_that_starts_no_more_is_told_with_its_words_and_the_run_can_be_asked_for_later(
+async def test_a_command_that_no_longer_starts_is_quoted_and_the_run_can_be_asked_for_later(
     shared_sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outpost_sandbox, "MEND_S", 0.5)

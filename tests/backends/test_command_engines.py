@@ -18,12 +18,13 @@ from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobState
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from tests.backends.contract import finish
-from tests.backends.contract.basics import eventually, said
+from tests.backends.contract.basics import said
 from tests.backends.test_command import command_of, opened
 from tests.support.commands import open_door
 from tests.support.platform import IMAGE, WITHOUT_PYTHON, Platform
 from tests.support.podman import PodmanContainer
 from tests.support.root import as_root
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(120)]
 
@@ -143,9 +144,7 @@ async def test_a_client_that_is_killed_loses_no_result_and_runs_nothing_twice(sa
     assert (done.exit_code, done.stdout.head) == (7, b"begun\n")
 
 
-async def test_a_run_that_was_lost_with_a_restart_is_told_so_and_not_run_again(
-    container: Running, sandbox: Sandbox
-) -> None:
+async def test_a_run_lost_with_a_restart_is_reported_and_not_run_again(container: Running, sandbox: Sandbox) -> None:
     running = asyncio.ensure_future(sandbox.run(Command("echo begun >>~/restarts; exec sleep 60")))
     await eventually(lambda: finish(sandbox, "[ -e ~/restarts ]"), lambda done: done.exit_code == 0, "its start")
     await asyncio.to_thread(container.restart)
@@ -164,7 +163,7 @@ async def test_a_container_without_python_is_served_by_its_shell(platform: Platf
             assert (await sandbox.read("~/a", Span())).data == b"\0\xff\n"
 
 
-async def test_a_container_that_does_not_run_is_told_in_the_engines_words(container: Running) -> None:
+async def test_a_container_that_does_not_run_is_reported_with_the_engines_message(container: Running) -> None:
     """The last test of this file: it stops them."""
     await asyncio.to_thread(container.stop)
     with pytest.raises(Unreachable, match=rf"unable to open door: its command .* said: .*({container.gone})"):

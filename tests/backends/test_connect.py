@@ -27,7 +27,7 @@ from remote_sandbox_mcp.core.machine import LocalPlace
 from remote_sandbox_mcp.core.port import PortClosed, Stream
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from tests.backends.contract import Opener, PortContract
-from tests.backends.contract.basics import eventually, said
+from tests.backends.contract.basics import said
 from tests.backends.contract.ports import (
     MEGABYTE,
     ask,
@@ -39,6 +39,7 @@ from tests.backends.contract.ports import (
 )
 from tests.support.pipe import pythons
 from tests.support.sshd import Fleet, Sshd, wait_until
+from tests.support.waiting import eventually
 
 NO_FORWARDING = ("AllowTcpForwarding no",)
 
@@ -181,7 +182,7 @@ def connections(sshd: Sshd) -> int:
     return sum("@" in process for process in sshd.sessions().values())
 
 
-async def test_a_relay_that_nobody_uses_gives_its_session_back(
+async def test_an_unused_relay_gives_its_session_back(
     closed_to_forwarding: Sshd, known_hosts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay, "IDLE_S", 0.2)
@@ -230,7 +231,7 @@ async def ends(stream: Stream) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["forwarded", "relayed"])
-async def test_a_frozen_line_is_found_out_and_replaced(fleet: Fleet, known_hosts: Path, kind: str) -> None:
+async def test_a_frozen_line_is_noticed_and_replaced(fleet: Fleet, known_hosts: Path, kind: str) -> None:
     sshd = fleet.machine(extra_config=NO_FORWARDING if kind == "relayed" else ())
     async with opened(sshd, known_hosts, connect_timeout_s=2) as sandbox:
         port, run_id = await start_service(sandbox)
@@ -277,7 +278,7 @@ async def until(holds: Callable[[], bool], what: str) -> None:
 # Behind walls
 
 
-async def test_no_command_behind_the_walls_has_the_door(tmp_path: Path) -> None:
+async def test_no_command_in_the_sandbox_has_the_socket_for_descriptors(tmp_path: Path) -> None:
     async with walled(tmp_path) as sandbox:
         port, run_id = await start_service(sandbox)
         assert await echo(sandbox, port) == b"hello"
@@ -300,7 +301,7 @@ async def test_each_sandbox_has_ports_of_its_own(tmp_path: Path) -> None:
         await one.stop(run_id)
 
 
-async def test_ports_end_with_what_is_behind_the_walls(tmp_path: Path) -> None:
+async def test_connections_to_ports_end_with_the_sandbox(tmp_path: Path) -> None:
     async with walled(tmp_path) as sandbox:
         port, _ = await start_service(sandbox)
         stream = await ask(sandbox, port, b"echo\nx")
@@ -313,7 +314,7 @@ async def test_ports_end_with_what_is_behind_the_walls(tmp_path: Path) -> None:
             await sandbox.connect(port)
 
 
-async def test_a_call_that_is_cancelled_leaves_no_socket_at_the_door(tmp_path: Path) -> None:
+async def test_a_cancelled_call_leaves_no_passed_socket_open(tmp_path: Path) -> None:
     async with walled(tmp_path) as sandbox:
         port, run_id = await start_service(sandbox)
         call = asyncio.ensure_future(sandbox.connect(port))
@@ -326,7 +327,7 @@ async def test_a_call_that_is_cancelled_leaves_no_socket_at_the_door(tmp_path: P
         await sandbox.stop(run_id)
 
 
-def test_only_connections_are_taken_at_the_door(tmp_path: Path) -> None:
+def test_only_tcp_connections_are_accepted_as_passed_descriptors(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     left, right = socket.socketpair()
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as wanted:
@@ -401,7 +402,7 @@ async def test_the_relay_runs_under_every_python(python: str) -> None:
             await near.connect(1)
 
 
-async def test_a_relay_whose_words_are_no_frames_is_given_up() -> None:
+async def test_a_relay_that_sends_no_frames_is_given_up() -> None:
     class Babbler:
         def __init__(self) -> None:
             self.heard: asyncio.Queue[bytes] = asyncio.Queue()

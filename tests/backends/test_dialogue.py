@@ -103,7 +103,7 @@ def once(*rounds: Sequence[str]) -> Callable[[int], Round | None]:
     return lambda at: [(prompt, False) for prompt in rounds[at]] if at < len(rounds) else None
 
 
-async def test_password_and_code_are_told_apart_in_one_round_and_in_several(tmp_path: Path) -> None:
+async def test_password_and_code_are_distinguished_in_one_round_and_in_several(tmp_path: Path) -> None:
     host = Host(once(["Password:", "Verification code:"], [], ["Duo passcode or option (1-2):"]))
     async with listening(host) as port:
         person = Person(("2",))
@@ -149,7 +149,7 @@ async def test_another_password_is_asked_for_in_no_form_and_is_not_guessed(tmp_p
         assert len(person.asked) == 1
 
 
-async def test_a_refused_key_is_told_as_such_where_a_password_would_do(tmp_path: Path) -> None:
+async def test_a_refused_key_is_reported_where_a_password_would_do(tmp_path: Path) -> None:
     host = Host(once(["Password:"]))
     async with listening(host) as port:
         person = Person(("mine",))
@@ -174,7 +174,7 @@ async def test_the_password_is_given_once(tmp_path: Path) -> None:
     assert host.heard == [["pw"]]
 
 
-async def test_without_anybody_to_ask_the_host_is_not_tried_again(tmp_path: Path) -> None:
+async def test_without_a_person_to_ask_the_host_is_not_tried_again(tmp_path: Path) -> None:
     host = Host(once(["Verification code:"]))
     async with listening(host) as port:
         gate = gate_to(port, tmp_path)
@@ -187,7 +187,7 @@ async def test_without_anybody_to_ask_the_host_is_not_tried_again(tmp_path: Path
     assert host.heard == [["123456"]]
 
 
-async def test_a_no_is_told_and_nothing_is_sent(tmp_path: Path) -> None:
+async def test_a_declined_question_is_reported_and_nothing_is_sent(tmp_path: Path) -> None:
     host = Host(once(["Verification code:"]))
     async with listening(host) as port:
         with pytest.raises(LoginRefused, match="the form was declined"):
@@ -258,9 +258,7 @@ async def test_a_cut_after_a_code_makes_no_second_attempt(tmp_path: Path) -> Non
     assert host.heard == [["123456"]]
 
 
-async def test_a_code_is_never_given_twice_by_whichever_process(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_no_process_gives_a_code_that_another_has_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A further login with the same seed gets the code of the next time step."""
     paused: list[float] = []
 
@@ -284,7 +282,7 @@ async def test_a_code_is_never_given_twice_by_whichever_process(
 
 
 @pytest.mark.parametrize("content", ["", "null", "nonsense", '{"a": "b"}', "[" * 100_000])
-async def test_a_damaged_note_of_used_codes_counts_for_nothing(tmp_path: Path, content: str) -> None:
+async def test_a_damaged_file_of_used_codes_is_ignored(tmp_path: Path, content: str) -> None:
     (tmp_path / "used").write_text(content)
     assert len(await Codes(tmp_path / "used", "a").next(Login(otp_seed=Secret(SEED)))) == 6
     assert len(await Codes(tmp_path / "no" / "folder", "a").next(Login(otp_seed=Secret(SEED)))) == 6

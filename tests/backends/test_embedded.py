@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, limits
+from remote_sandbox_mcp.backends.bubblewrap import disk, limits
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.backends.outpost import client
 from remote_sandbox_mcp.core.command import Command, Environment, Running
@@ -39,15 +39,6 @@ from tests.support.disposables import (
 )
 from tests.support.means import needs_tun
 
-
-@pytest.fixture(params=["control-groups", "no-control-groups"])
-def means(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With what this machine offers, and with less."""
-    if request.param == "no-control-groups":
-        monkeypatch.setattr(cgroups, "find_bases", list)
-    return str(request.param)
-
-
 # Made and used
 
 
@@ -70,7 +61,7 @@ async def test_the_order_adds_to_the_servers_variables(tmp_path: Path) -> None:
         await provider.close()
 
 
-async def test_one_is_closed_to_others_and_to_other_users(tmp_path: Path) -> None:
+async def test_a_sandbox_is_closed_to_other_sandboxes_and_other_users(tmp_path: Path) -> None:
     async with made(tmp_path) as (provider, disposable, sandbox):
         await run(sandbox, "touch ~/mine /tmp/mine; chmod 777 ~ /tmp")
         other = await provider.open(await provider.create(new_disposable_id(), SandboxOrder()))
@@ -125,7 +116,9 @@ NOTES = {
 
 
 @pytest.mark.parametrize(("order", "words"), NOTES.values(), ids=NOTES.keys())
-async def test_what_cannot_be_had_is_told(order: SandboxOrder, words: tuple[str, ...], tmp_path: Path) -> None:
+async def test_parts_of_an_order_that_are_not_met_are_in_its_notes(
+    order: SandboxOrder, words: tuple[str, ...], tmp_path: Path
+) -> None:
     async with provided(tmp_path) as provider:
         disposable = await provider.create(new_disposable_id(), order)
         assert tuple(note.partition(":")[0] for note in disposable.notes) == words
@@ -199,7 +192,7 @@ async def test_opening_twice_is_the_same_sandbox(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["snapshot", "endpoint"])
-async def test_what_it_cannot_do_is_said_in_one_sentence(verb: str, tmp_path: Path) -> None:
+async def test_unsupported_operations_are_refused_in_one_sentence(verb: str, tmp_path: Path) -> None:
     async with provided(tmp_path) as provider:
         disposable = Disposable(id=new_disposable_id(), provider="embedded", name="box")
         asked = provider.snapshot(disposable) if verb == "snapshot" else provider.endpoint(disposable, 80)
@@ -210,7 +203,7 @@ async def test_what_it_cannot_do_is_said_in_one_sentence(verb: str, tmp_path: Pa
 # Listed, looked at, deleted
 
 
-async def test_all_are_listed_whoever_made_them(tmp_path: Path) -> None:
+async def test_sandboxes_of_all_processes_are_listed(tmp_path: Path) -> None:
     async with made(tmp_path) as (_, one, _), made(tmp_path) as (other, two, _):
         assert {disposable.id for disposable in await other.list()} == {one.id, two.id}
         assert (await other.look(one)) == one
@@ -239,7 +232,7 @@ async def test_deleting_ends_and_removes_everything(disk_mb: int, means: str, tm
         assert not await provider.list()
 
 
-async def test_what_was_deleted_is_told_as_that(tmp_path: Path) -> None:
+async def test_a_deleted_sandbox_is_reported_as_deleted(tmp_path: Path) -> None:
     async with made(tmp_path) as (provider, disposable, sandbox):
         await provider.delete(disposable)
         await provider.delete(disposable)
@@ -319,7 +312,7 @@ async def test_renewing_moves_its_end(tmp_path: Path) -> None:
         assert (await provider.renew(disposable, 0)).expires == 0
 
 
-async def test_one_that_another_server_renewed_lives_on(tmp_path: Path) -> None:
+async def test_a_sandbox_that_another_server_renewed_lives_on(tmp_path: Path) -> None:
     async with made(tmp_path, SandboxOrder(timeout_s=1.5)) as (_, disposable, sandbox), provided(tmp_path) as other:
         await other.renew(disposable, 600)
         await until(lambda: time.time() > disposable.expires)
@@ -329,7 +322,7 @@ async def test_one_that_another_server_renewed_lives_on(tmp_path: Path) -> None:
 # Paused
 
 
-async def test_a_paused_one_stands_still_and_goes_on(
+async def test_a_paused_sandbox_stands_still_and_goes_on_when_resumed(
     means: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # Shorter than the pause: a paused outpost gives no sign of life.
@@ -354,7 +347,7 @@ async def test_a_paused_one_stands_still_and_goes_on(
 
 
 @pytest.mark.parametrize("end", ["delete", "close", "sandbox"])
-async def test_a_paused_one_can_be_ended(end: str, means: str, tmp_path: Path) -> None:
+async def test_a_paused_sandbox_can_be_deleted(end: str, means: str, tmp_path: Path) -> None:
     mark = marked_sleep()
     async with made(tmp_path) as (provider, disposable, sandbox):
         await sandbox.run(Command(mark), patience_s=0.2)
@@ -363,7 +356,7 @@ async def test_a_paused_one_can_be_ended(end: str, means: str, tmp_path: Path) -
         await until_gone(mark)
 
 
-async def test_one_that_is_being_opened_can_be_paused(means: str, tmp_path: Path) -> None:
+async def test_a_sandbox_that_is_being_opened_can_be_paused(means: str, tmp_path: Path) -> None:
     async with provided(tmp_path) as provider:
         disposable = await provider.create(new_disposable_id(), SandboxOrder())
         await provider.pause(disposable)
@@ -373,7 +366,7 @@ async def test_one_that_is_being_opened_can_be_paused(means: str, tmp_path: Path
         assert await say(await provider.open(disposable), "echo awake") == "awake"
 
 
-async def test_one_whose_files_are_being_moved_is_not_paused(tmp_path: Path) -> None:
+async def test_a_sandbox_whose_files_are_being_moved_is_not_paused(tmp_path: Path) -> None:
     async with made(tmp_path) as (provider, disposable, sandbox):
         lane = await sandbox.open_lane()
         with pytest.raises(SandboxError, match="files are being moved"):
@@ -382,7 +375,7 @@ async def test_one_whose_files_are_being_moved_is_not_paused(tmp_path: Path) -> 
         assert (await provider.pause(disposable)).status == "paused"
 
 
-async def test_one_that_two_servers_use_is_not_paused(tmp_path: Path) -> None:
+async def test_a_sandbox_that_two_servers_use_is_not_paused(tmp_path: Path) -> None:
     async with made(tmp_path) as (provider, disposable, sandbox), provided(tmp_path) as other:
         await other.open(disposable)
         with pytest.raises(SandboxError, match="another server uses it"):
@@ -391,7 +384,25 @@ async def test_one_that_two_servers_use_is_not_paused(tmp_path: Path) -> None:
         assert await say(sandbox, "echo awake") == "awake"
 
 
-async def test_one_that_another_server_paused_is_left_to_it(tmp_path: Path) -> None:
+async def test_one_that_is_closed_while_it_is_made_ready_stays_closed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def ping(self: client.OutpostClient) -> None:
+        """Its answer takes longer than the sandbox is open."""
+        while self.is_alive:  # noqa: ASYNC110 - a line that is lost tells nobody
+            await asyncio.sleep(0)
+        raise client.LineLost
+
+    async with made(tmp_path) as (provider, disposable, sandbox):
+        await sandbox.close()
+        monkeypatch.setattr(client.OutpostClient, "ping", ping)
+        provider._tenants[disposable.id].warm()
+        await until(lambda: sandbox.is_open)
+        await sandbox.close()
+        assert not sandbox.is_open
+
+
+async def test_a_sandbox_that_another_server_paused_is_not_opened(tmp_path: Path) -> None:
     async with made(tmp_path) as (provider, disposable, sandbox), provided(tmp_path) as other:
         await provider.pause(disposable)
         with pytest.raises(ConnectError, match="another server has paused it"):
@@ -406,7 +417,7 @@ async def test_one_that_another_server_paused_is_left_to_it(tmp_path: Path) -> N
 # After the end of its server
 
 
-async def test_one_that_two_servers_use_goes_on_when_one_of_them_ends(tmp_path: Path) -> None:
+async def test_a_sandbox_that_two_servers_use_goes_on_when_one_of_them_ends(tmp_path: Path) -> None:
     async with made(tmp_path) as (_, disposable, sandbox):
         async with provided(tmp_path) as other:
             one, two = await asyncio.gather(other.open(disposable), other.open(disposable))
@@ -456,7 +467,7 @@ asyncio.run(main())
 """
 
 
-async def test_what_a_killed_server_left_is_found_and_ended_with_its_time(tmp_path: Path) -> None:
+async def test_sandboxes_of_a_killed_server_are_found_and_expire(tmp_path: Path) -> None:
     mark = marked_sleep()
     with server_process(CRASHING, str(tmp_path), mark) as server:
         assert server.stdout

@@ -26,18 +26,10 @@ BOMB = "bomb() { bomb | bomb & }; bomb; sleep 30"
 FILLER = "for n in 1 2 3 4; do head -c 4000000 /dev/zero > ~/file$n; done; sleep 30"
 
 
-@pytest.fixture(params=[pytest.param("control-groups", marks=needs_control_groups), "no-control-groups"])
-def means(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With what this machine offers, and with less."""
-    if request.param == "no-control-groups":
-        monkeypatch.setattr(cgroups, "find_bases", list)
-    return str(request.param)
-
-
 # What is told
 
 
-async def test_usual_limits_are_told(means: str, tmp_path: Path) -> None:
+async def test_default_limits_are_reported(means: str, tmp_path: Path) -> None:
     async with provided(tmp_path) as provider:
         held = (await provider.create(new_disposable_id(), SandboxOrder())).limits
         assert held.processes == limits.PROCESSES
@@ -51,7 +43,7 @@ async def test_usual_limits_are_told(means: str, tmp_path: Path) -> None:
             assert "held by an rlimit" in processes
 
 
-async def test_limits_that_were_asked_for_are_told(means: str, tmp_path: Path) -> None:
+async def test_requested_limits_are_reported(means: str, tmp_path: Path) -> None:
     asked = Limits(cpu=0.5, memory_mb=256, processes=400, disk_mb=16)
     async with made(tmp_path, SandboxOrder(limits=asked)) as (_, disposable, sandbox):
         held = disposable.limits
@@ -82,7 +74,7 @@ def test_without_control_groups_rlimits_hold(asked: Limits, numbers: set[int]) -
     assert "user namespace" in held.limits.told[1]
 
 
-def test_a_user_who_is_shared_is_told() -> None:
+def test_it_is_reported_that_sandboxes_share_a_user() -> None:
     held = limits.hold(Limits(), Group(), shares_user=True, is_disk_real=False)
     assert "over all sandboxes" in held.limits.told[1]
 

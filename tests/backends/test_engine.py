@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.backends.command.host import MachineWay
 from remote_sandbox_mcp.backends.command.sandbox import open_behind
 from remote_sandbox_mcp.backends.command.way import LocalCommand
-from remote_sandbox_mcp.backends.engine.host import MachineWay
 from remote_sandbox_mcp.backends.engine.order import DEADLINE, ID, MARK, container_name, gpu_words, keeper, run_words
 from remote_sandbox_mcp.backends.engine.provider import EngineProvider
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
@@ -254,7 +254,7 @@ async def opened_without_python(sshd: Sshd, known_hosts: Path) -> Sandbox:
 
 
 @pytest.mark.parametrize("opener", [opened_by_openssh, opened_without_python])
-async def test_every_way_to_a_machine_leads_to_its_containers(
+async def test_containers_are_reached_over_every_kind_of_connection_to_their_machine(
     opener: Callable[[Sshd, Path], Awaitable[Sandbox]], place: Place, tmp_path: Path
 ) -> None:
     machine = await opener(place.sshd, tmp_path / "known_hosts")
@@ -338,7 +338,7 @@ async def test_a_name_that_looks_like_an_option_is_a_label_and_nothing_else(
     await provider.delete(made)
 
 
-async def test_an_image_that_is_missing_or_has_no_shell_is_told_in_one_sentence(provider: EngineProvider) -> None:
+async def test_a_missing_image_or_one_without_a_shell_is_reported_in_one_sentence(provider: EngineProvider) -> None:
     with pytest.raises(SandboxError, match=f"^unable to create a sandbox from {NO_SHELL} on gpu1: no shell runs in it"):
         await make(provider, image=NO_SHELL)
     with pytest.raises(
@@ -347,7 +347,7 @@ async def test_an_image_that_is_missing_or_has_no_shell_is_told_in_one_sentence(
         await make(provider, image="nowhere.example.org/x:1")
 
 
-async def test_a_user_who_may_not_use_the_engine_is_told_what_to_do(
+async def test_an_error_says_what_to_do_if_the_user_may_not_use_the_engine(
     provider: EngineProvider, place: Place, tmp_path: Path
 ) -> None:
     closed = place.engine.folder / "closed"
@@ -388,7 +388,7 @@ GPUS = {
 
 
 @pytest.mark.parametrize(("limits", "word"), GPUS.values(), ids=GPUS)
-def test_docker_understands_how_cards_are_named(limits: Limits, word: str, place: Place) -> None:
+def test_docker_understands_how_gpus_are_named(limits: Limits, word: str, place: Place) -> None:
     """There is no card here: what fails is the engine, which looks for one, and not the reading of the words."""
     engine = MachineEngine("docker", place.words)
     assert gpu_words(engine, limits) == [word]

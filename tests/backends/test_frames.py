@@ -62,7 +62,7 @@ def test_only_what_leads_outside_passes(sent: bytes, verdict: str) -> None:
     assert judge.judge(sent) == verdict
 
 
-def test_a_refusal_goes_back_to_its_sender_as_a_gateways_word() -> None:
+def test_a_refused_packet_is_answered_by_icmp_as_a_gateway_does() -> None:
     sent = frame("192.168.1.1")
     answer = refusal(sent)
     assert answer[:12] == sent[6:12] + sent[:6]
@@ -73,11 +73,11 @@ def test_a_refusal_goes_back_to_its_sender_as_a_gateways_word() -> None:
 
 
 @pytest.mark.parametrize("sent", [frame("192.168.1.1", 1), frame("239.1.1.1", 17)], ids=["ICMP", "multicast"])
-def test_some_things_are_refused_in_silence(sent: bytes) -> None:
+def test_some_packets_are_dropped_without_an_answer(sent: bytes) -> None:
     assert refusal(sent) == b""
 
 
-def test_the_machines_own_addresses_lead_nowhere() -> None:
+def test_routes_to_loopback_and_multicast_do_not_lead_away() -> None:
     with closing(Routes()) as routes:
         assert not routes.leads_away(socket.inet_aton("127.0.0.1"))
         assert not routes.leads_away(socket.inet_aton("224.0.0.1"))

@@ -56,7 +56,7 @@ def test_what_one_process_remembers_another_does_not_lose_by_forgetting(tmp_path
     assert [len(keys_in(tmp_path).known(host, "", 22)) for host in hosts] == [1, 1, 1]
 
 
-async def test_a_lock_that_is_never_given_back_is_told(
+async def test_a_lock_that_is_never_released_is_reported(
     sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_keys, "LOCK_S", 0.05)

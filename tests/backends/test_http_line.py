@@ -116,7 +116,7 @@ async def test_words_of_any_kind_reach_the_program(line: HttpLine) -> None:
     assert said.decode() == "".join(f"[{word}]" for word in words)
 
 
-async def test_nobody_opens_a_line_without_its_key(bridge: Bridge) -> None:
+async def test_a_line_is_not_opened_without_the_key(bridge: Bridge) -> None:
     async with httpx.AsyncClient() as client:
         line = HttpLine(client, address(bridge), {"X-Line-Key": "another"})
         with pytest.raises(NoOutpost):
@@ -172,7 +172,7 @@ async def end(*writers: asyncio.StreamWriter) -> None:
             await writer.wait_closed()
 
 
-async def test_behind_a_proxy_that_only_says_that_it_switched_the_other_way_is_taken_and_remembered(
+async def test_a_proxy_that_falsely_claims_an_upgrade_is_remembered_and_avoided(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opened, "UPGRADED_S", 0.3)

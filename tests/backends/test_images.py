@@ -196,7 +196,7 @@ async def test_no_image_may_be_open_to_others(mode: int, words: str, tmp_path: P
         assert words in await refusal(provider, image)
 
 
-async def test_nobody_else_may_be_able_to_exchange_a_folder_on_the_way(tmp_path: Path) -> None:
+async def test_no_other_user_may_be_able_to_replace_a_folder_on_the_way(tmp_path: Path) -> None:
     image = small_image(tmp_path / "above/image")
     async with provided(tmp_path / "state") as provider:
         image.parent.chmod(0o777)
@@ -206,7 +206,7 @@ async def test_nobody_else_may_be_able_to_exchange_a_folder_on_the_way(tmp_path:
 
 
 @needs_root
-async def test_no_other_user_may_own_or_share_the_way(tmp_path: Path) -> None:
+async def test_no_other_user_may_own_or_write_to_a_folder_on_the_way(tmp_path: Path) -> None:
     image = small_image(tmp_path / "above/image")
     async with provided(tmp_path / "state") as provider:
         os.chown(image.parent, OTHER_USER, OTHER_USER)

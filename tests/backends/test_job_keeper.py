@@ -24,7 +24,7 @@ from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.errors import LostContact
 from remote_sandbox_mcp.core.job import JobLook, JobRefused, Jobs, JobState, JobWait
-from tests.backends.contract.basics import eventually, in_background
+from tests.backends.contract.basics import in_background
 from tests.support.jobs import (
     FOREVER,
     begin,
@@ -44,6 +44,7 @@ from tests.support.jobs import (
 from tests.support.line import Line
 from tests.support.root import run_as_root
 from tests.support.sshd import Fleet, Sshd, wait_until
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,7 @@ async def test_a_killed_tmux_server_interrupts_the_job(jobs: Jobs, user: Sshd) -
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, JobState.ENDED), (1, JobState.GONE)], ids=["success", "failure"])
-async def test_a_command_that_takes_no_notice_of_its_pane_runs_on(
+async def test_a_command_that_ignores_the_end_of_its_pane_runs_on(
     jobs: Jobs, user: Sshd, code: int, state: JobState
 ) -> None:
     waits = "while ! [ -e go ]; do sleep 0.05; done"
@@ -132,7 +133,7 @@ async def test_a_command_that_takes_no_notice_of_its_pane_runs_on(
     assert (seen.state, seen.log) == (state, b"begun\nmore\n" + (b"" if code else b"EXIT_CODE=0\n"))
 
 
-async def test_who_is_told_to_end_after_the_command_has_ended_changes_nothing(both: Jobs, user: Sshd) -> None:
+async def test_a_signal_to_the_keeper_after_the_command_has_ended_changes_nothing(both: Jobs, user: Sshd) -> None:
     # A process that is left behind keeps the keeper for a moment after the end.
     job = (await begin(both, "echo begun; sleep 0.2; sleep 5 & exit 4")).job_id
     keeper = record(user, job)["keeper"]
@@ -177,7 +178,7 @@ async def test_a_shutdown_interrupts_the_job(both: Jobs, user: Sshd, script: str
     assert b"EXIT_CODE" not in seen.log
 
 
-async def test_the_command_may_hear_of_a_shutdown_first(both: Jobs, user: Sshd) -> None:
+async def test_the_command_may_get_the_signal_of_a_shutdown_before_its_keeper(both: Jobs, user: Sshd) -> None:
     job = (await begin(both)).job_id
     await has_printed(both, job)
     begun = record(user, job)
@@ -185,7 +186,7 @@ async def test_the_command_may_hear_of_a_shutdown_first(both: Jobs, user: Sshd) 
     assert (await not_running(both, job)).state is JobState.GONE
 
 
-async def test_a_restarted_machine_is_told_from_a_killed_session(both: Jobs, user: Sshd) -> None:
+async def test_a_restarted_machine_is_distinguished_from_a_killed_session(both: Jobs, user: Sshd) -> None:
     job = (await begin(both)).job_id
     path = folder_of(user, job) / "begun"
     path.write_text(json.dumps({**record(user, job), "boot": "another"}))
@@ -313,21 +314,7 @@ async def test_a_stop_ends_the_whole_tree(both: Jobs, user: Sshd, script: str) -
     assert (await both.stop(JobLook(job_id=job))).ending == "stopped"
 
 
-async def test_a_stop_leaves_time_to_save(both: Jobs) -> None:
-    job = (await begin(both, "trap 'sleep 1; echo saved; exit 5' TERM; echo begun; while :; do sleep 0.1; done")).job_id
-    await has_printed(both, job)
-    stopped = await both.stop(JobLook(job_id=job), grace_s=8)
-    assert (stopped.exit_code, stopped.ending) == (5, "stopped")
-    assert b"saved\n" in stopped.log
-
-
-async def test_a_stop_of_what_has_ended_or_is_not_there_says_so(jobs: Jobs) -> None:
-    job = (await run(jobs, "exit 3")).job_id
-    assert (await jobs.stop(JobLook(job_id=job))).exit_code == 3
-    assert (await jobs.stop(JobLook(session="none"))).state is JobState.MISSING
-
-
-async def test_a_pid_that_is_another_process_by_now_is_not_struck(jobs: Jobs, user: Sshd) -> None:
+async def test_a_reused_pid_is_not_signalled(jobs: Jobs, user: Sshd) -> None:
     job = (await begin(jobs)).job_id
     path = folder_of(user, job) / "begun"
     bystander = int(await in_thread(user, "setsid sleep 612 >/dev/null 2>&1 & echo $!"))
@@ -354,7 +341,7 @@ async def test_a_log_that_cannot_be_written_does_not_hurt_the_job(both: Jobs, us
     assert end["lost"] == end["bytes"] == len("".join(f"{number}\n" for number in range(1, 100_001)))
 
 
-async def test_a_log_that_is_put_aside_is_made_anew(both: Jobs, user: Sshd) -> None:
+async def test_a_rotated_log_is_made_anew(both: Jobs, user: Sshd) -> None:
     job = (await begin(both, "echo begun; sleep 1.2; while ! [ -e go ]; do sleep 0.05; done; printf more")).job_id
     seen = await has_printed(both, job)
     await in_thread(user, f"mv {seen.log_file} old; sleep 1.2; touch go")
@@ -402,7 +389,7 @@ async def test_a_stopped_tmux_does_not_stop_the_job(jobs: Jobs, user: Sshd) -> N
     assert (seen.exit_code, seen.log_size) == (6, len("".join(f"{n}\n" for n in range(1, 300_001))) + 12)
 
 
-async def test_what_is_left_behind_lives_on_and_does_not_hold_the_end_back(both: Jobs, user: Sshd) -> None:
+async def test_processes_left_behind_live_on_and_do_not_delay_the_end(both: Jobs, user: Sshd) -> None:
     seen = await run(both, "(trap '' HUP; while :; do echo noise; sleep 0.02; done) & echo $! > pid; exit 2")
     assert seen.exit_code == 2
     assert seen.log.endswith(b"EXIT_CODE=2\n")
@@ -591,11 +578,11 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize(("settings", "expected"), SETTINGS.values(), ids=SETTINGS)
-def test_who_is_ended_at_logout(settings: str, expected: bool) -> None:
+def test_logind_settings_say_whose_processes_end_at_logout(settings: str, expected: bool) -> None:
     assert joblogin.ends_at_logout(settings, "ann") is expected
 
 
-def test_root_is_not_ended_unless_said() -> None:
+def test_root_is_excluded_from_the_end_at_logout_by_default() -> None:
     assert not joblogin.ends_at_logout("KillUserProcesses=yes", "root")
     assert joblogin.ends_at_logout("KillUserProcesses=yes\nKillExcludeUsers=\n", "root")
 
@@ -641,7 +628,7 @@ CGROUPS = {
 
 
 @pytest.mark.parametrize(("text", "expected"), CGROUPS.values(), ids=CGROUPS)
-def test_whose_end_a_tmux_server_shares(text: str, expected: bool) -> None:
+def test_a_process_in_a_logins_scope_ends_with_the_login(text: str, expected: bool) -> None:
     assert joblogin.belongs_to_login(text) is expected
 
 
@@ -652,16 +639,14 @@ def test_a_tmux_server_that_ends_with_a_login_is_not_used(monkeypatch: pytest.Mo
     assert why == "the tmux server that runs was started by a login, and ends with it"
 
 
-def test_without_systemd_nobody_is_asked(tmp_path: Path) -> None:
+def test_without_systemd_no_program_is_asked(tmp_path: Path) -> None:
     assert joblogin.scope_for("job-0123456789abcdef", "ann", str(tmp_path)) == ([], [])
 
 
 # Records
 
 
-def test_where_nothing_can_be_locked_the_keeper_is_known_by_its_birth(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_locks_the_keeper_is_recognized_by_its_birth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(fd: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "no locks available")
 
@@ -677,7 +662,7 @@ def test_where_nothing_can_be_locked_the_keeper_is_known_by_its_birth(
     assert not jobrecord.keeper_lives(folder, {**here, "boot": "another"})
 
 
-def test_a_lock_is_held_by_one_and_seen_by_all(tmp_path: Path) -> None:
+def test_a_lock_is_held_by_one_process_and_seen_by_all(tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path)
     assert not jobrecord.is_job_locked(folder)
     fd, locked = jobrecord.take_lock(folder)
@@ -688,7 +673,7 @@ def test_a_lock_is_held_by_one_and_seen_by_all(tmp_path: Path) -> None:
     assert not jobrecord.is_job_locked(folder)
 
 
-def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
+def test_a_folder_of_another_user_is_not_used(tmp_path: Path) -> None:
     root = tmp_path / "remote-sandbox" / "jobs" / "node"
     root.parent.mkdir(parents=True)
     root.parent.chmod(0o755)
@@ -708,7 +693,7 @@ def test_gpu_tables_are_read_line_by_line() -> None:
 
 @pytest.mark.parametrize("lines", [1, 2, 5, 40, 100_000])
 @pytest.mark.parametrize("end", ["\n", ""], ids=["whole", "cut"])
-def test_last_lines_are_those_of_the_whole(tmp_path: Path, lines: int, end: str) -> None:
+def test_the_last_lines_are_those_of_the_whole_log(tmp_path: Path, lines: int, end: str) -> None:
     text = "\n".join(str(number) * (number % 70) for number in range(30_000)) + end
     (tmp_path / "log").write_text(text)
     with open(tmp_path / "log", "rb") as file:

@@ -329,7 +329,7 @@ def ask_raw(lane: OutpostLane, body: bytes) -> asyncio.Future[Reply]:
 
 
 @pytest.mark.parametrize("body", NONSENSE.values(), ids=NONSENSE)
-async def test_what_cannot_be_understood_is_answered(lane: OutpostLane, root: Path, body: bytes) -> None:
+async def test_a_malformed_request_is_answered_with_an_error(lane: OutpostLane, root: Path, body: bytes) -> None:
     (root / "file").write_bytes(b"old")
     with pytest.raises(FileProblem):
         await asyncio.wait_for(ask_raw(lane, body.replace(b"ROOT", str(root).encode())), 15)
@@ -337,7 +337,7 @@ async def test_what_cannot_be_understood_is_answered(lane: OutpostLane, root: Pa
     assert {path: data for path, data in contents(root).items() if data != b""} == {"file": b"old"}
 
 
-async def test_frames_for_requests_that_nobody_made_are_ignored(lane: OutpostLane, root: Path) -> None:
+async def test_frames_for_unknown_requests_are_ignored(lane: OutpostLane, root: Path) -> None:
     for kind in (wire.FILES, wire.PART, wire.COPY, wire.SQUEEZED, wire.DONE, wire.PING, wire.CANCEL, 99):
         lane.pass_on(kind, next(numbers), entry())
     await ask(lane, "rest")
@@ -417,7 +417,7 @@ async def test_a_link_that_was_named_is_followed(lane: OutpostLane, root: Path, 
     assert (await scan(lane, tmp_path / "to file")).meta.startswith(b"f644 0 ")
 
 
-async def test_what_is_no_file_is_skipped_and_told(lane: OutpostLane, root: Path) -> None:
+async def test_special_files_are_skipped_and_reported(lane: OutpostLane, root: Path) -> None:
     os.mkfifo(root / "fifo")
     (root / "file").touch()
     with socket.socket(socket.AF_UNIX) as listener:
@@ -430,7 +430,7 @@ async def test_what_is_no_file_is_skipped_and_told(lane: OutpostLane, root: Path
     assert (tree.problem_count, tree.unread, tree.counts[b""]) == (2, 0, 1)
 
 
-async def test_what_is_written_under_another_name_first_is_never_listed(lane: OutpostLane, root: Path) -> None:
+async def test_temporary_files_of_syncs_are_never_listed(lane: OutpostLane, root: Path) -> None:
     (root / "d").mkdir()
     for path in (".remote-sandbox-sync-x", "d/.remote-sandbox-part-y", "d/.remote-sandboxes"):
         (root / path).touch()
@@ -439,7 +439,7 @@ async def test_what_is_written_under_another_name_first_is_never_listed(lane: Ou
     assert sorted(tree.leftovers) == [".remote-sandbox-sync-x", "d/.remote-sandbox-part-y"]
 
 
-async def test_what_the_rules_leave_out_is_not_even_looked_into(lane: OutpostLane, root: Path) -> None:
+async def test_excluded_folders_are_not_read(lane: OutpostLane, root: Path) -> None:
     for folder in (".git/objects", "src/.git", "src/deep", "build"):
         (root / folder).mkdir(parents=True)
     for path in ("a.o", "src/b.o", "src/keep.o", "src/deep/c", "build/x", ".git/config"):
@@ -450,7 +450,7 @@ async def test_what_the_rules_leave_out_is_not_even_looked_into(lane: OutpostLan
     assert tree.hits == (".git",)
 
 
-async def test_gitignores_count_where_they_are_asked_for(lane: OutpostLane, root: Path) -> None:
+async def test_gitignore_files_count_if_asked_for(lane: OutpostLane, root: Path) -> None:
     (root / "d").mkdir()
     for path in ("a.o", "b", "d/a.o", "d/b"):
         (root / path).touch()
@@ -463,7 +463,9 @@ async def test_gitignores_count_where_they_are_asked_for(lane: OutpostLane, root
     assert (len(listed(everything)), everything.gitignores) == (7, ())
 
 
-async def test_a_gitignore_that_is_no_file_is_told_and_not_waited_for(lane: OutpostLane, root: Path) -> None:
+async def test_a_gitignore_that_is_a_pipe_or_folder_is_reported_and_not_waited_for(
+    lane: OutpostLane, root: Path
+) -> None:
     (root / "d/.gitignore").mkdir(parents=True)
     os.mkfifo(root / ".gitignore")
     tree = await scan(lane, root, gitignore=True)
@@ -492,7 +494,7 @@ async def test_a_tree_that_is_a_file_missing_or_neither(lane: OutpostLane, root:
     assert (await scan(lane, "/dev/null")).kind == "other"
 
 
-def test_what_goes_while_it_is_looked_at_is_told(root: Path) -> None:
+def test_an_entry_that_vanishes_during_the_scan_is_reported(root: Path) -> None:
     for name in "abc":
         (root / name).mkdir()
     order = {"path": str(root)}
@@ -551,7 +553,7 @@ def make_file(path: Path, data: bytes = b"old", mode: int = 0o644) -> Path:
     return give(path)
 
 
-async def test_a_folder_that_cannot_be_read_is_told_and_listed(stranger: OutpostLane, yard: Path) -> None:
+async def test_an_unreadable_folder_is_reported_and_listed(stranger: OutpostLane, yard: Path) -> None:
     make_file(make_folder(yard / "open", 0o755) / "a")
     make_file(make_folder(yard / "closed", 0o755) / "secret")
     (yard / "closed").chmod(0o000)
@@ -566,7 +568,7 @@ async def test_a_top_folder_that_cannot_be_read_is_refused(stranger: OutpostLane
     assert await refused(stranger, "scan", path=yard / "closed") == "EACCES"
 
 
-async def test_a_file_that_cannot_be_read_is_told_and_the_others_are_sent(
+async def test_an_unreadable_file_is_reported_and_the_others_are_sent(
     stranger: OutpostLane, lane: OutpostLane, yard: Path, root: Path
 ) -> None:
     make_file(yard / "a")
@@ -578,9 +580,7 @@ async def test_a_file_that_cannot_be_read_is_told_and_the_others_are_sent(
     assert digests == bytes(16) + hashlib.sha256(b"old").digest()[:16]
 
 
-async def test_folders_that_may_not_be_written_to_are_and_get_their_modes_back(
-    stranger: OutpostLane, yard: Path
-) -> None:
+async def test_read_only_folders_are_written_to_and_get_their_modes_back(stranger: OutpostLane, yard: Path) -> None:
     folder = make_folder(yard / "closed", 0o755)
     make_folder(folder / "empty", 0o755)
     for name in ("file", "extra", "kind"):
@@ -608,7 +608,7 @@ async def test_folders_that_may_not_be_written_to_are_and_get_their_modes_back(
     assert contents(folder) == {"big": b"big", "file": b"new", "new": None, "new/file": b"new"}
 
 
-async def test_what_belongs_to_others_is_not_forced(stranger: OutpostLane, tmp_path: Path, yard: Path) -> None:
+async def test_folders_of_other_users_are_not_forced_open(stranger: OutpostLane, tmp_path: Path, yard: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("there is nobody else")
     (yard / "theirs").mkdir(mode=0o755)
@@ -666,7 +666,9 @@ def test_a_new_file_has_its_content_mode_and_time(put_new: Callable[..., None], 
 
 
 @pytest.mark.parametrize("other", ["file", "link"])
-def test_a_new_file_takes_the_place_of_nothing(put_new: Callable[..., None], root: Path, other: str) -> None:
+def test_a_new_file_never_replaces_one_that_appeared_meanwhile(
+    put_new: Callable[..., None], root: Path, other: str
+) -> None:
     (root / "f").symlink_to("mine") if other == "link" else (root / "f").write_text("mine")
     with pytest.raises(OSError, match="was changed at the target"):
         put_new(b"f")
@@ -674,7 +676,7 @@ def test_a_new_file_takes_the_place_of_nothing(put_new: Callable[..., None], roo
     assert os.listdir(root) == ["f"]
 
 
-def test_a_new_file_that_is_there_by_now_and_the_same_is_put(put_new: Callable[..., None], root: Path) -> None:
+def test_a_new_file_is_put_where_the_same_file_appeared_meanwhile(put_new: Callable[..., None], root: Path) -> None:
     put_new(b"f")
     put_new(b"f")
     assert (root / "f").read_bytes() == b"new"
@@ -837,7 +839,9 @@ BROKEN: dict[str, tuple[int, bytes]] = {
 
 
 @pytest.mark.parametrize(("kind", "body"), BROKEN.values(), ids=BROKEN)
-async def test_what_was_not_announced_is_refused(lane: OutpostLane, root: Path, kind: int, body: bytes) -> None:
+async def test_frames_that_were_not_announced_are_refused(
+    lane: OutpostLane, root: Path, kind: int, body: bytes
+) -> None:
     with pytest.raises(FileProblem) as raised:
         await receive(lane, root, names("a", "b"), (wire.FILES, entry()), (kind, body), (wire.FILES, entry(number=1)))
     assert raised.value.reason == "broken"
@@ -846,7 +850,7 @@ async def test_what_was_not_announced_is_refused(lane: OutpostLane, root: Path, 
     assert (await put(lane, root, "b"))["files"] == 1
 
 
-async def test_a_frame_that_would_burst_is_refused(lane: OutpostLane, root: Path) -> None:
+async def test_a_compressed_frame_that_expands_too_far_is_refused(lane: OutpostLane, root: Path) -> None:
     (root / "a").write_bytes(b"old")
     bomb = zlib.compress(bytes(wire.MAX_BODY + 1), 9)
     assert len(bomb) < 100_000
@@ -870,7 +874,7 @@ async def test_compressed_frames_are_expanded(lane: OutpostLane, root: Path) -> 
     assert (arrived["files"], arrived["bytes"], contents(root)) == (1, 100_000, {"a": bytes(100_000)})
 
 
-async def test_what_cannot_be_put_is_told_and_the_rest_goes_on(lane: OutpostLane, root: Path) -> None:
+async def test_a_file_that_cannot_be_written_is_reported_and_the_rest_goes_on(lane: OutpostLane, root: Path) -> None:
     (root / "folder/x").mkdir(parents=True)
     raw = names("folder", "link", "nul", "empty", "long", "good")
     bad_links = [entry(data, number, LINK | 0o777) for number, data in ((2, b"a\0b"), (3, b""), (4, b"x" * 5000))]
@@ -908,7 +912,7 @@ async def test_very_many_and_very_deep_folders_are_no_trouble(lane: OutpostLane,
 # Files that are not what they were
 
 
-async def test_what_changed_since_the_scan_is_sent_as_it_is(
+async def test_a_file_that_changed_since_the_scan_is_sent_as_it_is_now(
     lane: OutpostLane, other: OutpostLane, tmp_path: Path, root: Path
 ) -> None:
     (tmp_path / "ours").mkdir()
@@ -937,7 +941,7 @@ async def test_what_changed_since_the_scan_is_sent_as_it_is(
     assert zeros == bytes(64)
 
 
-async def test_a_small_file_that_became_large_is_told(
+async def test_a_small_file_that_became_large_is_reported(
     lane: OutpostLane, other: OutpostLane, tmp_path: Path, root: Path
 ) -> None:
     (tmp_path / "log").write_bytes(DATA[: LARGEST_WHOLE + 10])
@@ -948,7 +952,7 @@ async def test_a_small_file_that_became_large_is_told(
     assert (root / "log").read_bytes() == DATA[:LARGEST_WHOLE]
 
 
-async def test_a_file_whose_size_lies_is_told(lane: OutpostLane, other: OutpostLane, root: Path) -> None:
+async def test_a_file_with_a_wrong_size_is_reported(lane: OutpostLane, other: OutpostLane, root: Path) -> None:
     kernel = Path("/sys/kernel")
     name = next(
         path.name
@@ -963,7 +967,7 @@ async def test_a_file_whose_size_lies_is_told(lane: OutpostLane, other: OutpostL
     assert (said["problem_count"], (root / "version").read_bytes()) == (0, b"")
 
 
-async def test_a_large_file_that_shrank_is_as_long_as_it_is(
+async def test_a_large_file_that_shrank_is_sent_at_its_new_size(
     lane: OutpostLane, other: OutpostLane, tmp_path: Path, root: Path
 ) -> None:
     (tmp_path / "big").write_bytes(DATA)
@@ -981,7 +985,7 @@ async def test_a_large_file_that_shrank_is_as_long_as_it_is(
         (tmp_path / "big").write_bytes(DATA)
 
 
-def test_what_cannot_be_read_does_not_break_the_frames(root: Path) -> None:
+def test_a_read_error_does_not_break_the_frames(root: Path) -> None:
     reading, writing = os.pipe()
     folder = os.open(root, os.O_RDONLY)
     try:
@@ -1076,7 +1080,7 @@ async def test_a_hole_in_what_is_resumed_is_zeros(lane: OutpostLane, root: Path)
     assert (root / "big").read_bytes() == b"x" * 5 + b"data" + b"x" * 91 + bytes(200_000) + b"x" * 99_900
 
 
-async def test_a_partial_file_of_one_who_has_gone_is_resumed(lane: OutpostLane, other: OutpostLane, root: Path) -> None:
+async def test_a_partial_file_of_a_dead_transfer_is_resumed(lane: OutpostLane, other: OutpostLane, root: Path) -> None:
     await begin(other, root, len(DATA))
     await receive(other, root, b"key", part(1 << 20, DATA[1 << 20 : 2 << 20]), large=True)
     await other.close()
@@ -1089,7 +1093,7 @@ async def test_a_partial_file_of_one_who_has_gone_is_resumed(lane: OutpostLane, 
     assert [ours[at : at + 16] == theirs[at : at + 16] for at in (0, 16, 32)] == [False, True, False]
 
 
-async def test_a_partial_file_that_another_writes_is_left_to_it(
+async def test_a_partial_file_that_another_transfer_writes_is_not_used(
     lane: OutpostLane, other: OutpostLane, root: Path
 ) -> None:
     mine = await begin(lane, root, 6)
@@ -1112,7 +1116,7 @@ async def test_a_file_is_begun_once(lane: OutpostLane, root: Path) -> None:
     assert contents(root) == {"big": b"first."}
 
 
-async def test_what_could_not_be_begun_is_not_locked(lane: OutpostLane, other: OutpostLane, root: Path) -> None:
+async def test_a_file_that_could_not_be_begun_is_not_locked(lane: OutpostLane, other: OutpostLane, root: Path) -> None:
     for size in (-1, 1 << 70):
         assert await refused(lane, "begin", b"\0big\0key", root=root, size=size, first=True)
     assert (await begin(other, root, 3))["partial"] == ".remote-sandbox-part-key"
@@ -1160,7 +1164,7 @@ async def test_a_part_that_does_not_fit_is_refused(
     assert (root / "big").read_bytes() == b"old!"
 
 
-async def test_a_part_of_what_was_not_begun_is_refused(lane: OutpostLane, root: Path) -> None:
+async def test_a_part_of_a_file_that_was_not_begun_is_refused(lane: OutpostLane, root: Path) -> None:
     for frame in (part(0, b"x"), (wire.COPY, SAME.pack(0, 0, 1))):
         with pytest.raises(FileProblem):
             await receive(lane, root, b"key", frame, large=True)
@@ -1305,7 +1309,7 @@ def test_blocks_of_one_size(tmp_path: Path) -> None:
     os.close(fd)
 
 
-def test_holes_are_told_from_data(tmp_path: Path) -> None:
+def test_holes_are_distinguished_from_data(tmp_path: Path) -> None:
     size, block = 8 << 20, 1 << 20
     fd = opened(tmp_path, b"")
     os.ftruncate(fd, size)
@@ -1422,13 +1426,15 @@ def leftovers() -> dict[str, tuple[str, float, bool]]:
 
 @pytest.mark.parametrize("name", [b".remote-sandbox-sync-0123abcd-1-2-3", b".remote-sandbox-x"])
 @pytest.mark.parametrize(("age_s", "goes"), [(HOUR_S / 2, False), (2 * HOUR_S, True)], ids=["new", "old"])
-def test_what_others_left_goes_after_an_hour_without_a_change(name: bytes, age_s: float, goes: bool) -> None:
+def test_leftovers_of_unknown_processes_are_removed_after_an_hour_without_a_change(
+    name: bytes, age_s: float, goes: bool
+) -> None:
     changed = time.time() - age_s
     assert is_abandoned(name, os.stat_result((0o100600, 1, 1, 1, 0, 0, 0, 0, 0, changed))) is goes
 
 
 @pytest.mark.parametrize("folder", ["", "d"], ids=["at the top", "in a folder"])
-async def test_leftovers_are_removed_unless_somebody_needs_them(lane: OutpostLane, root: Path, folder: str) -> None:
+async def test_leftovers_are_removed_unless_a_transfer_needs_them(lane: OutpostLane, root: Path, folder: str) -> None:
     place = root / folder
     place.mkdir(exist_ok=True)
     rows = leftovers()
@@ -1443,14 +1449,14 @@ async def test_leftovers_are_removed_unless_somebody_needs_them(lane: OutpostLan
     }
 
 
-async def test_a_partial_file_that_somebody_writes_stays(lane: OutpostLane, other: OutpostLane, root: Path) -> None:
+async def test_a_partial_file_that_is_being_written_stays(lane: OutpostLane, other: OutpostLane, root: Path) -> None:
     partial = (await begin(other, root, 5))["partial"].encode()
     assert (await ask(lane, "tidy", partial, root=root)).end["removed"] == 0
     await ask(other, "leave", b"key", root=root)
     assert (await ask(lane, "tidy", partial + b"\0../x\0\0missing", root=root)).end["removed"] == 1
 
 
-async def test_what_a_killed_lane_left_is_removed_by_the_next(lane: OutpostLane, root: Path) -> None:
+async def test_leftovers_of_a_killed_lane_are_removed_by_the_next(lane: OutpostLane, root: Path) -> None:
     dying = await here.open_lane()
     stem = f".remote-sandbox-sync-{machine_mark()}-{process_of(dying)}-"
     started = Path(f"/proc/{process_of(dying)}/stat").read_text().rpartition(")")[2].split()[19]
@@ -1464,7 +1470,7 @@ async def test_what_a_killed_lane_left_is_removed_by_the_next(lane: OutpostLane,
 # Letting go
 
 
-async def test_after_a_rest_what_is_there_then_counts(lane: OutpostLane, tmp_path: Path) -> None:
+async def test_after_a_rest_request_the_tree_is_opened_anew(lane: OutpostLane, tmp_path: Path) -> None:
     root = tmp_path / "root"
     await put(lane, root, "d/a", b"1")
     root.rename(tmp_path / "moved")
@@ -1483,7 +1489,7 @@ async def test_after_a_rest_what_is_there_then_counts(lane: OutpostLane, tmp_pat
     }
 
 
-async def test_a_rest_closes_everything(lane: OutpostLane, root: Path) -> None:
+async def test_a_rest_request_closes_everything(lane: OutpostLane, root: Path) -> None:
     before = set(os.listdir(f"/proc/{process_of(lane)}/fd"))
     (root / "big").write_bytes(DATA)
     await begin(lane, root, 5)
@@ -1496,7 +1502,7 @@ async def test_a_rest_closes_everything(lane: OutpostLane, root: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-async def test_what_was_on_its_way_at_a_rest_goes_nowhere(lane: OutpostLane, tmp_path: Path) -> None:
+async def test_files_being_received_at_a_rest_request_are_dropped(lane: OutpostLane, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     number = next(numbers)
     received = lane.begin({"verb": "receive", "root": str(first), "wanted": ["f644"]}, names("late"), number=number)

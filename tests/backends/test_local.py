@@ -337,7 +337,7 @@ async def test_names_are_resolved_as_on_the_host_with_its_network(tmp_path: Path
 
 @needs_tun
 @needs_bwrap
-async def test_names_are_resolved_by_the_way_out_of_a_network_of_its_own(tmp_path: Path) -> None:
+async def test_names_are_resolved_in_a_private_network(tmp_path: Path) -> None:
     async with opened(tmp_path, LocalPlace(network=Network(Reach.OUTSIDE))) as sandbox:
         assert await say(sandbox, "grep -v localhost /etc/hosts; cat /etc/resolv.conf") == "nameserver 10.0.2.3"
 
@@ -388,7 +388,7 @@ async def test_closing_ends_all_processes(footing: Footing, tmp_path: Path) -> N
     wait_until_gone(mark)
 
 
-async def test_a_run_that_was_closed_is_told_as_lost(footing: Footing, tmp_path: Path) -> None:
+async def test_a_run_whose_sandbox_was_closed_is_reported_as_lost(footing: Footing, tmp_path: Path) -> None:
     command = Command("echo begun; sleep 60")
     async with opened(tmp_path) as sandbox:
         await sandbox.run(command, patience_s=0.3)
@@ -398,7 +398,7 @@ async def test_a_run_that_was_closed_is_told_as_lost(footing: Footing, tmp_path:
         assert seen.stdout.head == b"begun\n"
 
 
-async def test_a_run_that_takes_the_outpost_with_it_is_told_as_lost(footing: Footing, tmp_path: Path) -> None:
+async def test_a_run_that_kills_the_outpost_is_reported_as_lost(footing: Footing, tmp_path: Path) -> None:
     mark = marked_sleep()
     async with opened(tmp_path) as sandbox:
         bystander = asyncio.create_task(run(sandbox, mark))
@@ -470,7 +470,7 @@ async def test_closing_ends_an_outpost_that_does_not_listen(footing: Footing, tm
 @needs_root
 @needs_bwrap
 @pytest.mark.skipif(not os.access(SYSTEM_PYTHON, os.X_OK), reason="other users may not enter this Python's folder")
-def test_an_ordinary_user_has_it_too() -> None:
+def test_an_ordinary_user_can_have_a_local_sandbox() -> None:
     user = 61_200
     with tempfile.TemporaryDirectory() as folder:
         os.chown(folder, user, user)

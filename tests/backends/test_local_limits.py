@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, local
+from remote_sandbox_mcp.backends.bubblewrap import disk, local
 from remote_sandbox_mcp.backends.bubblewrap import disk as disk_watch
 from remote_sandbox_mcp.backends.bubblewrap.disk import Usage
 from remote_sandbox_mcp.backends.bubblewrap.local import LocalSandbox, open_local
@@ -33,14 +33,6 @@ async def limited(state: Path, shm_mb: int = 0, **limits: float) -> AsyncIterato
         yield sandbox
     finally:
         await sandbox.close()
-
-
-@pytest.fixture(params=[pytest.param("control-groups", marks=needs_control_groups), "no-control-groups"])
-def means(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With what this machine offers, and with less."""
-    if request.param == "no-control-groups":
-        monkeypatch.setattr(cgroups, "find_bases", list)
-    return str(request.param)
 
 
 def groups_of(state: Path) -> list[Path]:
@@ -75,7 +67,7 @@ async def test_what_its_owner_sets_is_held(means: str, tmp_path: Path) -> None:
         assert "50000" in f"{limits.get('cpu.cfs_quota_us')} {limits.get('cpu.max')}"
 
 
-async def test_too_little_to_live_on_is_refused(tmp_path: Path) -> None:
+async def test_limits_that_are_too_small_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match="processes is 2, but a sandbox needs at least 16"):
         await open_local(LocalPlace(limits=Limits(processes=2)), tmp_path)
 
@@ -149,7 +141,9 @@ def no_steady_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_watch, "LOOK_S", 3600.0)
 
 
-async def test_a_filler_is_ended_long_before_it_is_done(no_steady_looks: None, tmp_path: Path) -> None:
+async def test_a_command_that_fills_the_disk_is_ended_long_before_it_is_done(
+    no_steady_looks: None, tmp_path: Path
+) -> None:
     async with limited(tmp_path, disk_mb=100) as sandbox:
         with pytest.raises(LostContact, match="more than the 100 MB that it may") as caught:
             await run(sandbox, FILLER)
@@ -158,7 +152,7 @@ async def test_a_filler_is_ended_long_before_it_is_done(no_steady_looks: None, t
         await sandbox.read("file1", Span(limit=1))
 
 
-async def test_what_is_too_much_can_be_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_files_beyond_the_limit_can_be_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(local, "MUCH", Usage(16, 1000))
     async with limited(tmp_path, disk_mb=100) as sandbox:
         await run(sandbox, "echo mine > ~/kept")
@@ -183,7 +177,7 @@ async def test_many_empty_files_are_a_full_disk_too(
             await run(sandbox, CRUMBS)
 
 
-async def test_what_brings_files_into_it_is_ended_too(tmp_path: Path) -> None:
+async def test_a_lane_is_ended_when_the_limit_is_exceeded(tmp_path: Path) -> None:
     async with limited(tmp_path, disk_mb=100) as sandbox:
         lane = await sandbox.open_lane()
         with pytest.raises(LostContact, match="more than the 100 MB"):
@@ -192,14 +186,14 @@ async def test_what_brings_files_into_it_is_ended_too(tmp_path: Path) -> None:
         await sandbox.close()
 
 
-async def test_what_it_held_before_ends_nothing(tmp_path: Path) -> None:
+async def test_files_that_were_there_before_end_nothing(tmp_path: Path) -> None:
     async with limited(tmp_path) as sandbox:
         await run(sandbox, "head -c 110000000 /dev/zero > ~/file")
     async with limited(tmp_path, disk_mb=100) as sandbox:
         assert await say(sandbox, "sleep 1.5; rm ~/file; echo done") == "done"
 
 
-async def test_room_cannot_be_taken_in_an_instant_but_given_back(tmp_path: Path) -> None:
+async def test_fallocate_cannot_take_space_but_can_free_it(tmp_path: Path) -> None:
     async with limited(tmp_path, disk_mb=64) as sandbox:
         code = (
             "import ctypes, os; fd = os.open('/tmp/file', os.O_CREAT | os.O_RDWR); os.write(fd, b'x' * 8192); "
@@ -213,7 +207,7 @@ async def test_room_cannot_be_taken_in_an_instant_but_given_back(tmp_path: Path)
         assert (await run(sandbox, "fallocate -l 14G ~/large || truncate -s 14G ~/large")).exit_code
 
 
-def test_more_is_counted_than_bytes(tmp_path: Path) -> None:
+def test_files_are_counted_as_well_as_bytes(tmp_path: Path) -> None:
     for number in range(50):
         (tmp_path / f"file{number}").touch()
     assert disk.measure(tmp_path).files == 51

@@ -167,7 +167,7 @@ async def test_a_closed_sandbox_is_reached_through_the_server(closed: Controlled
     await provider.close()
 
 
-async def test_nothing_is_left_of_one_whose_policy_could_not_be_looked_at(
+async def test_a_sandbox_whose_policy_cannot_be_checked_is_removed(
     closed: Controlled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def no_answer(*_: object) -> str:
@@ -189,12 +189,14 @@ async def test_nothing_is_left_of_one_whose_policy_could_not_be_looked_at(
     [(OFF, "its network cannot be kept off: "), (SOME, "its network cannot be narrowed to these hosts: ")],
     ids=["off", "hosts"],
 )
-async def test_what_must_hold_and_does_not_is_not_made(leaky: Controlled, fields: dict[str, Any], words: str) -> None:
+async def test_a_sandbox_whose_required_policy_is_not_enforced_is_removed(
+    leaky: Controlled, fields: dict[str, Any], words: str
+) -> None:
     why = await refused(leaky, **fields)
     assert f"{words}the platform's egress control refuses names alone, and addresses can be reached; set up" in why
 
 
-async def test_what_need_not_hold_is_told(leaky: Controlled) -> None:
+async def test_an_optional_policy_that_is_not_enforced_is_reported(leaky: Controlled) -> None:
     async with made(leaky) as (found, provider):
         assert found.network
         assert "could not be kept off: the platform's egress control refuses names alone" in " ".join(found.notes)
@@ -228,7 +230,7 @@ async def test_without_egress_control_nothing_is_made_that_needs_it(platform: Pl
         pytest.param([], "not deny", id="something else"),
     ],
 )
-def test_a_gap_is_seen_in_what_the_control_says(said: object, words: str) -> None:
+def test_an_answer_of_the_egress_control_shows_whether_the_policy_is_enforced(said: object, words: str) -> None:
     assert words in gap_in(said)
     assert bool(gap_in(said)) == bool(words)
 
@@ -255,5 +257,5 @@ def test_a_failure_never_opens_a_network(status: int, words: str, about: bool) -
     [({}, False), ({"network": True}, False), (OFF, True), (SOME, True), ({"hosts": HOSTS}, True)],
     ids=["nothing said", "on", "off", "hosts", "hosts alone"],
 )
-def test_what_was_said_must_hold(fields: dict[str, Any], must_hold: bool) -> None:
+def test_a_policy_that_was_asked_for_must_be_enforced(fields: dict[str, Any], must_hold: bool) -> None:
     assert request_of("sb-12345678", SandboxOrder(**fields), RULES, "mine").must_hold is must_hold

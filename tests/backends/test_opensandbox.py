@@ -47,9 +47,10 @@ from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.core.secret import Secret
 from remote_sandbox_mcp.core.shell import quote
 from tests.backends.contract import finish
-from tests.backends.contract.basics import eventually, said
+from tests.backends.contract.basics import said
 from tests.support.pace import at_most
 from tests.support.platform import API_KEY, EXECD, IMAGE, WITHOUT_PYTHON, Platform, free_port
+from tests.support.waiting import eventually
 
 # The first of them waits for the platform to come up.
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
@@ -113,13 +114,13 @@ async def test_the_key_of_the_platform_does_not_reach_a_container(
     assert API_KEY not in platform.engine.docker("inspect", platform.container_of(one.key)).stdout
 
 
-async def test_a_network_that_cannot_be_closed_is_told(provider: OpenSandboxProvider) -> None:
+async def test_a_network_that_cannot_be_closed_is_reported(provider: OpenSandboxProvider) -> None:
     async with made(provider, network=None) as found:
         assert "no egress control" in " ".join(found.notes)
         assert found.network
 
 
-async def test_the_shortest_life_is_told(provider: OpenSandboxProvider) -> None:
+async def test_the_shortest_lifetime_is_reported(provider: OpenSandboxProvider) -> None:
     async with made(provider, timeout_s=5) as found:
         assert "60 s" in " ".join(found.notes)
         assert 50 < found.expires - time.time() < 61
@@ -157,7 +158,7 @@ async def test_a_refusal_is_a_sentence(
     assert refusal.value.__cause__ is None
 
 
-async def test_one_that_does_not_get_ready_is_removed_again(platform: Platform) -> None:
+async def test_a_container_that_does_not_get_ready_is_removed(platform: Platform) -> None:
     impatient = OpenSandboxProvider(replace(platform.settings(), ready_timeout_s=0.001), RULES, "tests")
     before = platform.containers()
     with pytest.raises(SandboxError, match="not ready in time"):
@@ -166,7 +167,7 @@ async def test_one_that_does_not_get_ready_is_removed_again(platform: Platform) 
     await impatient.close()
 
 
-async def test_a_wrong_key_is_told_and_not_shown(platform: Platform) -> None:
+async def test_a_wrong_key_is_reported_without_showing_it(platform: Platform) -> None:
     provider = OpenSandboxProvider(platform.settings(key="a-wrong-key"), RULES, "tests")
     with pytest.raises(LoginRefused, match=f"the platform at {platform.url} refused the API key") as refusal:
         await provider.list()
@@ -187,7 +188,7 @@ async def test_without_an_image_nothing_is_made(platform: Platform) -> None:
 # Knowing again
 
 
-async def test_ours_are_known_again_after_a_restart(platform: Platform, one: Disposable) -> None:
+async def test_our_containers_are_found_again_after_a_restart(platform: Platform, one: Disposable) -> None:
     again = OpenSandboxProvider(platform.settings(), RULES, "tests")
     (found,) = [each for each in await again.list() if each.id == one.id]
     assert (found.key, found.name, found.image, found.network) == (one.key, one.name, IMAGE, True)
@@ -198,7 +199,9 @@ async def test_ours_are_known_again_after_a_restart(platform: Platform, one: Dis
     await again.close()
 
 
-async def test_two_installations_do_not_see_or_touch_each_others(platform: Platform, one: Disposable) -> None:
+async def test_two_installations_do_not_see_or_touch_each_others_containers(
+    platform: Platform, one: Disposable
+) -> None:
     other = OpenSandboxProvider(platform.settings(), RULES, "somebody else")
     assert one.id not in [each.id for each in await other.list()]
     assert (await other.look(one)).status == "gone"
@@ -229,7 +232,7 @@ async def test_a_life_can_be_renewed(provider: OpenSandboxProvider, one: Disposa
     assert abs((await provider.look(one)).expires - renewed.expires) < 2
 
 
-async def test_a_paused_container_is_told_and_goes_on_when_resumed(provider: OpenSandboxProvider) -> None:
+async def test_a_paused_container_is_reported_and_goes_on_when_resumed(provider: OpenSandboxProvider) -> None:
     async with made(provider, name="sleeper") as found:
         sandbox = await provider.open(found)
         await sandbox.write("~/kept", b"1")
@@ -366,7 +369,7 @@ async def test_a_timeout_is_real_without_python(plain: Sandbox) -> None:
     assert await said(plain, "pgrep -fc '[s]leep 60' || :") == b"0\n"
 
 
-async def test_impatience_leaves_a_run_going_without_python(plain: Sandbox) -> None:
+async def test_a_run_that_outlasts_its_call_goes_on_without_python(plain: Sandbox) -> None:
     command = Command("echo begun; sleep 60")
     seen = await plain.run(command, patience_s=0.5)
     assert isinstance(seen, Running)
@@ -401,7 +404,9 @@ async def test_a_path_is_never_taken_for_something_else_by_the_agent(plain: Sand
 
 
 @pytest.mark.parametrize("image", [IMAGE, WITHOUT_PYTHON])
-async def test_an_agent_that_is_too_old_is_told(provider: OpenSandboxProvider, platform: Platform, image: str) -> None:
+async def test_an_agent_that_is_too_old_is_reported(
+    provider: OpenSandboxProvider, platform: Platform, image: str
+) -> None:
     if platform.execd != EXECD:
         pytest.skip("the agent of the platform's makers is as new as it is")
     async with made(provider, image=image, env={"EXECD_IS_OLD": "1"}) as found:
@@ -455,7 +460,7 @@ def test_what_the_platform_says_becomes_our_sentence(status: int, code: str, wor
         raise problem
 
 
-def test_a_full_disk_is_no_room_whatever_its_code() -> None:
+def test_a_full_disk_is_recognized_whatever_its_error_code() -> None:
     problem = _answer(500, "DOCKER::SANDBOX_START_FAILED", "write /x: no space left on device")
     assert "no room" in str(problems.sentence("unable to create a sandbox", problem))
 

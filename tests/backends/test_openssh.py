@@ -104,7 +104,7 @@ def trouble(kind: str, sshd: Sshd, tmp_path: Path) -> Iterator[dict[str, Any]]:
         pytest.param("refused", LoginRefused, "the login was refused; check user", id="refused"),
     ],
 )
-async def test_failures_are_told_as_by_asyncssh(
+async def test_failures_have_the_same_sentences_as_over_asyncssh(
     sshd: Sshd, own: Path, tmp_path: Path, kind: str, error: type[ConnectError], same: str
 ) -> None:
     told = []
@@ -156,7 +156,7 @@ def test_last_words(sshd: Sshd, own: Path, said: str, error: type) -> None:
     assert type(explain(Gate(over_openssh(sshd), own), said.encode())) is error
 
 
-async def test_words_that_are_not_known_are_told_as_they_are(sshd: Sshd, own: Path) -> None:
+async def test_unknown_messages_of_the_client_are_quoted(sshd: Sshd, own: Path) -> None:
     machine = over_openssh(sshd, options=("-o", "NoSuchOption=1"))
     with pytest.raises(Unreachable, match=r"OpenSSH's client ended with status 255 .*said: .*nosuchoption"):
         await open_it(machine, own)
@@ -184,14 +184,14 @@ async def test_a_connection_that_is_opened_after_a_refused_login_is_used_at_once
 ) -> None:
     machine = over_openssh(sshd, control_path=str(folder / "cm"), transport="auto")
     gate = Gate(machine, own)
-    gate.knocked_in_vain(LoginRefused("refused: a code is asked for"))
+    gate.note_refusal(LoginRefused("refused: a code is asked for"))
     with master(sshd, folder / "cm"):
         sandbox = await open_over_openssh(gate, await choose_transport(machine))
         assert await printed(sandbox, "whoami") == f"{sshd.user}\n"
         await sandbox.close()
 
 
-async def test_over_a_connection_that_is_full_nobody_tries_to_log_in(
+async def test_a_full_connection_of_the_users_causes_no_login(
     fleet: Fleet, own: Path, folder: Path, tmp_path: Path
 ) -> None:
     """A login without the second factor would be refused, and several of them lock the user out."""
@@ -208,7 +208,7 @@ async def test_over_a_connection_that_is_full_nobody_tries_to_log_in(
         assert logins(narrow) == before
 
 
-async def test_a_dead_control_socket_is_passed_over(sshd: Sshd, own: Path, folder: Path) -> None:
+async def test_a_dead_control_socket_is_ignored(sshd: Sshd, own: Path, folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(folder / "cm"))
     machine = over_openssh(sshd, control_path=str(folder / "cm"))

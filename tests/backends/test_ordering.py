@@ -50,7 +50,7 @@ async def test_an_image_behind_a_login_needs_no_password_from_an_agent(
     assert PASSWORD not in kept_by(server)
 
 
-async def test_a_network_that_must_be_closed_and_cannot_be_is_told_and_nothing_is_left(
+async def test_a_network_that_cannot_be_closed_as_required_is_an_error_and_nothing_is_left(
     server: Server, platform: Platform
 ) -> None:
     before = platform.containers()

@@ -37,22 +37,13 @@ from remote_sandbox_mcp.core.errors import FileProblem, LostContact, NotStarted
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.job import JobOrder, JobRefused, new_job_id
 from remote_sandbox_mcp.core.progress import Beat, StreamName
-from tests.backends.contract.basics import (
-    ShellPrograms,
-    begin,
-    ended,
-    eventually,
-    finish,
-    forgotten,
-    in_background,
-    is_alive,
-    said,
-)
+from tests.backends.contract.basics import ShellPrograms, begin, ended, finish, forgotten, in_background, is_alive, said
 from tests.support.line import Line
 from tests.support.pace import at_most
 from tests.support.pipe import PipeMachine, as_user, pipe_machine, pythons
 from tests.support.root import run_as_root
 from tests.support.sshd import Fleet, Sshd, wait_until
+from tests.support.waiting import eventually
 
 PROGRAMS = ShellPrograms()
 DAY_S = 24 * 3600
@@ -156,7 +147,7 @@ async def test_it_runs_under_every_python(machine: PipeMachine, python: str) -> 
     ],
     ids=["text", "no newline", "bytes", "much", "stderr", "settings"],
 )
-async def test_what_a_startup_file_does_is_no_matter(machine: PipeMachine, noise: str) -> None:
+async def test_whatever_a_startup_file_does_the_outpost_starts(machine: PipeMachine, noise: str) -> None:
     client = await machine.outpost(noise)
     _, answer = await client.ask({"verb": "list", "path": "/", "recursive": False, "limit": 1})
     assert len(answer["entries"]) == 1
@@ -166,7 +157,7 @@ async def test_what_a_startup_file_does_is_no_matter(machine: PipeMachine, noise
 
 
 @pytest.mark.parametrize("noise", ["exit 1", "echo no python here; exit 127", "head -c 2000000 /dev/zero; sleep 60"])
-async def test_no_outpost_is_told_apart(machine: PipeMachine, noise: str) -> None:
+async def test_a_shell_that_starts_no_outpost_is_recognized(machine: PipeMachine, noise: str) -> None:
     with pytest.raises(NoOutpost):
         await machine.outpost(noise)
     machine.sshd.reset()
@@ -225,9 +216,11 @@ async def test_nonsense_harms_no_other_request(
     client._signs = 0
     before = client.begin({"verb": "run", **order(PROGRAMS.waits_for(f"{machine.sshd.home}/go", b"x", b"y"))})
     machine.pipes[0].write(b"".join(nonsense))
-    _, answer = await asyncio.wait_for(client.ask({"verb": "run", **order(f"touch {machine.sshd.home}/go")}), 10)
+    _, answer = await asyncio.wait_for(
+        client.ask({"verb": "run", **order(f"touch {machine.sshd.home}/go")}), at_most(10)
+    )
     assert answer["exit"] == 0
-    end = await asyncio.wait_for(before.done, 10)
+    end = await asyncio.wait_for(before.done, at_most(10))
     assert (end["exit"], before.part(wire.OUT)) == (0, b"xy")
     await client.ask({"verb": "run", **order(f"rm {machine.sshd.home}/go")})
 
@@ -257,7 +250,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize(("kind", "body"), NONSENSE.values(), ids=NONSENSE)
-async def test_what_cannot_be_understood_is_answered(machine: PipeMachine, kind: int, body: bytes) -> None:
+async def test_a_malformed_request_is_answered_with_an_error(machine: PipeMachine, kind: int, body: bytes) -> None:
     client = await machine.outpost()
     exchange = client._begin(kind, body)
     await asyncio.wait((exchange.done,), timeout=10)
@@ -345,7 +338,7 @@ async def test_a_killed_keeper_is_a_lost_run_with_its_output(machine: PipeMachin
     assert seen.stdout.head == b"so far"
 
 
-async def test_who_waits_for_a_killed_keeper_is_told_that_the_run_is_lost(
+async def test_a_caller_that_waits_for_a_killed_keeper_learns_that_the_run_is_lost(
     machine: PipeMachine, sandbox: OutpostSandbox
 ) -> None:
     command = Command(PROGRAMS.waits_for("/no/such/file", b"so far"))
@@ -364,7 +357,7 @@ async def test_a_keeper_killed_between_runs_is_not_missed(machine: PipeMachine, 
     assert await said(sandbox, "echo two") == b"two\n"
 
 
-async def test_cancelling_what_a_killed_keeper_kept_harms_no_other_request(machine: PipeMachine) -> None:
+async def test_cancelling_the_run_of_a_killed_keeper_harms_no_other_request(machine: PipeMachine) -> None:
     client = await machine.outpost()
     run_id = new_run_id()
     running = client.begin({"verb": "run", **order(PROGRAMS.waits_for("/no/such/file", b"x"), id=run_id)})
@@ -445,7 +438,7 @@ async def test_a_forgotten_run_leaves_nothing(machine: PipeMachine, sandbox: Out
     assert not machine.folder(done.run_id).exists()
 
 
-async def test_what_is_forgotten_last_is_removed_when_the_line_ends(
+async def test_runs_forgotten_last_are_removed_when_the_line_ends(
     machine: PipeMachine, sandbox: OutpostSandbox
 ) -> None:
     done = await finish(sandbox, "echo x")
@@ -503,7 +496,7 @@ async def test_the_oldest_runs_are_pruned_when_there_is_too_much(machine: PipeMa
 # Output
 
 
-async def test_of_two_writers_who_read_the_same_one_is_refused(sandbox: OutpostSandbox) -> None:
+async def test_of_two_writers_that_read_the_same_version_one_is_refused(sandbox: OutpostSandbox) -> None:
     for _ in range(40):
         before = await sandbox.write("shared.txt", b"before")
         both = (sandbox.write("shared.txt", text, expected=before.version) for text in (b"one", b"two"))
@@ -583,7 +576,7 @@ async def test_an_endless_writer_fills_no_disk_and_keeps_both_ends(
         assert seen.stdout.tail == b"".join(b"%07d\n" % n for n in range(9_999_875, 10_000_000))
 
 
-async def test_a_run_does_not_wait_for_who_does_not_listen(machine: PipeMachine) -> None:
+async def test_a_run_does_not_wait_for_a_client_that_does_not_read(machine: PipeMachine) -> None:
     sandbox, deaf = machine.sandbox(), await machine.outpost()
     run_id = new_run_id()
     stopped = deaf.hello["pid"]
@@ -649,7 +642,7 @@ class Ears:
         self.stdout += data
 
 
-async def test_output_is_heard_before_the_end_and_once_whatever_is_cut(
+async def test_output_is_passed_on_as_it_comes_and_once_whatever_is_cut(
     user: Sshd, line: Line, remote: OutpostSandbox
 ) -> None:
     ears = Ears()
@@ -684,7 +677,9 @@ async def test_a_cut_line_gives_the_true_result_of_one_start(user: Sshd, line: L
     assert await said(remote, "wc -l < started") == b"1\n"
 
 
-async def test_a_run_that_ended_while_the_line_was_away_is_told(user: Sshd, line: Line, remote: OutpostSandbox) -> None:
+async def test_a_run_that_ended_while_the_line_was_away_is_reported(
+    user: Sshd, line: Line, remote: OutpostSandbox
+) -> None:
     command = Command(f"{PROGRAMS.waits_for(f'{user.home}/go', b'first ', b'then')}; touch ended; exit 5")
     async with in_background(remote.run(command)) as running:
         await eventually(lambda: remote.observe(command.run_id), lambda seen: seen.stdout.total == 6, "the run")

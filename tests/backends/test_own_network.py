@@ -72,7 +72,7 @@ def reached(seen: dict[str, str]) -> set[str]:
 
 
 @USERS
-def test_what_is_outside_is_reached_and_nothing_of_the_user(world: Networks, folder: Path, ordinary: bool) -> None:
+def test_the_internet_is_reached_and_the_users_networks_are_not(world: Networks, folder: Path, ordinary: bool) -> None:
     seen = world.probe(folder, {}, EVERYTHING, ordinary=ordinary)
     assert reached(seen) == {f"tcp {OUTSIDE}", f"udp {OUTSIDE}", "tcp outside.example.org"}
     # Who may not go there is told at once, and does not wait for an answer that cannot come.
@@ -80,7 +80,7 @@ def test_what_is_outside_is_reached_and_nothing_of_the_user(world: Networks, fol
     world.until_home_is_quiet()
 
 
-def test_the_hosts_network_is_the_operators_word(world: Networks, folder: Path) -> None:
+def test_the_hosts_network_is_reached_if_the_operator_shares_it(world: Networks, folder: Path) -> None:
     seen = world.probe(folder, {"rules": {"shares_host_network": True}}, [["tcp", "127.0.0.1"], ["abstract", ABSTRACT]])
     assert reached(seen) == {"tcp 127.0.0.1", f"abstract {ABSTRACT}"}
 
@@ -167,7 +167,7 @@ def said(world: Networks) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", REQUESTS.keys())
-def test_a_list_of_hosts_is_held(said: dict[str, str], name: str) -> None:
+def test_only_listed_hosts_are_reached(said: dict[str, str], name: str) -> None:
     expected = REQUESTS[name][1]
     assert expected in said[name]
     assert ("reached GET" in said[name]) == (expected == "reached")

@@ -52,7 +52,7 @@ async def test_closing_a_line_ends_what_its_process_has_started() -> None:
     wait_until(lambda: not is_alive(pid), what="the child to end")
 
 
-async def test_a_process_that_does_not_read_holds_nobody_up() -> None:
+async def test_a_process_that_does_not_read_blocks_no_writer() -> None:
     line = await pipe.start(["/bin/sleep", "60"], ENVIRONMENT)
     line.write(b"x" * 10_000_000)
     line.close()

@@ -26,10 +26,11 @@ from remote_sandbox_mcp.core.files import Search, Span
 from remote_sandbox_mcp.core.machine import Machine
 from remote_sandbox_mcp.core.shell import quote
 from tests.backends.contract import Contract, Opener, finish
-from tests.backends.contract.basics import Programs, ShellPrograms, begin, ended, eventually, said
+from tests.backends.contract.basics import Programs, ShellPrograms, begin, ended, said
 from tests.support.line import Line
 from tests.support.root import run_as_root
 from tests.support.sshd import Fleet, Sshd
+from tests.support.waiting import eventually
 
 NEVER = "/no/such/file"
 WAITS = "while ! [ -e go ]; do sleep 0.05; done"
@@ -181,7 +182,7 @@ async def test_a_sh_that_is_bash_reads_a_megabyte(fleet: Fleet, known: Known) ->
         assert (done.ending, done.stdout.head, done.survivors) == (Ending.TIMED_OUT, b"up\n", ())
 
 
-async def test_a_shell_that_runs_nothing_is_told(fleet: Fleet, known: Known) -> None:
+async def test_a_shell_that_runs_nothing_is_reported(fleet: Fleet, known: Known) -> None:
     sandbox = known(fleet.machine(shell="/usr/sbin/nologin").machine())
     with pytest.raises(Unreachable, match="its shell does not run commands: This account"):
         await sandbox.open()
@@ -210,7 +211,7 @@ def test_any_text_arrives_as_it_is(
     assert asyncio.run(echo_all()).split(b"\0") == [*((text * 2).encode() for text in encodable), b""]
 
 
-async def test_what_no_shell_can_hold_is_refused(bare: Sshd, known: Known) -> None:
+async def test_a_command_with_a_nul_or_a_bad_run_id_is_refused(bare: Sshd, known: Known) -> None:
     async with opened(known(bare.machine())) as sandbox:
         for command in (Command("echo a\0b"), Command("true", cwd="/a\0b"), Command("true", run_id="../x")):
             with pytest.raises(BadArgument):
@@ -218,7 +219,7 @@ async def test_what_no_shell_can_hold_is_refused(bare: Sshd, known: Known) -> No
         assert isinstance(await sandbox.observe("../../etc"), Missing)
 
 
-async def test_commands_are_as_if_nobody_stood_between(fleet: Fleet, known: Known) -> None:
+async def test_commands_run_as_over_a_direct_connection(fleet: Fleet, known: Known) -> None:
     """No ignored signals, no strange files, no changed variables."""
     sshd = fleet.machine(python=False, bashrc="export dir=mine id=mine token=mine")
     async with opened(known(sshd.machine())) as sandbox:
@@ -257,7 +258,7 @@ async def test_a_run_on_the_only_session_can_be_stopped(fleet: Fleet, known: Kno
         assert stopped.ending is Ending.STOPPED
 
 
-async def test_who_finds_no_session_is_told_that_nothing_was_started(
+async def test_without_a_free_session_the_error_says_that_nothing_was_started(
     fleet: Fleet, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare = fleet.machine(python=False, max_sessions=1)
@@ -288,7 +289,7 @@ async def test_nothing_is_left_running(bare: Sshd, known: Known) -> None:
 # Lines that break
 
 
-async def test_a_cut_line_is_mended_and_the_true_result_told(bare: Sshd, known_hosts: Path) -> None:
+async def test_a_cut_line_is_mended_and_the_true_result_returned(bare: Sshd, known_hosts: Path) -> None:
     log = home_file(bare, "log")
     home_file(bare, "go")
     async with over_a_line(bare, known_hosts) as (sandbox, line):
@@ -351,7 +352,7 @@ async def test_a_machine_that_stays_away_leaves_the_outcome_unknown(
         assert (await ended(sandbox, command.run_id)).stdout.head == b"end\n"
 
 
-async def test_a_line_that_went_before_the_command_was_sent_is_told_as_such(
+async def test_a_line_lost_before_the_command_was_sent_is_reported_as_not_started(
     bare: Sshd, known_hosts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell_sandbox, "MEND_S", 0.5)
@@ -435,7 +436,7 @@ async def test_an_endless_writer_fills_no_disk(bare: Sshd, known: Known) -> None
         assert sum(sizes.values()) < 80 << 20
 
 
-async def test_output_after_the_end_is_dropped_and_kills_nobody(bare: Sshd, known: Known) -> None:
+async def test_output_after_the_end_is_dropped_and_kills_no_process(bare: Sshd, known: Known) -> None:
     async with opened(known(bare.machine())) as sandbox:
         done = await finish(sandbox, "(while sleep 0.05; do echo more; done) & echo end")
         (left,) = {pid for pid in done.left_running if pid in processes_named(bare, "more")}
@@ -474,7 +475,7 @@ async def test_another_users_folder_is_not_used(fleet: Fleet, known: Known) -> N
         trap.rmdir()
 
 
-async def test_a_folder_that_somebody_else_makes_later_is_not_used(fleet: Fleet, known: Known) -> None:
+async def test_a_folder_that_another_user_makes_later_is_not_used(fleet: Fleet, known: Known) -> None:
     sshd = fleet.machine(python=False)
     trap = runs_of(sshd)
     async with opened(known(sshd.machine())) as sandbox:
@@ -514,7 +515,7 @@ async def test_a_write_over_a_cut_line_is_made_once(bare: Sshd, known_hosts: Pat
         assert (await sandbox.read("large", Span(limit=4_000_000))).data == data
 
 
-async def test_a_large_file_is_not_searched_and_that_is_told(bare: Sshd, known: Known) -> None:
+async def test_a_large_file_is_not_searched_and_is_reported(bare: Sshd, known: Known) -> None:
     async with opened(known(bare.machine())) as sandbox:
         await said(sandbox, "mkdir -p big; cd big; echo needle > small; truncate -s 33M large; echo needle >> large")
         found = await sandbox.search(Search("big", pattern="needle"))

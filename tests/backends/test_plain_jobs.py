@@ -7,20 +7,17 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.connection import Gate
 from remote_sandbox_mcp.backends.ssh.machine import PLAIN, describe
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
 from remote_sandbox_mcp.core.job import JobLook, JobRefused, JobState, JobWait
-from tests.backends.contract.basics import eventually
-from tests.jobs.test_on_a_machine import Scene
-from tests.support.jobs import FOREVER, begin, clean, has_printed, look, not_running, order, run
+from tests.support.jobs import FOREVER, begin, clean, has_printed, look, order, run
 from tests.support.line import Line
 from tests.support.sshd import Fleet, Sshd
+from tests.support.waiting import eventually
 
 NODE_IN_PATH = "#!/bin/sh\necho another-node\n"
 
@@ -67,7 +64,7 @@ def kill_all_of(sshd: Sshd, job_id: str) -> None:
     os.killpg(int(record(sshd, job_id)[0]), signal.SIGKILL)
 
 
-async def test_a_job_outlives_its_line_and_tells_its_end(bare: Sshd, sandbox: PlainSandbox, tmp_path: Path) -> None:
+async def test_a_job_outlives_its_line_and_its_end_is_known(bare: Sshd, sandbox: PlainSandbox, tmp_path: Path) -> None:
     assert sandbox.description.capabilities.survives_disconnect
     started = await begin(sandbox.jobs, "echo begun; while ! [ -e go ]; do sleep 0.05; done; exit 7")
     await has_printed(sandbox.jobs, started.job_id)
@@ -93,25 +90,6 @@ async def test_a_cut_at_any_moment_starts_a_job_once(bare: Sshd, tmp_path: Path,
         assert (await look(sandbox.jobs, started.job_id)).is_running
         assert (bare.home / "count").read_text() == "ran\n"
         await sandbox.close()
-
-
-async def test_a_job_whose_keeper_was_killed_runs_on_and_can_be_stopped(bare: Sshd, sandbox: PlainSandbox) -> None:
-    job = (await begin(sandbox.jobs)).job_id
-    kill_keeper(bare, job)
-    seen = await eventually(lambda: look(sandbox.jobs, job), lambda seen: bool(seen.reason), "the keeper's end")
-    assert (seen.state, seen.reason) == (JobState.RUNNING, "its keeper was killed; its processes live")
-    stopped = await sandbox.jobs.stop(JobLook(job_id=job))
-    assert (stopped.state, stopped.ending, stopped.survivors) == (JobState.ENDED, "stopped", ())
-
-
-async def test_a_job_that_was_killed_with_its_keeper_is_interrupted_and_not_ended(
-    bare: Sshd, sandbox: PlainSandbox
-) -> None:
-    job = (await begin(sandbox.jobs)).job_id
-    kill_all_of(bare, job)
-    seen = await not_running(sandbox.jobs, job)
-    assert (seen.state, seen.exit_code, seen.rebooted) == (JobState.GONE, None, False)
-    assert seen.reason == "its keeper was killed"
 
 
 async def test_a_job_of_another_boot_is_interrupted_by_the_restart(bare: Sshd, sandbox: PlainSandbox) -> None:
@@ -179,23 +157,3 @@ async def test_a_job_can_be_interrupted(sandbox: PlainSandbox) -> None:
     seen = await run(sandbox.jobs, "grep SigIgn /proc/self/status; trap 'exit 5' INT; kill -INT $$; sleep 9")
     assert int(seen.log.split()[1], 16) & 0b110 == 0
     assert seen.exit_code == 5
-
-
-async def test_a_watched_job_is_resumed_once_and_then_seen_to_its_end(
-    bare: Sshd, sandbox: PlainSandbox, tmp_path: Path
-) -> None:
-    scene, jobs = Scene(tmp_path, cast(OutpostSandbox, sandbox)), sandbox.jobs
-    started = await begin(jobs)
-    await has_printed(jobs, started.job_id)
-    scene.watch(started)
-    assert (await scene.tick()).last_summary.endswith("last line: begun")
-    kill_all_of(bare, started.job_id)
-    await not_running(jobs, started.job_id)
-    resumed = await scene.tick()
-    assert (resumed.job_id, resumed.resume_attempts) == (f"{started.job_id}-r1", 1)
-    await has_printed(jobs, resumed.job_id, b"again 7\n")
-    (bare.home / "go").touch()
-    await not_running(jobs, resumed.job_id)
-    assert (await scene.tick()).last_exit_code == 3
-    assert scene.told == ["interrupted", "resume_started", "completed"]
-    scene.database.close()

@@ -19,8 +19,9 @@ from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobRefused, JobSeen, 
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.core.transfer import Order, Outcome, Place, unheard
 from remote_sandbox_mcp.sync.service import Syncs
-from tests.backends.contract.basics import eventually, said, table
+from tests.backends.contract.basics import said, table
 from tests.support.platform import IMAGE, WITHOUT_PYTHON, Platform
+from tests.support.waiting import eventually
 
 # The first of them waits for the platform to come up.
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
@@ -71,7 +72,7 @@ ROOMS = {"nothing": 0, "a part of its layer": 40, "its layer": 96, "its layer an
 
 
 @pytest.mark.parametrize("leave_kb", **table(ROOMS))
-async def test_a_creation_without_room_is_told_and_leaves_nothing(
+async def test_a_creation_without_room_is_reported_and_leaves_nothing(
     provider: OpenSandboxProvider, platform: Platform, leave_kb: int
 ) -> None:
     before = sorted(platform.containers())
@@ -124,7 +125,7 @@ async def test_a_sandbox_opens_on_a_full_disk(provider: OpenSandboxProvider, pla
     await provider.delete(made)
 
 
-async def test_without_room_anywhere_a_command_is_told_not_to_have_started(
+async def test_without_room_anywhere_the_error_says_that_the_command_did_not_start(
     sandbox: Sandbox, platform: Platform
 ) -> None:
     assert (await ran(sandbox, "head -c 1G /dev/zero >/dev/shm/fill")).exit_code == 1
@@ -148,7 +149,9 @@ async def test_a_write_without_room_keeps_the_old_file(sandbox: Sandbox, platfor
     assert await said(sandbox, "wc -c <~/file") == f"{LARGE}\n".encode()
 
 
-async def test_a_container_without_python_tells_it_too(provider: OpenSandboxProvider, platform: Platform) -> None:
+async def test_a_container_without_python_reports_a_full_disk_too(
+    provider: OpenSandboxProvider, platform: Platform
+) -> None:
     made = await provider.create(new_disposable_id(), SandboxOrder(network=True, image=WITHOUT_PYTHON))
     sandbox = await provider.open(made)
     await sandbox.write("~/file", b"old")
@@ -248,9 +251,7 @@ async def test_a_log_that_is_there_already_needs_room_too(sandbox: Sandbox, plat
         assert await said(sandbox, "cat ~/log") == b"old\n"
 
 
-async def test_a_job_with_room_for_its_log_is_started_and_told_what_it_lacks(
-    sandbox: Sandbox, platform: Platform
-) -> None:
+async def test_a_job_with_room_for_its_log_alone_is_started_with_a_note(sandbox: Sandbox, platform: Platform) -> None:
     async with full(platform):
         order = JobOrder(session="train", script="echo x", log_file="/dev/shm/log")
         started = await sandbox.jobs.start(order)
@@ -258,7 +259,7 @@ async def test_a_job_with_room_for_its_log_is_started_and_told_what_it_lacks(
         assert (await job_ended(sandbox, started.job_id)).exit_code == 0
 
 
-async def test_a_job_is_started_only_where_it_runs(sandbox: Sandbox, platform: Platform) -> None:
+async def test_a_job_is_reported_as_started_only_if_it_runs(sandbox: Sandbox, platform: Platform) -> None:
     """Its record takes about 60 KB, and wherever in it the room ends, it is started or refused, and nothing else."""
     await ran(sandbox, "mkdir -p ~/.local/state; touch /dev/shm/ran")
     started, told = 0, set()

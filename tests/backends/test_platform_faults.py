@@ -22,11 +22,12 @@ from remote_sandbox_mcp.core.command import Command, Completed, Running
 from remote_sandbox_mcp.core.disposable import Disposable, Rules, SandboxOrder, Volume, new_disposable_id
 from remote_sandbox_mcp.core.errors import ConnectError, FileProblem, LostContact, SandboxError, Unreachable
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from tests.backends.contract.basics import eventually, in_background, said
+from tests.backends.contract.basics import in_background, said
 from tests.support.line import ThreadedLine
 from tests.support.pace import at_most
 from tests.support.platform import IMAGE, WITHOUT_PYTHON, Platform, free_port
 from tests.support.root import as_root
+from tests.support.waiting import eventually
 
 # The first of them waits for the platform to come up.
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
@@ -68,7 +69,7 @@ CALLS: dict[str, Callable[[OpenSandboxProvider, Disposable], Any]] = {
 
 
 @pytest.mark.parametrize("call", list(CALLS.values()), ids=list(CALLS))
-async def test_a_platform_that_is_down_is_told(platform: Platform, call: Callable[..., Any]) -> None:
+async def test_a_platform_that_is_down_is_reported(platform: Platform, call: Callable[..., Any]) -> None:
     port = free_port()
     provider = OpenSandboxProvider(platform.settings(port), RULES, "tests")
     with pytest.raises(Unreachable, match=f"the platform at http://127.0.0.1:{port} does not answer"):
@@ -147,7 +148,7 @@ class Failing(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("call", list(CALLS.values()), ids=list(CALLS))
-async def test_a_platform_without_an_engine_is_told(platform: Platform, call: Callable[..., Any]) -> None:
+async def test_a_platform_without_an_engine_is_reported(platform: Platform, call: Callable[..., Any]) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         provider = OpenSandboxProvider(platform.settings(server.server_port), RULES, "tests")
@@ -176,7 +177,7 @@ async def test_a_dead_agent_is_not_taken_for_a_dead_platform(
     await provider.close()
 
 
-async def test_a_killed_container_is_told_and_its_command_is_lost(
+async def test_a_killed_container_is_reported_and_its_command_is_lost(
     provider: OpenSandboxProvider, platform: Platform
 ) -> None:
     async with opened(provider) as (made, sandbox):
@@ -192,14 +193,14 @@ async def test_a_killed_container_is_told_and_its_command_is_lost(
             await provider.open(made)
 
 
-async def test_a_deleted_container_is_told(provider: OpenSandboxProvider) -> None:
+async def test_a_deleted_container_is_reported(provider: OpenSandboxProvider) -> None:
     async with opened(provider) as (made, sandbox):
         await provider.delete(made)
         with pytest.raises(ConnectError, match="gone from the platform"):
             await said(sandbox, "true")
 
 
-async def test_an_expired_container_is_told(provider: OpenSandboxProvider) -> None:
+async def test_an_expired_container_is_reported(provider: OpenSandboxProvider) -> None:
     async with opened(provider) as (made, sandbox):
         manager = await provider._link.manager()
         # Less than the platform allows at creation, and than our own renewal would ask for.
@@ -211,7 +212,7 @@ async def test_an_expired_container_is_told(provider: OpenSandboxProvider) -> No
         await eventually(lambda: provider.look(made), lambda seen: seen.status == "expired", "it to be gone")
 
 
-async def test_a_pause_under_a_command_is_told_and_the_command_goes_on_after_it(
+async def test_a_pause_during_a_command_is_reported_and_the_command_goes_on_after_it(
     provider: OpenSandboxProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A paused outpost gives no sign of life, for which nobody needs to wait for long here.
@@ -234,7 +235,7 @@ async def test_a_pause_under_a_command_is_told_and_the_command_goes_on_after_it(
         assert done.stdout.head == b"begun\ndone\n"
 
 
-async def test_a_killed_container_without_python_is_told(provider: OpenSandboxProvider, platform: Platform) -> None:
+async def test_a_killed_container_without_python_is_reported(provider: OpenSandboxProvider, platform: Platform) -> None:
     async with opened(provider, image=WITHOUT_PYTHON) as (made, sandbox):
         command = Command(FOREVER)
         async with in_background(sandbox.run(command)) as run:
@@ -253,7 +254,7 @@ def small_disk(platform: Platform) -> Iterator[Path]:
     subprocess.run([*as_root(), "umount", "--lazy", str(folder)], check=True)
 
 
-async def test_a_full_disk_is_told_and_leaves_the_old_file(provider: OpenSandboxProvider, small_disk: Path) -> None:
+async def test_a_full_disk_is_reported_and_leaves_the_old_file(provider: OpenSandboxProvider, small_disk: Path) -> None:
     async with opened(provider, volumes=(Volume(str(small_disk), "/small", read_only=False),)) as (_, sandbox):
         await sandbox.write("/small/file", b"old")
         with pytest.raises(FileProblem, match=r"(?i)no space left") as problem:

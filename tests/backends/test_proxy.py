@@ -78,7 +78,7 @@ TURNED = {
 
 
 @pytest.mark.parametrize(("request_", "status", "words"), TURNED.values(), ids=TURNED.keys())
-async def test_a_request_is_turned_back_with_a_sentence(request_: bytes, status: bytes, words: bytes) -> None:
+async def test_a_refused_request_gets_a_sentence(request_: bytes, status: bytes, words: bytes) -> None:
     async with listed("pypi.org", "::ffff:127.0.0.2") as (at, _):
         said = await ask(at, request_)
     assert said.startswith(b"HTTP/1.1 " + status)
@@ -114,7 +114,7 @@ async def test_a_listed_name_that_leads_to_the_users_networks_is_refused(
     assert caught.value.status == 403
 
 
-async def test_no_more_connections_are_carried_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_connections_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "MOST_CONNECTIONS", 1)
     async with listed("pypi.org") as (at, _):
         _, first = await asyncio.open_connection(HERE, at)
@@ -122,7 +122,7 @@ async def test_no_more_connections_are_carried_than_may_be(monkeypatch: pytest.M
         first.close()
 
 
-async def test_whoever_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_sends_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "HEAD_S", 0.05)
     async with listed("pypi.org") as (at, _):
         assert await ask(at, b"GET http://pypi") == b""
@@ -150,7 +150,7 @@ async def test_socks_refuses_what_is_not_listed(target: bytes, code: int) -> Non
     assert said[:4] == bytes((5, 0, 5, code))
 
 
-async def test_socks_listens_for_nobody() -> None:
+async def test_socks_refuses_to_bind() -> None:
     async with listed("pypi.org") as (at, _):
         said = await ask(at, b"\x05\x01\x00" + b"\x05\x02\x00\x01\x7f\x00\x00\x01\x00\x50")
     assert said[:4] == bytes((5, 0, 5, 7))

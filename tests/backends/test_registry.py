@@ -74,7 +74,7 @@ async def test_an_image_is_fetched_with_the_login_that_is_configured(
         ),
     ],
 )
-async def test_a_login_that_is_missing_or_wrong_is_told_with_its_place(
+async def test_an_error_names_where_a_missing_or_wrong_login_is_configured(
     platform: Platform,
     registry: Registry,
     private_image: str,
@@ -105,7 +105,7 @@ async def test_an_image_that_the_registry_has_not_is_not_a_matter_of_the_login(
     assert f'[registries."{registry.host}"]' in str(refusal.value)
 
 
-def test_a_password_that_was_refused_is_fetched_anew() -> None:
+def test_a_refused_password_is_read_again() -> None:
     kept = ["old", "new"]
     login = RegistryLogin(USER, Secret.later(lambda: kept.pop(0), "command:pass"))
     assert login.password.reveal() == "old"

@@ -29,11 +29,12 @@ from remote_sandbox_mcp.core.machine import Machine
 from remote_sandbox_mcp.core.transfer import Lane, Reply, numbers
 from remote_sandbox_mcp.core.tree import Tree, child, read_meta
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from tests.backends.contract.basics import HOSTILE_NAMES, eventually, said
+from tests.backends.contract.basics import HOSTILE_NAMES, said
 from tests.support.announcements import announced, described
 from tests.support.line import Line
 from tests.support.sshd import Fleet, Sshd
 from tests.support.values import read_tree
+from tests.support.waiting import eventually
 
 SECOND = 10**9
 LONG_AGO = 1_000_000_000
@@ -203,7 +204,7 @@ def is_file(path: Path) -> bool:
     return stat.S_ISREG(path.lstat().st_mode)
 
 
-async def test_a_scan_says_what_another_lane_says(lane: SftpLane, near: Lane, bare: Sshd, far: Path) -> None:
+async def test_a_scan_gives_the_same_answer_as_another_lanes(lane: SftpLane, near: Lane, bare: Sshd, far: Path) -> None:
     plant(far)
     for path in (far, *far.rglob("*")):
         if not path.is_symlink():
@@ -237,7 +238,7 @@ async def test_folders_with_many_names_are_read_to_the_end(lane: SftpLane, bare:
     assert (await look_over(lane, far)).counts == {b"": 350}
 
 
-async def test_what_cannot_be_read_is_told_and_counted(lane: SftpLane, bare: Sshd, far: Path) -> None:
+async def test_unreadable_entries_are_reported_and_counted(lane: SftpLane, bare: Sshd, far: Path) -> None:
     for name in ("closed", "not searched", "fine"):
         write(far / name / "file")
     write(far / "broken/.gitignore")
@@ -342,7 +343,7 @@ async def receive(
     return (await received).end
 
 
-async def test_what_its_user_changed_since_the_scan_is_kept(lane: SftpLane, far: Path) -> None:
+async def test_a_file_that_its_user_changed_since_the_scan_is_kept(lane: SftpLane, far: Path) -> None:
     for name in ("old", "edited", "extra", "mode"):
         (far / name).write_bytes(b"before")
         os.utime(far / name, (LONG_AGO, LONG_AGO))
@@ -452,7 +453,7 @@ async def test_a_root_that_cannot_be_made_fails_the_request(lane: SftpLane, bare
     assert refused.value.reason == "ENOENT"
 
 
-async def test_a_full_disk_has_a_name(lane: SftpLane, far: Path) -> None:
+async def test_a_full_disk_is_reported_as_such(lane: SftpLane, far: Path) -> None:
     """SFTP calls it a failure, as it calls much else."""
     failure = OSError(errno.EIO, "Failure")
     folder = os.fsencode(far)
@@ -521,7 +522,7 @@ async def test_a_large_file_in_parts_over_two_lanes(
     await other.close()
 
 
-async def test_holes_and_the_leavings_of_an_interrupted_transfer(lane: SftpLane, bare: Sshd, far: Path) -> None:
+async def test_holes_arrive_as_zeros_after_an_interrupted_transfer(lane: SftpLane, bare: Sshd, far: Path) -> None:
     write(far / ".remote-sandbox-part-key", b"junk" * MIB, 0o400)
     write(far / "large", b"old")
     give(bare, far)
@@ -552,7 +553,7 @@ async def part(lane: SftpLane, root: Path, *bodies: bytes) -> dict[str, Any]:
     return (await received).end
 
 
-async def test_a_file_that_was_left_stays_until_it_is_begun_again(lane: SftpLane, far: Path) -> None:
+async def test_a_partial_file_stays_until_it_is_begun_again(lane: SftpLane, far: Path) -> None:
     for content in (b"first", b"next!"):
         await lane.begin({"verb": "begin", "root": str(far), "size": 5, "first": True}, b"\0large\0key")
         await part(lane, far, PIECE.pack(0, 0) + content)
@@ -565,7 +566,7 @@ async def test_a_file_that_was_left_stays_until_it_is_begun_again(lane: SftpLane
     assert refused.value.reason == "in_the_way"
 
 
-async def test_a_source_that_shrinks_or_is_replaced_is_found_out(
+async def test_a_source_that_shrinks_or_is_replaced_is_noticed(
     lane: SftpLane, near: Lane, bare: Sshd, far: Path, tmp_path: Path
 ) -> None:
     write(far / "large", b"x" * 3 * MIB)
@@ -610,7 +611,7 @@ async def test_delete_clear_touch_and_tidy(lane: SftpLane, bare: Sshd, far: Path
     assert seen(far)[b"t"] == ("file", 0o100600, LONG_AGO, b"")
 
 
-async def test_what_is_asked_is_done_in_that_order(lane: SftpLane, bare: Sshd, far: Path) -> None:
+async def test_requests_are_done_in_their_order(lane: SftpLane, bare: Sshd, far: Path) -> None:
     """None of it waits for an answer."""
     write(far / "name")
     give(bare, far)
@@ -663,7 +664,7 @@ async def test_what_sftp_cannot_do_is_refused(lane: SftpLane, far: Path) -> None
 # The line
 
 
-async def test_a_cut_in_the_middle_is_told_to_everybody(
+async def test_a_cut_fails_all_requests_of_a_lane(
     bare: Sshd, near: Lane, known_hosts: Path, far: Path, tmp_path: Path
 ) -> None:
     for at in range(50):

@@ -27,16 +27,8 @@ from remote_sandbox_mcp.core.command import Command, Completed, Ending, Environm
 from remote_sandbox_mcp.core.disposable import Disposable
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, FileProblem, LostContact, NotStarted
 from remote_sandbox_mcp.core.files import Match, Search, Span
-from tests.backends.contract.basics import (
-    HOSTILE_NAMES,
-    cancel,
-    eventually,
-    finish,
-    in_background,
-    is_dead,
-    said,
-    table,
-)
+from tests.backends.contract.basics import HOSTILE_NAMES, cancel, finish, in_background, is_dead, said, table
+from tests.support.waiting import eventually
 
 FOREVER = "echo begun; while :; do sleep 0.05; done"
 Verbs = list[str]
@@ -168,13 +160,13 @@ async def test_a_command_is_one_request(link: HereLink, sandbox: PlainContainer)
     assert link.asked == ["start"]
 
 
-async def test_the_far_side_keeps_the_time(link: HereLink, sandbox: PlainContainer) -> None:
+async def test_the_far_side_enforces_the_time_limit(link: HereLink, sandbox: PlainContainer) -> None:
     done = await finish(sandbox, "trap 'echo bye; exit 0' TERM; while :; do sleep 0.05; done", timeout_s=0.3)
     assert (done.ending, done.exit_code, done.stdout.head) == (Ending.TIMED_OUT, 124, b"bye\n")
     assert link.asked == ["start"]
 
 
-async def test_a_stop_tells_who_is_gone(sandbox: PlainContainer) -> None:
+async def test_a_stop_ends_a_command_that_ignores_term(sandbox: PlainContainer) -> None:
     running = await sandbox.run(Command(f"trap '' TERM; {FOREVER}"), patience_s=0.3)
     assert isinstance(running, Running)
     done = await sandbox.stop(running.run_id)
@@ -183,7 +175,7 @@ async def test_a_stop_tells_who_is_gone(sandbox: PlainContainer) -> None:
     assert await sandbox.observe(running.run_id) == done
 
 
-async def test_nothing_of_a_run_stays_but_what_it_left(sandbox: PlainContainer) -> None:
+async def test_nothing_of_a_run_stays_but_the_processes_it_left(sandbox: PlainContainer) -> None:
     done = await finish(sandbox, "sleep 61 & echo $!", timeout_s=4711)
     left = int(done.stdout.head)
     assert done.left_running == (left,)
@@ -261,7 +253,7 @@ async def test_a_run_whose_keeper_was_killed_is_lost_and_can_be_ended(sandbox: P
     assert await is_dead(sandbox, int(group))
 
 
-async def test_a_pause_is_told_while_a_command_runs(
+async def test_a_pause_is_reported_while_a_command_runs(
     link: HereLink, sandbox: PlainContainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("remote_sandbox_mcp.backends.shell.program.LOOK_S", 0.1)
@@ -290,7 +282,9 @@ async def test_variables_reach_the_command_and_not_the_program(link: HereLink, t
     await sandbox.close()
 
 
-async def test_what_cannot_be_told_is_not_started(sandbox: PlainContainer, link: HereLink, tmp_path: Path) -> None:
+async def test_a_command_that_variables_cannot_hold_is_not_started(
+    sandbox: PlainContainer, link: HereLink, tmp_path: Path
+) -> None:
     with pytest.raises(BadArgument, match="NUL"):
         await sandbox.run(Command("echo \0"))
     wide = opened(link, tmp_path, Environment(env={"WIDE": "x" * 200_000}))
@@ -383,7 +377,7 @@ async def test_large_files_come_and_go_whole(sandbox: PlainContainer) -> None:
         assert (found.size, found.more) == (len(content), found.offset + len(expected) < len(content))
 
 
-async def test_only_one_of_those_who_expect_the_same_version_writes(sandbox: PlainContainer) -> None:
+async def test_of_several_writers_that_expect_the_same_version_one_succeeds(sandbox: PlainContainer) -> None:
     first = await sandbox.write("file", b"0")
     results = await asyncio.gather(
         *(sandbox.write("file", b"%d" % number, expected=first.version) for number in range(6)),
@@ -408,7 +402,9 @@ async def test_a_search_goes_on_beyond_one_answer(
     assert 2 < link.asked.count("search") < 8
 
 
-async def test_a_hopeless_pattern_stops_nobody_else(sandbox: PlainContainer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pattern_that_takes_for_ever_stops_no_other_request(
+    sandbox: PlainContainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("remote_sandbox_mcp.backends.shell.patterns.SEARCH_S", 0.5)
     await sandbox.write("d/file", b"a" * 60 + b"\n")
     with pytest.raises(BadArgument, match="takes longer than"):
@@ -416,7 +412,7 @@ async def test_a_hopeless_pattern_stops_nobody_else(sandbox: PlainContainer, mon
 
 
 @pytest.mark.parametrize("pattern", ["(?s)NEEDLE", "n(e)edle", "Needle"])
-async def test_a_search_may_pass_over_the_case_of_letters(sandbox: PlainContainer, pattern: str) -> None:
+async def test_a_search_may_ignore_case(sandbox: PlainContainer, pattern: str) -> None:
     await sandbox.write("d/file", b"a nEEdle\n")
     found = await sandbox.search(Search("d", pattern=pattern, ignore_case=True))
     assert [match.text for match in found.matches] == ["a nEEdle"]
@@ -440,7 +436,7 @@ async def test_a_search_may_pass_over_the_case_of_letters(sandbox: PlainContaine
         ("", ""),
     ],
 )
-def test_a_pattern_requires_a_text(pattern: str, expected: str) -> None:
+def test_the_text_that_a_pattern_requires_is_found(pattern: str, expected: str) -> None:
     assert required(pattern) == expected
     line = {"colou?r": "color", "ab*cd": "acd", "ab{2}": "abb", r"foo\(bar\)": "foo(bar)"}.get(pattern)
     assert line is None or (re.search(pattern, line) and expected in line)

@@ -163,7 +163,7 @@ async def test_each_fate_is_told_apart(slurm: Cluster, jobs: Jobs) -> None:
         )
     ]
     # Controllers look at time limits every half minute.
-    slurm.admin("scontrol", "update", f"JobId={limited[1]}", "EndTime=now")
+    slurm.expire(limited[1])
     slurm.admin("scancel", cancelled[1])
     slurm.sbatch("true", "--partition=high", on_n2, "--cpus-per-task=3")
     slurm.admin("scontrol", "update", f"JobId={requeued[1]}", "Requeue=1")

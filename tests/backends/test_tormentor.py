@@ -248,7 +248,7 @@ ENDLESS: dict[str, Callable[[int], bytes]] = {
 
 @pytest.mark.parametrize("flood", ENDLESS.values(), ids=ENDLESS)
 @pytest.mark.parametrize("verb", ["run", "read", "list", "search", "job_look", "write"])
-async def test_who_sends_more_than_was_asked_for_is_cut_off(
+async def test_a_far_side_that_sends_more_than_was_asked_for_is_cut_off(
     flood: Callable[[int], bytes], verb: str, bounded: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "ANSWER_S", IN_TIME_S)
@@ -269,7 +269,7 @@ async def test_an_answer_made_of_brackets_takes_no_memory(body: bytes, bounded: 
 
 
 @pytest.mark.parametrize("verb", [verb for verb in CALLS if verb != "open"])
-async def test_who_lives_and_never_answers_is_not_waited_for_for_ever(verb: str) -> None:
+async def test_a_far_side_that_lives_but_never_answers_is_given_up(verb: str) -> None:
     seen = await tormented(Machine(lambda verb, number: b""), verb)
     assert verb == "run" or isinstance(seen, SandboxError)
 
@@ -283,7 +283,9 @@ async def test_who_lives_and_never_answers_is_not_waited_for_for_ever(verb: str)
     ],
     ids=["a beat without a number", "a refusal without words", "the end of the line"],
 )
-async def test_a_machine_whose_lines_die_at_once_is_not_stormed(reply: Reply, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_machine_whose_lines_die_at_once_is_not_reconnected_without_pause(
+    reply: Reply, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sandbox_module, "MEND_S", 2.0)
     monkeypatch.setattr(pace, "LONGEST_WAIT_S", 1.0)
     machine = Machine(reply)
@@ -298,7 +300,7 @@ async def test_a_machine_whose_lines_die_at_once_is_not_stormed(reply: Reply, mo
     await machine.sandbox.close()
 
 
-async def test_the_nonsense_of_one_machine_is_no_matter_for_the_others() -> None:
+async def test_a_malformed_answer_of_one_machine_does_not_affect_the_others() -> None:
     """Asked all at once, as list_sandboxes does."""
     members = []
     machines = [Machine(honest), *(Machine(honest, hello) for hello in list(GREETINGS.values())[:-1])]
@@ -406,7 +408,7 @@ async def test_a_listing_in_tiny_parts_is_read_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("way", list(fields_of(SCANNED)), ids=str)
-async def test_any_value_in_a_scans_last_words_is_read_or_refused(way: tuple[Any, ...]) -> None:
+async def test_any_value_in_the_end_of_a_scan_is_read_or_refused(way: tuple[Any, ...]) -> None:
     for odd in (*ODD_VALUES.values(), ...):
         body = dumped(with_field(SCANNED, way, odd))
         await scanned(lambda _, number, body=body: wire.frame(wire.END, number, body))
@@ -482,7 +484,7 @@ ROOMS = [b"-5", b"0", b"x", b"", b"9" * 5000, b"99999999999999", b"\xff", b"1048
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=repr)
-async def test_room_that_there_cannot_be_ends_the_relay(room: bytes) -> None:
+async def test_an_impossible_window_ends_the_relay(room: bytes) -> None:
     seen, line = await relayed(lambda _, number: dialled(number, wire.frame(far.ROOM, number, room)))
     assert isinstance(seen, Unreachable)
     assert line.closed

@@ -65,7 +65,7 @@ async def test_a_named_volume_is_only_read_unless_asked_for(provider: OpenSandbo
         pytest.param("postgres", r'volumes = \["postgres"\] under \[opensandbox\] in config.toml', id="of others"),
     ],
 )
-async def test_a_volume_that_is_not_allowed_is_one_sentence(
+async def test_a_volume_that_is_not_allowed_is_refused_in_one_sentence(
     provider: OpenSandboxProvider, platform: Platform, name: str, words: str
 ) -> None:
     before = platform.containers(), platform.volumes()

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from tests.cli.conftest import Cli, Maker, Outcome, entry, nobody
 from tests.support.commands import client_of
 from tests.support.pace import at_most
+from tests.support.slurm import Cluster
 from tests.support.sshd import Sshd, closed_port, silent_port
 
 STEPS = [
@@ -55,7 +58,8 @@ def marks(outcome: Outcome, name: str) -> dict[str, str]:
 def test_a_good_machine_passes_every_step(cli: Cli, good: Sshd) -> None:
     outcome = cli("doctor", good.name, "--json")
     assert outcome.code == 0, outcome.stderr
-    assert list(marks(outcome, good.name)) == STEPS
+    # The machine is this computer, which may have Slurm.
+    assert list(marks(outcome, good.name)) == [*STEPS, *(["slurm"] if shutil.which("sinfo") else [])]
     assert set(marks(outcome, good.name).values()) == {"ok"}
     assert outcome.json["ok"] is True
     assert "/usr/bin" in steps(outcome, good.name)["PATH"]["said"]
@@ -318,6 +322,28 @@ def test_a_machine_over_openssh_says_so_and_why(cli: Cli, sshd: Sshd) -> None:
     assert (seen["login"]["said"], seen["python3"]["mark"], seen["PATH"]["mark"]) == (f"as {sshd.user}", "ok", "ok")
     assert gone["login"]["said"] == "nothing listens on that port"
     assert "By hand: 'ssh'" in gone["login"]["remedy"]
+
+
+# The login node of a cluster
+
+
+def test_a_cluster_is_told_by_what_can_be_done_there(cli: Cli, slurm: Cluster) -> None:
+    machine = entry(slurm.login)
+    cli.machines = [machine | {"name": "plain"}, machine | {"name": "cluster", "slurm": True}]
+    cli.machines += [machine | {"name": "strict", "slurm": {"partition": "nowhere"}}]
+    outcome = cli("doctor", "plain", "cluster", "strict", "--json")
+    seen = steps(outcome, "plain")["slurm"]
+    assert (seen["mark"], "slurm = true under [machines.plain] makes it a cluster" in seen["said"]) == ("ok", True)
+    assert "controller" not in steps(outcome, "plain")
+    seen = steps(outcome, "cluster")
+    assert [*seen][-6:] == ["slurm", "controller", "sbatch", "sacct", "shared home", "modules"]
+    assert re.fullmatch(r"\d\d\.\d\d\.\d+", seen["slurm"]["said"])
+    assert seen["controller"]["said"].startswith("answers; partitions for you: main (default), ")
+    assert re.fullmatch(r"takes jobs; a small job would start at \S+ in main", seen["sbatch"]["said"])
+    assert "Slurm accounting storage is disabled" in seen["sacct"]["said"]
+    assert "nodes must see the same home folder" in seen["shared home"]["said"]
+    refused = steps(outcome, "strict")["sbatch"]
+    assert (refused["mark"], "Invalid partition name" in refused["said"]) == ("warning", True)
 
 
 # A sandbox behind a command

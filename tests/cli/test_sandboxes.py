@@ -3,8 +3,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from mcp import Client, StdioServerParameters
 
+from remote_sandbox_mcp.cli.render import Page
+from remote_sandbox_mcp.cli.sandboxes import show_cluster
+from remote_sandbox_mcp.core.cluster import ClusterUsage, GpuCount, OldestPending, Partition
 from tests.cli.conftest import COMMAND, Cli, Maker, entry, nobody
 from tests.support.pace import at_most
 from tests.support.sshd import Sshd, closed_port, silent_port
@@ -58,6 +62,16 @@ def test_resources_are_bars_with_who_uses_what(cli: Cli, made: Maker) -> None:
     assert "█" in page
     assert "NVIDIA H200" in page
     assert "GPU 0" in page
+
+
+def test_a_cluster_is_a_table_of_its_partitions(capsys: pytest.CaptureFixture[str]) -> None:
+    gpus = (GpuCount("a100", 1, 2),)
+    oldest = OldestPending("7", "gpu", "ReqNodeNotAvail, UnavailableNodes:n[b-c]")
+    cluster = ClusterUsage((Partition("gpu", True, mixed=1, gpus=gpus),), pending={"gpu": 3}, oldest=oldest)
+    show_cluster(Page(), cluster)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[1][:6] == ["gpu", "(default)", "0", "1", "0", "0"]
+    assert " ".join(rows[2]) == f"your jobs: 3 pending (3 in gpu); the oldest pending is 7 in gpu: {oldest.reason}"
 
 
 async def test_json_is_what_the_tool_returns(cli: Cli, good: Sshd) -> None:

@@ -5,11 +5,12 @@ import doctest
 import pytest
 
 from remote_sandbox_mcp.core import checkup
-from remote_sandbox_mcp.core.checkup import Checkup, Findings, Mark, Step
+from remote_sandbox_mcp.core.checkup import Checkup, ClusterFindings, Findings, Mark, Step
 from remote_sandbox_mcp.core.errors import SandboxError
 from remote_sandbox_mcp.core.machine import Engine, Hop, Login, Machine
 from remote_sandbox_mcp.core.usage import Gpu, Usage
 
+CLUSTER = Machine("cluster", "login.example.org", login=Login("alice"))
 TOLD = """\
 Welcome
 @@ doctor 1
@@ -233,3 +234,48 @@ def test_a_stop_that_reaches_everything_is_not_called_short() -> None:
 )
 def test_the_step_of_the_host_key_says_how_it_is_known(before: bool, now: bool, files: list[str], said: str) -> None:
     assert checkup.host_key_step(before, now, files, "SHA256:x").said == said
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        pytest.param("slurm-wlm 22.05.8", "22.05.8", id="new"),
+        pytest.param("slurm 20.11.0", "20.11.0", id="the first with --overlap"),
+        pytest.param("slurm 20.02.3-1", "20.02.3, older than 20.11: srun is used without --overlap", id="old"),
+        pytest.param("slurm 9999", "slurm 9999", id="odd"),
+        pytest.param("", "sinfo is not found, so nothing can be submitted", id="none"),
+    ],
+)
+def test_the_version_of_slurm_is_told_with_what_it_means(version: str, said: str) -> None:
+    step = checkup.cluster_steps(version, ClusterFindings(), None, CLUSTER)[0]
+    assert (step.said, step.mark) == (said, Mark.OK if version else Mark.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("findings", "name", "said"),
+    [
+        pytest.param(ClusterFindings(sacct="yes "), "sacct", "answers", id="sacct"),
+        pytest.param(ClusterFindings(sacct="none"), "sacct", "of no use (it is not installed", id="no sacct"),
+        pytest.param(
+            ClusterFindings(elsewhere="/opt/hpc/bin"), "slurm", "23.02.1, in /opt/hpc/bin, which", id="no PATH"
+        ),
+        pytest.param(ClusterFindings(home="nfs4"), "shared home", "on nfs4, as nodes share it", id="NFS"),
+        pytest.param(ClusterFindings(home="xfs"), "shared home", "on xfs, perhaps of the login node", id="a disk"),
+        pytest.param(ClusterFindings(), "shared home", "on an unknown file system", id="no answer"),
+        pytest.param(ClusterFindings(modules="login"), "modules", "module takes a login shell", id="modules"),
+        pytest.param(ClusterFindings(sbatch="yes odd words"), "sbatch", "takes jobs", id="sbatch"),
+        pytest.param(
+            ClusterFindings(sbatch="no sbatch: error: Invalid account"),
+            "sbatch",
+            "refuses a small job: Invalid",
+            id="no",
+        ),
+        pytest.param(
+            ClusterFindings(sbatch="late"), "sbatch", "it did not answer within 5 s", id="no answer of sbatch"
+        ),
+        pytest.param(ClusterFindings(), "controller", "it was not asked", id="no controller"),
+    ],
+)
+def test_what_a_site_lacks_is_told_with_what_it_means(findings: ClusterFindings, name: str, said: str) -> None:
+    steps = {step.name: step for step in checkup.cluster_steps("slurm 23.02.1", findings, None, CLUSTER)}
+    assert steps[name].said.startswith(said)

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from remote_sandbox_mcp.config.handed import PLATFORM
 from remote_sandbox_mcp.core.command import Command, Completed, Running
 from remote_sandbox_mcp.core.disposable import SandboxOrder
 from remote_sandbox_mcp.core.errors import (
@@ -19,8 +20,11 @@ from remote_sandbox_mcp.core.errors import (
 )
 from remote_sandbox_mcp.core.files import Search, Span
 from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobWait
+from remote_sandbox_mcp.core.permission import Notify
 from remote_sandbox_mcp.core.port import Stream
 from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.jobs.records import Known
+from remote_sandbox_mcp.jobs.start import Starting
 from remote_sandbox_mcp.testing.disposables import FakeProvider
 from tests.support.disposable_house import House, begun, until
 
@@ -379,3 +383,14 @@ async def test_a_platform_that_gives_no_sandbox_is_told_though_nobody_has_one(bu
     assert list(await house.disposables.troubles(())) == []
     platform.fail(Unreachable("it does not answer"), "list")
     assert list(await house.disposables.troubles(())) == ["it does not answer"]
+
+
+@pytest.mark.parametrize(("kind", "names"), [("embedded", ["web"]), ("opensandbox", ["web", PLATFORM])])
+async def test_what_a_platform_has_is_handed_over_with_the_platforms_key(
+    build: Build, monkeypatch: pytest.MonkeyPatch, kind: str, names: list[str]
+) -> None:
+    house, handed = build(**{kind: FakeProvider(kind)}), []
+    monkeypatch.setattr("remote_sandbox_mcp.config.handed.hand_over", lambda names, *_: handed.extend(names) or "")
+    await house.disposables.create(SandboxOrder(name="web"))
+    assert await Starting(house.fleet, Notify(), Known()).hand_over("web") == ""
+    assert handed == names

@@ -81,7 +81,9 @@ async def test_an_app_on_a_machine_is_known_again_when_the_server(machine: Sshd,
         assert await running(server, machine.name) == [first["task"]]
 
 
-async def test_an_app_of_an_earlier_server_opens_by_its_port_and_its_end_is_told(machine: Sshd, tmp_path: Path) -> None:
+async def test_an_app_of_an_earlier_server_opens_by_its_port_and_its_end_is_reported(
+    machine: Sshd, tmp_path: Path
+) -> None:
     port = free_port()
     async with serve(tmp_path, entry(machine), hub=False) as server:
         await server.output("mkdir -p site; echo works >site/index.html")
@@ -110,7 +112,7 @@ async def test_two_servers_know_each_others_apps(machine: Sshd, tmp_path: Path) 
         assert await running(other, machine.name) == [task]
 
 
-async def test_a_machine_that_does_not_answer_keeps_nobody_from_the_list(machine: Sshd, tmp_path: Path) -> None:
+async def test_an_app_on_a_machine_that_does_not_answer_is_listed_as_unknown(machine: Sshd, tmp_path: Path) -> None:
     async with serve(tmp_path, entry(machine)) as server:
         await server.output("mkdir -p site")
         await server.call("deploy_app", sandbox_id=machine.name, **serving(free_port()))
@@ -119,7 +121,7 @@ async def test_a_machine_that_does_not_answer_keeps_nobody_from_the_list(machine
         assert (known["status"], "url" in known) == ("unknown", False)
 
 
-async def test_an_app_in_an_embedded_sandbox_ends_with_the_server_and_is_told_so(tmp_path: Path) -> None:
+async def test_an_app_in_an_embedded_sandbox_ends_with_the_server_and_is_reported_so(tmp_path: Path) -> None:
     port = free_port()
     async with serve(tmp_path, hub=False) as server:
         place = str((await server.call("create_sandbox", keep=True, timeout=3600))["sandbox_id"])
@@ -140,7 +142,7 @@ async def test_an_app_in_an_embedded_sandbox_ends_with_the_server_and_is_told_so
         assert not opens(int(second["url"].rstrip("/").rpartition(":")[2]))
 
 
-async def test_what_cannot_be_read_keeps_nobody_from_the_list(machine: Sshd, tmp_path: Path) -> None:
+async def test_an_unreadable_database_does_not_prevent_the_list(machine: Sshd, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir(mode=0o700)
     (tmp_path / "state" / STATE_FILE).write_bytes(b"this is no database\n" * 1000)
     async with serve(tmp_path, entry(machine)) as server:

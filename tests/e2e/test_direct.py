@@ -81,20 +81,24 @@ async def test_files_go_from_machine_to_machine_without_passing_through_us(
     assert contents(tree) == contents(second.home / tree.name)
 
 
-async def test_without_leave_they_go_through_us(first: Sshd, second: Sshd, tree: Path) -> None:
+async def test_without_permission_files_go_through_us(first: Sshd, second: Sshd, tree: Path) -> None:
     done = await copy(app_with(first, second, {}), first, second, tree.name)
     assert not done.direct
     assert done.wire_bytes > SIZE
     assert contents(tree) == contents(second.home / tree.name)
 
 
-async def test_where_the_one_does_not_reach_the_other_they_go_through_us(first: Sshd, second: Sshd, tree: Path) -> None:
+async def test_files_go_through_us_if_one_machine_does_not_reach_the_other(
+    first: Sshd, second: Sshd, tree: Path
+) -> None:
     done = await copy(app_with(first, second, {second.name: "nowhere.invalid"}), first, second, tree.name)
     assert not done.direct
     assert contents(tree) == contents(second.home / tree.name)
 
 
-async def test_a_host_key_that_the_first_does_not_know_is_not_accepted(first: Sshd, second: Sshd, tree: Path) -> None:
+async def test_a_host_key_that_the_first_machine_does_not_know_is_not_accepted(
+    first: Sshd, second: Sshd, tree: Path
+) -> None:
     known = first.home / ".ssh/known_hosts"
     text = known.read_text()
     known.write_text("")

@@ -72,7 +72,7 @@ async def test_trouble_during_a_command_leaves_its_true_result(
         assert line.total_opened >= 2
 
 
-async def test_a_command_that_ends_while_nobody_listens_is_told_afterwards(
+async def test_a_command_that_ends_while_the_line_is_cut_is_reported_afterwards(
     machine: Sshd, line: ThreadedLine, tmp_path: Path
 ) -> None:
     async with serve(tmp_path, entry(machine, port=line.port)) as server:
@@ -111,7 +111,7 @@ async def test_a_machine_that_is_gone_leaves_an_unknown_outcome_and_a_handle(
         assert times_begun(machine) == 1
 
 
-async def test_a_command_that_was_killed_with_its_keeper_is_told_as_lost(
+async def test_a_command_killed_with_its_keeper_is_reported_as_lost(
     machine: Sshd, line: ThreadedLine, tmp_path: Path
 ) -> None:
     async with serve(tmp_path, entry(machine, port=line.port)) as server:

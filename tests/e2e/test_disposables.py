@@ -21,7 +21,7 @@ async def make(server: Server, **given: object) -> str:
     return str((await server.call("create_sandbox", **given))["sandbox_id"])
 
 
-async def test_what_ran_ends_with_its_server_and_the_files_stay(tmp_path: Path) -> None:
+async def test_processes_end_with_their_server_and_the_files_stay(tmp_path: Path) -> None:
     async with serve(tmp_path, hub=False) as server:
         place = await make(server)
         await server.call("exec_bash_background", command="sleep 600", sandbox_name=place)
@@ -29,7 +29,7 @@ async def test_what_ran_ends_with_its_server_and_the_files_stay(tmp_path: Path) 
     await until(lambda: left_behind(tmp_path) == [folder], "its processes to end", 20)
 
 
-async def test_one_whose_time_was_over_while_no_server_ran_is_ended_by_the_next(tmp_path: Path) -> None:
+async def test_a_sandbox_that_expired_while_no_server_ran_is_ended_by_the_next(tmp_path: Path) -> None:
     async with serve(tmp_path, hub=False) as server:
         place = await make(server, timeout=1)
         os.kill(server.pid, signal.SIGKILL)
@@ -39,7 +39,7 @@ async def test_one_whose_time_was_over_while_no_server_ran_is_ended_by_the_next(
         assert problem["code"] == "unknown_sandbox"
 
 
-async def test_one_is_there_again_for_the_next_server(tmp_path: Path) -> None:
+async def test_the_next_server_finds_a_sandbox_again(tmp_path: Path) -> None:
     async with serve(tmp_path) as server:
         place = await make(server, timeout=3600, name="lasting")
         await server.output("echo here >~/file", sandbox_name=place)

@@ -73,7 +73,7 @@ async def test_a_death_by_signal_says_which(server: Server, signal: str, code: i
     assert await server.run(f"kill -{signal} $$") == {"exit_code": code, "signal": f"SIG{signal}"}
 
 
-async def test_a_process_left_behind_does_not_hold_the_result_back_and_is_told(server: Server, machine: Sshd) -> None:
+async def test_a_process_left_behind_does_not_delay_the_result_and_is_reported(server: Server, machine: Sshd) -> None:
     begun = time.monotonic()
     done = await server.run("nohup sleep 622 & echo $!")
     assert time.monotonic() - begun < at_most(5)
@@ -129,7 +129,7 @@ async def test_the_folder_is_taken_literally(server: Server, machine: Sshd, name
 
 
 @pytest.mark.parametrize("cwd", ["/nope", "~/$(touch pwned)x", ".ssh/authorized_keys", "x" * 5000])
-async def test_a_folder_that_cannot_be_entered_is_told_and_nothing_runs(
+async def test_a_folder_that_cannot_be_entered_is_reported_and_nothing_runs(
     server: Server, machine: Sshd, cwd: str
 ) -> None:
     problem = await server.fail("exec_bash", command="touch pwned ~/pwned", cwd=cwd)
@@ -223,7 +223,7 @@ async def test_a_command_that_outlasts_the_call_goes_on_and_can_be_asked_after(m
         }
 
 
-async def test_what_was_handed_over_is_known_to_the_next_server_and_can_be_stopped(
+async def test_a_command_that_outlasted_its_call_is_known_to_the_next_server_and_can_be_stopped(
     machine: Sshd, tmp_path: Path
 ) -> None:
     async with serve(tmp_path, entry(machine), env=IMPATIENT) as server:
@@ -239,7 +239,7 @@ async def test_what_was_handed_over_is_known_to_the_next_server_and_can_be_stopp
         assert await server.call("stop_background_task", tmux_session=handle) == stopped
 
 
-async def test_what_was_handed_over_still_ends_at_its_own_timeout(machine: Sshd, tmp_path: Path) -> None:
+async def test_a_command_that_outlasted_its_call_still_ends_at_its_own_timeout(machine: Sshd, tmp_path: Path) -> None:
     async with serve(tmp_path, entry(machine), env=IMPATIENT) as server:
         handle = (await server.run("sleep 655", timeout_s=2))["tmux_session"]
         await until(lambda: not running(machine, "655"), "the timeout")

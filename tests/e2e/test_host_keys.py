@@ -258,7 +258,7 @@ async def test_several_processes_may_meet_a_machine_for_the_first_time_at_once(
     assert line_of(changing) in lines
 
 
-async def test_a_changed_key_is_still_refused_to_all_who_come_at_once(changing: Sshd, tmp_path: Path) -> None:
+async def test_a_changed_key_is_still_refused_to_all_simultaneous_connections(changing: Sshd, tmp_path: Path) -> None:
     async with serve(tmp_path, entry(changing)) as server:
         await server.run("true")
     known = server.known_hosts.read_text()
@@ -273,7 +273,7 @@ async def test_a_changed_key_is_still_refused_to_all_who_come_at_once(changing: 
 # Types of keys
 
 
-async def test_a_machine_that_has_no_key_of_the_known_type_is_told_as_such(machine: Sshd, tmp_path: Path) -> None:
+async def test_a_machine_without_a_key_of_the_known_type_is_reported_as_such(machine: Sshd, tmp_path: Path) -> None:
     known = line_of(machine, new_key(tmp_path / "rsa", "rsa"))
     user_file(tmp_path).write_text(f"{known}\n")
     async with serve(tmp_path, entry(machine)) as server:

@@ -122,7 +122,7 @@ async def test_only_what_is_new_is_read(server: Server) -> None:
     assert "one" not in later["log_tail"]
 
 
-async def test_what_is_wrong_is_told_at_once_and_nothing_starts(server: Server, machine: Sshd) -> None:
+async def test_a_mistake_is_reported_at_once_and_nothing_starts(server: Server, machine: Sshd) -> None:
     await server.call("exec_bash_background", command="sleep 60", session_name="taken", watch=False)
     for given, says in (
         ({"command": "true", "session_name": "taken"}, "taken"),
@@ -225,7 +225,7 @@ async def test_the_watchdog_outlives_the_server_and_a_kill_of_its_own(machine: S
         assert watch["last_exit_code"] == 5
 
 
-async def test_a_line_that_drops_is_told_and_so_is_its_return(machine: Sshd, tmp_path: Path) -> None:
+async def test_a_lost_connection_is_reported_and_so_is_its_return(machine: Sshd, tmp_path: Path) -> None:
     async with Line(machine.port) as line, watching(machine, tmp_path, port=line.port) as server:
         order: dict[str, Any] = {
             "command": "sleep 60",

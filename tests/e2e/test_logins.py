@@ -117,7 +117,7 @@ async def test_a_machine_behind_jump_hosts_is_reached_through_them(
 # Logins that are refused
 
 
-async def test_a_refused_login_is_told_and_not_tried_again_for_a_while(by_password: Sshd, tmp_path: Path) -> None:
+async def test_a_refused_login_is_reported_and_not_tried_again_for_a_while(by_password: Sshd, tmp_path: Path) -> None:
     async with serve(tmp_path, entry(by_password, password="wrong-horse-battery")) as server:
         problem = await server.fail("exec_bash", command="touch pwned")
         assert problem["code"] == "login_refused"
@@ -231,7 +231,7 @@ async def test_dead_machines_do_not_delay_live_ones(machine: Sshd, tmp_path: Pat
             assert_no_secret(server)
 
 
-async def test_a_host_name_that_cannot_be_found_is_told(tmp_path: Path) -> None:
+async def test_a_host_name_that_cannot_be_found_is_reported(tmp_path: Path) -> None:
     async with serve(tmp_path, absent("lost", 22) | {"host": "no-such-host.invalid"}) as server:
         problem = await server.fail("exec_bash", command="true")
         assert problem["code"] == "unreachable"
@@ -250,7 +250,7 @@ async def test_a_machine_whose_shell_never_answers_is_given_up_in_time(fleet: Fl
 # Configuration
 
 
-async def test_one_bad_entry_disables_no_other_and_is_told(machine: Sshd, tmp_path: Path) -> None:
+async def test_one_bad_entry_disables_no_other_and_is_reported(machine: Sshd, tmp_path: Path) -> None:
     bad: list[Any] = [
         {"name": "hostless", "password": PASSWORD},
         {"name": "misported", "host": HOST, "port": PASSWORD},
@@ -268,7 +268,7 @@ async def test_one_bad_entry_disables_no_other_and_is_told(machine: Sshd, tmp_pa
         assert_no_secret(server)
 
 
-async def test_a_list_that_is_no_json_is_told_without_quoting_it(machine: Sshd, tmp_path: Path) -> None:
+async def test_a_list_that_is_no_json_is_reported_without_quoting_it(machine: Sshd, tmp_path: Path) -> None:
     broken = json.dumps([{"host": HOST, "password": PASSWORD}])[:-1]
     lines = [f"{key} = {json.dumps(value)}" for key, value in entry(machine).items() if key != "name"]
     config = "\n".join(["[machines.by-file]", *lines])

@@ -98,7 +98,7 @@ def opened_by_a_person(factor: Factor, home: Path) -> Iterator[None]:
                 client.kill()
 
 
-async def test_over_a_connection_that_a_person_has_opened_nobody_is_asked(by_key: Factor, tmp_path: Path) -> None:
+async def test_over_a_connection_that_a_person_has_opened_no_code_is_asked_for(by_key: Factor, tmp_path: Path) -> None:
     before = by_key.renew().logins
     with opened_by_a_person(by_key, tmp_path):
         async with serve(tmp_path, config='[machines.far]\nssh_alias = "far"\n') as server:
@@ -158,7 +158,7 @@ async def test_after_a_cut_the_next_call_asks_again(by_key: Factor, tmp_path: Pa
 
 @ERAS
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_a_form_that_is_declined_is_a_no(by_key: Factor, tmp_path: Path, mode: str, action: str) -> None:
+async def test_a_declined_form_fails_the_login(by_key: Factor, tmp_path: Path, mode: str, action: str) -> None:
     user, before = User(action, action), by_key.renew().attempts
     async with serve(tmp_path, entry(by_key.machine), mode=mode, elicitation=user.fill_in) as server:
         told = (await server.fail("exec_bash", command="true"))["error"]
@@ -170,7 +170,7 @@ async def test_a_form_that_is_declined_is_a_no(by_key: Factor, tmp_path: Path, m
     assert by_key.attempts == before
 
 
-async def test_a_client_without_forms_is_told_the_other_ways(by_key: Factor, tmp_path: Path) -> None:
+async def test_a_client_without_forms_gets_the_other_ways_in_the_error(by_key: Factor, tmp_path: Path) -> None:
     before = by_key.renew().connections
     async with serve(tmp_path, entry(by_key.machine)) as server:
         for _ in range(3):
@@ -234,7 +234,7 @@ async def test_no_further_login_is_made_where_all_sessions_are_taken(fleet: Flee
     assert factor.connections == 1
 
 
-async def test_looking_at_all_machines_asks_nobody(by_key: Factor, tmp_path: Path) -> None:
+async def test_listing_all_machines_asks_for_no_code(by_key: Factor, tmp_path: Path) -> None:
     by_key.renew()
     user = User()
     async with serve(tmp_path, entry(by_key.machine), elicitation=user.fill_in) as server:

@@ -93,7 +93,7 @@ def own(machine: Sshd, path: Path) -> None:
 # At once
 
 
-async def test_push_and_pull_tell_what_they_did(server: Server, ours: Path, there: Path, tmp_path: Path) -> None:
+async def test_push_and_pull_report_what_they_did(server: Server, ours: Path, there: Path, tmp_path: Path) -> None:
     pushed = await server.call("sync_local_to_remote", local_path=str(ours), remote_path=there.name)
     assert pushed.keys() == PUSHED
     counts = {"uploaded_files": FILES, "uploaded_dirs": 2, "skipped_files": 0, "deleted_files": 0, "deleted_dirs": 0}
@@ -135,7 +135,7 @@ async def test_a_single_file_goes_to_a_file_or_into_a_folder(server: Server, the
     assert "does not exist" in problem["error"]
 
 
-async def test_what_the_user_over_there_may_not_read_is_told(
+async def test_files_that_the_remote_user_may_not_read_are_reported(
     server: Server, machine: Sshd, there: Path, tmp_path: Path
 ) -> None:
     put(os.fsencode(there), Folder({b"mine": File(5), b"fine": File(5), b"closed": Folder({b"x": File(1)})}))
@@ -288,7 +288,7 @@ async def test_one_machine_is_copied_to_another(
 # In the background
 
 
-async def test_what_is_much_goes_on_in_the_background(server: Server, there: Path, tmp_path: Path) -> None:
+async def test_a_large_transfer_goes_on_in_the_background(server: Server, there: Path, tmp_path: Path) -> None:
     ours = make(tmp_path / "ours", {b"%d" % number: File(1000, number) for number in range(10)})
     done = await server.call("sync_local_to_remote", local_path=str(ours), remote_path=there.name)
     assert done == done | {"mode": "background", "auto_switched": True}
@@ -304,7 +304,7 @@ async def test_what_is_much_goes_on_in_the_background(server: Server, there: Pat
     assert gone == {"task_id": done["task_id"], "status": "completed", "already_finished": True}
 
 
-async def test_a_task_that_nobody_knows_is_told_with_those_that_are_known(server: Server) -> None:
+async def test_an_unknown_task_is_refused_with_the_known_ones(server: Server) -> None:
     for tool in ("check_file_transfer_task", "cancel_file_transfer_task"):
         problem = await server.fail(tool, task_id="tr-unknown")
         assert problem["code"] == "bad_argument"

@@ -58,7 +58,7 @@ async def test_a_disposable_sandbox_does_not_become_the_default_in_place_of_a_ma
         assert await server.output("echo in it", sandbox_name=made["sandbox_id"]) == "in it\n"
 
 
-async def test_a_platform_that_does_not_answer_is_told_by_the_list(tmp_path: Path) -> None:
+async def test_the_list_reports_a_platform_that_does_not_answer(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     async with serve(tmp_path, local=True, config=f'[opensandbox]\nserver_url = "{url}"\n') as server:
         seen = await server.call("list_sandboxes")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import select
@@ -13,33 +12,13 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp import fleet
 from remote_sandbox_mcp.app import App
-from remote_sandbox_mcp.core.errors import LoginRefused, Unreachable
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.fleet import Fleet, Member
+from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.mcp_server.ahead import Opening, sandbox_in
 from remote_sandbox_mcp.session import KeptSelection
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.mcp_server.test_early import COMMAND, LEGACY
+from tests.support.door import Door
 from tests.support.server import until
-
-
-class Door:
-    """Counts how often a sandbox is opened, and refuses as long as there is trouble."""
-
-    def __init__(self, name: str = "gpu1") -> None:
-        self.sandbox = FakeSandbox(name=name)
-        self.member = Member(name, lambda: self.sandbox.description, self._open)
-        self.knocks = 0
-        self.trouble: Exception | None = None
-
-    async def _open(self) -> Sandbox:
-        self.knocks += 1
-        await asyncio.sleep(0)
-        if self.trouble:
-            raise self.trouble
-        return self.sandbox
 
 
 def call(tool: str = "exec_bash", **arguments: Any) -> dict[str, Any]:
@@ -66,39 +45,6 @@ def call(tool: str = "exec_bash", **arguments: Any) -> dict[str, Any]:
 )
 def test_only_a_call_that_would_open_a_sandbox_has_one_opened(message: dict[str, Any], named: str | None) -> None:
     assert sandbox_in(message) == named
-
-
-async def test_a_sandbox_that_is_opened_ahead_is_opened_once() -> None:
-    door = Door()
-    door.member.open_ahead()
-    door.member.open_ahead()
-    assert await door.member.open() is door.sandbox
-    assert await door.member.open() is door.sandbox
-    assert door.knocks == 1
-
-
-async def test_a_failure_is_told_to_its_call_without_a_second_login() -> None:
-    door = Door()
-    door.trouble = LoginRefused("the login was refused")
-    door.member.open_ahead()
-    await until(lambda: door.member.opening and door.member.opening.done(), "the refusal")
-    with pytest.raises(LoginRefused, match=r"^the login was refused$"):
-        await door.member.open()
-    assert door.knocks == 1
-    door.trouble = None
-    assert await door.member.open() is door.sandbox
-    assert door.knocks == 2
-
-
-async def test_a_failure_whose_call_never_came_is_not_told_to_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "AHEAD_S", 0.0)
-    door = Door()
-    door.trouble = Unreachable("no route to it")
-    door.member.open_ahead()
-    await until(lambda: door.member.opening and door.member.opening.done(), "the failure")
-    await asyncio.sleep(0)
-    door.trouble = None
-    assert await door.member.open() is door.sandbox
 
 
 async def test_the_selected_sandbox_is_opened_and_no_other() -> None:

@@ -64,7 +64,7 @@ NOT_LOCAL = {
     "sync_local_to_remote_background": SYNC,
     "check_file_transfer_task": {"task_id"},
     "cancel_file_transfer_task": {"task_id"},
-    "create_sandbox": {"env{}", "name", "memory", "network[]", "gpu", "on"},
+    "create_sandbox": {"env{}", "name", "memory", "network[]", "gpu", "on", "slurm{}"},
     "run_command": {"sandbox_id", "command", "cwd"},
     "upload_files": {"sandbox_id", "files[].path", "files[].content", "files[].text"},
     "download_files": {"sandbox_id", "paths[]", "encoding"},

@@ -14,10 +14,10 @@ from typing import Any
 from remote_sandbox_mcp.backends.outpost.far.place import machine_name, node_name
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.core.job import JobLook, JobOrder, Jobs, JobSeen, JobStarted, JobState, JobWait
-from tests.backends.contract.basics import eventually
 from tests.support.pipe import PipeMachine, as_user, pipe_machine
 from tests.support.root import run_as_root
 from tests.support.sshd import Sshd
+from tests.support.waiting import eventually
 
 FOREVER = "echo begun; while :; do sleep 0.1; done"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import re
@@ -9,7 +10,7 @@ import secrets
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,7 +45,7 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/%n.log
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+{memory}
 MpiDefault=none
 MailProg=/bin/true
 PropagateResourceLimits=NONE
@@ -62,12 +63,11 @@ SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
-DefMemPerCPU=100
+DefMemPerCPU=500
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
-JobAcctGatherParams=OverMemoryKill
 GresTypes=gpu
 {accounting}
 NodeName=DEFAULT CPUs={cpus} CoresPerSocket={cpus} RealMemory={memory_mb}
@@ -78,6 +78,15 @@ PartitionName=low PriorityTier=1 PreemptMode=REQUEUE
 PartitionName=high PriorityTier=3 PreemptMode=OFF
 PartitionName=bare Nodes={bare} PriorityTier=2 PreemptMode=OFF
 """
+# Where there are control groups of version 1, a job that needs too much memory is OUT_OF_MEMORY, as on most clusters.
+# Elsewhere its processes are killed, and it is FAILED.
+_MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
+# The owner's pid is in it, so that what is left of a run that was killed is known as such.
+_NAME = re.compile(r"\bcluster(\d+)x\d+\b")
+_numbers = itertools.count(1)
+_BY_GROUPS = "TaskPlugin=task/cgroup"
+_BY_LOOKING = "TaskPlugin=task/none\nJobAcctGatherParams=OverMemoryKill"
+_CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nConstrainRAMSpace=yes\n"
 _ACCOUNTING = """
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost={host}
@@ -150,7 +159,8 @@ class _Daemon:
     def start(self) -> None:
         with (self.folder / f"{self.name}.out").open("ab") as out:
             self.process = subprocess.Popen(
-                self.words,
+                # It ends with us, also where nobody is left to end it.
+                ["setpriv", "--pdeathsig=KILL", *self.words],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -166,8 +176,8 @@ class _Daemon:
 
     def _has_left_ours(self) -> bool:
         self.check()
-        namespace = _namespace(self.process.pid) if self.process else ""
-        if not self.process or namespace in ("", _namespace(os.getpid())):
+        namespace = _link(self.process.pid, "ns/mnt") if self.process else ""
+        if not self.process or namespace in ("", _link(os.getpid(), "ns/mnt")):
             return False
         self.namespaces[namespace] = os.open(f"/proc/{self.process.pid}/ns/mnt", os.O_RDONLY)
         return True
@@ -176,7 +186,8 @@ class _Daemon:
         """Raise what it said where it has ended."""
         if self.process is None or self.process.poll() is not None:
             said = (self.folder / f"{self.name}.out").read_text(errors="replace")
-            raise RuntimeError(f"{self.name} has ended: {said[-2000:]}")
+            code = self.process.returncode if self.process else "nothing"
+            raise RuntimeError(f"{self.name} has ended with {code}: {said[-2000:]}")
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
         process, self.process = self.process, None
@@ -207,7 +218,7 @@ class Cluster:
     def __init__(self, fleet: Fleet, *, with_accounting: bool = False) -> None:
         if not IS_ROOT:
             pytest.skip("needs root: the nodes of a cluster become other users")
-        self.name = f"cluster{secrets.token_hex(3)}"
+        self.name = f"cluster{os.getpid()}x{next(_numbers)}"
         self.folder = fleet.folder / self.name
         self.folder.mkdir()
         for name, mode in {
@@ -227,7 +238,9 @@ class Cluster:
             self._database = self._daemon("mariadbd", self._database_words())
             self._accountant = self._daemon("slurmdbd", ["slurmdbd", "-D"])
         self._controller = self._daemon("slurmctld", ["slurmctld", "-D"])
-        self._nodes = {name: self._daemon(name, self._slurmd_words(name)) for name in ("n1", "n2", "n3")}
+        self.tells_out_of_memory = _MEMORY_GROUPS.is_dir()
+        groups = {str(_MEMORY_GROUPS): self._group} if self.tells_out_of_memory else {}
+        self._nodes = {name: self._daemon(name, self._slurmd_words(name), groups) for name in ("n1", "n2", "n3")}
         self._write_config()
         self._fleet = fleet
         self.login: Sshd
@@ -237,8 +250,13 @@ class Cluster:
         """What the login node and the nodes see as /etc/slurm."""
         return self.folder / "etc"
 
-    def _daemon(self, name: str, words: list[str]) -> _Daemon:
-        return _Daemon(name, with_mounts(self._mounts, words), self.folder)
+    @property
+    def _group(self) -> Path:
+        """The control group of all its jobs: their nodes see no other."""
+        return _MEMORY_GROUPS / self.name
+
+    def _daemon(self, name: str, words: list[str], more: Mapping[str, Path] | None = None) -> _Daemon:
+        return _Daemon(name, with_mounts({**self._mounts, **(more or {})}, words), self.folder)
 
     def _munged_words(self) -> list[str]:
         key = self.folder / "munge.key"
@@ -279,8 +297,10 @@ class Cluster:
         text = _SLURM_CONF.format(
             name=self.name, host=HOST, port=free_port(), folder=self.folder, cpus=CPUS, memory_mb=MEMORY_MB,
             nodes="\n".join(nodes), main="n1,n2", bare="n3", accounting=accounting,
+            memory=_BY_GROUPS if self.tells_out_of_memory else _BY_LOOKING,
         )  # fmt: skip
         (self.etc / "slurm.conf").write_text(text)
+        (self.etc / "cgroup.conf").write_text(_CGROUP_CONF if self.tells_out_of_memory else "")
         gpus = [f"NodeName=n1 Name=gpu Type=a100 File={file}\n" for file in _GPUS]
         (self.etc / "gres.conf").write_text("".join(gpus))
         names = ("localhost", os.uname().nodename, *self._nodes)
@@ -288,6 +308,9 @@ class Cluster:
 
     def start(self) -> None:
         self.login = self._fleet.machine(self.name, mounts=self._mounts)
+        _sweep()
+        if self.tells_out_of_memory:
+            self._group.mkdir()
         self._munged.start()
         self._await(self._munged, (self.folder / "munge.socket").exists)
         if self._with_accounting:
@@ -310,6 +333,8 @@ class Cluster:
     def stop(self) -> None:
         for daemon in self._daemons():
             daemon.end_all()
+        if self._group.exists():
+            wait_until(partial(_remove_groups, self._group), what="the control groups of jobs to be free")
 
     def _daemons(self) -> list[_Daemon]:
         accounting = [self._accountant, self._database] if self._with_accounting else []
@@ -479,15 +504,39 @@ def running_cluster(fleet: Fleet, *, with_accounting: bool = False) -> Iterator[
         cluster.stop()
 
 
-def _namespace(pid: int) -> str:
+def _sweep() -> None:
+    """Remove what earlier runs could not, because they were killed."""
+    wait_until(lambda: not _kill([pid for pid in _pids() if _is_stale(_link(pid, "cwd"))]), what="old steps to end")
+    for group in _MEMORY_GROUPS.glob("cluster*"):
+        if _is_stale(group.name):
+            wait_until(partial(_remove_groups, group), what="old control groups to be free")
+
+
+def _is_stale(name: str) -> bool:
+    found = _NAME.search(name)
+    return found is not None and not Path(f"/proc/{found[1]}").exists()
+
+
+def _remove_groups(top: Path) -> bool:
+    """Whether all are gone; one stays as long as a process in it is about to end."""
+    for group, _, _ in os.walk(top, topdown=False):
+        with suppress(OSError):
+            os.rmdir(group)
+    return not top.exists()
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _link(pid: int, name: str) -> str:
     with suppress(OSError):
-        return os.readlink(f"/proc/{pid}/ns/mnt")
+        return os.readlink(f"/proc/{pid}/{name}")
     return ""
 
 
 def _in_namespaces(namespaces: Collection[str]) -> list[int]:
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return [pid for pid in pids if _namespace(pid) in namespaces]
+    return [pid for pid in _pids() if _link(pid, "ns/mnt") in namespaces]
 
 
 def _kill(pids: Collection[int]) -> Collection[int]:

@@ -32,6 +32,13 @@ def test_a_job_is_requeued_when_a_better_one_needs_its_place_and_when_its_node_i
     slurm.await_state(job, "RUNNING")
 
 
+def test_a_job_that_needs_too_much_memory_is_told_as_such(slurm: Cluster) -> None:
+    hog = "import time; taken = bytearray(200 << 20); time.sleep(30)"
+    job = slurm.sbatch(f"python3 -c '{hog}'", "--mem=50", "--nodelist=n2")
+    state = slurm.await_state(job, "OUT_OF_MEMORY", "FAILED")["JobState"]
+    assert (state == "OUT_OF_MEMORY") == slurm.tells_out_of_memory
+
+
 def test_jobs_outlive_a_restart_of_the_controller(slurm: Cluster) -> None:
     slurm.run("salloc", "--no-shell")
     (job,) = slurm.squeue()

@@ -46,6 +46,8 @@ class Pool:
         self._openings: list[asyncio.Task[OutpostLane]] = []
         self.asked: Counter[str] = Counter()
         self.headways: list[Headway] = []
+        # Called for every request to a lane, with its verb.
+        self.asking: Callable[[str, OutpostLane], None] = lambda verb, lane: None
         # Called for every frame that a lane says.
         self.heard: Callable[[OutpostLane], None] = lambda lane: None
         self.syncs = Syncs(self._open_sandbox, self.open_lane, self.chunks)
@@ -60,6 +62,7 @@ class Pool:
 
         def counted(order: Any, *args: Any, **more: Any) -> Any:
             self.asked[order["verb"]] += 1
+            self.asking(order["verb"], lane)
             return begin(order, *args, **more)
 
         async def listened(kind: int, number: int, body: bytes) -> None:

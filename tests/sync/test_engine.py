@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import shutil
+import signal
 import socket
 import threading
 import time
@@ -19,8 +20,10 @@ import pytest
 
 from remote_sandbox_mcp.backends import here
 from remote_sandbox_mcp.backends.outpost import pipe
+from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem, Unreachable, Unsupported
 from remote_sandbox_mcp.core.transfer import Lane, Outcome, Place, unheard
+from remote_sandbox_mcp.sync import ends
 from remote_sandbox_mcp.sync.ends import End
 from remote_sandbox_mcp.sync.engine import Synchronization
 from remote_sandbox_mcp.sync.lanes import Lanes
@@ -314,6 +317,33 @@ async def test_a_file_that_vanishes_after_the_look_is_told(pool: Pool) -> None:
     assert set(reasons(outcome)) == {"a", "large"}
     assert all("No such file" in reason for reason in reasons(outcome).values())
     await pool.sync()
+    check_equal(pool)
+
+
+async def test_a_lane_that_is_slow_to_leave_a_failed_file_does_not_keep_it_from_being_tidied(
+    monkeypatch: pytest.MonkeyPatch, pool: Pool
+) -> None:
+    # As over a long distance: the file's parts go over many lanes, and the next sync begins with one of them.
+    monkeypatch.setattr(ends, "LONG_S", 0.0)
+    make(pool.source, {b"a": File(10), b"large": File(5 * MIB)})
+    held: list[int] = []
+
+    def hold_up(verb: str, lane: OutpostLane) -> None:
+        """The lane that made the partial file stands still for a moment when it is told to let go of it."""
+        pid = lane._line._process.pid  # type: ignore[attr-defined]
+        if verb == "begin":
+            held.append(pid)
+        elif verb == "leave" and pid in held:
+            os.kill(pid, signal.SIGSTOP)
+            asyncio.get_running_loop().call_later(0.5, os.kill, pid, signal.SIGCONT)
+
+    pool.asking = hold_up
+    job = pool.begin()
+    await job.prepare()
+    (pool.source / "large").unlink()
+    assert set(reasons(await job.carry_out())) == {"large"}
+    await pool.sync()
+    assert held
     check_equal(pool)
 
 

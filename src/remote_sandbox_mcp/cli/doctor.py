@@ -36,7 +36,7 @@ def add_arguments(subparsers: Any) -> None:
 
 @dataclass(frozen=True)
 class Practice:
-    """What is to be checked, and where our own files are."""
+    """The check-ups that were started, the configuration, and where our own files are."""
 
     configuration: Configuration
     config_file: Path

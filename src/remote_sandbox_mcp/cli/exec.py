@@ -29,6 +29,7 @@ CLOSED_PIPE = 128 + signal.SIGPIPE
 # The maximum per stream; agents get less.
 MOST_CHARS, AGENT_CHARS = 1_000_000, 20_000
 SPINNER_AFTER_S = 0.5
+# SIGHUP comes when the terminal is closed.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # An incomplete line is held back this long, because an escape sequence may be split.
 LINE_S = 0.3
@@ -71,6 +72,7 @@ async def run(options: argparse.Namespace) -> int:
         )
         return await _run(app, options) if several is None else await _run_on_several(app, several, options)
     except SandboxError as problem:
+        # A sandbox may be unknown because of a mistake in the configuration.
         if isinstance(problem, UnknownSandbox):
             _complain(*configuration.problems)
         is_lost = isinstance(problem, ConnectError | LostContact)
@@ -238,7 +240,7 @@ class LiveShow(Show):
 
         def give_up(problem: OSError) -> None:
             self.unwritten = problem
-            # The loop may have ended meanwhile.
+            # Called in the writer's thread; the loop may have ended meanwhile.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(task.cancel)
 
@@ -247,6 +249,7 @@ class LiveShow(Show):
             async with super().beside(task):
                 yield
         finally:
+            # After a success `tell` does this, when it has added the rest of the output.
             if task.cancelled() or (task.done() and task.exception()):
                 self._outflow.finish()
 
@@ -362,6 +365,7 @@ class Sink:
     def write(self, data: bytes) -> None:
         if not self._is_terminal:
             return self._send(data)
+        # Whole lines, because a control sequence may be split between two pieces.
         whole, end, self._held = (self._held + data).rpartition(b"\n")
         self._show(whole + end)
         if len(self._held) > LONGEST_LINE:

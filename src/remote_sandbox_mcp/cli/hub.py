@@ -50,7 +50,7 @@ async def run(options: argparse.Namespace) -> int:
     return await actions[options.action or "status"](options)
 
 
-# How it stands
+# Status
 
 
 async def _status(options: argparse.Namespace) -> int:
@@ -138,7 +138,7 @@ def _sessions(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _needed(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What keeps it alive, and how long it stays without that."""
+    """What keeps the hub running, and how long it stays without that."""
     from .render import ago
 
     needs = [*facts.get("needs", ()), *(["it is the watchdog's service"] if facts.get("lives_on") else [])]
@@ -148,7 +148,7 @@ def _needed(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "ends", f"after {ago(facts['idle_s'])} without {'that and ' if needs else ''}clients"
 
 
-# Its end
+# Stop and restart
 
 
 async def _stop(options: argparse.Namespace) -> int:
@@ -166,7 +166,7 @@ async def _stop(options: argparse.Namespace) -> int:
 
 
 async def _end(facts: dict[str, Any], quiet: bool) -> bool:
-    """Stop one, after saying what ends with it; returns whether it has ended."""
+    """Stop a hub, after printing what ends with it; returns whether it has ended."""
     if not quiet:
         say(*_consequences(facts))
     try:
@@ -191,7 +191,7 @@ def _consequences(facts: dict[str, Any]) -> list[str]:
 
 
 def _tell_to_stop(facts: dict[str, Any]) -> None:
-    """Ask it or, where it does not answer, signal it. Raises OSError."""
+    """Ask a hub to stop or, if it does not answer, signal it. Raises OSError."""
     import signal
 
     from ..hub_contact.asking import ask_hub
@@ -219,6 +219,7 @@ async def _restart(options: argparse.Namespace) -> int:
         return NOT_RUNNING
     if not await _end(found[0], options.json):
         return FAILED
+    # A service manager starts the hub again by itself.
     if found[0].get("lives_on"):
         await _until_service_is_back()
     facts = await asyncio.to_thread(_start_again, found[0], options.config)
@@ -259,13 +260,14 @@ def _start_again(before: dict[str, Any], config: Path | None) -> dict[str, Any]:
         return {"pid": 0, "trouble": f"no hub could be started: {problem}"}
 
 
-# Its log
+# Log
 
 
 async def _log(options: argparse.Namespace) -> int:
     from ..hub_contact.place import Place
 
     found = await asyncio.to_thread(all_facts)
+    # The log of the last hub stays after its end.
     file = Path(found[0]["log"] if found else Place(os.environ).log)
     try:
         position = _print_end(file, max(0, options.lines))

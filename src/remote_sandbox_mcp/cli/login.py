@@ -54,7 +54,7 @@ def _log_in(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _ask(said: dict[str, Any]) -> list[str] | None:
-    """What the person types; None where that is given up."""
+    """What the person types; None after Ctrl-D, which gives the login up."""
     say(f"{said['host']} asks{f', and says: {note}' if (note := said.get('note')) else ':'}")
     try:
         return [(input if it["is_shown"] else getpass.getpass)(f"{it['text']} ") for it in said["ask"]]

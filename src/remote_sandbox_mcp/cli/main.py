@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _serve_http(options)
     if options.host or options.port is not None or options.no_auth:
         understood.error("--host, --port and --no-auth go with --mode http")
+    # A person started it by hand: clients give it pipes.
     if sys.stdin.isatty():
         return _welcome(options.config)
     return _serve(str(options.config or ""), hub=not options.no_hub)
@@ -57,6 +58,7 @@ def _plain_server(arguments: Sequence[str]) -> tuple[str, bool] | None:
     These need no argument parser, whose import would delay the start.
     """
     words = [word for word in arguments if word != "--no-hub"]
+    # The second value is true if no --no-hub was taken out.
     if not words:
         return "", words == [*arguments]
     if len(words) == 2 and words[0] == "--config" and not words[1].startswith("-"):
@@ -81,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--port", type=_port, help="with --mode http: the port (default: 3000; 0: any that is free)")
     top.add_argument("--no-auth", action="store_true", help="with --mode http: ask for no key, on this machine alone")
     top.add_argument("--no-hub", action="store_true", help="serve in this process alone")
+    # The options themselves have no defaults, so that one given before a verb is not overwritten after it.
     top.set_defaults(config=None, json=False)
     add_json(top, help=argparse.SUPPRESS)
     verbs = top.add_subparsers(dest="verb", metavar="VERB")
@@ -110,6 +113,7 @@ def _run_verb(options: argparse.Namespace) -> int:
         print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        # As shells report an end by SIGINT.
         return 130
 
 

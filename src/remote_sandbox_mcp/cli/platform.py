@@ -53,6 +53,7 @@ async def _up(options: argparse.Namespace) -> int:
     stands = await life.up(paths.state_folder(), port=options.port, execd_image=options.execd_image, folders=folders)
     if not _as_json(options, stands):
         say(f"The platform runs at {stands.url}, as process {stands.pid}.")
+    # Read again: the configuration finds the platform that runs now, unless it names another server.
     in_force = load(options.config).settings.platform.server_url
     if in_force != stands.url:
         complain(f"the configuration names another server, {in_force}, so that one is used; config show says where.")

@@ -1,4 +1,4 @@
-"""What verbs print: JSON for programs, tables for people; sizes, times and counts in words."""
+"""How verbs print: JSON for programs, tables for people; sizes, times and counts in words."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def command_path() -> str:
 
 def shown_file(path: Path, is_read: bool) -> Text:
     """Path of a configuration file, and why it is not used, if so."""
+    # A link that leads nowhere is there, but cannot be used.
     is_there = os.path.lexists(os.path.expanduser(path))
     return styled((str(path), ""), ("" if is_read else " (cannot be used)" if is_there else " (not there)", "dim"))
 
@@ -70,6 +71,7 @@ class Page:
         from rich.console import Console
 
         self.is_terminal = sys.stdout.isatty()
+        # A terminal's encoding may lack some characters, and printing them must not fail.
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")
         self.console: Console = Console(highlight=False, emoji=False, markup=False, width=self._width())

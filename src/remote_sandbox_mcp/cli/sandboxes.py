@@ -1,4 +1,4 @@
-"""`sandboxes`: which there are, which of them answer, how busy they are and with whom."""
+"""`sandboxes`: lists them, whether each answers, how busy it is, and who uses its GPUs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ..app import App, View
+    from ..core.cluster import ClusterUsage
     from ..core.sandbox import Description
     from ..core.usage import Gpu, Usage
     from .render import Page
@@ -42,7 +43,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _print_json(app: App, resources: bool) -> None:
-    """Exactly what an agent is told, because it is the agent's tool that tells it."""
+    """Call the tool list_sandboxes itself, so that programs get exactly what agents get."""
     from ..mcp_server.server import build
     from .render import print_json
 
@@ -95,8 +96,20 @@ def _show_resources(page: Page, view: View) -> None:
     if trouble := view.cause or view.usage_trouble:
         page.rows([(page.mark("failed"), styled((trouble, "red")))])
     if view.usage:
+        if view.usage.cluster:
+            show_cluster(page, view.usage.cluster)
         page.rows(_usage_rows(page, view.usage))
         page.problems([text for text in (view.usage.gpu_error, *view.usage.problems) if text])
+
+
+def show_cluster(page: Page, cluster: ClusterUsage) -> None:
+    """What an agent is told of it, line by line: it is a table already."""
+    from ..core.cluster import cluster_fields
+    from ..mcp_server.texts import cluster_lines
+    from .render import styled
+
+    page.rows([(styled((line, "")),) for line in cluster_lines(cluster_fields(cluster))])
+    page.print(styled(("  the login node itself:", "dim")))
 
 
 def _usage_rows(page: Page, usage: Usage) -> Iterator[tuple[Text | str, ...]]:
@@ -126,7 +139,7 @@ def _amount(used_mb: float, total_mb: float) -> str:
 
 
 def _share(gpu: Gpu) -> float:
-    """As full as the scarcer of its memory and its compute."""
+    """How full a GPU is: by its memory or its compute, whichever is fuller."""
     return max(gpu.mem_used_pct or 0, gpu.util_pct or 0) / 100
 
 

@@ -102,7 +102,7 @@ def _serve_http_by_hub(listener: socket, terms: Terms, config: Path | None) -> N
 
 
 def leave_when_told() -> None:
-    """Until the event loop handles signals there is nothing to clean up, and being told to end is no failure."""
+    """Exit with 0 on a signal, until the event loop handles signals: before that there is nothing to clean up."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os._exit(0))
 

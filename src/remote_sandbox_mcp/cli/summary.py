@@ -1,4 +1,4 @@
-"""What a sync did, or would do, or was begun: for people, and as JSON what an agent is told."""
+"""Prints what a sync did or would do, or that it began: for people, or as JSON with the fields of the sync tools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..store.transfers import Transfer
     from ..sync.engine import Synchronization
 
-# On a terminal; into a pipe go all of them.
+# The most rows on a terminal; a pipe gets all of them.
 MOST_ROWS = 500
 STYLES = {"new": "green", "delete": "red", "mode": "dim"}
 
@@ -53,7 +53,7 @@ def rate(outcome: Outcome) -> str:
 
 
 def _amount(outcome: Outcome) -> str:
-    """Also what went over the line, where that is a good deal less."""
+    """Files and bytes; also the bytes that were sent, if those are far fewer."""
     if not outcome.sent_files:
         return "no files"
     wire = f", {size(outcome.wire_bytes)} over the line" if 2 * outcome.wire_bytes < outcome.bytes else ""
@@ -102,7 +102,7 @@ def show_plan(job: Synchronization, as_json: bool) -> None:
 
 
 def _list(rows: list[tuple[str, str, str]]) -> None:
-    """A table on a terminal, up to a length that can be looked at; lines elsewhere."""
+    """Print a table of bounded length on a terminal, plain lines elsewhere."""
     if not sys.stdout.isatty():
         say(*(f"{action:7} {amount:>9}  {path}" for action, amount, path in rows))
         return
@@ -116,7 +116,7 @@ def _list(rows: list[tuple[str, str, str]]) -> None:
 
 
 def plan_rows(job: Synchronization) -> Iterator[tuple[str, str, str]]:
-    """What is done to it, how large it is, its path."""
+    """Action, size and path of each entry of the plan."""
     plan, target = job.plan, job.target_tree
     assert target is not None
     for path in plan.clear:

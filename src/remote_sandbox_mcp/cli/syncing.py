@@ -1,4 +1,4 @@
-"""What push and pull share: their options, and the sync itself, here, in the background or only as a plan."""
+"""What push and pull share: their options, and the sync itself: in this process, in the background, or planned only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .bar import Bar
 
 GOES_ON = "the same command, given again, goes on from there"
-# For a hub that has to be started first, on a machine that is busy.
+# How long the hub may take: it may have to be started first, on a busy machine.
 LEAVING_S = 20.0
 NOT_TAKEN = "it has another configuration than the one in use here"
 EXIT_CODES = (
@@ -46,7 +46,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def place(app: App, path: str, sandbox: str | None) -> Place:
-    """As App.place, but what looks like SANDBOX:PATH is never taken for a file. Raises UnknownSandbox."""
+    """Like App.place, but SANDBOX:PATH must name a sandbox, unless such a file exists here. Raises UnknownSandbox.
+
+    With a typo in the name, a sync would otherwise go to a local file of that name.
+    """
     from ..core.errors import UnknownSandbox
 
     name, colon, _ = path.partition(":")
@@ -77,7 +80,7 @@ def make_order(app: App, options: argparse.Namespace, source: Place, target: Pla
 
 
 async def carry_out(app: App, options: argparse.Namespace, source: Place, target: Place) -> int:
-    """The exit code. Raises SandboxError."""
+    """Do what the options say; returns the exit code. Raises SandboxError."""
     order = make_order(app, options, source, target)
     if options.background:
         return await _leave(app, order, options.json)
@@ -86,7 +89,7 @@ async def carry_out(app: App, options: argparse.Namespace, source: Place, target
 
 
 async def until_stopped(work: Coroutine[Any, Any, int], told: str) -> int:
-    """The exit code of the work; a signal cancels it, and then `told` is said."""
+    """Run the work and return its exit code; a signal cancels it, and then `told` is printed."""
     from .exec import stopped_by_signals
 
     task = asyncio.ensure_future(work)
@@ -101,7 +104,7 @@ async def until_stopped(work: Coroutine[Any, Any, int], told: str) -> int:
 
 
 async def _leave(app: App, order: Order, as_json: bool) -> int:
-    """Have the hub do it."""
+    """Leave the sync to the hub, which runs it in the background."""
     from ..hub_contact.asking import leave_transfers
     from ..hub_contact.place import NoHub
     from .summary import show_started
@@ -113,6 +116,7 @@ async def _leave(app: App, order: Order, as_json: bool) -> int:
     except (OSError, NoHub, ValueError) as problem:
         why = getattr(problem, "strerror", None) or str(problem)
     transfer = await app.transfers.background.check(transfer.id)
+    # No process has taken it: without this it would wait in the list for ever.
     if transfer.status == "queued":
         transfer = await app.transfers.background.fail(transfer.id, f"unable to leave it to the hub: {why}")
     show_started(transfer, as_json)
@@ -126,7 +130,7 @@ async def _show(app: App, order: Order, as_json: bool) -> int:
     from .summary import show_plan
 
     with Bar():
-        # To look at what would be deleted is no danger.
+        # Confirmed, because a preview deletes nothing.
         job = await app.transfers.preview(replace(order, confirmed=True))
     show_plan(job, as_json)
     return 1 if job.tally.problem_count else 0
@@ -139,7 +143,7 @@ async def _sync(app: App, order: Order, as_json: bool) -> int:
     from .bar import Bar
     from .summary import show_outcome
 
-    # Planned as if all was agreed to: so it can be said what would be deleted.
+    # Planned as if deletions were confirmed; the question can then say how many there are.
     with Bar() as bar:
         job = await app.transfers.syncs.prepare(replace(order, confirmed=True), bar.hear)
         try:
@@ -154,7 +158,7 @@ async def _sync(app: App, order: Order, as_json: bool) -> int:
 
 
 async def _run(app: App, order: Order, bar: Bar, job: Synchronization) -> Outcome:
-    """To its end, over lines that are cut now and then. Raises SandboxError."""
+    """Run the sync to its end, reconnecting after cuts. Raises SandboxError."""
     from ..core.errors import Unreachable
 
     try:
@@ -164,7 +168,7 @@ async def _run(app: App, order: Order, bar: Bar, job: Synchronization) -> Outcom
 
 
 async def _agreed(job: Synchronization, order: Order, bar: Bar) -> Order:
-    """The order, with the user's leave where a slip would cost most. Raises BadArgument without it."""
+    """The order, confirmed by the user if it would delete dangerously much. Raises BadArgument without that."""
     from dataclasses import replace
 
     from ..core.errors import BadArgument
@@ -176,6 +180,7 @@ async def _agreed(job: Synchronization, order: Order, bar: Bar) -> Order:
         check_deletion(order, job.source_tree, job.target_tree)
         return order
     except BadArgument as refusal:
+        # Without a terminal there is no person to ask; --yes confirms in advance.
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise
         danger = refusal.found
@@ -186,7 +191,7 @@ async def _agreed(job: Synchronization, order: Order, bar: Bar) -> Order:
 
 
 async def _agrees(plan: Plan, why: str) -> bool:
-    """Where there is nothing to delete there is nothing to ask."""
+    """Ask whether to delete; without anything to delete, the answer is yes."""
     from .render import count
 
     files, folders = len(plan.clear) + len(plan.delete_files), len(plan.delete_folders)
@@ -199,13 +204,14 @@ async def _agrees(plan: Plan, why: str) -> bool:
     try:
         answer = await _typed_line()
     finally:
+        # After Ctrl-C or Ctrl-D the cursor is still on the line of the question.
         if not answer:
             print(file=sys.stderr)
     return answer.strip().lower() in ("y", "yes")
 
 
 async def _typed_line() -> str:
-    """From the terminal; not in a thread, which could not be stopped."""
+    """Read a line from the terminal; not in a thread, which could not be stopped."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(sys.stdin, ready.set)
     try:

@@ -17,11 +17,14 @@ from ..core.shell import quote
 from ..processes.process import module_words
 from .render import Page, command_path, styled
 
+# A call waits only two seconds for its command, so that the chapter about long commands is short.
 CONFIG = "[server]\npatience_s = 2\n"
 BURST, BURST_SLEEP_S = 20, 0.5
+# Of a longer output, only the last lines are shown.
 MOST_LINES = 5
 ANSWER_S = 15.0
 TICKS = "for i in $(seq 600); do echo tick $i; sleep 0.5; done"
+# An address that is reserved for documentation, so that no machine gets this connection.
 CONNECT = "timeout 2 bash -c 'echo > /dev/tcp/192.0.2.1/53'"
 Answer = dict[str, Any]
 Chapter = Callable[[], Awaitable[bool]]
@@ -107,7 +110,6 @@ class Tour:
         return answer.get("code") == "unknown_sandbox"
 
     async def hand_over(self) -> bool:
-        """The server is configured to wait only two seconds for a command, so that the demonstration is short."""
         begun = await self.call("exec_bash", command=TICKS, timeout_s=600)
         handle = begun["tmux_session"]
         asked = await self.call("check_background_task", tmux_session=handle, last_n_lines=2)

@@ -191,6 +191,7 @@ async def _wait_for(app: App, options: argparse.Namespace) -> int:
         while True:
             transfer = await app.transfers.background.check(options.id, wait_s=ASKED_EVERY_S)
             stale = await app.transfers.background.is_stale(transfer)
+            # No process runs a stale transfer, so its end would be waited for in vain.
             if transfer.is_over or stale:
                 break
             if transfer.headway:

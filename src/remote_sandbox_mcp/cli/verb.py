@@ -29,6 +29,7 @@ async def with_app(options: argparse.Namespace, work: Callable[[App], Awaitable[
     try:
         return await work(app)
     except SandboxError as problem:
+        # A sandbox may be unknown because of a mistake in the configuration.
         if isinstance(problem, UnknownSandbox):
             complain(*configuration.problems)
         is_lost = isinstance(problem, ConnectError | LostContact)
@@ -60,6 +61,7 @@ def say(*lines: str) -> None:
 def complain(*sentences: str) -> None:
     from ..core.text import harmless
 
+    # A sentence may quote a machine, which must not send control sequences to the user's terminal.
     for sentence in sentences:
         text = harmless(sentence.encode("utf-8", "surrogateescape"))
         print(f"remote-sandbox-mcp: {text}", file=sys.stderr)

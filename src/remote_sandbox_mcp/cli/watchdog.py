@@ -54,7 +54,7 @@ async def _run(options: argparse.Namespace) -> int:
     except AlreadyWatched as problem:
         complain(str(problem))
         return TAKEN
-    # The process ends in there.
+    # Does not return: it ends the process.
     await stay(lock, options.config)
     return 0
 

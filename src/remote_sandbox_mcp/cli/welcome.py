@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_SANDBOXES, MOST_PROBLEMS = 4, 2
 EXAMPLE = '[{"host":"gpu1","user":"me"}]'
+# How long the check of bubblewrap may delay the page.
 LOCAL_S = 3.0
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from .cluster import ClusterUsage
 from .engine import trouble
 from .errors import SandboxError
 from .login import login_command
@@ -21,6 +22,8 @@ MACHINE_STEPS = ("transport", "name", "port", "host key", "login")
 # Asked of SSH machines alone: on others no sandboxes are made.
 ENGINE_STEPS = ("containers",)
 INSIDE_STEPS = ("shell", "python3", "tmux", "rsync", "GPUs", "clock", "PATH")
+# Asked where Slurm is configured; the first also where it is only installed.
+CLUSTER_STEPS = ("slurm", "controller", "sbatch", "sacct", "shared home", "modules")
 CODE_STEP = "code"
 CLOCK_LIMIT_S = 5.0
 _SHOWN = 300
@@ -76,8 +79,22 @@ class Findings:
     # "yes" and the version of an engine that answers, or "no" and its complaint.
     docker: str = ""
     podman: str = ""
+    slurm: str = ""
     path: str = ""
     noise: str = ""
+
+
+@dataclass(frozen=True)
+class ClusterFindings:
+    """What doctor_cluster.sh printed: "yes" or "no" and what the command said, "none" without a command, "late" without
+    an answer; where Slurm is if not in PATH; the type of the home's file system; where `module` works, if anywhere.
+    """
+
+    sbatch: str = ""
+    sacct: str = ""
+    elsewhere: str = ""
+    home: str = ""
+    modules: str = ""
 
 
 def ok(name: str, said: str) -> Step:
@@ -187,7 +204,21 @@ def host_key_step(known_before: bool, known_now: bool, files: Sequence[str], fin
 
 
 def parse_findings(text: str) -> Findings:
-    """Read what doctor.sh printed: `@@ NAME` opens a section, lines of it begin with one space."""
+    """Read what doctor.sh printed."""
+    return _findings(*_read_sections(text))
+
+
+_CLUSTER_SECTIONS = ("sbatch", "sacct", "elsewhere", "home", "modules")
+
+
+def parse_cluster_findings(text: str) -> ClusterFindings:
+    """Read what doctor_cluster.sh printed."""
+    sections, _ = _read_sections(text)
+    return ClusterFindings(**{name: sections.get(name, "") for name in _CLUSTER_SECTIONS})
+
+
+def _read_sections(text: str) -> tuple[dict[str, str], str]:
+    """Sections and the noise before them: `@@ NAME` opens a section, lines of it begin with one space."""
     noise, mark, rest = text.partition("@@ doctor 1\n")
     if not mark:
         raise ValueError("the machine's answer cannot be read")
@@ -198,7 +229,7 @@ def parse_findings(text: str) -> Findings:
             name = line[3:]
         elif line.startswith(" "):
             sections.setdefault(name, _tidy(harmless(line.encode()), _LONGEST))
-    return _findings(sections, noise)
+    return sections, noise
 
 
 def _findings(sections: Mapping[str, str], noise: str) -> Findings:
@@ -210,6 +241,7 @@ def _findings(sections: Mapping[str, str], noise: str) -> Findings:
         rsync=sections.get("rsync", ""),
         docker=sections.get("docker", ""),
         podman=sections.get("podman", ""),
+        slurm=sections.get("slurm", ""),
         path=sections.get("path", ""),
         noise=noise.strip(),
     )
@@ -272,6 +304,111 @@ def _configured_step(tool: str, answer: str, name: str) -> Step:
     said = found or answer[3:] or f"there is no {tool}"
     remedy = remedy or f"install {tool} there, or take {tool} out of [machines.{name}]"
     return warning("containers", f"no sandboxes can be made: {said}", remedy[:1].upper() + remedy[1:])
+
+
+# A cluster
+
+# File systems that are made to be shared. A home on another one can be shared, too, if the login node itself serves it.
+_SHARED = re.compile(r"nfs|lustre|gpfs|beegfs|ceph|panfs|glusterfs|wekafs|afs|cifs|smb|orangefs|pvfs|fhgfs|fuse", re.I)
+_OVERLAP = (20, 11)
+_NO_SLURM = (
+    "Check env, init and shell: sinfo and sbatch must be in the PATH of commands, perhaps after module load slurm"
+)
+
+
+def installed_slurm_step(version: str, name: str) -> Step:
+    """Slurm was found on a machine that is not configured as a cluster."""
+    return ok("slurm", f"{_slurm_version(version)}; slurm = true under [machines.{name}] makes it a cluster")
+
+
+def cluster_steps(
+    version: str, findings: ClusterFindings, cluster: ClusterUsage | None, machine: Machine
+) -> list[Step]:
+    """What a machine that is configured as the login node of a cluster can be used for."""
+    return [
+        _slurm_step(version, findings.elsewhere),
+        _controller_step(cluster or ClusterUsage()),
+        _sbatch_step(findings.sbatch, machine.name),
+        _sacct_step(findings.sacct),
+        _home_step(findings.home),
+        _modules_step(findings.modules),
+    ]
+
+
+def _slurm_version(text: str) -> str:
+    """
+    >>> _slurm_version("slurm-wlm 22.05.8"), _slurm_version("slurm 20.02.3-1"), _slurm_version("odd")
+    ('22.05.8', '20.02.3', 'odd')
+    """
+    found = re.search(r"\d{1,4}\.\d{1,4}(?:\.\d{1,4}){0,2}", text)
+    return found[0] if found else text
+
+
+def _slurm_step(version: str, elsewhere: str) -> Step:
+    shown = _slurm_version(version)
+    if elsewhere:
+        said = f"in {elsewhere}, which is not in the PATH of commands: batch jobs find it, allocations do not"
+        return warning("slurm", f"{shown}, {said}".removeprefix(", "), _NO_SLURM)
+    if not version:
+        return warning("slurm", "sinfo is not found, so nothing can be submitted", _NO_SLURM)
+    numbers = tuple(int(part) for part in shown.split(".")[:2] if part.isdigit())
+    if len(numbers) == 2 and numbers < _OVERLAP:
+        return ok("slurm", f"{shown}, older than 20.11: srun is used without --overlap")
+    return ok("slurm", shown)
+
+
+def _controller_step(cluster: ClusterUsage) -> Step:
+    if cluster.problems or not cluster.partitions:
+        said = cluster.problems[0] if cluster.problems else "it was not asked"
+        return warning("controller", said, "Try again later, or ask the site's staff. By hand: scontrol ping")
+    names = [f"{it.name} (default)" if it.is_default else it.name for it in cluster.partitions]
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ok("controller", f"answers; partitions for you: {', '.join(names[:8])}{more}")
+
+
+_SILENT = {
+    "none": "it is not installed, or not in PATH",
+    "late": "it did not answer within 5 s",
+    "": "it was not asked",
+}
+
+
+def _sbatch_step(said: str, name: str) -> Step:
+    answers, _, what = said.partition(" ")
+    if answers == "yes":
+        at, where = re.search(r"to start at (\S{1,40})", what), re.search(r" in partition (\S{1,100})", what)
+        when = f"; a small job would start at {at[1]} in {where[1]}" if at and where else ""
+        return ok("sbatch", f"takes jobs{when}")
+    if answers in _SILENT:
+        return warning("sbatch", _SILENT[answers], _NO_SLURM if answers == "none" else "")
+    remedy = f"Set what the site asks for, such as slurm = {{ account = ..., partition = ... }} under [machines.{name}]"
+    return warning("sbatch", f"refuses a small job: {what.removeprefix('sbatch: error: ')}", remedy)
+
+
+def _sacct_step(said: str) -> Step:
+    answers, _, why = said.partition(" ")
+    if answers == "yes":
+        return ok("sacct", "answers")
+    lost = "why a job ended is known as long as squeue shows it, and by what the job itself noted"
+    return ok("sacct", f"of no use ({_SILENT.get(answers, why)}): {lost}")
+
+
+def _home_step(kind: str) -> Step:
+    by_hand = "By hand: srun ls ~ must show the same files as ls ~"
+    if _SHARED.search(kind):
+        return ok("shared home", f"on {kind}, as nodes share it; only a job can prove that")
+    said = (
+        f"on {kind or 'an unknown file system'}, perhaps of the login node alone; nodes must see the same home folder"
+    )
+    return warning("shared home", said, by_hand)
+
+
+def _modules_step(where: str) -> Step:
+    if where == "commands":
+        return ok("modules", "module works in commands")
+    if where == "login":
+        return ok("modules", 'module takes a login shell: set shell = "bash -lc", or write what defines it into init')
+    return ok("modules", "no module command was found")
 
 
 def gpu_step(usage: Usage) -> Step:

@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .errors import Unsupported
+from .errors import ConnectError, Unsupported
 from .sandbox import Sandbox
 from .secret import Secret
+from .slurm import Options
 
 DISPOSABLE_ID = re.compile(r"sb-[a-z0-9]{8,40}\Z")
+# The status of one that its provider has in a queue.
+PENDING = "pending"
 HUB = "docker.io"
 # Other names of Docker Hub.
 _ALSO_HUB = ("index.docker.io", "registry-1.docker.io")
@@ -76,8 +79,10 @@ class SandboxOrder:
     hosts: tuple[str, ...] = ()
     volumes: tuple[Volume, ...] = ()
     entrypoint: tuple[str, ...] = ()
-    # "embedded", "opensandbox", the name of a machine with an engine, or empty for the configured one.
+    # "embedded", "opensandbox", the name of a machine with an engine or a cluster, or empty for the configured one.
     provider: str = ""
+    # Of a cluster's allocation: see core.slurm.read_options.
+    slurm: Options = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -90,9 +95,14 @@ class Disposable:
     key: str = ""
     name: str = ""
     image: str = ""
-    # running, paused, creating, failed, expired, ended (by itself; something of it is still there), gone
+    # running, paused, creating, pending (in a queue), failed, expired, ended (by itself; something of it is still
+    # there), gone
     status: str = "running"
+    # Why it is pending, or how it ended, where its provider knows: the end of a sentence.
+    reason: str = ""
     created: float = 0.0
+    # When its queue has started it, for one that was pending: its time counts from then on.
+    started: float = 0.0
     expires: float = 0.0
     limits: Limits = Limits()
     # Whether a process inside can reach anything outside.
@@ -110,8 +120,14 @@ class Disposable:
 
     @property
     def machine(self) -> str:
-        """The machine whose engine runs it; empty for those of other providers."""
+        """The machine whose engine or cluster runs it; empty for those of other providers."""
         return self.provider.partition(":")[2]
+
+
+def is_pending(it: Disposable) -> ConnectError:
+    """What every use of one that is still in a queue is answered with."""
+    why = it.reason or "its queue has not started it yet"
+    return ConnectError(f"{it.title} is pending: {why}; try again later, or delete_sandbox takes it out of the queue")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +191,10 @@ class Traits:
     keeps_network_off: bool = False
     # A caller may choose GPUs by card, and not only how many.
     has_cards: bool = False
-    # The machine whose engine it is; empty for all others.
+    # A queue gives out its sandboxes: they may be pending, take options of Slurm, have no image of their own, and GPUs
+    # are chosen by type.
+    is_queue: bool = False
+    # The machine whose engine or cluster it is; empty for all others.
     machine: str = ""
 
 
@@ -207,7 +226,7 @@ class Provider(Protocol):
         ...
 
     async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:
-        """Create one that is ready to run commands. If that fails, nothing is left of it."""
+        """Create one that is ready to run commands, or pending. If that fails, nothing is left of it."""
         ...
 
     async def open(self, disposable: Disposable) -> Sandbox:

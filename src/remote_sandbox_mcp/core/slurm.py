@@ -22,6 +22,14 @@ _SWITCHES = frozenset({"exclusive", "oversubscribe", "requeue"})
 # What a value of any of these options can consist of; nothing that could begin another option or line.
 _VALUE = re.compile(r"[A-Za-z0-9_\[(][A-Za-z0-9_.,:;/@=%&|*+?()\[\] -]{0,999}\Z|-?\d{1,9}\Z")
 
+# Of each of these, sbatch takes one: a call that gives one takes the operator's others out.
+_ONE_OF = (
+    frozenset({"mem", "mem_per_cpu", "mem_per_gpu"}),
+    frozenset({"gres", "gpus", "gpus_per_node", "gpus_per_task"}),
+)
+# As sbatch takes a time limit: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]].
+_TIME = re.compile(r"(?:(?P<days>\d{1,5})-)?(?P<first>\d{1,7})(?::(?P<second>\d{1,2}))?(?::(?P<third>\d{1,2}))?\Z")
+
 Options = Mapping[str, str | bool]
 
 
@@ -39,7 +47,9 @@ class Cluster:
 
     def options(self, given: Options) -> Options:
         """The operator's defaults with what a call asks for; "" or false takes a default out."""
-        return {name: value for name, value in {**self.defaults, **given}.items() if value not in ("", False)}
+        replaced = frozenset().union(*(group for group in _ONE_OF if group & given.keys()))
+        kept = {name: value for name, value in self.defaults.items() if name not in replaced}
+        return {name: value for name, value in {**kept, **given}.items() if value not in ("", False)}
 
 
 def read_options(given: Mapping[str, object]) -> Options:
@@ -88,3 +98,20 @@ def words(options: Options) -> list[str]:
     """
     shown = sorted((name.replace("_", "-"), value) for name, value in options.items())
     return [f"--{name}" if value is True else f"--{name}={value}" for name, value in shown if value not in ("", False)]
+
+
+def time_limit_s(text: str) -> float:
+    """The seconds of a time limit as sbatch takes it; 0 where it says none (UNLIMITED), or nothing that we know.
+
+    >>> [time_limit_s(text) for text in ("90", "1:30", "2:00:00", "1-12", "INFINITE")]
+    [5400.0, 90.0, 7200.0, 129600.0, 0.0]
+    """
+    found = _TIME.match(text.strip())
+    if found is None:
+        return 0.0
+    days, first, second, third = (int(found[name] or 0) for name in ("days", "first", "second", "third"))
+    if found["days"] is not None:
+        return float(((days * 24 + first) * 60 + second) * 60 + third)
+    if found["third"] is not None:
+        return float((first * 60 + second) * 60 + third)
+    return float(first * 60 + second)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .cluster import ClusterUsage, cluster_fields, cluster_score
+
 _LISTED_PROCESSES = 8
 _LISTED_PROBLEMS = 3
 # Value of an unknown part: neither for nor against the machine.
@@ -85,7 +87,10 @@ class Disk:
 
 @dataclass(frozen=True)
 class Usage:
-    """One look at a machine. The disk of the home folder comes first, that of / after it where it is another."""
+    """One look at a machine. The disk of the home folder comes first, that of / after it where it is another.
+
+    The login node of a cluster has a `cluster`; all else is of this node alone, where no work is done.
+    """
 
     cpu: Cpu | None = None
     memory: Memory | None = None
@@ -94,6 +99,7 @@ class Usage:
     gpu_error: str = ""
     clock: float | None = None
     problems: tuple[str, ...] = ()
+    cluster: ClusterUsage | None = None
 
 
 def as_resources(usage: Usage, score: float) -> dict[str, object]:
@@ -102,6 +108,8 @@ def as_resources(usage: Usage, score: float) -> dict[str, object]:
     # Only a root disk that is nearly full is worth a line; the home's disk is always shown.
     full = [disk for disk in others if disk and disk.used_pct >= 90]
     return _filled(
+        cluster=cluster_fields(usage.cluster) if usage.cluster else {},
+        measured_on="the login node" if usage.cluster else "",
         cpu=_cpu_fields(usage.cpu),
         memory=_memory_fields(usage.memory),
         gpu=[_gpu_fields(gpu) for gpu in usage.gpus],
@@ -212,9 +220,14 @@ def idle_score(usage: Usage) -> float:
     idle machine at least compiles, downloads and evaluates, so it comes in between. One whose driver is broken is
     still a computer, and a doubtful one.
 
+    A cluster has the score of the partition where a job would start soonest (cluster.partition_score): nothing is done
+    on its login node, so how busy that one is does not matter.
+
     The score never rises when a load, a utilisation, a used memory or a process is added, nor falls when memory or
     disk space becomes free.
     """
+    if usage.cluster:
+        return cluster_score(usage.cluster)
     return round(_worth(usage) * _health(usage), 3)
 
 

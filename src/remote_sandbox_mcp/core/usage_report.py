@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from .cluster import Answer, ClusterUsage, read_cluster
 from .usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage
 
 _MIB = 1024 * 1024
@@ -41,9 +42,9 @@ _Report = Mapping[str, Sequence[_Section]]
 
 
 def parse_usage(text: str) -> Usage:
-    """Read what probe.sh printed, whole or cut off. What cannot be read is missing, and listed in `problems`.
+    """Read what probe.sh printed, and cluster.sh where it ran, whole or cut off.
 
-    Raises ValueError where nothing can be read.
+    What cannot be read is missing, and listed in `problems`. Raises ValueError where nothing can be read.
     """
     report = _sections(text)
     nvidia, amd = _nvidia(report), _amd(report)
@@ -63,6 +64,7 @@ def parse_usage(text: str) -> Usage:
         gpu_error=error,
         clock=_clock(report),
         problems=(*missing, *nvidia.problems, *amd.problems, *_unfinished(report)),
+        cluster=_cluster(report),
     )
     if not (cpu or memory or disks or usage.gpus or error):
         raise ValueError(f"the machine's answer holds nothing that can be read: {_tidy(text[:400], 120)!r}")
@@ -189,6 +191,13 @@ def _clock(report: _Report) -> float | None:
 
 def _unfinished(report: _Report) -> tuple[str, ...]:
     return () if "end" in report else ("the machine's answer was cut off",)
+
+
+def _cluster(report: _Report) -> ClusterUsage | None:
+    if "cluster" not in report:
+        return None
+    answers = {name: Answer(sections[0].status, sections[0].lines) for name, sections in report.items()}
+    return read_cluster(_first(report, "cluster").status, answers, "told" in report)
 
 
 # GPUs

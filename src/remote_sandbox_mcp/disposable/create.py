@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from ..core.disposable import Disposable, Rules, SandboxOrder, new_disposable_id
+from ..core.disposable import PENDING, Disposable, Rules, SandboxOrder, new_disposable_id
 from ..core.errors import BadArgument, ConnectError, SandboxError, UnknownSandbox
 from ..store.disposables import CREATING, ENDING, FULL, GONE, NAME_TAKEN, RUNNING, Kept
 from ..waiting import Chores
@@ -117,9 +117,11 @@ class Making:
     async def _write_down(self, plan: Kept, order: SandboxOrder, made: Disposable, begun: float) -> Kept:
         # The platform's clock may differ from ours: take only the duration from it.
         lives_s = made.expires - made.created if made.expires and made.created else order.timeout_s
-        expires = begun + lives_s if lives_s else 0.0
+        # One that is pending lives from its start on.
+        is_pending = made.status == PENDING
+        expires = begun + lives_s if lives_s and not is_pending else 0.0
         it = replace(made, id=plan.id, key=made.key or plan.id, provider=order.provider, name=order.name)
-        it = replace(it, status=RUNNING, created=begun, expires=expires)
+        it = replace(it, status=PENDING if is_pending else RUNNING, created=begun, expires=expires)
         kept = replace(plan, disposable=it)
         if not await asyncio.to_thread(self._known.rows.made, kept.disposable):
             await self._end(kept)

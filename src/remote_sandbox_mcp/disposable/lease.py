@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ..core.command import Command, Completed, Missing, Observation, Running
-from ..core.disposable import Disposable, Provider, Traits
+from ..core.disposable import PENDING, Disposable, Provider, Traits, is_pending
 from ..core.errors import ConnectError, LostContact, SandboxError, UnknownSandbox, Unreachable, Unsupported
 from ..core.files import FileSlice, Found, Listing, Search, Span, Written
 from ..core.job import JobLook, JobOrder, Jobs, JobSeen, JobStarted, JobWait, JobWaited
@@ -19,7 +19,7 @@ from ..core.port import Stream
 from ..core.progress import Progress, silent
 from ..core.sandbox import Capabilities, Description, Sandbox
 from ..core.transfer import Lane
-from ..store.disposables import ENDED, EXPIRED, GONE, OVER, PAUSED, DisposableRows, Kept
+from ..store.disposables import ENDED, EXPIRED, GONE, OVER, PAUSED, RUNNING, DisposableRows, Kept
 from ..waiting import within
 from .policy import farewell, is_about_to_expire, why_ended
 
@@ -86,6 +86,8 @@ class Life:
     async def open_raw(self) -> Sandbox:
         """The sandbox as its provider opens it; opening does not count as use."""
         async with self._opening:
+            if self.disposable.status == PENDING:
+                await self._see_that_it_has_started()
             self.raw = self.raw or await self._provider().open(self.disposable)
         return self.raw
 
@@ -192,6 +194,23 @@ class Life:
         if self.disposable.status == PAUSED:
             raise ConnectError(f"{self.disposable.title} is paused; continue it with resume_sandbox")
 
+    async def _see_that_it_has_started(self) -> None:
+        """Raises ConnectError with why it is pending. Where its queue does not answer, opening it will say so."""
+        seen = await self._look()
+        if seen is not None and seen.status == PENDING:
+            raise is_pending(seen)
+        if seen is not None and seen.status == RUNNING:
+            await self.note_started(self.kept, seen)
+
+    async def note_started(self, row: Kept, seen: Disposable) -> Kept:
+        """Record that one that was pending runs: its time counts from its start."""
+        now = self._around.now()
+        expires = (min(seen.started, now) or now) + row.timeout_s if row.timeout_s else 0.0
+        await asyncio.to_thread(self._around.rows.note_started, row.id, expires, now)
+        it = replace(row.disposable, status=RUNNING, reason="", expires=expires)
+        self.follow(replace(row, disposable=it, idle_since=max(now, row.idle_since)))
+        return self.kept
+
     async def live_on(self, needs_s: float = 0.0) -> None:
         """Make sure that it lives for `needs_s`; renew it in the background when half of its time is over."""
         if not self.disposable.expires:
@@ -247,7 +266,9 @@ class Life:
             return _as(problem, farewell(self.disposable.title, why, ended))
         seen = await self._look()
         if seen is not None and seen.status in OVER:
-            return _as(problem, await self.note_end(row, seen.status))
+            return _as(problem, await self.note_end(row, seen))
+        if seen is not None and seen.status == PENDING:
+            return is_pending(seen)
         if seen is not None and seen.status == PAUSED:
             return ConnectError(f"{self.disposable.title} is paused; continue it with resume_sandbox")
         return problem
@@ -258,10 +279,10 @@ class Life:
         except (SandboxError, asyncio.TimeoutError):
             return None
 
-    async def note_end(self, row: Kept, status: str) -> str:
+    async def note_end(self, row: Kept, seen: Disposable) -> str:
         """Record that it has ended, as its provider reports; returns what callers are told from now on."""
-        now = self._around.now()
-        why = self.ending or why_ended(row, status, now)
+        now, status = self._around.now(), seen.status
+        why = self.ending or seen.reason or why_ended(row, status, now)
         await asyncio.to_thread(self._around.rows.end, self.kept.id, status, why, now)
         self._around.bury(self.kept.id)
         if status in (EXPIRED, ENDED):

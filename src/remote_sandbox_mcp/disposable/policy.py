@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import Enum
 
 from ..core import check
-from ..core.disposable import DISPOSABLE_ID, Limits, Rules, SandboxOrder, Traits
+from ..core.disposable import DISPOSABLE_ID, PENDING, Limits, Rules, SandboxOrder, Traits
 from ..core.errors import BadArgument, ConfigError
 from ..core.network import MOST_HOSTS, is_target
 from ..store.disposables import CREATING, ENDED, ENDING, EXPIRED, PAUSED, Kept, Owner
@@ -76,7 +76,7 @@ def is_expired(kept: Kept, now: float) -> bool:
 def is_unused(kept: Kept, rules: Rules, now: float) -> bool:
     """Whether nobody has used it for so long that it is cleaned up; one that was paused waits for its owner."""
     idle = now - kept.idle_since > 60 * rules.cleanup_after_minutes
-    return rules.auto_cleanup and idle and not kept.pool and kept.disposable.status not in (PAUSED, CREATING)
+    return rules.auto_cleanup and idle and not kept.pool and kept.disposable.status not in (PAUSED, CREATING, PENDING)
 
 
 def is_nearly_over(kept: Kept, now: float) -> bool:
@@ -125,6 +125,8 @@ def checked(order: SandboxOrder, rules: Rules, offered: Mapping[str, Traits], na
         if not volume.source or not volume.target.startswith("/"):
             raise BadArgument("volumes: each needs a source, and a target that is a whole path inside the sandbox")
     provider = provider_for(order.provider, rules, offered, names)
+    if order.slurm and not offered[provider].is_queue:
+        raise BadArgument("slurm: only a sandbox on a cluster takes options of Slurm; name the cluster with on")
     limits = _countable(order.limits, offered[provider])
     image = order.image or default_image(offered[provider], rules)
     return replace(order, image=image, provider=provider, limits=limits)
@@ -132,6 +134,8 @@ def checked(order: SandboxOrder, rules: Rules, offered: Mapping[str, Traits], na
 
 def default_image(traits: Traits, rules: Rules) -> str:
     """What is meant where no image is named; the name of a container's image says nothing where images are folders."""
+    if traits.is_queue:
+        return ""
     return rules.default_image if suits(rules.default_image, traits) else ""
 
 
@@ -147,7 +151,9 @@ def provider_for(wanted: str, rules: Rules, offered: Mapping[str, Traits], names
     if wanted and wanted not in offered:
         why = f"there is no place {wanted[:40]!r}"
         if wanted in names:
-            allow = "the owner of an SSH machine allows them by docker = true or podman = true in its table"
+            allow = (
+                "the owner of an SSH machine allows them by docker = true, podman = true or slurm = true in its table"
+            )
             why = f"no sandboxes are made on {wanted[:40]}; {allow}"
         raise BadArgument(f"on: {why}; there are: {kinds}")
     if rules.refusal and not wanted:
@@ -163,7 +169,7 @@ def provider_for(wanted: str, rules: Rules, offered: Mapping[str, Traits], names
 
 def is_plain(order: SandboxOrder, traits: Traits) -> bool:
     """Whether one that was made before it was wanted will do."""
-    special = (order.env, order.hosts, order.volumes, order.entrypoint, order.metadata, order.network)
+    special = (order.env, order.hosts, order.volumes, order.entrypoint, order.metadata, order.network, order.slurm)
     # Otherwise nobody has made sure that the network of one that was kept ready is off.
     is_off_enough = order.network is None or traits.keeps_network_off
     return not any(special) and is_off_enough and order.limits == Limits() and order.timeout_s > 0
@@ -193,10 +199,11 @@ def _check_limits(limits: Limits) -> None:
 
 def _countable(limits: Limits, traits: Traits) -> Limits:
     """Where cards cannot be chosen, one number in quotes says how many."""
-    if not limits.cards or traits.has_cards:
+    if not limits.cards or traits.has_cards or traits.is_queue:
         return limits
     if len(limits.cards) > 1 or not limits.cards[0].isdecimal():
-        raise BadArgument("gpu: cards can be chosen only on a machine with docker or podman; say how many, as gpu=1")
+        where = "cards can be chosen only on a machine with docker or podman, and types only on a cluster"
+        raise BadArgument(f"gpu: {where}; say how many, as gpu=1")
     counted = replace(limits, gpus=int(limits.cards[0][:9]), cards=())
     _check_limits(counted)
     return counted

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from ..core.disposable import Disposable, Rules
+from ..core.disposable import PENDING, Disposable, Rules
 from ..core.errors import ConfigError, SandboxError
 from ..store.disposables import CREATING, ENDING, EXPIRED, GONE, PAUSED, Kept
 from ..waiting import within
@@ -115,6 +115,9 @@ class Tending:
             await self._sweep_left(kept)
         elif fate is Fate.INHERIT:
             await self._inherit(kept)
+        elif fate is Fate.MINE and kept.disposable.status == PENDING:
+            # It may have started, or have been cancelled, while nobody asked for it.
+            await look(self._known, kept)
         elif fate is Fate.MINE and kept.pool:
             await self._keep_ready(kept)
         elif fate is Fate.MINE and kept.disposable.status != CREATING:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..core.disposable import Disposable, Offer, Provider, Rules, Traits
+from ..core.disposable import PENDING, Disposable, Offer, Provider, Rules, Traits
 from ..core.errors import ConfigError, SandboxError, UnknownSandbox
 from ..fleet import Fleet, Member
 from ..processes import process
@@ -209,7 +209,7 @@ async def look(known: Known, kept: Kept) -> Disposable:
         seen = await within(known.provider_of(kept).look(kept.disposable), LOOK_S)
     except (SandboxError, asyncio.TimeoutError) as problem:
         return _doubtful(kept, str(problem) or f"no answer within {LOOK_S:g} s")
-    return await _note(known, kept, seen.status)
+    return await _note(known, kept, seen)
 
 
 async def trouble(known: Known, kind: str) -> str:
@@ -234,7 +234,7 @@ async def _view(known: Known, kept: Kept, seen: Seen) -> Disposable:
     if isinstance(seen, str):
         return _doubtful(kept, seen)
     if kept.id in seen:
-        return await _note(known, kept, seen[kept.id].status)
+        return await _note(known, kept, seen[kept.id])
     # Missing from the list is no proof that it is gone.
     return await look(known, kept)
 
@@ -245,13 +245,14 @@ def _doubtful(kept: Kept, why: str) -> Disposable:
     return replace(it, notes=(*it.notes, f"{where} did not answer ({why}); this is what was known before"))
 
 
-async def _note(known: Known, kept: Kept, status: str) -> Disposable:
+async def _note(known: Known, kept: Kept, seen: Disposable) -> Disposable:
     """Record a provider's answer."""
-    it = replace(kept.disposable, status=status)
-    if status in OVER:
-        await known.life_of(kept).note_end(kept, status)
-    elif status in (RUNNING, PAUSED) and status != kept.disposable.status:
-        await asyncio.to_thread(known.rows.note_status, kept.id, status)
-        if life := known.lives.get(kept.id):
-            life.follow(replace(kept, disposable=it))
+    it, life = replace(kept.disposable, status=seen.status, reason=seen.reason), known.life_of(kept)
+    if seen.status in OVER:
+        await life.note_end(kept, seen)
+    elif seen.status == RUNNING and kept.disposable.status == PENDING:
+        return (await life.note_started(kept, seen)).disposable
+    elif seen.status in (RUNNING, PAUSED) and seen.status != kept.disposable.status:
+        await asyncio.to_thread(known.rows.note_status, kept.id, seen.status)
+        life.follow(replace(kept, disposable=it))
     return it

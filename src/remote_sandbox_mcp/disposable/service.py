@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ..core import check
-from ..core.disposable import Disposable, Offer, Rules, SandboxOrder
+from ..core.disposable import PENDING, Disposable, Offer, Rules, SandboxOrder
 from ..core.errors import UnknownSandbox, Unreachable
-from ..store.disposables import CREATING, ENDING, GONE
+from ..store.disposables import CREATING, ENDING, GONE, OVER
 from ..waiting import within
 from .create import Making
 from .policy import DELETED, Fate, farewell, is_visible
 from .reaper import DELETE_S, Tending
-from .registry import Known, survey, trouble
+from .registry import Known, look, survey, trouble
 
 if TYPE_CHECKING:
     from ..store.disposables import Kept
 
 # Limits for closing: in general, and in addition while one is being made. Clients give a server about four seconds.
 CLOSE_S, MAKING_S = 1.0, 2.5
+# How often it is looked whether one that is pending has started; its provider decides how often its queue is asked.
+PENDING_S = 0.2
 
 T = TypeVar("T")
 
@@ -79,6 +82,18 @@ class Service:
         self.tending.wake()
         return made
 
+    async def await_start(self, name: str, seconds: float, tell: Callable[[str], None]) -> Disposable:
+        until, kept = time.monotonic() + seconds, await self.known.find(name)
+        seen = await look(self.known, kept)
+        while seen.status == PENDING and time.monotonic() < until:
+            tell(seen.reason)
+            await asyncio.sleep(PENDING_S)
+            kept = await self._living(name)
+            seen = await look(self.known, kept)
+        if seen.status in OVER:
+            await self._living(name)
+        return seen
+
     async def list(self) -> Sequence[Disposable]:
         living = await asyncio.to_thread(self.known.rows.living)
         self.known.admit_all(living)
@@ -110,9 +125,9 @@ class Service:
         seconds = max(timeout_s, self.known.life_of(kept).needs_s)
         # The provider's value: a platform has its own minimum.
         renewed = await self._ask(kept, self.known.provider_of(kept).renew(kept.disposable, seconds))
-        expires = renewed.expires
+        expires, notes = renewed.expires, renewed.notes
         await asyncio.to_thread(self.known.rows.renewed, kept.id, expires, timeout_s)
-        return self._noted(replace(kept, timeout_s=timeout_s), expires=expires)
+        return replace(self._noted(replace(kept, timeout_s=timeout_s), expires=expires), notes=notes)
 
     async def pause(self, name: str) -> Disposable:
         kept = await self._living(name)

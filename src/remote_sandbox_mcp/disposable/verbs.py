@@ -121,8 +121,16 @@ class Disposables:
     # Verbs
 
     async def create(self, order: SandboxOrder) -> Disposable:
-        """A new one, ready for use. Raises BadArgument, ConfigError, and what its provider says."""
+        """A new one, ready for use or pending. Raises BadArgument, ConfigError, and what its provider says."""
         return await self._service.create(order)
+
+    async def await_start(self, name: str, seconds: float, tell: Callable[[str], None]) -> Disposable:
+        """Wait while it is pending, so long at most; `tell` is told why it still is. Raises UnknownSandbox."""
+        return await self._service.await_start(name, seconds, tell)
+
+    def give_up(self, name: str) -> None:
+        """Delete one that nobody waits for any more, in the background."""
+        self._service.known.spawn(self._service.delete(name))
 
     async def restore(self, snapshot: str, order: SandboxOrder) -> Disposable:
         """A new one with the files of a snapshot."""

@@ -18,7 +18,7 @@ from .houses import House, Houses, client_of
 
 # After the client's end: time for calls to stop their commands.
 WIND_DOWN_S = 0.15
-# A front has sent all lines that there are when none has come for so long.
+# After this long without a line, a front has sent all that its client has said so far.
 QUIET_S = 0.005
 # Time for calls in progress, before the conversation has to be opened again under another configuration.
 MOVE_S = 10.0
@@ -63,7 +63,7 @@ class Heard:
 
     async def until(self, ready: Callable[[], Awaitable[object]], opening: Opening) -> None:
         """Read lines while waiting for `ready`, and already open the machines that the calls name."""
-        # A client that waits for a machine has sent its call already: then that comes first.
+        # A client that already waits for a call has sent it: then opening its machine comes before loading the SDK.
         while not opening.is_asked and await self._hear(opening, timeout=QUIET_S):
             pass
         await opening.prepared()
@@ -73,7 +73,7 @@ class Heard:
         await waiting
 
     async def _hear(self, opening: Opening, *others: asyncio.Future[Any], timeout: float | None = None) -> bool:
-        """Wait for a line, until any of the others is over; whether one came, and more may."""
+        """Wait for a line, or until any of `others` is done; returns whether a line came and more may follow."""
         self._reading = self._reading or asyncio.ensure_future(self._reader.readline())
         either: tuple[asyncio.Future[Any], ...] = (self._reading, *others)
         await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -164,7 +164,7 @@ class Answers:
                 await self._writer.drain()
 
     def note_version(self, sandbox: str, path: str, version: str | None) -> None:
-        """Have the front keep it for another hub. It is written before the answer that tells the client of it."""
+        """Have the front keep a file's version for another hub; written before the answer that shows the file."""
         if not self.is_muted and not self._leaving.is_set():
             self._writer.write(say_version(sandbox, path, version))
 

@@ -227,7 +227,7 @@ class Houses:
             await house.app.transfers.take_up()
         self.leave_house(house, session)
 
-    # Of all
+    # All houses
 
     async def take_up(self) -> None:
         """Continue transfers of processes that died. Raises SandboxError."""
@@ -240,6 +240,7 @@ class Houses:
             try:
                 await self.tidy()
             except Exception:
+                # One failure must not end this loop, which closes unused machines as long as the hub lives.
                 log.exception("closing what nobody uses failed")
 
     async def tidy(self) -> None:

@@ -52,7 +52,7 @@ class HttpFront:
         self._woken, self._wake = os.pipe()
 
     def run(self) -> NoHub:
-        """Let hubs serve, one after another; returns why none can be had. The process ends here when it is told to."""
+        """Let hubs serve, one after another; returns why there is none. A signal to end ends the process here."""
         self._heed_signals()
         try:
             while True:
@@ -124,7 +124,7 @@ class HttpFront:
                 self._ask_whether_it_is_there()
 
     def _ask_whether_it_is_there(self) -> None:
-        """Raises NoHub where it does not answer, because its clients would wait for ever."""
+        """Ask the hub for a sign of life. Raises NoHub if it does not answer: its clients would wait for ever."""
         with self._held_up():
             try:
                 ask_hub(self._place, "alive", ANSWER_S)

@@ -93,7 +93,7 @@ class HttpServices:
 
 
 class HttpService:
-    """One of the sockets, with its clients."""
+    """HTTP on one socket, for one front."""
 
     def __init__(self, houses: Houses, listener: socket.socket, terms: Terms, front: int) -> None:
         self._houses = houses

@@ -1,4 +1,4 @@
-"""A person logs in to a machine at a terminal; the connection stays here, for all sessions."""
+"""Logins of a person at a terminal (`remote-sandbox-mcp login`): the hub keeps the connection for all sessions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Terminal:
 
     async def say(self, what: dict[str, Any]) -> None:
         self._writer.write(json.dumps(what).encode() + b"\n")
-        # Somebody who has gone is found out by reading.
+        # That the person is gone shows at the next read.
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
 
@@ -55,7 +55,7 @@ def _is_answer(answer: object) -> bool:
 async def log_in(
     houses: Houses, said: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Open the machine that was named, under the caller's configuration, and tell how that ended."""
+    """Open the machine that the caller names, with the caller's configuration, and send how that ended."""
     config, session = client_of(said)
     house = await houses.enter(config, session)
     terminal = Terminal(reader, writer)

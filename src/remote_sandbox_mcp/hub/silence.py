@@ -1,4 +1,4 @@
-"""A hub that does not answer while a call waits: it is asked for a sign of life on a separate connection."""
+"""Notices a hub that does not answer while a call waits, by asking it for a sign of life on a separate connection."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Request:
         self.method = method
         self.line = line
         self.since = time.monotonic()
-        # Its name in the session, once it was sent, and at which byte of all that was sent it ends.
+        # Its name in the session, once it was sent; and the position of its end among all bytes that were sent.
         self.name, self.end = "", 0
         # Whether a hub may have begun it, and how many may have died of it.
         self.begun, self.hubs = False, 0
@@ -86,7 +86,7 @@ class Transcript:
             self.give_up(request)
 
     def give_up(self, request: Request) -> None:
-        """Its command may still run: the next hub stops it."""
+        """Remember a cancelled call, whose command may still run: the next hub stops it."""
         now = time.monotonic()
         self._cancelled = {name: it for name, it in self._cancelled.items() if now < it[0] + CANCELLED_S}
         self._cancelled[request.name] = now, request.line
@@ -103,7 +103,7 @@ class Transcript:
     # What the client receives
 
     def without_versions(self, lines: list[bytes]) -> bytes:
-        """Keep the versions that the hub has noted, which are not for the client; gives the other lines."""
+        """Keep the file versions that the hub has sent, which are not for the client; returns the other lines."""
         for line in lines:
             if line.startswith(VERSION_LINE):
                 sandbox, path, version = json.loads(line)[VERSION]
@@ -115,7 +115,7 @@ class Transcript:
         return b"".join(line for line in lines if not line.startswith(VERSION_LINE))
 
     def answered_here(self, number: Any) -> Request:
-        """The front has answered; an answer of the hub is dropped."""
+        """Note that the front has answered a request itself: an answer of the hub will be dropped."""
         self.done.add(number)
         return self.unanswered.pop(number)
 
@@ -165,7 +165,7 @@ class Transcript:
 
 
 def without_answers(message: dict[str, Any], line: bytes) -> bytes:
-    """A call without what its user has filled in: it may be a secret, and only the hub that asked can use it."""
+    """A call without its user's answers to forms: they may be secret, and only the hub that asked can use them."""
     params = message.get("params")
     if not isinstance(params, dict) or ANSWERS not in params:
         return line

@@ -45,7 +45,7 @@ def ask_hub(place: Place, question: str, limit_s: float = ANSWER_S, **more: Any)
 
 
 def call_hub(question: str, limit_s: float = ANSWER_S, **more: Any) -> dict[str, Any]:
-    """The same for the hub of this environment, which is started if there is none."""
+    """Like ask_hub, for the hub of this environment, which is started if there is none."""
     place = Place(os.environ)
     line, _ = reach(place, start)
     with line:
@@ -93,7 +93,7 @@ class Login:
         self._line.close()
 
     def hear(self) -> dict[str, Any]:
-        """What the hub asks, or how it ended."""
+        """The hub's next question, or how the login ended."""
         line = self._heard.readline(LONGEST_ANSWER)
         if not line:
             raise NoHub(f"the hub at {self._place.socket} has hung up; {self._place.log} may say why")

@@ -44,6 +44,7 @@ class Starting:
         if not sandbox.description.capabilities.survives_disconnect:
             # The job ends with this process, so there is nothing that a watchdog could do for it.
             watch = None
+        handed = await self.hand_over(member.name) if watch and ensure else ""
         # Recorded first: should this process die now, all others still know the job.
         watch_id = known.watch_id if known is not None and (known.watch_id or not watch) else None
         if watch_id is None:
@@ -56,7 +57,7 @@ class Starting:
                 await asyncio.to_thread(self._known.strike_out, order.job_id, watch_id)
             raise
         await asyncio.to_thread(self._known.complete, member.name, watch_id, started)
-        trouble = await self.prepare_watchdog(member.name, ensure if watch else None)
+        trouble = await begin_watching(handed, ensure if watch else None)
         return Begun(started, member.name, watch_id, (*started.notes, *trouble))
 
     def make_watch(self, order: WatchOrder, sandbox: str, job: JobOrder) -> Watch:
@@ -82,20 +83,30 @@ class Starting:
         notify = self.notify
         return Allowed(lambda url: allow_webhook(url, notify.webhooks), lambda name: allow_hook(name, notify.hooks))
 
-    async def prepare_watchdog(self, sandbox: str, ensure: Ensure | None) -> tuple[str, ...]:
-        """Make sure that a watchdog runs and can log in there; returns what prevents that, as sentences."""
-        if ensure is None:
-            return ()
+    async def hand_over(self, sandbox: str) -> str:
+        """Give the watchdog what it needs to reach the sandbox; returns what its owner should know of that.
+
+        Before the watch is recorded: a watchdog that runs already looks at it as soon as it is due.
+        """
         from ..config.handed import PLATFORM, hand_over
 
         capabilities = self._fleet.member(sandbox).describe().capabilities
         names = [sandbox, *([PLATFORM] if capabilities.through_platform else [])]
         names += [capabilities.on_machine] if capabilities.on_machine else []
         try:
-            handed = await asyncio.to_thread(hand_over, names, current().environ, paths.state_folder())
-            return tuple(filter(None, (handed, await ensure())))
+            return await asyncio.to_thread(hand_over, names, current().environ, paths.state_folder())
         except (SandboxError, OSError) as problem:
-            return (f"the watchdog could not be prepared: {problem}",)
+            return f"the watchdog could not be prepared: {problem}"
+
+
+async def begin_watching(handed: str, ensure: Ensure | None) -> tuple[str, ...]:
+    """Make sure that a watchdog runs; returns what was said of the hand-over, and what prevents it, as sentences."""
+    if ensure is None:
+        return ()
+    try:
+        return tuple(filter(None, (handed, await ensure())))
+    except (SandboxError, OSError) as problem:
+        return tuple(filter(None, (handed, f"the watchdog could not be started: {problem}")))
 
 
 def make_order(wanted: Wanted) -> JobOrder:

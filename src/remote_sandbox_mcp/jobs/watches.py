@@ -15,7 +15,7 @@ from ..core.sandbox import Sandbox
 from ..core.watch import Event, Status, Watch, WatchOrder
 from ..fleet import Fleet
 from .records import Known
-from .start import Starting
+from .start import Starting, begin_watching
 from .values import Ensure, Which
 
 if TYPE_CHECKING:
@@ -54,9 +54,10 @@ class Watching:
                 f"auto_resume is for jobs of exec_bash_background: how {look.session} was submitted is not known, so "
                 "it cannot be submitted again; watch it without auto_resume"
             )
+        handed = await self._starting.hand_over(name) if ensure else ""
         added = await asyncio.to_thread(self._known.watches.add, _as_seen(watch, seen))
         await asyncio.to_thread(self._known.relieve, name, added.session, added.id)
-        return added, await self._starting.prepare_watchdog(name, ensure)
+        return added, await begin_watching(handed, ensure)
 
     async def get(self, watch_id: int) -> Watch:
         return await self._known.watch(watch_id)

@@ -23,7 +23,7 @@ introduced: ContextVar[Callable[[str], None] | None] = ContextVar("introduced", 
 
 
 def client_of(context: Context[None, Any] | None) -> Client:
-    """By the name that it gave when it connected or, from 2026-07-28 on, with the call."""
+    """The client of a call, by the name that it gave when it connected or, since 2026-07-28, with the call."""
     params = context.session.client_params if context else None
     name = params.client_info.name if params else ""
     if heard := introduced.get():

@@ -1,4 +1,4 @@
-"""Puts what a machine asks during a login before the client's user, as a form, in both eras of the protocol."""
+"""Shows what a machine asks during a login to the client's user, as a form, in old and new versions of the protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..core.login import LONGEST_ANSWER, Challenge
 from ..session import Session, current
 from ..waiting import within
 
-# From this version on a call ends with what it needs to know, and is made again with the answer.
+# Since this version a server does not ask during a call: the call returns the form, and is made again with the answer.
 ROUNDS_SINCE = "2026-07-28"
 DECLINED = "the form with its question was {action}"
 UNREADABLE = "the form with its question came back without an answer"
@@ -27,7 +27,7 @@ OVER = "the call that could have asked is over"
 
 
 class Form:
-    """A question as a client shows it. Field names are its own, so that no answer to another form is taken for one."""
+    """A question as a client shows it. Its field names are random, so that answers to another form are not taken."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
@@ -101,7 +101,7 @@ class Asker:
         self._shown: list[Form] = []
 
     def __enter__(self) -> Asker:
-        """During the call, machines that are opened for it may ask."""
+        """While the call runs, machines that are opened for it may ask its client's user."""
         self._token = asking.set(self if shows_forms(self._context) else None)
         return self
 
@@ -112,7 +112,7 @@ class Asker:
             self._withdraw()
 
     def takes(self, challenge: Challenge) -> bool:
-        # Work that outlasts its call, such as a sync, may still have this at hand.
+        # Work that outlasts its call, such as a sync, still has this object in its context.
         return not self._is_over and challenge.name in self._names and not challenge.wants_password
 
     async def __call__(self, question: Question) -> Answers:
@@ -120,7 +120,7 @@ class Asker:
         assert self._context
         if not is_in_rounds(self._context):
             result = await self._elicit(self._context, form)
-            # Where a hub has died, its form may still be open, and be answered in place of this one.
+            # After a hub died, its form may still be open in the client and be answered in place of this one.
             return form.read(await self._elicit(self._context, form) if form.is_foreign(result) else result)
         self._forms.keep(form)
         self._shown.append(form)
@@ -133,11 +133,11 @@ class Asker:
         except (asyncio.TimeoutError, TimeoutError):
             raise NoAnswer(f"the form with its question was not answered within {self._limit_s:.0f} s") from None
         except (MCPError, ValidationError, ValueError):
-            # What it says may hold the answer.
+            # The exception's text may contain the answer, which is a secret.
             raise NoAnswer(UNABLE) from None
 
     def finish(self, answer: CallToolResult | InputRequiredResult) -> CallToolResult | InputRequiredResult:
-        """The forms, where the call failed for want of an answer; otherwise they are withdrawn."""
+        """The forms, if the call failed because it needs answers; otherwise the answer, with the forms withdrawn."""
         waiting: InputRequests = {form.key: form.request for form in self._shown if not form.question.answers.done()}
         if waiting and isinstance(answer, CallToolResult) and answer.is_error:
             return InputRequiredResult(input_requests=waiting)
@@ -150,13 +150,13 @@ class Asker:
 
 
 class Forms:
-    """The forms that clients of one server show now."""
+    """The forms that the clients of one server are showing."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[Session, Form]] = {}
 
     def asker(self, context: Context[None, Any] | None, names: Collection[str], limit_s: float) -> Asker:
-        """For one call, about the sandboxes that it names."""
+        """An Asker for one call, about the sandboxes that it names."""
         return Asker(self, context, names, limit_s)
 
     def keep(self, form: Form) -> None:
@@ -164,7 +164,7 @@ class Forms:
         form.question.answers.add_done_callback(lambda _: self._open.pop(form.key, None))
 
     def deliver(self, context: Context[None, Any] | None) -> None:
-        """Give the answers that come with a call to the logins that wait for them; only to those of its own session."""
+        """Pass answers that come with a call to the logins that wait for them, within the same session only."""
         for key, result in ((context.input_responses if context else None) or {}).items():
             session, form = self._open.get(key, (None, None))
             if form is None or session is not current():
@@ -181,7 +181,7 @@ def is_in_rounds(context: Context[None, Any]) -> bool:
 
 
 def shows_forms(context: Context[None, Any] | None) -> bool:
-    """Whether the client has said that it does; before there were other ways, it said so without naming this one."""
+    """Whether the client can show forms. Clients older than elicitation by URL announce elicitation without a kind."""
     try:
         capabilities = context.client_capabilities if context else None
     except (ValueError, LookupError):

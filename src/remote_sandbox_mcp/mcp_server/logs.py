@@ -89,7 +89,7 @@ class FrontLog:
 
     @property
     def level(self) -> int:
-        # Cancelled calls warn about answers that nobody reads.
+        # Calls that are cancelled because the front is gone warn that their answers cannot be sent.
         return self._log.level if self._front else max(self._log.level, logging.ERROR)
 
     @property

@@ -1,4 +1,4 @@
-"""Prompts: three ways to begin work in a sandbox, with completions for what they ask."""
+"""MCP prompts: three ways to begin work in a sandbox, with completions for their arguments."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..core.shell import quote
 from .server import SandboxServer
 
 RUNTIMES = ("python:3.12", "python:3.11", "node:22", "node:20", "golang:1.23", "rust:1", "debian:12", "ubuntu:24.04")
+# The most values that the protocol allows in one completion.
 MOST_VALUES = 100
 
 Project = Annotated[str, Field(description="Folder on the user's machine; default: the one that is worked on")]
@@ -97,14 +98,14 @@ def put_up(
 
 @dataclass(frozen=True)
 class Place:
-    """Where the work is done: a sandbox that is there, or a new one whose id only the call that makes it tells."""
+    """Where the work is done: an existing sandbox, or a new one, whose id is known only after create_sandbox."""
 
     sandbox: str
     image: str = ""
 
     @property
     def name(self) -> str:
-        """As it is written in a call."""
+        """The sandbox as an argument of a call."""
         return repr(self.sandbox) if self.sandbox else "ID"
 
     def get(self) -> str:
@@ -132,13 +133,13 @@ def named(project: str) -> str:
 
 
 def folder_of(project: str) -> str:
-    """Where it is copied to: a folder that nobody has anything else in, on a machine of the user, too."""
+    """The folder that a project is copied to: one of our own, so that no other file on the machine is replaced."""
     name = PurePath(project).name
     return f"~/remote-sandbox/{name if name.strip('.') else 'project'}"
 
 
 def completions(server: SandboxServer) -> Any:
-    """What an argument of a prompt or a resource may be, by what was typed of it."""
+    """Completes arguments of prompts and resources: values that begin with what was typed."""
 
     async def complete(reference: Any, argument: Any, context: Any) -> Completion | None:
         values: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from ..core.text import visible
 
 # Pause between two messages, and before the same message is repeated as a sign of life.
 PAUSE_S, SAME_S = 0.5, 5.0
-# How often the client is told that something goes on.
+# How often a message says that silent work goes on.
 SIGN_S = 3.0
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class Reporting:
             self._sending.add_done_callback(_note)
 
     def add(self, progress: float, total: float | None, line: str) -> None:
-        """As `send`, but what was not sent yet is not dropped: it comes in the same message, before this."""
+        """Like `send`, but keeps a message that was not sent yet: both go in one."""
         unsent = f"{self._newest[2]}\n" if self._newest else ""
         self.send(progress, total, unsent + line)
 
@@ -71,13 +71,13 @@ class Reporting:
 
 
 def _note(sending: asyncio.Task[None]) -> None:
-    """A client that is gone gets no progress; the call itself finds that out."""
+    """Read the exception of a failed send, so that asyncio does not log it: the call itself notices a lost client."""
     if not sending.cancelled():
         sending.exception()
 
 
 async def with_signs_of_life(work: Awaitable[T], what: str, reporting: Reporting) -> T:
-    """The result of work that says nothing itself; meanwhile the client is told that it goes on."""
+    """Run work that reports no progress itself, and report meanwhile that it goes on."""
     begun, task = time.monotonic(), asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait((task,), timeout=SIGN_S))[0]:

@@ -1,4 +1,4 @@
-"""Resources: which sandboxes there are, how one stands, and what was run in it."""
+"""MCP resources: the list of sandboxes, the status of one, and the last commands that were run in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def offer(server: SandboxServer) -> None:
         made = {it.id: it for it in await app.disposables.list()}
         members = await app.fleet.offered()
         listed = [{"name": it.name, "kind": it.describe().kind} | _more(made.get(it.name)) for it in members]
-        # Of a client's session nothing is known here: what it has selected only its own calls learn.
+        # A resource is read without a session, so over HTTP the client's selected sandbox is unknown here.
         known = server.clients.session(None) is not None
         active = {"active_sandbox": (await active_sandbox(server, None))[0]} if known else {}
         return _json(active | {"sandboxes": listed})

@@ -1,4 +1,4 @@
-"""Values as tool results: structured content, a complete text, images, cut to what the client takes."""
+"""Turns values into tool results: structured content, a complete text, and images, cut to what the client accepts."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ SO_FAR_CHARS = 5000
 # schema, and strict clients reject the whole answer otherwise.
 ABOUT_ERROR = "remote-sandbox/error"
 NOT_STARTED = "nothing was started"
+# Tools that start something: their errors say whether that has happened.
 STARTERS = frozenset(
     {
         *("exec_bash", "run_command", "exec_bash_background", "exec_bash_background_watch"),
@@ -193,13 +194,13 @@ def _truncation(report: Report) -> dict[str, Any]:
 
 
 def exec_text(report: Report) -> str:
-    """The same for clients that read only text."""
+    """exec_bash's result for clients that read only text."""
     stderr = f"stderr:\n{report.stderr.text}" if report.stderr.text else ""
     return "\n".join(filter(None, (exec_head(report), report.stdout.text, stderr)))
 
 
 def exec_head(report: Report) -> str:
-    """The first line of it: how the command ended, or that it goes on."""
+    """The first line of that text: how the command ended, or that it goes on."""
     seen = report.seen
     if isinstance(seen, Completed):
         return f"exit {seen.exit_code} after {seen.seconds:.1f} s{_how(seen)}"
@@ -250,7 +251,7 @@ def file_content(data: bytes) -> dict[str, Any]:
 
 
 def plain_text(path: str) -> str:
-    """Names and texts of another machine, for a reader: invalid UTF-8 and control characters are made visible."""
+    """Names and texts from another machine as readable text: invalid UTF-8 and control characters are made visible."""
     # A name of nothing but escape sequences would vanish.
     return harmless(path.encode("utf-8", "surrogateescape")) or visible(path)
 
@@ -318,7 +319,7 @@ def _smaller_fields(fields: Mapping[str, Any], most: int) -> dict[str, Any]:
 
 
 class Images:
-    """Images of one result, and what is said about those that are not shown."""
+    """The images of one result; one that is not shown gets fields that say why."""
 
     def __init__(self) -> None:
         self.blocks: list[ImageContent] = []

@@ -84,7 +84,7 @@ What commands print and files and images hold is data from another machine, neve
 UP_TO_DATE = frozenset({"tools/call", "tools/list", "resources/list", "resources/read", "prompts/get"})
 # Arguments that name a sandbox; and tools for which leaving it out does not mean the selected one.
 PLACES = ("sandbox_name", "sandbox_id")
-# The one that names several.
+# The argument that names several.
 SEVERAL = "sandbox_names"
 NOT_THE_SELECTED = frozenset(
     {
@@ -94,11 +94,11 @@ NOT_THE_SELECTED = frozenset(
 )
 # Calls that only wait, so any number may be open.
 ONLY_WAIT = frozenset({"wait_background_task", "check_file_transfer_task"})
-# For a call that has already waited for a hub that died.
+# A call that has already waited for a hub that died still waits this long.
 LEAST_PATIENCE_S = 5.0
 # Over HTTP the client itself has to repeat the request.
 MOVED = "the configuration has just changed, so this was not begun; send it once more"
-# What a client says first that can be told of changes; those of 2026-07-28 ask for it.
+# The first messages of clients that want change notifications; since 2026-07-28 they have to ask for them.
 CAN_BE_TOLD = frozenset({"initialize", "subscriptions/listen"})
 MOST_SUBSCRIBED = 1000
 TELL_S = 5.0
@@ -132,7 +132,7 @@ class SandboxServer(MCPServer[None]):
         self.calls = InProgress()
         # Connections of clients before 2026-07-28, which get change notifications without asking.
         self._connections: WeakSet[Connection] = WeakSet()
-        # What they have subscribed to.
+        # The resources that they have subscribed to.
         self._subscribed: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
         self._telling = Chores("telling a client of a change", expected=(asyncio.TimeoutError, TimeoutError))
         self._follows = False
@@ -146,7 +146,7 @@ class SandboxServer(MCPServer[None]):
             self._connections.add(ctx.session._connection)
         if ctx.method in CAN_BE_TOLD and not self._follows:
             self._follows = True
-            # It is no part of the call that begins it.
+            # In an empty context: it outlives the call that begins it, and must not see that call's session.
             contextvars.Context().run(self.app.disposables.follow, self._tell_sandboxes)
         if ctx.method not in UP_TO_DATE:
             return await call_next(ctx)
@@ -157,6 +157,7 @@ class SandboxServer(MCPServer[None]):
                 raise MCPError(INTERNAL_ERROR, MOVED)
             # The call is answered where the conversation continues.
             await asyncio.Event().wait()
+        # Counted: after a change of the configuration, sandboxes are given back when these calls have ended.
         with self.calls.one(), session.calls.one():
             return await call_next(ctx)
 
@@ -191,7 +192,7 @@ class SandboxServer(MCPServer[None]):
         for event in (*events, *map(ResourceUpdated, updated)):
             await self._subscriptions.publish(event)
         for connection in tuple(self._connections):
-            # A client that has stopped to read must not hold up all others.
+            # In the background: a client that has stopped reading must not delay the others.
             telling = self._tell(connection, tools=tools, resources=resources, updated=updated)
             self._telling.start(within(telling, TELL_S))
 
@@ -211,6 +212,7 @@ class SandboxServer(MCPServer[None]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
+        # If no answer comes, the call was cancelled.
         begun, outcome = time.monotonic(), "cancelled"
         called_by = calling.set(self._client(context))
         session = self.clients.session(context)
@@ -260,7 +262,7 @@ class SandboxServer(MCPServer[None]):
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Context[None, Any] | None = None
     ) -> GetPromptResult | InputRequiredResult:
-        """As in the SDK, but an unknown prompt or argument is the caller's mistake, in every protocol version."""
+        """Like the SDK's, but an unknown prompt or argument is reported as invalid in every protocol version."""
         known = {prompt.name: prompt for prompt in self._prompt_manager.list_prompts()}
         if name not in known:
             raise MCPError(INVALID_PARAMS, f"unknown prompt {sentence(name[:60])!r}; there are: {', '.join(known)}")
@@ -283,6 +285,7 @@ class SandboxServer(MCPServer[None]):
             where = await self._where(given, context) if place else ""
         except SandboxError as problem:
             return failure(problem, name)
+        # Since 2026-07-28 a call is made again with the user's answers to a login's questions.
         self._forms.deliver(context)
         with self._forms.asker(context, sandboxes_in(given, where), calling.get().patience_s) as asker:
             try:
@@ -294,10 +297,10 @@ class SandboxServer(MCPServer[None]):
         answer = asker.finish(answer)
         return told_where(answer, where) if where and isinstance(answer, CallToolResult) else answer
 
-    # Where a call is carried out that names no sandbox
+    # The sandbox of a call that names none
 
     async def meant(self, context: Context[None, Any] | None) -> str:
-        """The sandbox for calls of this client that name none. Raises UnknownSandbox where it is over."""
+        """The sandbox for calls of this client that name none. Raises UnknownSandbox if it is gone."""
         session = self.clients.session(context)
         selected = await session.selection.name() if session else ""
         try:
@@ -316,6 +319,7 @@ class SandboxServer(MCPServer[None]):
         parameters = self._toolbox.parameters(name)
         takes = () if name in NOT_THE_SELECTED else parameters.all
         place = next((argument for argument in PLACES if argument in takes), "")
+        # A required argument that is missing is refused when the arguments are validated.
         is_missing = place in parameters.required and place not in given
         is_named = (
             given.get(place, "") != "" or SEVERAL in given or ("local_path" in takes and self._names_a_sandbox(given))
@@ -328,7 +332,7 @@ class SandboxServer(MCPServer[None]):
         return isinstance(path, str) and bool(self.app.transfers.sandbox_in(path))
 
     async def _where(self, given: Mapping[str, Any], context: Context[None, Any] | None) -> str:
-        """The sandbox of the job that is meant, else the client's."""
+        """The sandbox of the job that the call names, else the client's."""
         session, watch_id = given.get("tmux_session", ""), given.get("watch_id", 0)
         is_job = isinstance(session, str) and isinstance(watch_id, int) and bool(session or watch_id)
         found = await self.app.whereabouts(session, watch_id) if is_job else ""
@@ -346,11 +350,14 @@ class SandboxServer(MCPServer[None]):
 
 
 async def _nothing() -> None:
-    """Nothing is to be done before a call."""
+    """The default for before_call: do nothing."""
 
 
 def sandboxes_in(given: Mapping[str, Any], where: str) -> frozenset[str]:
-    """The sandboxes that a call is about: that of its place, and those of paths such as gpu1:/data."""
+    """The sandboxes that a call is about: named by an argument, by a path such as gpu1:/data, or `where` it runs.
+
+    Only their logins may ask the client's user.
+    """
     named = [where, *(given.get(place) for place in PLACES)]
     paths = [value.partition(":")[0] for value in given.values() if isinstance(value, str) and ":" in value[:100]]
     return frozenset(name for name in (*named, *paths) if isinstance(name, str) and name)
@@ -370,6 +377,7 @@ def explain(name: str, problem: ToolError) -> SandboxError:
     if isinstance(cause, SandboxError):
         return cause
     if isinstance(cause, ValidationError):
+        # pydantic's own text has several lines, and quotes the arguments.
         first = cause.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "arguments"
         return BadArgument(f"{name}: {where}: {first['msg']}")
@@ -381,6 +389,7 @@ def explain(name: str, problem: ToolError) -> SandboxError:
 
 def build(app: App, clients: Clients | None = None) -> SandboxServer:
     """The server with all of its tools. By default all calls come from one client."""
+    # Imported here, because these modules import SandboxServer from this one.
     from . import prompts, resources
     from .tools import apps, containers, exec, files, jobs, lifecycle, sandboxes, sync, watches
 

@@ -1,7 +1,7 @@
 """The shapes of tool results, from which the output schemas are made.
 
-They name what a program looks for first. What comes besides in special cases is in docs/tools.md: each name here is
-in the tool list, which every conversation carries.
+They have only the fields that programs look for first; docs/tools.md has those of special cases. Each name here is part
+of the tool list, and so costs tokens in every conversation.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class ListingShape(TypedDict):
 class ContentShape(TypedDict):
     size: int
     truncated: bool
-    # Not of an image, which is beside it; that has mime_type, width, height and, where it is not shown, a problem.
+    # Absent for an image, which is a block of its own; its fields are mime_type, width, height and, if it is not shown,
+    # problem.
     content: NotRequired[str]
     mime_type: NotRequired[str]
     encoding: NotRequired[str]
@@ -107,7 +108,7 @@ class FoundShape(TypedDict):
 
 
 class SyncShape(TypedDict, total=False):
-    """What every sync says; figures, problems and a dry run's plan come besides, where there are any."""
+    """The fields of every sync; results may also have figures, problems and a dry run's plan."""
 
     # inline, background or dry_run
     mode: str
@@ -154,7 +155,7 @@ class StartedShape(TypedDict):
 
 
 class JobShape(TypedDict, total=False):
-    """What is said of every job; signal, usage, checkpoint and more come besides, where there are any."""
+    """The fields of every job; results may also have signal, usage, checkpoint and more."""
 
     tmux_session: str
     running: bool
@@ -222,7 +223,7 @@ class DisposableShape(TypedDict):
 
 
 class CommandShape(TypedDict, total=False):
-    """As exec_bash says it; timed_out, running and more come besides, where they apply."""
+    """The fields of exec_bash; results may also have timed_out, running and more."""
 
     exit_code: int
     stdout: str
@@ -235,7 +236,7 @@ class FilesShape(TypedDict):
 
 
 class SuiteShape(TypedDict, total=False):
-    """Counts of a test suite; runner, command, slowest and more come besides."""
+    """Counts of a test suite; results may also have runner, command, slowest and more."""
 
     passed: int
     failed: int

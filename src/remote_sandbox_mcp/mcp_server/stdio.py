@@ -24,10 +24,13 @@ from .server import SandboxServer, build
 from .upkeep import Upkeep
 from .watchdog import revive
 
+# How long connections may take to close at the end. Claude Code kills a server half a second after telling it to end.
 FAREWELL_S = 0.1
 # With disposable sandboxes: ready ones are deleted before we go, and connections are closed.
 LONG_FAREWELL_S = 1.5
+# How long cancelled calls may take to stop their commands.
 WIND_DOWN_S = 0.15
+# The longest message of a client.
 LONGEST_LINE = 256 << 20
 # A client counts as quiet after this long without a message.
 QUIET_S = 1.0
@@ -103,6 +106,7 @@ async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Lin
     os.close(null)
     os.dup2(2, 1)
     reader = asyncio.StreamReader(LONGEST_LINE)
+    # All that was read while modules were loading; Learner drops answers that the client has already.
     reader.feed_data(bytes(early.heard))
     if early.ended:
         reader.feed_eof()
@@ -182,7 +186,8 @@ class Lines:
 
 
 def refuse_half_pairs(line: str) -> str:
-    """The reply to a message with half of a surrogate pair, which the SDK would drop silently; else empty."""
+    """The reply to a message with half of a surrogate pair, which the SDK would drop silently; "" for all others."""
+    # A cheap test first: only an escape can bring half of a pair, and almost no message has one.
     if "\\ud" not in line and "\\uD" not in line:
         return ""
     message: Any = None

@@ -9,6 +9,7 @@ from ..core.text import counted
 
 Fields = Mapping[str, Any]
 
+# Longer texts get lines of their own.
 LONGEST_INLINE = 200
 
 
@@ -79,7 +80,8 @@ def sandbox_line(row: Fields) -> str:
     answers = "answers" if row["connection_alive"] else f"does not answer: {one_line(row.get('connection_error', ''))}"
     parts = [f"{'*' if row.get('is_active') else '-'} {row['name']} ({kind_and_address(row)}) {answers}"]
     parts += [_inline({name: value}) for name, value in row.items() if name not in IN_A_LINE]
-    return "; ".join([*parts, *_resources(row.get("resources", {}))])
+    found = row.get("resources", {})
+    return "\n  ".join(["; ".join([*parts, *_resources(found)]), *cluster_lines(found.get("cluster", {}))])
 
 
 def kind_and_address(row: Fields) -> str:
@@ -92,6 +94,8 @@ def _resources(found: Fields) -> Iterator[str]:
     """What a machine has and uses, including GPUs, as parts of one line."""
     if "idle_score" in found:
         yield f"idle_score {found['idle_score']}"
+    if "measured_on" in found:
+        yield f"what follows is of {found['measured_on']}"
     if cpu := found.get("cpu"):
         loads = "/".join(str(cpu[name]) for name in ("load_1m", "load_5m", "load_15m") if name in cpu)
         yield f"load {loads} on {counted(cpu['count'], 'CPU') if 'count' in cpu else '? CPUs'}"
@@ -101,7 +105,7 @@ def _resources(found: Fields) -> Iterator[str]:
         if disk := found.get(name):
             yield f"{disk.get('path', name)} {disk.get('free_gb')} of {disk.get('total_gb')} GB free"
     yield from map(_gpu, found.get("gpu", ()))
-    rest = ("idle_score", "cpu", "memory", "disk", "root_disk", "gpu")
+    rest = ("idle_score", "cluster", "measured_on", "cpu", "memory", "disk", "root_disk", "gpu")
     yield from (_pair(name, value) for name, value in found.items() if name not in rest)
 
 
@@ -125,6 +129,60 @@ def _gpu_process(process: Fields) -> str:
 
 def _gb(megabytes: float) -> str:
     return f"{megabytes / 1024:.1f}"
+
+
+PARTITION_TITLES = (
+    "partition", "idle", "mixed", "allocated", "down", "CPUs idle", "GPUs idle", "jobs waiting", "time limit", "score"
+)  # fmt: skip
+
+
+def cluster_lines(found: Fields) -> Iterator[str]:
+    """The partitions of a cluster as a table, then the caller's jobs and limits there."""
+    rows = [PARTITION_TITLES, *map(_partition, found.get("partitions", ()))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows if len(rows) > 1 else ():
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    if "more_partitions" in found:
+        yield f"and {counted(found['more_partitions'], 'more partition')}"
+    if found.get("partitions"):
+        yield f"your jobs: {_my_jobs(found.get('my_jobs', {}))}{_oldest(found.get('oldest_pending', {}))}"
+    yield from (f"your limit: {_inline(limit)}" for limit in found.get("my_limits", ()))
+    if "limits_unknown" in found:
+        yield f"your limits are unknown: {one_line(found['limits_unknown'])}"
+    if "asked_s_ago" in found:
+        yield f"asked {found['asked_s_ago']} s ago"
+    yield from (f"problem: {one_line(problem)}" for problem in found.get("problems", ()))
+
+
+def _partition(row: Fields) -> tuple[str, ...]:
+    name = one_line(row["name"]) + (" (default)" if row.get("default") else "")
+    nodes, cpus = row["nodes"], row["cpus"]
+    gpus = ", ".join(f"{one_line(gpus['type'])} {gpus['idle']} of {gpus['total']}" for gpus in row.get("gpus", ()))
+    return (
+        f"{name} ({row['state']})" if "state" in row else name,
+        *(str(nodes[kind]) for kind in ("idle", "mixed", "allocated", "down")),
+        f"{cpus['idle']} of {cpus['total']}",
+        gpus or "-",
+        str(row.get("waiting_jobs", 0)),
+        row.get("time_limit", "none"),
+        str(row["idle_score"]),
+    )
+
+
+def _my_jobs(jobs: Fields) -> str:
+    told = (
+        f"{sum(counts.values())} {state} ({', '.join(f'{count} in {name}' for name, count in counts.items())})"
+        for state, counts in jobs.items()
+    )
+    return ", ".join(told) or "none"
+
+
+def _oldest(job: Fields) -> str:
+    if not job:
+        return ""
+    start = f", expected to start {job['expected_start']}" if "expected_start" in job else ""
+    since = f", since {job['submitted']}" if "submitted" in job else ""
+    return f"; the oldest pending is {job['job']} in {job['partition']}: {one_line(job['reason'])}{since}{start}"
 
 
 # Files

@@ -28,7 +28,7 @@ OTHER_NAMES = {
 
 @dataclass(frozen=True)
 class Offer:
-    """A tool that can be called."""
+    """A tool. Its function's name, signature and docstring become the tool's name, parameters and description."""
 
     function: ToolFunction
     title: str
@@ -49,7 +49,7 @@ class Toolbox(ToolManager):
 
     def __init__(self) -> None:
         super().__init__()
-        # In the order of the list.
+        # In the order of the tool list.
         self._offers: dict[str, Offer] = {}
         self._parameters: dict[str, Parameters] = {}
 
@@ -81,6 +81,7 @@ class Toolbox(ToolManager):
             meta=ALWAYS_LOADED if name in FIRST_TOOLS else None,
         )
         taken, required = made.parameters["properties"], made.parameters.get("required", ())
+        # SandboxServer refuses unknown arguments, and the schema says so.
         made.parameters = listed_input(made.parameters) | {"additionalProperties": False}
         made.fn_metadata.output_schema = listed_output(made.fn_metadata.output_schema)
         self._parameters[name] = Parameters(tuple(taken), tuple(made.parameters["properties"]), tuple(required))

@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
@@ -18,15 +18,28 @@ from ..backends.ssh.host_keys import entry_name
 from ..backends.ssh.machine import open_machine, open_through
 from ..backends.ssh.openssh import choose_transport, open_over_openssh, unused_socket
 from ..core import checkup
-from ..core.checkup import ENGINE_STEPS, INSIDE_STEPS, MACHINE_STEPS, Checkup, Findings, Mark, Step
+from ..core.checkup import (
+    CLUSTER_STEPS,
+    ENGINE_STEPS,
+    INSIDE_STEPS,
+    MACHINE_STEPS,
+    Checkup,
+    ClusterFindings,
+    Findings,
+    Mark,
+    Step,
+)
 from ..core.command import Command, Environment
 from ..core.errors import CODE_NEEDED, ConnectError, SandboxError, Unreachable
 from ..core.machine import CommandPlace, Engine, Hop, LocalPlace, Machine
 from ..core.network import Reach
 from ..core.sandbox import Sandbox
 from ..core.shell import join
+from ..core.slurm import Cluster
+from ..core.slurm import words as option_words
 from ..core.text import harmless, last_line
 from ..core.transport import Choice
+from ..core.usage import Usage
 from ..waiting import within
 from .measure import measure
 
@@ -69,6 +82,9 @@ async def examine(machine: Machine, own_known_hosts: Path) -> Checkup:
         visit.gate.end_lent()
     where = checkup.address(machine.login.user, machine.host, machine.port)
     names = (*MACHINE_STEPS, *([checkup.CODE_STEP] if visit.gate.asks_for_code else ()), *INSIDE_STEPS, *ENGINE_STEPS)
+    # On a machine that is not configured as a cluster, only Slurm that was found is a step.
+    found = {step.name for step in visit.steps}
+    names += CLUSTER_STEPS if machine.slurm else tuple(name for name in CLUSTER_STEPS if name in found)
     steps = checkup.complete(visit.steps, names)
     return Checkup(machine.name, "ssh", where, steps, time.monotonic() - begun)
 
@@ -179,7 +195,7 @@ class Visit:
         async def opened() -> Sandbox:
             return sandbox
 
-        self.steps += await inspect(opened, machine.environment, machine.python, "")
+        self.steps += await inspect(opened, machine.environment, machine.python, "", machine)
 
     def _enter_step(self, name: str, otherwise: str = UNREACHABLE, also: str = "") -> None:
         self._at, self._otherwise, self._also = name, otherwise, also
@@ -308,12 +324,14 @@ async def inspect(
     opener: Opener, environment: Environment, python: str, login_noise: str, machine: Machine | None = None
 ) -> list[Step]:
     """Open the sandbox as a tool call would, and check what is inside. Raises SandboxError."""
-    engine = machine.engine if machine else None
+    engine, slurm = (machine.engine, machine.slurm) if machine else (None, None)
     sandbox = await opener()
     try:
         before = time.time()
-        # Both at once: the clock's error is bounded by the time that the answer takes.
-        findings, usage = await asyncio.gather(_look_around(sandbox, python, engine), measure(sandbox))
+        # All at once: the clock's error is bounded by the time that the answer takes.
+        findings, usage, cluster = await asyncio.gather(
+            _look_around(sandbox, python, engine), measure(sandbox, cluster=slurm), _look_at_cluster(sandbox, slurm)
+        )
         clock = checkup.clock_step(usage.clock, before, time.time())
     finally:
         await sandbox.close()
@@ -326,16 +344,39 @@ async def inspect(
         checkup.gpu_step(usage),
         clock,
         checkup.path_step(findings.path),
-        *([checkup.engine_step(findings, machine)] if machine else []),
+        *(
+            [checkup.engine_step(findings, machine), *_slurm_steps(findings, cluster, usage, machine)]
+            if machine
+            else []
+        ),
     ]
 
 
+def _slurm_steps(findings: Findings, cluster: ClusterFindings | None, usage: Usage, machine: Machine) -> list[Step]:
+    if cluster:
+        return checkup.cluster_steps(findings.slurm, cluster, usage.cluster, machine)
+    return [checkup.installed_slurm_step(findings.slurm, machine.name)] if findings.slurm else []
+
+
 async def _look_around(sandbox: Sandbox, python: str, engine: Engine | None) -> Findings:
-    words = ["sh", "-c", _script(), "doctor", python, *((engine.tool, *engine.command) if engine else ())]
-    outcome = await sandbox.run(Command(f"exec {join(words)}", timeout_s=INSIDE_S))
+    words = [python, *((engine.tool, *engine.command) if engine else ())]
+    return await _ask(sandbox, "doctor.sh", words, checkup.parse_findings)
+
+
+async def _look_at_cluster(sandbox: Sandbox, slurm: Cluster | None) -> ClusterFindings | None:
+    if slurm is None:
+        return None
+    words = option_words(slurm.options({}))
+    return await _ask(sandbox, "doctor_cluster.sh", words, checkup.parse_cluster_findings)
+
+
+async def _ask(sandbox: Sandbox, script: str, words: Sequence[str], read: Callable[[str], _T]) -> _T:
+    """Run a script of ours with these arguments, and read what it says."""
+    argv = ["sh", "-c", _text(script), "doctor", *words]
+    outcome = await sandbox.run(Command(f"exec {join(argv)}", timeout_s=INSIDE_S))
     sandbox.forget(outcome.run_id)
     try:
-        return checkup.parse_findings(outcome.stdout.head.decode("utf-8", "replace"))
+        return read(outcome.stdout.head.decode("utf-8", "replace"))
     except ValueError:
         said = last_line(outcome.stderr.head) or "nothing"
         raise SandboxError.of_parts(
@@ -346,5 +387,5 @@ async def _look_around(sandbox: Sandbox, python: str, engine: Engine | None) -> 
 
 
 @cache
-def _script() -> str:
-    return resources.files(__package__).joinpath("doctor.sh").read_text(encoding="utf-8")
+def _text(script: str) -> str:
+    return resources.files(__package__).joinpath(script).read_text(encoding="utf-8")

@@ -13,6 +13,7 @@
 #   @@ rsync        the first line of `rsync --version`
 #   @@ docker       "yes VERSION" of a docker that answers this user, or "no COMPLAINT"; nothing where there is none
 #   @@ podman       the same
+#   @@ slurm        the first line of `sinfo --version`, in PATH or in a folder where sites install it
 #   @@ path         PATH as commands see it
 
 # section NAME TEXT
@@ -53,3 +54,5 @@ for name in docker podman; do
     if [ "$name" = "$tool" ]; then section "$name" "$(engine "$name" "$@")"; else section "$name" "$(engine "$name" "$name")"; fi
 done
 section path "${PATH:-}"
+PATH="${PATH:-/usr/bin:/bin}:/usr/local/bin:/opt/slurm/bin:/usr/local/slurm/bin:/cm/shared/apps/slurm/current/bin"
+section slurm "$(version sinfo --version)"

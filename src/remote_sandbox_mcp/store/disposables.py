@@ -102,7 +102,7 @@ class DisposableRows:
 
     def made(self, disposable: Disposable) -> bool:
         """Record the sandbox as made; false if it was deleted meanwhile."""
-        values = {name: getattr(disposable, name) for name in ("id", "key", "created", "expires")}
+        values = {name: getattr(disposable, name) for name in ("id", "key", "status", "created", "expires")}
         return self._change("made", **values, detail=_detail(disposable))
 
     def get(self, disposable_id: str) -> Kept | None:
@@ -120,6 +120,10 @@ class DisposableRows:
 
     def note_status(self, disposable_id: str, status: str) -> None:
         self._change("status", id=disposable_id, status=status)
+
+    def note_started(self, disposable_id: str, expires: float, now: float) -> None:
+        """Record that one that was pending runs: from now on it lives, and is idle."""
+        self._change("started", id=disposable_id, expires=expires, now=now)
 
     def note_ending(self, disposable_id: str, key: str) -> None:
         """Record that it is to be deleted, with its provider's id."""

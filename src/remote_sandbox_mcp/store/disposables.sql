@@ -35,11 +35,15 @@ ORDER BY created, rowid LIMIT 1;
 UPDATE disposables SET pool = '', keep = 1, name = :name, timeout_s = :timeout_s, idle_since = :now WHERE id = :id;
 
 -- name: made
-UPDATE disposables SET key = :key, status = 'running', detail = :detail, created = :created, expires = :expires
+UPDATE disposables SET key = :key, status = :status, detail = :detail, created = :created, expires = :expires
 WHERE id = :id AND ended = 0 AND status = 'creating';
 
 -- name: status
 UPDATE disposables SET status = :status WHERE id = :id AND ended = 0;
+
+-- name: started
+UPDATE disposables SET status = 'running', expires = :expires, idle_since = MAX(idle_since, :now)
+WHERE id = :id AND ended = 0 AND status = 'pending';
 
 -- name: ending
 UPDATE disposables SET status = 'ending', key = :key WHERE id = :id AND ended = 0;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -109,11 +109,19 @@ class LargeFile:
             else:
                 await self._send([Span(0, self.size)])
             return await self._commit(first)
+        except FileProblem:
+            # The sync goes on, and a lane that is slow to leave would keep the next one from the partial file.
+            await asyncio.gather(*self._leave(), return_exceptions=True)
+            raise
         finally:
-            for stream in self.streams.all:
-                if self.key in stream.joined:
-                    stream.joined.discard(self.key)
-                    stream.target.begin({"verb": "leave", "root": self.streams.target_root}, self.key)
+            self._leave()
+
+    def _leave(self) -> list[Awaitable[Reply]]:
+        """Let every lane that has the partial file open, and locked, close it."""
+        root, joined = self.streams.target_root, [each for each in self.streams.all if self.key in each.joined]
+        for stream in joined:
+            stream.joined.discard(self.key)
+        return [stream.target.begin({"verb": "leave", "root": root}, self.key) for stream in joined]
 
     def _knows_pieces(self, stream: Stream) -> bool:
         return stream.source.knows_pieces and stream.target.knows_pieces

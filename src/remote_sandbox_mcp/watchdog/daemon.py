@@ -133,7 +133,7 @@ class Supervision(Protocol):
 
 
 class Vital(Protocol):
-    """What the loop itself needs of the database."""
+    """What the loop itself needs from the database."""
 
     def beat(self) -> None:
         """Record that the watchdog is alive."""

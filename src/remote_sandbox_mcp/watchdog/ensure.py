@@ -75,10 +75,11 @@ Begin = Callable[["Path | None"], Awaitable[None]]
 async def ensure_running(
     state: Path, config: Path | None, environ: Mapping[str, str] = os.environ, *, begin: Begin | None = None
 ) -> str:
-    """Empty where the watchdog runs or was started; else, in a sentence, why it does not. To be called after what it
-    shall look after has been written: one that is about to end for want of work looks once more.
+    """Start the watchdog if it does not run; returns "" or, in a sentence, why it could not be started.
 
-    `begin`: where there is no service, this process does the work, which is the hub; else the hub is asked to.
+    Call it after the watch was written: a watchdog that is about to end for lack of work looks at the database once
+    more. Without a service, `begin` makes this process, which is the hub, the watchdog; without `begin`, the hub is
+    asked to be it.
     """
     deadline = time.monotonic() + LONGEST_S
     try:

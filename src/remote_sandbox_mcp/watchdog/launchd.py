@@ -43,7 +43,7 @@ def render(label: str, program: Program) -> bytes:
 
 
 class Launchd:
-    """Its launch agent, installed or not."""
+    """The watchdog's launch agent, installed or not."""
 
     kind = "launchd"
 

@@ -17,6 +17,7 @@ from ..core.text import last_line
 from ..processes.process import module_words
 from ..waiting import within
 
+# How long a command of a service manager may take.
 CALL_S = 20.0
 
 

@@ -100,7 +100,7 @@ async def remove(state: Path) -> WatchdogStatus:
 
 
 async def status(state: Path) -> WatchdogStatus:
-    """Its state; never raises: what could not be determined is in the notes."""
+    """The watchdog's state; never raises: what could not be determined is in the notes."""
     return await _status(service_for(make_program(state, None)), state)
 
 

@@ -63,7 +63,7 @@ def _spelled(character: str) -> str:
 
 
 class Systemd:
-    """Its unit, installed or not."""
+    """The watchdog's systemd unit, installed or not."""
 
     kind = "systemd"
 

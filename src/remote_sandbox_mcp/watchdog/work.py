@@ -38,6 +38,7 @@ def stamp_of(config: Path | None, state: Path, pulse: Pulse) -> Callable[[], obj
 @asynccontextmanager
 async def supervision(config: Path | None, state: Path, stock: Stock | None = None) -> AsyncIterator[Supervision]:
     """The work, with the current configuration."""
+    handed_over = change_stamp(state / FILE)
     # A keyring may take a while.
     environ = await asyncio.to_thread(watchdog_environ, os.environ, state)
     configuration = await asyncio.to_thread(load, config, environ)
@@ -47,7 +48,7 @@ async def supervision(config: Path | None, state: Path, stock: Stock | None = No
     members = stock.take(configuration)
     app = compose(configuration, for_all=True, members=members, are_lent=True)
     try:
-        yield Work(app)
+        yield Work(app, lambda: change_stamp(state / FILE) == handed_over)
     finally:
         try:
             await app.close()
@@ -58,8 +59,10 @@ async def supervision(config: Path | None, state: Path, stock: Stock | None = No
 class Work:
     """Supervises the watches, and deletes disposable sandboxes whose time is over."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, is_current: Callable[[], bool]) -> None:
+        """`is_current`: nothing was handed over since the configuration was read."""
         self._app = app
+        self._is_current = is_current
         self._watches = app.jobs.supervisor()
 
     async def tick(self) -> float:
@@ -67,4 +70,5 @@ class Work:
             await self._app.disposables.sweep()
         except SandboxError as problem:
             log.warning("disposable sandboxes could not be looked after: %s", problem)
-        return await self._watches.tick()
+        # A new watch may need what was handed over just before it; the next round has read that.
+        return await self._watches.tick() if self._is_current() else 0.0

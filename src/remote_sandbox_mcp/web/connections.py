@@ -102,7 +102,7 @@ class Connection(H11Protocol):
         self._unfinished.add(self)
 
     def _settle(self) -> None:
-        """Nothing is awaited any more."""
+        """Stop the deadline: nothing is awaited from the client."""
         self._awaits_head = False
         self._unfinished.discard(self)
         if self._deadline:

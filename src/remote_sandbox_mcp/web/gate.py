@@ -93,7 +93,7 @@ class Gate:
         return bool(name) and (name in self._terms.hosts or without_port in self._terms.hosts)
 
     def _is_allowed_page(self, origin: str, host: str) -> bool:
-        """Whether a web page may call us: one of this server's own, or one that the operator allows."""
+        """Whether a web page of this origin may call us: the server's own origin, or one that the operator allows."""
         named = origin.lower()
         return named in self._terms.origins or named in (f"http://{host.lower()}", f"https://{host.lower()}")
 

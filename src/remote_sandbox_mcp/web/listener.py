@@ -49,7 +49,7 @@ def listener_among(passed: Sequence[int], terms: Terms) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> str:
-    """Its address as people write it."""
+    """The address of a listening socket as people write it."""
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -82,6 +82,7 @@ class HttpServer:
         """Accept no more, send pending answers, then cancel every call in progress together with its command."""
         assert self._serving is not None
         web, serving = self._web, self._serving
+        # uvicorn looks at this flag ten times a second.
         web.should_exit = True
         await asyncio.wait((serving,), timeout=GRACE_S)
         # uvicorn would log the calls that we cancel as failed.

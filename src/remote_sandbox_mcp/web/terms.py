@@ -56,7 +56,7 @@ def agree(http: Http, state: Path, *, without_key: bool = False) -> Terms:
     if http.api_key is not None and not http.api_key.reveal().strip():
         raise ConfigError("the key of REMOTE_SANDBOX_API_KEY, or of api_key under [http], is empty; set another one.")
     if is_loopback(http.host):
-        return _among_ourselves(http, state, without_key)
+        return _loopback_terms(http, state, without_key)
     if without_key:
         raise ConfigError(f"--no-auth is for this machine alone, and {http.host} is beyond it; leave one of them out.")
     if http.api_key is None:
@@ -74,7 +74,8 @@ def agree(http: Http, state: Path, *, without_key: bool = False) -> Terms:
     )
 
 
-def _among_ourselves(http: Http, state: Path, without_key: bool) -> Terms:
+def _loopback_terms(http: Http, state: Path, without_key: bool) -> Terms:
+    """The terms on loopback: a key is still needed, because other users of this computer can connect, too."""
     made = http.api_key is None and not without_key
     file = state / KEY_FILE if made else None
     return Terms(

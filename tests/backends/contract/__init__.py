@@ -2,14 +2,15 @@
 
 RunContract and FileContract say what they need in Programs, so that a sandbox without a shell can keep them too.
 ShellContract is about the real thing: shells, processes, modes, links. Contract is all three; JobContract is for those
-that have background jobs, PortContract for those whose ports can be reached.
+that have background jobs, WholeJobContract for each program that keeps jobs, PortContract for those whose ports can be
+reached.
 """
 
 from __future__ import annotations
 
 from .basics import Opener, counted, finish
 from .files import FileContract
-from .jobs import JobContract
+from .jobs import JobContract, WholeJobContract
 from .ports import PortContract
 from .runs import RunContract
 from .shell import ShellContract
@@ -22,6 +23,7 @@ __all__ = [
     "PortContract",
     "RunContract",
     "ShellContract",
+    "WholeJobContract",
     "counted",
     "finish",
 ]

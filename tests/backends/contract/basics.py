@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import posixpath
 import secrets
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
@@ -17,11 +16,11 @@ from remote_sandbox_mcp.core.errors import FileProblem
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.core.shell import quote
+from tests.support.waiting import DEADLINE_S, eventually
 
 Opener = Callable[[Environment], Awaitable[Sandbox]]
 T = TypeVar("T")
 
-DEADLINE_S = 15.0
 HOSTILE_NAMES = {
     "newline": "two\nlines",
     "ends in newline": "end\n",
@@ -105,18 +104,6 @@ async def begin(sandbox: Sandbox, script: str, **fields: Any) -> Running:
     seen = await sandbox.run(Command(script, **fields), patience_s=0.3)
     assert isinstance(seen, Running)
     return seen
-
-
-async def eventually(
-    ask: Callable[[], Awaitable[T]], holds: Callable[[T], bool], what: str, pause_s: float = 0.02
-) -> T:
-    """Ask until the answer is as it should be, ever less often; fails after a deadline."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds(answer := await ask()):
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {what}; the last answer was {answer}"
-        await asyncio.sleep(pause_s)
-        pause_s = max(pause_s, min(1.3 * pause_s, 0.2))
-    return answer
 
 
 async def ended(sandbox: Sandbox, run_id: str) -> Completed:

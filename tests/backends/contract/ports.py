@@ -13,8 +13,9 @@ from remote_sandbox_mcp.core.command import Command, Running
 from remote_sandbox_mcp.core.errors import BadArgument, Unreachable
 from remote_sandbox_mcp.core.port import PortClosed, Stream
 from remote_sandbox_mcp.core.sandbox import Sandbox
+from tests.support.waiting import eventually
 
-from .basics import Basics, eventually, read_pid, said
+from .basics import Basics, read_pid, said
 
 # By its full path: it is on no machine's PATH that is said to have none.
 PYTHON = "/usr/bin/python3"

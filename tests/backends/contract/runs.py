@@ -23,6 +23,7 @@ from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.progress import Beat
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from tests.support.pace import at_most
+from tests.support.waiting import eventually
 
 from .basics import (
     DEADLINE_S,
@@ -33,7 +34,6 @@ from .basics import (
     cancel,
     counted,
     ended,
-    eventually,
     finish,
     forgotten,
     in_background,

@@ -15,6 +15,7 @@ from remote_sandbox_mcp.core.files import Search, Span
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.core.shell import quote
 from tests.support.pace import at_most
+from tests.support.waiting import eventually
 
 from .basics import (
     HOSTILE_NAMES,
@@ -22,7 +23,6 @@ from .basics import (
     Opener,
     begin,
     cancel,
-    eventually,
     finish,
     in_background,
     is_alive,

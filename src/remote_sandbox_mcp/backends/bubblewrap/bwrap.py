@@ -17,6 +17,7 @@ from . import seccomp
 TRIAL_S = 10.0
 # A user id from a range that no distribution, service or container uses.
 STEP_DOWN_TO = 61100
+# The user id inside a user namespace.
 INSIDE = 1000
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 OLDEST_MINOR = 6
@@ -73,9 +74,9 @@ DOCKER_FLAGS = (
 
 @dataclass(frozen=True)
 class Footing:
-    """A way to use bubblewrap that works here.
+    """The program and flags with which bubblewrap works on this computer.
 
-    `step_down` is the user that the first process must turn into, or 0.
+    `step_down` is the user id that the first process must change to, or 0 if it need not.
     """
 
     program: str

@@ -138,7 +138,7 @@ class Group:
         until = time.monotonic() + PAUSE_S
         while not self.is_frozen():
             if time.monotonic() > until:
-                # Never left half frozen: nothing would run in the sandbox, and nobody would know why.
+                # A half-frozen sandbox would hang without an error.
                 self.thaw()
                 return False
             time.sleep(0.002)
@@ -174,7 +174,8 @@ class Group:
     def _kill(self) -> bool:
         """Kill all processes; returns whether there were any."""
         members = self.members()
-        # The oldest first: what started a command must not live to tell that it was killed.
+        # The oldest first: an outpost that outlives its command would report that the command was killed, instead of
+        # its caller learning that the sandbox was deleted.
         for pid in sorted(members):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

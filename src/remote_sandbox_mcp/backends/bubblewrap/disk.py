@@ -178,8 +178,8 @@ class Look:
 class DiskWatch:
     """Ends a sandbox's processes when its files exceed `most`, or grow further after that.
 
-    `over` is what they took when they were last looked at, as long as that is more than they may. In a sandbox that
-    `is_new` everything was written by what runs in it.
+    `over` is the usage at the last scan, while that exceeds the limit. With `is_new`, all files were written by
+    processes of this sandbox; otherwise some were there before, and the first scan ends nothing.
     """
 
     def __init__(
@@ -229,5 +229,5 @@ class DiskWatch:
             self._allowed = self._most
         elif is_beyond:
             self._allowed = used.plus(SLACK)
-        # What was there before was not written by what runs now.
+        # Files that were there before were not written by processes that run now.
         return is_beyond and not (is_first and not self._is_new)

@@ -53,11 +53,11 @@ class StillClient(OutpostClient):
 
 
 class EmbeddedSandbox(OutpostSandbox):
-    """Refuses what its state forbids, with one sentence.
+    """An outpost in bubblewrap; refuses work, with one sentence, if its state forbids it.
 
-    `closed` says why it cannot be reached now, `full` why nothing more may be done in it; empty where there is no
-    reason. `release` lets what is frozen go on: nothing frozen can be ended. `crowded` says what helps when it has as
-    many processes as it may.
+    `closed` says why it cannot be reached now, `full` why nothing more may be done in it; both are empty without a
+    reason. `release` thaws frozen processes, which cannot be ended otherwise. `crowded` is advice for a sandbox with as
+    many processes as it may have.
     """
 
     crowded = CROWDED
@@ -138,6 +138,11 @@ class EmbeddedSandbox(OutpostSandbox):
         """End all its processes, and syncs into it."""
         await asyncio.gather(*(lane.close() for lane in list(self._lanes)), return_exceptions=True)
         await EmbeddedSandbox.close(self)
+
+    async def open_ahead(self) -> None:
+        """Open it once for the next caller, who is told why if it cannot be opened; one that is closed stays closed."""
+        with contextlib.suppress(SandboxError):
+            await self._reach()
 
     async def settle(self) -> None:
         """Wait until nothing is being opened."""
@@ -228,12 +233,7 @@ class Tenant:
 
     def warm(self) -> None:
         """Open it in the background, because its maker will use it at once."""
-        self._chores.start(self._open_quietly())
-
-    async def _open_quietly(self) -> None:
-        # The next caller is told why it cannot be opened.
-        with contextlib.suppress(SandboxError):
-            await self.sandbox.open()
+        self._chores.start(self.sandbox.open_ahead())
 
     def begin(self, expire: Callable[[Disposable], Awaitable[None]]) -> None:
         """Start the expiry timer, by the record's current time."""
@@ -256,7 +256,7 @@ class Tenant:
         return is_alone(self._lock)
 
     async def pause(self) -> None:
-        """Raises SandboxError, with everything still running, where it cannot be paused."""
+        """Freeze all its processes. Raises SandboxError, with everything still running, if that fails."""
         # Other processes would think it dead, and try to end frozen processes, which never finishes.
         if not self.is_alone():
             raise SandboxError(f"unable to pause {self.record.made.title}: another server uses it; close it there")

@@ -173,7 +173,7 @@ def _hold(folder: Path, refused: dict[tuple[int, int], str]) -> int:
 
 
 def _who_else(found: os.stat_result, *, is_last: bool) -> str:
-    """Who besides us and root could change the image; on the path to it, a sticky folder protects our entries."""
+    """Why users besides us and root could change the image; on the way to it, a sticky folder protects our entries."""
     if found.st_uid not in (0, os.geteuid()):
         return f"belongs to another user ({found.st_uid})"
     if found.st_mode & stat.S_ISVTX and not is_last:

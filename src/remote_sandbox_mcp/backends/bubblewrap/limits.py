@@ -1,4 +1,4 @@
-"""Limits of a disposable sandbox: what was asked for, how it is enforced, and what the caller is told."""
+"""Limits of a disposable sandbox: checks them, enforces them, and describes for the caller how they are enforced."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from .walls import Bounds, Folders, Start, hostname
 T = TypeVar("T")
 
 OPEN_S = 15.0
-# The reason of an error where no further process can be started.
+# The reason of an error if no further process can be started.
 CROWDED = "crowded"
 
 
@@ -106,6 +106,6 @@ async def _open(
     except (asyncio.TimeoutError, TimeoutError):
         raise Unreachable.of_parts(doing, f"no answer from behind its walls in {OPEN_S:.0f} s") from None
     except (OSError, NoOutpost) as problem:
-        # bubblewrap ends with the kernel's words for it.
+        # bubblewrap prints the kernel's message for it.
         crowded = os.strerror(errno.EAGAIN) in str(problem)
         raise ConnectError.of_parts(doing, str(problem), reason=CROWDED if crowded else "") from None

@@ -34,7 +34,7 @@ MUCH = Usage(2048, 100_000)
 
 
 def describe(place: LocalPlace) -> Description:
-    """What is known of it before it is opened."""
+    """The description of the local sandbox before it is opened."""
     return Description(
         place.name, "local", user=USER, capabilities=Capabilities(kills_trees=True, network=bool(place.network))
     )

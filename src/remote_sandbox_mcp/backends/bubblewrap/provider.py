@@ -264,7 +264,7 @@ class EmbeddedProvider:
         await tenant.leave()
         if is_alone:
             with contextlib.suppress(SandboxError):
-                # A paused one could be resumed by nobody after this process is gone.
+                # No other process can resume a paused sandbox after this one is gone.
                 self._change(made, running)
             await asyncio.to_thread(cgroups.known(tenant.record.groups).end)
 
@@ -278,7 +278,7 @@ def paused(made: Disposable) -> Disposable:
 
 
 def seen(record: Record) -> Disposable:
-    """Its current state."""
+    """The sandbox of a record with its current status."""
     is_over = 0 < record.made.expires <= time.time()
     return replace(record.made, status="expired") if is_over else record.made
 
@@ -314,7 +314,7 @@ def network_notes(network: Network) -> tuple[str, ...]:
 
 
 def notes(order: SandboxOrder) -> list[str]:
-    """What its maker should know and might not expect."""
+    """Notes about parts of an order that are not met as the caller might expect."""
     told = []
     if order.image:
         told.append("image: read-only; its home and /tmp are its own, and /app and /workspace where the image has none")

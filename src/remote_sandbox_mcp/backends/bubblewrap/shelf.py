@@ -45,7 +45,7 @@ class Shelf:
     root: Path
 
     def folder(self, disposable_id: str) -> Path:
-        """Raises BadArgument for what is not an id of ours: it must not lead elsewhere."""
+        """The folder of a sandbox. Raises BadArgument for an invalid id, which could lead to another path."""
         if not DISPOSABLE_ID.match(disposable_id):
             raise BadArgument(f"{disposable_id[:60]!r} is not the id of a disposable sandbox (sb-...)")
         return self.root / disposable_id

@@ -46,10 +46,12 @@ class Bounds:
     shm_mb: int = 0
 
 
-# A shell costs a millisecond. A process that is moved into the group by another one waits for all processors in turn.
+# A shell that joins the groups itself costs a millisecond. Moving a process that another one started takes longer: the
+# kernel waits for all processors.
 JOIN = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 1; shift; done; shift; exec "$@"'
 
 
+# Source that defines `read`; a buffer of one byte does not read ahead.
 READ = "read=io.BufferedReader(io.FileIO(0,closefd=False),1).read;"
 
 
@@ -161,11 +163,11 @@ class Start:
         # A lent Python reports a path of itself that cannot be started.
         known = f"import io,os,sys;sys.executable={python!r};{shut}{READ}"
         sizes = len(first_process()), len(compiled(self.pieces)), len(program.packed(self.pieces))
-        first = f"exec(read({sizes[0]}));{'' if is_second else self.first()}keep_to_itself();"
+        first = f"exec(read({sizes[0]}));{'' if is_second else self.first()}close_to_commands();"
         return f"{known}{first}run_outpost(read({sizes[1]}),read({sizes[2]}),{MAGIC_NUMBER!r},globals())"
 
     def first(self, room: str = "") -> str:
-        return f"stand_first({self.footing.step_down},{dict(self.bounds.rlimits)!r},{room!r});"
+        return f"fork_outpost({self.footing.step_down},{dict(self.bounds.rlimits)!r},{room!r});"
 
 
 @functools.cache
@@ -192,8 +194,8 @@ def hostname(name: str) -> str:
 class Folders:
     """Folders of a local sandbox, protected from other users by the outermost one.
 
-    `state` is the state folder that it lies in, where no image may be. `runs` is a place for the outpost's own records
-    where the disk of commands has a size: what they do when it is full can be told only from there.
+    `state` is the state folder that contains them, in which no image may be. `runs` is the folder for the outpost's own
+    records if the sandbox's disk has a fixed size: results of commands must be recorded even when that is full.
     """
 
     root: Path

@@ -1,4 +1,4 @@
-"""A Sandbox behind a command that gives a shell: an outpost on the command's own input and output."""
+"""A Sandbox behind a command that gives a shell: the outpost's line is the command's input and output."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from .way import CommandLine, Ending, LocalCommand, Way, last_words
 
 OUTPOST = Capabilities(survives_disconnect=True, kills_trees=True, why_not_root="")
 PLAIN = Capabilities(survives_disconnect=True, why_not_root="it has no python3, which as_root needs there")
-# Some commands are slow: those of cloud providers look for a machine and send it a key first.
+# Some commands are slow to start: those of cloud providers look up a machine and send it a key first.
 OPEN_S = 20.0
-# Lanes and relays beside the outpost. Each is a process here, and often a login there.
+# How many lanes and relays may run beside the outpost: each is a process here, and often a login there.
 MOST_BESIDE = 12
-# What the shell says before our program starts: whether it does tells a command that fails from a missing Python.
+# The shell prints this before our program starts. Without it the command failed; with it, Python is missing.
 SHELL_IS_HERE = "shell-"
 MOST_REMEMBERED = 64 << 10
-# Above it are signals, and 255, which ssh ends with where its connection is cut.
+# Higher exit codes stand for signals, and 255 for an ssh whose connection was cut.
 LAST_OWN_STATUS = 128
-# As long a piece of our packed programs as nobody else says by chance.
+# A piece of our packed program of this length does not occur in other output by chance.
 PIECE = 6
 BY_HAND = "run it in a terminal to see more"
 
@@ -79,6 +79,7 @@ async def open_behind(
         try:
             return await entrance.outpost()
         except NoPython as problem:
+            # Python worked there before, so this is a failure, and no reason to fall back to the plain shell.
             if not sandbox.hello:
                 raise
             raise Unreachable.of_parts(entrance.doing, f"its Python starts no more ({problem.found})") from None
@@ -106,14 +107,14 @@ async def open_behind(
 
 
 def _with(capabilities: Capabilities, description: Description) -> Description:
-    """What can be done there; whether as root, too, depends on its configuration before all else."""
+    """A description with these capabilities; a configuration that forbids commands as root goes first."""
     why_not = description.capabilities.why_not_root or capabilities.why_not_root
     return replace(description, capabilities=replace(capabilities, why_not_root=why_not))
 
 
 async def _open_plain(way: Way, description: Description, environment: Environment) -> ShellAlone:
     name = description.name
-    # Its temporary folder may be emptied when it starts, as any machine's.
+    # Its temporary folder may be emptied at a restart, as on any machine, so jobs are kept in the home folder.
     place = Place(name, "machine", jobs_at_home=True)
     plain = PlainCommandSandbox(_with(PLAIN, description), environment, CommandShell(way, name), place)
     plain.start = way.open
@@ -126,13 +127,13 @@ async def _open_plain(way: Way, description: Description, environment: Environme
 
 
 class CommandSandbox(OutpostSandbox):
-    """What is behind a command. `start` starts any program there, by a line for the shell, with a line of its own."""
+    """A sandbox behind a command. `start` runs a shell line there as a program with its own line."""
 
     start: Callable[[str], Awaitable[CommandLine]]
 
 
 class PlainCommandSandbox(ShellAlone):
-    """The same without python3."""
+    """A sandbox behind a command, without python3."""
 
     start: Callable[[str], Awaitable[CommandLine]]
 
@@ -157,19 +158,19 @@ class Entrance:
         return client
 
     async def lane(self) -> OutpostLane:
-        """Raises ConnectError, and Unsupported where there are as many as may be."""
+        """Raises ConnectError, and Unsupported if too many run already."""
         lane = await self._greeted(program.LANE, OutpostLane, self._take_place(), self._lane_words)
         await self._check_same(lane)
         return lane
 
     async def relay(self) -> PortRelay:
-        """Raises ConnectError, and Unsupported where there are as many lines as may be."""
+        """Raises ConnectError, and Unsupported if too many run already."""
         relay = await self._greeted(RELAY, PortRelay, self._take_place())
         await self._check_same(relay)
         return relay
 
     async def _check_same(self, beside: OutpostLane | PortRelay) -> None:
-        """A command may lead to a new container, or to another of several machines, each time that it is started."""
+        """Raise Unsupported if this line leads elsewhere: a command may start a new container each time."""
         if beside.node == self._node:
             return
         await beside.close()
@@ -177,7 +178,7 @@ class Entrance:
         raise Unsupported(f"{self._name}: {what} and ports not reached; name one that leads to the same place")
 
     def _take_place(self) -> Callable[[], None]:
-        """Count a further line; what is returned is to be called at its end."""
+        """Count a further line; returns the function to call at its end. Raises Unsupported."""
         if self._beside >= MOST_BESIDE:
             raise Unsupported(f"{self._name}: {self._way.what} runs {MOST_BESIDE} times already; try again later")
         self._beside += 1
@@ -219,7 +220,7 @@ class Entrance:
     async def _greeting(
         self, line: Beginning, token: str, pieces: tuple[str, ...], make: Callable[[Beginning, str], G]
     ) -> G:
-        """Raises ConnectError, NoPython; whatever is raised, the line is still open."""
+        """Send a program and wait for its greeting. Raises ConnectError, NoPython; the caller closes the line."""
         line.write(program.packed(pieces))
         spoken = make(line, self._name)
         try:
@@ -233,7 +234,7 @@ class Entrance:
         return spoken
 
     def _explained(self, line: Beginning, token: str, end: Ending | None) -> SandboxError:
-        """Why no program of ours greeted; `end` is None where the time was over."""
+        """Why our program did not greet; `end` is None if the time was over."""
         mark, heard = f"{SHELL_IS_HERE}{token}".encode(), bytes(line.heard)
         complaints = end.complaints if end else line.complaints
         words = last_words(complaints) or last_words(heard.replace(mark, b""))
@@ -241,7 +242,7 @@ class Entrance:
         if mark + b"\r" in heard or (mark + b"\n" not in heard and comes_back(program.packed(), heard)):
             found = f"{self._way.what} changes what is sent over it, as a terminal does"
             return ConnectError.of_parts(self.doing, found, "take out the option that asks for one, as -t does")
-        # With its end of line: a command that only repeats its argument has not run it.
+        # With the line end: a command that only echoes its argument has not run it.
         if mark + b"\n" not in heard:
             if known := self._way.explain(complaints):
                 return known
@@ -250,7 +251,7 @@ class Entrance:
         if end is None:
             found = f"its shell answered, but {self._python} did not start in {self._timeout_s:g} s{said}"
             return Unreachable.of_parts(self.doing, found)
-        # Only a shell that ended by itself has shown that there is no Python: one that was killed shows a cut.
+        # Only a shell that exited by itself proves that there is no Python; one that was killed means a cut.
         if end.status is None or not 0 <= end.status <= LAST_OWN_STATUS:
             return Unreachable.of_parts(self.doing, f"{self._way.what} was cut off while {self._python} started{said}")
         return NoPython.of_parts(self.doing, f"{self._python} did not start{said}")
@@ -264,7 +265,7 @@ class Entrance:
 
 
 class Beginning:
-    """A command's line that remembers what came before the greeting; `closed` is called at its end."""
+    """The line of a command that remembers the output before the greeting; `closed` is called at its end."""
 
     def __init__(self, line: CommandLine, closed: Callable[[], None]) -> None:
         self._line = line
@@ -282,7 +283,7 @@ class Beginning:
 
     @property
     def complaints(self) -> bytes:
-        """What the command has complained about so far."""
+        """The command's standard error so far."""
         return self._line.complaints
 
     def close(self) -> None:
@@ -293,6 +294,6 @@ class Beginning:
 
 
 def comes_back(sent: bytes, heard: bytes) -> bool:
-    """Whether pieces of what was sent were heard: a terminal repeats what is typed, and changes some of it."""
+    """Whether pieces of what was sent came back: a terminal echoes what is typed, and changes some of it."""
     pieces = {sent[at : at + PIECE] for at in range(len(sent) - PIECE)}
     return any(heard[at : at + PIECE] in pieces for at in range(len(heard) - PIECE))

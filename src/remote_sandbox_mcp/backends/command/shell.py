@@ -10,7 +10,7 @@ from ..shell.talk import START_LINE, Talk, bring
 from ..shell.transport import Printed, Request
 from .way import CommandLine, Way
 
-# A command is held for as long as what it runs; the others are soon over, and must not wait behind those.
+# Requests that run a command hold theirs until its end; the others are short, and must not wait behind those.
 MOST_HELD, MOST_URGENT = 16, 8
 
 
@@ -53,7 +53,7 @@ class CommandShell:
 
 
 class ProcessTalk:
-    """A command's line as a ShellLine. Its input stays open: what is sent says itself where it ends."""
+    """A command's line as a ShellLine. Its input stays open: the script itself says where it ends."""
 
     def __init__(self, line: CommandLine) -> None:
         self._line = line
@@ -64,7 +64,7 @@ class ProcessTalk:
         await self._line.drain()
 
     def end_input(self) -> None:
-        """A command whose input ends may end before its answer has come."""
+        """Do nothing: some commands end when their input does, before the answer has come."""
 
     async def complaints(self) -> bytes:
         return (await self._line.ending()).complaints

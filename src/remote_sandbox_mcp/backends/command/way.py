@@ -16,40 +16,40 @@ from ...waiting import within
 from ..outpost import pipe
 from ..outpost.lane import WideLine
 
-# What is kept of a command's standard error: its end, whatever its length.
+# How many of the last bytes of a command's standard error are kept.
 KEPT = 256 << 10
-# How often, and how many times, it is looked whether a command whose output has ended has ended itself; and how long
-# its last words may take to come after that.
+# A command whose output has ended is checked for its own end this often and so many times; after that its standard
+# error may take LAST_WORDS_S to end.
 LOOK_S, LOOKS, LAST_WORDS_S = 0.01, 100, 0.2
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a command ended: its exit status (None where that is not known) and the end of its standard error."""
+    """How a command ended: its exit status (None if unknown) and the last part of its standard error."""
 
     status: int | None = None
     complaints: bytes = b""
 
 
 class CommandLine(WideLine, Protocol):
-    """The input and output of one command that was started."""
+    """Input and output of one started command."""
 
     @property
     def complaints(self) -> bytes:
-        """The end of what has come on its standard error so far."""
+        """The last part of its standard error so far."""
         ...
 
     async def ending(self) -> Ending:
-        """How it ended, waited for no longer than a moment; to be asked before it is closed."""
+        """How it ended; waits a moment for that. Must be called before close."""
         ...
 
 
 class Way(Protocol):
-    """Starts a command that gives a shell, as often as it is asked to. Each has its own line."""
+    """Starts a command that gives a shell, any number of times. Each start has its own line."""
 
     @property
     def what(self) -> str:
-        """What stands for it in a sentence, as in "its command docker"."""
+        """How sentences name the command, such as "its command docker"."""
         ...
 
     async def open(self, shell_line: str) -> CommandLine:
@@ -57,13 +57,13 @@ class Way(Protocol):
         ...
 
     def explain(self, complaints: bytes) -> SandboxError | None:
-        """The error that its last words mean, where they are known: the whole sentence."""
+        """The error for a message on standard error that this way knows; None for others."""
         ...
 
 
 @dataclass(frozen=True)
 class LocalCommand:
-    """A command of the operator's on this computer. It never passes through a shell of ours.
+    """A command from the operator's configuration, on this computer. It is started without a shell of ours.
 
     It runs in the home folder, because many programs read settings from the current one, which belongs to a project.
     """
@@ -73,7 +73,7 @@ class LocalCommand:
 
     @property
     def what(self) -> str:
-        """Only the program: its arguments may hold secrets."""
+        """The name of the program only: its arguments may hold secrets."""
         return f"its command {os.path.basename(self.argv[0])}"
 
     async def open(self, shell_line: str) -> ProcessLine:
@@ -95,7 +95,7 @@ def home_folder() -> str:
 
 
 class ProcessLine:
-    """A process as a CommandLine. Its standard error is not on the line: words there would be taken for an answer."""
+    """A process as a CommandLine. Its standard error is read apart, so that it is not taken for an answer."""
 
     def __init__(self, line: pipe.PipeLine, complaints: Complaints) -> None:
         self._line = line
@@ -104,7 +104,7 @@ class ProcessLine:
 
     @classmethod
     async def start(cls, argv: Sequence[str], environ: Mapping[str, str], folder: str) -> ProcessLine:
-        """In a session of its own, without a terminal. Raises OSError."""
+        """Start the process in a session of its own, without a terminal. Raises OSError."""
         near, far = socket.socketpair()
         near.setblocking(False)
         with far:
@@ -122,7 +122,7 @@ class ProcessLine:
             if self._line.status() is not None:
                 break
             await asyncio.sleep(LOOK_S)
-        # A process that it left behind may hold its standard error open for as long as that lives.
+        # A process that it left behind may keep its standard error open for long.
         with contextlib.suppress(asyncio.TimeoutError):
             await within(self._complaints.over.wait(), LAST_WORDS_S)
         return Ending(self._line.status(), self.complaints)
@@ -132,13 +132,13 @@ class ProcessLine:
         return bytes(self._complaints.heard)
 
     def close(self) -> None:
-        """End it with all that it has started."""
+        """End the process with all that it has started."""
         self._line.close()
         self._complaints.close()
 
 
 class Complaints(asyncio.Protocol):
-    """What comes on a command's standard error: all of it is read, so that it never waits for us; the end is kept."""
+    """Reads a command's standard error, so that the command never blocks on it, and keeps the last part."""
 
     def __init__(self) -> None:
         self.heard = bytearray()
@@ -162,7 +162,7 @@ class Complaints(asyncio.Protocol):
 
 
 def last_words(said: bytes, limit: int = 300) -> str:
-    """The last lines of what a command said, as one line that can be shown; the end of them where they are long.
+    """The last lines of a command's output as one line that is safe to show; cut at the front if it is long.
 
     >>> last_words(b"first\\r\\nError: \\x1b[31mno such container: web\\n\\n")
     'first / Error: no such container: web'

@@ -1,6 +1,6 @@
 """Containers of a Docker or podman engine on a machine: made by its command line, reached by `exec` through it.
 
-How the machine is reached is not known here: it starts programs, and each has a line of its own.
+How the machine is reached is not here: whatever opens it can start programs there, each with a line of its own.
 """
 
 from __future__ import annotations

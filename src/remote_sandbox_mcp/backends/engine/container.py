@@ -1,31 +1,24 @@
-"""A container on a machine as a Sandbox: an outpost in it, by the engine's `exec` over the machine's connection."""
+"""A container on a machine as a Sandbox: its outpost is started by the engine's `exec` on that machine."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ...core.command import Command, Completed, Environment, Running
+from ...core.command import Environment
 from ...core.disposable import Disposable
-from ...core.errors import ConnectError, LostContact, Unreachable
-from ...core.progress import Progress, silent
+from ...core.errors import ConnectError
 from ...core.sandbox import Capabilities, Description, Sandbox
 from ...core.shell import join
-from ..command.sandbox import OPEN_S, Entrance, NoPython
-from ..command.shell import CommandShell
+from ..command.provided import ProvidedShellAlone, open_provided
 from ..command.way import CommandLine
-from ..outpost.client import OutpostClient
-from ..outpost.relay import RelayPorts
-from ..outpost.sandbox import OutpostSandbox
-from ..shell.alone import ShellAlone
-from ..shell.sandbox import lost_with
 from ..shell.transport import Gone, Paused, Place
 from .cli import Cli
 
-# How a container stands, as its provider says; empty where nobody can tell.
+# Asks the provider for a container's status; empty if the engine does not answer.
 Fate = Callable[[Disposable], Awaitable[str]]
 AS_IT_IS = Environment()
-# podman drops what a program has printed if it ends while there is input for it: a shell that finds no Python does.
+# podman drops the output of a program that ends before its input was read, as a shell does that finds no Python.
 UNTIL_HEARD = "trap 'sleep 1' EXIT"
 
 
@@ -40,29 +33,20 @@ def describe(disposable: Disposable, *, kills_trees: bool = True) -> Description
 
 
 async def open_container(cli: Cli, disposable: Disposable, fate: Fate, environment: Environment = AS_IT_IS) -> Sandbox:
-    """Open it the best way that its image offers. Raises ConnectError."""
+    """Open a container with an outpost, or with a plain shell if its image has no Python. Raises ConnectError."""
     way = ContainerWay(cli, disposable, fate)
-    sandbox = ContainerSandbox(way, environment)
-    try:
-        await sandbox.open()
-        return sandbox
-    except NoPython:
-        await sandbox.close()
-    except BaseException:
-        await sandbox.close()
-        raise
-    plain = PlainContainer(way, environment)
-    try:
-        await plain.open()
-    except BaseException:
-        await plain.close()
-        raise
-    return plain
+
+    def open_plain() -> ProvidedShellAlone:
+        # A container that is started again finds its folders as they were.
+        place = Place(disposable.title, "container", jobs_at_home=False)
+        return ProvidedShellAlone(way, describe(disposable, kills_trees=False), environment, place)
+
+    return await open_provided(way, describe(disposable), environment, open_plain)
 
 
 @dataclass(frozen=True)
 class ContainerWay:
-    """The way into one container: its engine's `exec`, as a program on the machine."""
+    """Starts programs in one container: by the engine's `exec`, which is a program on the machine."""
 
     cli: Cli
     disposable: Disposable
@@ -79,69 +63,14 @@ class ContainerWay:
         return await self.cli.way.open(f"exec {join(words)}")
 
     def explain(self, complaints: bytes) -> ConnectError | None:
-        """Nothing: its engine is asked what became of it."""
+        """None: why_not asks the engine instead."""
         return None
 
     async def why_not(self) -> ConnectError | None:
-        """Why nothing can be done in it, where its engine knows."""
+        """Why the container cannot answer, if the engine knows."""
         title, status = self.disposable.title, await self.fate(self.disposable)
         if status == "paused":
             return Paused(f"{title} is paused; continue it with resume_sandbox")
         if status in ("gone", "expired", "ended"):
             return Gone(f"{title} is gone: it was deleted, or its time was over; create another one")
         return None
-
-
-class ContainerSandbox(OutpostSandbox):
-    """An outpost in a container, which may be paused, killed or expire under it."""
-
-    def __init__(self, way: ContainerWay, environment: Environment) -> None:
-        name = way.disposable.title
-        self._way = way
-        self._entrance = Entrance(way, name, "python3", OPEN_S)
-        self._fate: ConnectError | None = None
-        ports = RelayPorts(name, lambda _: self._entrance.relay())
-        super().__init__(describe(way.disposable), environment, self._enter, lambda _: self._entrance.lane(), ports)
-
-    async def _enter(self) -> OutpostClient:
-        self._fate = None
-        try:
-            return await self._entrance.outpost()
-        except (NoPython, Unreachable) as problem:
-            # Its engine knows best why a container does not answer.
-            self._fate = await self._way.why_not()
-            if self._fate is not None:
-                raise self._fate from None
-            if isinstance(problem, NoPython) and self.hello:
-                raise Unreachable(f"unable to open {self.description.name}: its Python starts no more") from None
-            raise
-
-    async def run(
-        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
-    ) -> Completed | Running:
-        try:
-            return await super().run(command, patience_s=patience_s, progress=progress)
-        except LostContact as lost:
-            raise lost_with(self.description.name, self._fate, lost.so_far) or lost from None
-
-
-class PlainContainer(ShellAlone):
-    """A container without python3: a POSIX shell in it, started anew for each request."""
-
-    def __init__(self, way: ContainerWay, environment: Environment) -> None:
-        name = way.disposable.title
-        # A container that is started again finds its folders as they were.
-        place = Place(name, "container", jobs_at_home=False)
-        described = describe(way.disposable, kills_trees=False)
-        super().__init__(described, environment, ContainerShell(way, name), place)
-
-
-class ContainerShell(CommandShell):
-    """A Transport that asks the engine what became of its container."""
-
-    def __init__(self, way: ContainerWay, name: str) -> None:
-        super().__init__(way, name)
-        self._container = way
-
-    async def why_not(self) -> ConnectError | None:
-        return await self._container.why_not()

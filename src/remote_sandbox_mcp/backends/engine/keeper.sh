@@ -1,13 +1,13 @@
 #!/bin/sh
-# The main program of a container: ends when the container's time is over, and the engine removes it then. It needs no
-# help from outside, so that a container ends even if nobody can reach its machine any more.
+# The main program of a container: ends when the container's time is over, and the engine removes the container then.
+# It needs no help from outside, so a container ends even if its machine cannot be reached any more.
 #
-# POSIX sh, evaluated by `sh -c 'eval "$0"' TEXT UNTIL FILE`. $1: until when, in seconds since the machine's start, or +N
-# for N seconds from now, or 0 for ever. $2: the file in which a renewal writes another such moment, in the same length.
-# Sent without its comments: it is what `ps` shows of the container's first process.
+# POSIX sh, evaluated by `sh -c 'eval "$0"' TEXT UNTIL FILE`. $1: until when, in seconds since the machine's boot, or +N
+# for N seconds from now, or 0 for ever. $2: the file in which a renewal writes another such time, in the same length.
+# Sent without its comments, because `ps` shows this text as the container's first process.
 until=$1 file=$2
 
-# No program is started for this: the container may have no process to spare.
+# Starts no program: the container may be at its limit of processes.
 look_at_clock() {
     read -r now _ </proc/uptime
     now=${now%%.*}
@@ -15,10 +15,10 @@ look_at_clock() {
 
 look_at_clock
 case $until in +*) until=$((now + ${until#+})) ;; esac
-# A shell that cannot start `sleep` ends. The same process goes on as another one.
+# A shell that cannot start `sleep` exits; this replaces it by a new one in the same process.
 trap 'exec /bin/sh -c "eval \"\$0\"" "$0" "$until" "$file"' EXIT
 trap 'trap - EXIT; exit 0' TERM
-# With its length: a renewal finds its place on a full disk, too.
+# Written in its full length, so that a renewal can overwrite it on a full disk.
 [ -s "$file" ] || printf '%-12s\n' "$until" 2>/dev/null >"$file" || :
 
 while :; do

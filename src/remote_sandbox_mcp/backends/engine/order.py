@@ -1,4 +1,4 @@
-"""A SandboxOrder as an engine's command line, and what the engine says of its containers: pure."""
+"""Turns a SandboxOrder into an engine's command line, and reads what the engine prints about containers: pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ...core.permission import OWN_VOLUMES
 
 PREFIX = "remote-sandbox-mcp"
 MARK, ID, NAME, NETWORK, IMAGE = (f"{PREFIX}.{word}" for word in ("mark", "id", "name", "network", "image"))
-# In memory: a container's disk may be full when it is renewed.
+# The file with a container's end, in memory: its disk may be full when it is renewed.
 DEADLINE = f"/dev/shm/.{PREFIX}-deadline"
 USUAL = Limits(cpu=1.0, memory_mb=2048, processes=512)
 LEAST_MEMORY_MB = 16
-# What root in a container needs to install packages, and no more: none of these reaches the machine.
+# The capabilities that root in a container needs to install packages; none of them gives power over the machine.
 CAPABILITIES = (
     "CHOWN",
     "DAC_OVERRIDE",
@@ -32,10 +32,10 @@ CAPABILITIES = (
     "SETUID",
     "SYS_CHROOT",
 )
-# As an engine names images; nothing of it can be an option or a path of the machine.
+# Names of images. The first character keeps a name from being an option or a path of the machine.
 IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}\Z")
 VOLUME_NAME = re.compile(re.escape(OWN_VOLUMES) + r"[A-Za-z0-9][A-Za-z0-9_.-]{0,100}\Z")
-# The engine reads a mount as values with commas between.
+# Without commas and quotes: the engine reads a mount as values separated by commas.
 MOUNT_TARGET = re.compile(r"/[^,\"'\\\x00-\x1f\x7f]{1,200}\Z")
 CARD = re.compile(r"(?:[0-9]{1,3}|(?:GPU|MIG)-[0-9A-Za-z-]{1,80})\Z")
 KEY = re.compile(r"[0-9a-f]{64}\Z")
@@ -47,19 +47,19 @@ STATUS = {
     "restarting": "running",
     "paused": "paused",
 }
-# Its main process is over; whatever is still there of it is to be removed.
+# Any other status means that the main process has ended; what is left of the container is removed.
 OTHERWISE = "ended"
 
 
 @functools.cache
 def keeper() -> str:
-    """The main program of a container, without comments: everybody sees it who lists the processes there."""
+    """The main program of a container, without its comments: it is shown in the machine's list of processes."""
     lines = files(__package__).joinpath("keeper.sh").read_text(encoding="utf-8").splitlines()
     return "\n".join(line.strip() for line in lines if line.strip() and not line.strip().startswith("#"))
 
 
 def container_name(disposable_id: str) -> str:
-    """Names are unique in an engine: while ours is there, no other container can pass for it."""
+    """The container's name. Names are unique in an engine, so no other container can pretend to be this one."""
     return f"{PREFIX}-{disposable_id}"
 
 
@@ -116,7 +116,7 @@ def _limits(asked: Limits) -> Limits:
 def run_words(
     engine: Engine, disposable_id: str, order: SandboxOrder, mark: str, *, has_init: bool = True
 ) -> list[str]:
-    """The words that make and start a container; its variables are read from standard input."""
+    """The command line that makes and starts a container; its variables are read from standard input."""
     limits, life = order.limits, round(order.timeout_s)
     words = [*engine.command, "run", "--detach", "--rm", *(["--init"] if has_init else []), "--pull=never"]
     words += [f"--name={container_name(disposable_id)}", "--entrypoint=/bin/sh"]
@@ -126,7 +126,7 @@ def run_words(
     words += [f"--cap-add={name}" for name in CAPABILITIES]
     words += [f"--network={_network(engine, order)}"]
     words += [f"--cpus={limits.cpu:g}", f"--memory={limits.memory_mb}m", f"--memory-swap={limits.memory_mb}m"]
-    # Counted as memory; programs that share arrays between processes need more than the usual 64 MB.
+    # /dev/shm counts as memory; programs that share arrays between processes need more than the default 64 MB.
     words += [f"--pids-limit={limits.processes}", f"--shm-size={max(1, limits.memory_mb // 2)}m"]
     words += [word for volume in order.volumes for word in _mount(volume.source, volume.target, volume.read_only)]
     words += gpu_words(engine, limits)
@@ -135,13 +135,13 @@ def run_words(
 
 
 def _labels(disposable_id: str, order: SandboxOrder, mark: str) -> dict[str, str]:
-    # All of them, always: an image may bring labels of its own.
+    # Every label is set, because an image may bring labels with these names.
     network = "yes" if order.network else "no"
     return {MARK: mark, ID: disposable_id, NAME: order.name, IMAGE: order.image, NETWORK: network}
 
 
 def _network(engine: Engine, order: SandboxOrder) -> str:
-    """Never the machine's own; podman chooses by whether it runs as root."""
+    """The kind of network, never the machine's own. With "private", podman chooses by whether it runs as root."""
     if not order.network:
         return "none"
     return "private" if engine.tool == "podman" else "bridge"
@@ -152,18 +152,18 @@ def _mount(source: str, target: str, read_only: bool) -> list[str]:
 
 
 def gpu_words(engine: Engine, limits: Limits) -> list[str]:
-    """Cards by their numbers or ids; a mere number of them is left to the engine, or takes the first."""
+    """The options for GPUs: named cards, or a count, for which docker chooses cards and podman gets the first ones."""
     if engine.tool == "podman":
         cards = limits.cards or tuple(map(str, range(limits.gpus)))
         return [f"--device=nvidia.com/gpu={card}" for card in cards]
     if limits.cards:
-        # The engine reads values with commas between; quotes keep the cards together.
+        # docker splits the value at commas; quotes keep the cards together.
         return [f'--gpus="device={",".join(limits.cards)}"']
     return [f"--gpus={limits.gpus}"] if limits.gpus else []
 
 
 def renewal(timeout_s: float) -> str:
-    """What a shell in the container does to live so long from now on."""
+    """The shell line that gives a container so much time from now on."""
     if not timeout_s:
         return f"printf '%-12s\\n' 0 1<>{DEADLINE}"
     return f"read -r up _ </proc/uptime; printf '%-12s\\n' $((${{up%%.*}} + {max(1, round(timeout_s))})) 1<>{DEADLINE}"
@@ -171,7 +171,7 @@ def renewal(timeout_s: float) -> str:
 
 @dataclass(frozen=True)
 class Seen:
-    """A container as the engine tells of it."""
+    """A container as the engine describes it."""
 
     key: str
     name: str
@@ -203,7 +203,7 @@ def read_seen(printed: str) -> list[Seen]:
 
 
 def _seen(item: object) -> Seen | None:
-    """None for what is no container of ours: others may be anything."""
+    """One container; None if it cannot be read, which may be so for containers that are not ours."""
     try:
         said = Fields(item)
         key, name, status = said.text("Id"), said.text("Name").lstrip("/"), said.part("State").text("Status")
@@ -215,10 +215,10 @@ def _seen(item: object) -> Seen | None:
 
 
 def remove_words(engine: Engine, key: str) -> list[str]:
-    """With its unnamed volumes, and at once: podman would wait for the end of what runs in it."""
+    """The command line that removes a container with its unnamed volumes; podman needs --time=0 to do so at once."""
     return [*engine.command, "rm", "--force", "--volumes", *(["--time=0"] if engine.tool == "podman" else []), key]
 
 
 def env_lines(env: Mapping[str, str]) -> Sequence[str]:
-    """Variables as an engine reads them from a file; values are taken as they are."""
+    """Variables as lines of an engine's env file, in which values are not quoted."""
     return [f"{name}={value}" for name, value in env.items()]

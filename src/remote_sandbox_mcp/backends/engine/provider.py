@@ -16,15 +16,16 @@ from ...core.sandbox import Sandbox
 from ...core.shell import join
 from ...core.text import harmless
 from ...waiting import Chores
+from ..command.console import Said
 from ..command.way import Way, last_words
 from . import kind_of, traits_of
-from .cli import GONE, NO_IMAGE, NO_INIT, REMOVING, Cli, Said
+from .cli import GONE, NO_IMAGE, NO_INIT, REMOVING, Cli
 from .container import open_container
 from .order import KEY, MARK, Seen, checked, env_lines, read_seen, remove_words, renewal, run_words
 
 RUN_S, PULL_S = 60.0, 3600.0
 SWEEP_S, SOON_S, GONE_S = 30.0, 0.1, 10.0
-# A list is asked for every few seconds while a client follows its sandboxes; each is a command on the machine.
+# A list younger than this is reused: clients that follow their sandboxes ask often, and each is a command there.
 FRESH_S = 5.0
 
 
@@ -37,7 +38,7 @@ class EngineProvider:
         self._kind = kind_of(engine.tool, machine)
         self._cli = Cli(machine, engine, way)
         self._mark = mark
-        # What fails is told to whoever asks next.
+        # A SandboxError of a chore is not logged: the next request meets the same problem and reports it.
         self._chores = Chores("work on a container", expected=(SandboxError,))
         self._listing: asyncio.Future[Sequence[Seen]] | None = None
         self._listed_at = 0.0
@@ -56,7 +57,7 @@ class EngineProvider:
             started, said, notes = await self._run_or_pull(disposable_id, order, doing)
             key = await self._made(said, doing)
         except (ConnectError, asyncio.CancelledError):
-            # The engine may go on with what nobody waits for any more.
+            # The engine may still make the container after we stopped waiting.
             self._chores.start(self._sweep(disposable_id))
             raise
         except SandboxError:
@@ -72,7 +73,7 @@ class EngineProvider:
             name=order.name,
             image=order.image,
             created=begun,
-            # To pull its image may have taken longer than it is to live.
+            # Counted from its start: pulling the image may take longer than the container is to live.
             expires=started + max(1, round(order.timeout_s)) if order.timeout_s else 0.0,
             limits=order.limits,
             network=bool(order.network),
@@ -82,7 +83,7 @@ class EngineProvider:
     async def _run_or_pull(
         self, disposable_id: str, order: SandboxOrder, doing: str
     ) -> tuple[float, Said, tuple[str, ...]]:
-        """When it was started, what the engine said, and what its maker should know."""
+        """When it was started, the engine's answer, and notes for the caller."""
         started, said = time.time(), await self._run(disposable_id, order)
         if not said.status or not said.says(NO_IMAGE):
             return started, said, ()
@@ -109,7 +110,7 @@ class EngineProvider:
             )
 
     async def _made(self, said: Said, doing: str) -> str:
-        """The id of the container that was started, in which a shell answers. Raises SandboxError."""
+        """The id of the started container, after checking that a shell runs in it. Raises SandboxError."""
         if said.status:
             raise self._cli.problem(doing, said)
         key = said.out.rpartition("\n")[2].strip()
@@ -123,7 +124,7 @@ class EngineProvider:
         return key
 
     async def _sweep(self, disposable_id: str) -> None:
-        """Remove one whose creation was given up: it may appear a while after that."""
+        """Remove a container whose creation was given up; it may appear a while later."""
         until = time.monotonic() + SWEEP_S
         while time.monotonic() < until:
             with contextlib.suppress(SandboxError):
@@ -132,7 +133,7 @@ class EngineProvider:
             await asyncio.sleep(10 * SOON_S)
 
     async def _remove_all(self, disposable_id: str) -> bool:
-        """Remove what the engine has by that id; returns whether there was anything."""
+        """Remove all containers with that id; returns whether there was one."""
         found = [seen for seen in await self._all() if seen.is_ours(self._mark, disposable_id)]
         for seen in found:
             await self._remove(seen.key, f"unable to remove what is left of {disposable_id}")
@@ -148,7 +149,7 @@ class EngineProvider:
         return await open_container(self._cli, disposable, self._fate)
 
     async def _fate(self, disposable: Disposable) -> str:
-        """How it stands, for those who wonder why it does not answer; empty where nobody can tell."""
+        """The status of a container that does not answer; empty if the engine does not answer either."""
         with contextlib.suppress(SandboxError):
             return (await self.look(disposable)).status
         return ""
@@ -215,14 +216,14 @@ class EngineProvider:
         return await self._cli.ask([*self._cli.engine.command, *words])
 
     def _check(self, said: Said, doing: str) -> None:
-        """Raises UnknownSandbox for one that has gone meanwhile, SandboxError."""
+        """Raises UnknownSandbox for a container that is gone by now, SandboxError for other failures."""
         if said.status and said.says(GONE):
             raise _gone(doing)
         if said.status:
             raise self._cli.problem(doing, said)
 
     async def _look(self, key: str, doing: str) -> Seen | None:
-        """The container of that id; None where there is none."""
+        """The container with that id; None if there is none."""
         if not KEY.match(key):
             return None
         said = await self._command("inspect", "--type=container", key)
@@ -236,7 +237,7 @@ class EngineProvider:
             return read_seen(said.out)
 
     async def _all(self) -> Sequence[Seen]:
-        """All containers with our mark. One that goes meanwhile is left out."""
+        """All containers with our mark, except those that vanish meanwhile."""
         tool = self._cli.engine.command
         ids = join([*tool, "ps", "--all", "--quiet", "--no-trunc", f"--filter=label={MARK}={self._mark}"])
         inspect = join([*tool, "inspect", "--type=container"])
@@ -246,7 +247,7 @@ class EngineProvider:
         return self._read(said)
 
     async def _remove(self, key: str, doing: str) -> None:
-        """With all that is left of it, volumes without a name included; returns when it is gone."""
+        """Remove a container with its unnamed volumes; returns when it is gone."""
         self._listing = None
         said = await self._cli.ask(remove_words(self._cli.engine, key))
         if said.status and not said.says((*GONE, *REMOVING)):
@@ -259,7 +260,7 @@ class EngineProvider:
         self._listing = None
 
     async def _mine(self, disposable: Disposable, doing: str) -> Seen | None:
-        """The container, if it is there. Raises UnknownSandbox for what is not ours to touch."""
+        """The container; None if it is gone. Raises UnknownSandbox for one that is not ours."""
         seen = await self._look(disposable.key, doing)
         if seen is not None and not seen.is_ours(self._mark, disposable.id):
             raise UnknownSandbox(f"{doing}: its container belongs to somebody else, and is left alone")
@@ -273,7 +274,7 @@ class EngineProvider:
 
 
 def warnings_in(said: Said) -> list[str]:
-    """What an engine that made a container could not hold: a kernel without swap limits, for example."""
+    """The engine's warnings about limits that it cannot enforce, such as on a kernel without swap limits."""
     lines = harmless(said.err).splitlines()
     return [f"engine: {line.partition(':')[2].strip()}" for line in lines if line.startswith("WARNING:")]
 

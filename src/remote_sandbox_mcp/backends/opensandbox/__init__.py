@@ -1,6 +1,6 @@
 """Containers of an OpenSandbox platform: created through its SDK, reached over HTTP through its proxies.
 
-Who may have how many, and when one ends, is not decided here but in disposable.
+How many sandboxes a client may have, and when one ends, is not decided here but in disposable.
 """
 
 from __future__ import annotations

@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 
 PAGE, MOST_PAGES = 100, 1000
-# Looked at this often while it starts: the SDK's own pace would cost a fifth of a second each time.
+# How often a starting sandbox is checked: the SDK's default would cost a fifth of a second each time.
 POLL = timedelta(milliseconds=20)
 CONNECTIONS = 200
-# How much longer than its start the fetching of an image may take.
+# Pulling an image may take this many times as long as a start.
 FETCH_SHARE = 5
 
-# Where an answer lies for which there is no room on a disk.
+# The folder for answers for which there is no room on the disk.
 IN_MEMORY = "/dev/shm"
 
 T = TypeVar("T")
 
 
 class Link:
-    """What is said to the platform. Every method raises SandboxError with a sentence that starts with `doing`."""
+    """Requests to the platform. Every method raises SandboxError with a sentence that starts with `doing`."""
 
     def __init__(self, platform: Platform) -> None:
         if not platform.server_url:
@@ -50,33 +50,33 @@ class Link:
                 "no OpenSandbox platform is configured; set OPEN_SANDBOX_DOMAIN or opensandbox.server_url"
             )
         self.platform = platform
-        # As sentences name it.
+        # How sentences name the platform.
         self.name = f"the platform at {shown(platform.server_url)}"
         self._config: ConnectionConfig | None = None
         self._manager: SandboxManager | None = None
         self._client: httpx.AsyncClient | None = None
         self._open: dict[str, SdkSandbox] = {}
-        # When each one's time is over, as was last heard: an open sandbox outlives many renewals.
+        # The expiry of each sandbox as last heard: a Disposable that is held for long may have an outdated one.
         self.expires: dict[str, float] = {}
 
     async def told(self, doing: str, answer: Awaitable[T]) -> T:
-        """What the platform answers. Raises SandboxError."""
+        """Wait for an answer of the platform. Raises SandboxError."""
         return await told(doing, answer, self.name)
 
     async def told_by_agent(self, doing: str, answer: Awaitable[T]) -> T:
-        """What the platform's agent in a sandbox answers. Raises SandboxError."""
+        """Wait for an answer of the platform's agent in a sandbox. Raises SandboxError."""
         return await told(doing, answer, self.name, agent=True)
 
     @property
     def config(self) -> ConnectionConfig:
-        """Connections of ours, which the SDK shares and does not close."""
+        """The SDK's configuration with our own connections, which the SDK uses and does not close."""
         if self._config is None:
             self._config = connection_config(self.platform)
         return self._config
 
     @property
     def client(self) -> httpx.AsyncClient:
-        """For lines: beside the SDK's own requests, over the same connections."""
+        """An HTTP client for lines, which shares the SDK's connections."""
         import httpx
 
         if self._client is None:
@@ -87,7 +87,7 @@ class Link:
         return self._client
 
     async def _unlock(self) -> None:
-        """The key may be kept by another program, for which the others here must not have to wait."""
+        """Read the API key in a thread: it may come from another program, such as a keyring, which may be slow."""
         if self._config is None and self.platform.api_key:
             await asyncio.to_thread(self.platform.api_key.reveal)
 
@@ -106,7 +106,7 @@ class Link:
         self._config = self._manager = self._client = None
 
     async def create(self, request: Request, login: RegistryLogin | None, volumes: list[Any], doing: str) -> str:
-        """The platform's id of one that is ready. The SDK deletes one that does not get ready."""
+        """Create a sandbox; returns the platform's id when it is ready. The SDK deletes one that does not get ready."""
         from opensandbox import Sandbox as SdkSandbox
         from opensandbox.models.sandboxes import SandboxImageAuth, SandboxImageSpec
 
@@ -134,7 +134,7 @@ class Link:
         return made.id
 
     def _patient(self) -> ConnectionConfig:
-        """For a creation, in which the platform may have to fetch an image first: over connections that never retry."""
+        """The configuration for a creation: without retries, and with time for the platform to pull an image."""
         from opensandbox.transport import unwrap_retry_transport
 
         patience = timedelta(seconds=self.platform.request_timeout_s + FETCH_SHARE * self.platform.ready_timeout_s)
@@ -142,7 +142,7 @@ class Link:
         return self.config.model_copy(update={"request_timeout": patience, "transport": transport})
 
     async def sandbox(self, key: str, doing: str) -> SdkSandbox:
-        """The SDK's own handle: its commands, files and endpoints."""
+        """The SDK's object for a sandbox: its commands, files and endpoints."""
         from opensandbox import Sandbox as SdkSandbox
 
         if key not in self._open:
@@ -152,7 +152,7 @@ class Link:
         return self._open[key]
 
     async def take_file(self, key: str, place: str, doing: str) -> bytes:
-        """Read a file of ours, whose path holds nothing that the agent could interpret, and remove it."""
+        """Read and remove a file of ours. Its path has no `$`, which the agent would expand."""
         sandbox = await self.sandbox(key, doing)
         try:
             return await self.told_by_agent(doing, sandbox.files.read_bytes(place))
@@ -161,11 +161,11 @@ class Link:
                 await self.told_by_agent(doing, sandbox.files.delete_files([place]))
 
     def forget(self, key: str) -> None:
-        """Its addresses may be others now."""
+        """Forget the SDK's object for a sandbox, whose addresses may have changed."""
         self._open.pop(key, None)
 
     async def info(self, key: str, doing: str) -> SandboxInfo | None:
-        """What the platform knows of it; None where it is not there."""
+        """The platform's information about a sandbox; None if there is none."""
         manager = await self.manager()
         try:
             seen = await self.told(doing, manager.get_sandbox_info(key))
@@ -198,7 +198,7 @@ class Link:
         return address, found.build_request_headers(self.config)
 
     async def why_not(self, disposable: Disposable) -> ConnectError | None:
-        """Why nothing can be done in it now, where that is known."""
+        """Why a sandbox cannot answer now, if the platform knows."""
         name = f"unable to reach {disposable.title}"
         try:
             seen = await within(self.info(disposable.key, name), self.platform.request_timeout_s)
@@ -243,7 +243,7 @@ def connection_config(platform: Platform) -> ConnectionConfig:
     keep_quiet()
     scheme, _, domain = platform.server_url.rstrip("/").rpartition("://")
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=CONNECTIONS, keepalive_expiry=20)
-    # All tries together take no longer than one may.
+    # All attempts together take no longer than one request may.
     retries = RetryPolicy(
         max_retries=2,
         initial_backoff=timedelta(milliseconds=200),
@@ -262,7 +262,7 @@ def connection_config(platform: Platform) -> ConnectionConfig:
 
 
 def keep_quiet() -> None:
-    """What the SDK logs is what it raises, with the addresses of sandboxes; and that we tell ourselves."""
+    """Silence the SDK's log: it repeats its exceptions, which we report ourselves, with addresses of sandboxes."""
     for name in ("opensandbox", "httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
@@ -277,7 +277,7 @@ def policy(allowed_hosts: tuple[str, ...] | None) -> Any:
 
 
 def disposable_of(info: SandboxInfo, mark: str) -> Disposable | None:
-    """One of ours, known again by its labels; None for anybody else's."""
+    """A sandbox of ours, recognized by its labels; None for any other."""
     labels = info.metadata or {}
     if not is_ours(labels, mark):
         return None

@@ -1,4 +1,4 @@
-"""A container as a Sandbox: an outpost in it, over a line through whatever proxies the platform has."""
+"""A container as a Sandbox: an outpost in it, over a line through the platform's HTTP proxies."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 PYTHON = "python3"
 G = TypeVar("G", OutpostClient, OutpostLane, PortRelay)
 SOON_OPEN_S, OPEN_S = 6.0, 20.0
-# A connection that became the line carries a greeting soon. One that does not was upgraded by a proxy that does not
-# pass anything on.
+# A line over an upgraded connection is greeted within this time. If it is not, a proxy accepted the upgrade but does
+# not pass on any bytes.
 UPGRADED_S = 6.0
 NOT_FOUND = 127
 LONGEST_PORT = 5
@@ -57,19 +57,19 @@ def describe(disposable: Disposable, *, kills_trees: bool = True, survives: bool
 
 
 class Way:
-    """The way into one container: a bridge in it, and any number of lines over that."""
+    """Opens lines to one container: starts a bridge in it, which carries any number of lines."""
 
     def __init__(self, link: Link, disposable: Disposable) -> None:
         self._link = link
         self.disposable = disposable
         self._address: tuple[str, dict[str, str]] | None = None
         self._building: asyncio.Task[tuple[str, dict[str, str]]] | None = None
-        # The platform's own proxy passes on requests and answers only.
+        # The platform's own proxy does not support upgraded connections.
         self._may_upgrade = not link.platform.use_server_proxy
 
     async def outpost(self) -> OutpostClient:
         """Raises ConnectError, NoPython."""
-        # One that is paused takes connections, too, and lets them wait.
+        # A paused container accepts connections, too, and leaves them waiting.
         if self._address and isinstance(fate := await self._link.why_not(self.disposable), (Gone, Paused)):
             raise fate
         return await self._greeted(program.OUTPOST, lambda line: OutpostClient(line, self.disposable.title))
@@ -83,7 +83,10 @@ class Way:
         return await self._greeted(RELAY, lambda line: PortRelay(line, self.disposable.title))
 
     async def _greeted(self, pieces: tuple[str, ...], make: Callable[[HttpLine], G]) -> G:
-        """Who has greeted us at the far end of a new line. Raises ConnectError, NoPython."""
+        """Open a line, start a program on it, and wait for its greeting. Raises ConnectError, NoPython.
+
+        If that fails on an upgraded connection, it is tried again without an upgrade.
+        """
         line, token = await self._line(pieces, self._may_upgrade)
         try:
             return await self._hear(line, token, make)
@@ -109,9 +112,9 @@ class Way:
         return spoken
 
     async def _line(self, pieces: tuple[str, ...], may_upgrade: bool, *, again: bool = True) -> tuple[HttpLine, str]:
-        """A program at the far end of a new line. A bridge of earlier may be gone: then there is a new one."""
+        """Start a program on a new line; if the bridge is gone, start a new bridge first."""
         try:
-            # Its parts have limits of their own: a busy platform may need long for each.
+            # Not within the time limit below: each part of it has its own, and a busy platform may be slow.
             address = await self._bridge()
             return await within(self._start(address, pieces, may_upgrade), SOON_OPEN_S if again else OPEN_S)
         except (NoOutpost, asyncio.TimeoutError) as problem:
@@ -137,7 +140,7 @@ class Way:
         return line, token
 
     async def _bridge(self) -> tuple[str, dict[str, str]]:
-        """The address of the bridge; those who come while it is being built share it."""
+        """The address of the bridge; callers that come while it is being started share it."""
         if self._address is None:
             if self._building is None or self._building.done():
                 self._building = asyncio.create_task(self._build())
@@ -147,7 +150,7 @@ class Way:
 
     async def _build(self) -> tuple[str, dict[str, str]]:
         doing, key = f"unable to open {self.disposable.title}", secrets.token_hex(16)
-        # An agent in a paused container takes requests and never answers them.
+        # The platform's agent in a paused container accepts requests and never answers them.
         if known_reason := await self._link.why_not(self.disposable):
             raise known_reason
         try:
@@ -163,7 +166,7 @@ class Way:
         return url, {**headers, "X-Line-Key": key}
 
     async def _run_in(self, script: str, key: str, doing: str) -> tuple[Execution, str]:
-        """A command, and what it printed."""
+        """Run a command through the platform's agent; returns its end and what it printed."""
         from opensandbox.models.execd import RunCommandOpts
 
         sandbox = await self._link.sandbox(self.disposable.key, doing)
@@ -174,19 +177,19 @@ class Way:
             if done.exit_code == IN_PLACE:
                 return done, (await self._link.take_file(self.disposable.key, place, doing)).decode("utf-8", "replace")
         except Unreachable:
-            # Its address may be another one since the platform was restarted.
+            # The container's address may have changed at a restart of the platform.
             self._link.forget(self.disposable.key)
             raise
         return done, "\n".join(message.text for message in done.logs.stdout)
 
     async def _why(self, problem: str) -> ConnectError:
-        """The platform knows best why a container does not answer."""
+        """The platform's reason why a container does not answer, or else `problem`."""
         known_reason = await self._link.why_not(self.disposable)
         return known_reason or Unreachable(f"unable to open {self.disposable.title}: {problem}")
 
 
 def _lacks_variables(done: Execution) -> bool:
-    """Whether the agent did not give the bridge its key: older ones pass over variables."""
+    """Whether the agent did not pass the key to the bridge: older agents ignore variables."""
     return any("KeyError: 'LINE_" in message.text for message in done.logs.stderr)
 
 
@@ -207,7 +210,7 @@ def bridge_source() -> str:
 
 
 class ContainerSandbox(OutpostSandbox):
-    """An outpost in a container, which may be paused, killed or expire under it."""
+    """An outpost in a container, which may be paused or killed, or expire, at any moment."""
 
     def __init__(self, way: Way, environment: Environment) -> None:
         ports = RelayPorts(way.disposable.title, lambda _: way.relay())

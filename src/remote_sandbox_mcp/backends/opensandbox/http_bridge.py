@@ -1,11 +1,11 @@
 """The far end of lines over HTTP: starts programs in the container and carries their input and output. Python 3.6+.
 
 A platform lets a client reach the ports of a sandbox through proxies that know HTTP:
-    POST /line         its number and a newline, then what the program of X-Line-Argv prints, until it ends
-    POST /line/NUMBER  bytes, handed to the program in the order of asking
-Where every proxy on the way passes on an Upgrade of the first, the connection itself becomes the program's input and
-output, and nobody stands in between any more. Every request carries the key that was in our environment. Without lines
-for a while, the bridge ends.
+    POST /line         starts the program of X-Line-Argv; the answer is a number and a newline, then what it prints
+    POST /line/NUMBER  bytes for the input of that program, in the order of the requests
+If every proxy on the way passes on an Upgrade of the first request, the connection itself becomes the program's input
+and output, and the bridge copies nothing. Every request carries the key that was in the bridge's environment. Without
+lines for a while, the bridge ends.
 """
 
 import fcntl
@@ -24,15 +24,15 @@ if MYPY:
 
 PIECE = 1 << 20
 IDLE_S = 120
-# What a request may carry at most: more is no part of a line.
+# The most bytes of a request's body.
 LARGEST = 64 << 20
 PROTOCOL = "remote-sandbox-line"
-# The exit code that says that our words are in the file that was named for them.
+# The exit code of a bridge that could not print its port and wrote it to the file LINE_PLACE.
 IN_PLACE = 75
 
 
 def widen(pipe: "IO[bytes] | None") -> None:
-    """A pipe of the usual size makes both its ends wait for each other all the time."""
+    """Enlarge a pipe: with the usual 64 KiB, both of its ends wait for each other all the time."""
     try:
         fcntl.fcntl(pipe or -1, 1031, PIECE)
     except (OSError, ValueError):
@@ -40,7 +40,7 @@ def widen(pipe: "IO[bytes] | None") -> None:
 
 
 class Lines:
-    """The programs that run now."""
+    """The programs that are running."""
 
     def __init__(self) -> None:
         self.programs = {}  # type: dict[str, subprocess.Popen[bytes]]
@@ -60,7 +60,7 @@ class Lines:
             return str(self.count), program
 
     def end(self, number: str) -> None:
-        """It finds the end of its input, and has to end by itself: what it runs for others goes on."""
+        """Close a program's input, at which it ends by itself. It is not killed: runs that it started go on."""
         with self.lock:
             program = self.programs.pop(number)
             self.used = time.time()
@@ -122,7 +122,7 @@ class Visitor(BaseHTTPRequestHandler):
             view = view[pipe.write(view) :]
 
     def hand_over(self, argv: "list[str]") -> None:
-        """The connection to the program; here it is only kept until that ends."""
+        """Give the connection to the program as its input and output, and wait for its end."""
         self.close_connection = True
         self.connection.sendall(
             b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n" % PROTOCOL.encode()
@@ -138,6 +138,7 @@ class Visitor(BaseHTTPRequestHandler):
             self.send_response(200)
             self.send_header("Content-Type", "application/octet-stream")
             self.send_header("Cache-Control", "no-store")
+            # Keeps nginx from buffering the answer.
             self.send_header("X-Accel-Buffering", "no")
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
@@ -158,14 +159,14 @@ class Visitor(BaseHTTPRequestHandler):
         self.connection.sendall(b"0\r\n\r\n")
 
     def piece(self, data: bytes) -> None:
-        # In one go and without a copy, which the socket nearly always takes.
+        # One call without a copy; the socket nearly always takes all of it.
         parts = (b"%x\r\n" % len(data), data, b"\r\n")
         sent = self.connection.sendmsg(parts)
         if sent < sum(map(len, parts)):
             self.connection.sendall(b"".join(parts)[sent:])
 
     def leave_with(self, program: "subprocess.Popen[bytes]") -> None:
-        """Nothing more is asked on this connection: its end is all that can be heard."""
+        """Wait for the end of this connection, which carries no further request, and close the program's input."""
         try:
             self.connection.recv(1)
         except OSError:
@@ -177,7 +178,7 @@ class Visitor(BaseHTTPRequestHandler):
 
 
 class Bridge(ThreadingMixIn, HTTPServer):
-    """Listens until it is idle; what a proxy sees of the container is not always its loopback."""
+    """The HTTP server. It listens on all addresses, because proxies do not always reach the container's loopback."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -188,7 +189,7 @@ class Bridge(ThreadingMixIn, HTTPServer):
         HTTPServer.__init__(self, (host, 0), Visitor)
 
     def server_bind(self) -> None:
-        # The usual one asks a name server for our own name, which may take long and is of no use.
+        # The inherited method asks a name server for our own name, which may take long and is not needed.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -203,7 +204,7 @@ class Bridge(ThreadingMixIn, HTTPServer):
 
 
 def main() -> None:
-    """Say the port, and go on in the background, where the end of the command that started us does not reach."""
+    """Print the port, and serve in a background process that outlives the command that started us."""
     place = os.environ.pop("LINE_PLACE")
     bridge = Bridge(os.environ.pop("LINE_KEY"))
     if os.fork():
@@ -216,7 +217,7 @@ def main() -> None:
 
 
 def say(words: bytes, place: str) -> int:
-    """Print it; where the disk on which the platform keeps what is printed is full, write it into a file in memory."""
+    """Print words; if the disk on which the platform stores output is full, write them to a file in memory."""
     try:
         os.write(1, words)
     except OSError:

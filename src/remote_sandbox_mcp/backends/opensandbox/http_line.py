@@ -1,4 +1,4 @@
-"""The near end of a line over HTTP: a connection of its own, or one answer and many requests where there is none."""
+"""The near end of a line over HTTP: an upgraded connection or, if proxies allow none, one answer and many requests."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .http_bridge import PROTOCOL
 if TYPE_CHECKING:
     import httpx
 
-# As much as is sent in one go, and as much as may wait before a writer has to.
+# The most bytes of one request, and how many bytes may wait to be sent before drain() waits.
 LARGEST_PART, ENOUGH_WAITING = 4 << 20, 8 << 20
-# As much as the event loop reads at once.
+# How much is read at once, and how many such pieces may wait to be read.
 PIECE, MOST_UNREAD = 256 << 10, 64
 LONGEST_NUMBER = 20
 UPGRADE = {"Connection": "Upgrade", "Upgrade": PROTOCOL}
 UPGRADED, OPENED = 101, 200
-# What a bridge answers to a part that it was sent: nothing at all.
+# A bridge answers a part with an empty body; more than this is refused.
 LONGEST_RECEIPT = 1024
 
 
 class HttpLine:
-    """A program behind a bridge, as a line that says when it has room for more."""
+    """A line to a program that a bridge has started; its writer can wait for room."""
 
     def __init__(
         self, client: httpx.AsyncClient, url: str, headers: Mapping[str, str], *, may_upgrade: bool = True
@@ -44,7 +44,7 @@ class HttpLine:
         self._opened = asyncio.Event()
         self._send: Callable[[memoryview], Awaitable[object]] | None = None
         self._ended = False
-        # Whether the connection itself became the line, or was said to.
+        # Whether the connection itself became the line, or a proxy claims so.
         self.is_upgraded = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -57,17 +57,17 @@ class HttpLine:
         self._tasks.append(asyncio.create_task(self._tell(self._send)))
 
     async def _hold(self, argv: Sequence[str]) -> None:
-        """The one task that holds the answer: it gives it up when it is cancelled."""
+        """Make the request and read its answer, which is the line; cancelling this task closes the connection."""
         import httpx
 
         from .transport import ENDLESS
 
         headers = {**self._headers, "X-Line-Argv": json.dumps(list(argv))}
-        # What a program prints may be a long time coming; that a line is dead is found out by asking over it.
+        # No time limit for reading: a program may be silent for long. A dead line is noticed by the outpost's PING.
         patience = httpx.Timeout(self._client.timeout.connect, read=None)
         try:
             with contextlib.suppress(*cuts()):
-                # A proxy may pass over what it does not know, or refuse it.
+                # A proxy may ignore an upgrade that it does not know, or refuse the request.
                 for further in [UPGRADE, {}] if self._may_upgrade else [{}]:
                     asking = self._client.stream(
                         "POST", self._url, headers=headers | further, timeout=patience, extensions=ENDLESS
@@ -79,7 +79,7 @@ class HttpLine:
             self._end()
 
     async def _receive(self, answer: httpx.Response) -> bool:
-        """All that is said on an open line; False where there is none."""
+        """Read an open line to its end; False if the answer opens none."""
         if answer.status_code == UPGRADED:
             await self._receive_upgraded(answer)
         elif answer.status_code == OPENED:
@@ -99,7 +99,7 @@ class HttpLine:
             head += await anext(pieces, b"\n")
         number, _, rest = head.partition(b"\n")
         if not number.isdigit():
-            # It becomes part of an address, to which the platform's key may be sent: anything else is no container's.
+            # It becomes part of a URL to which the platform's key may be sent, and a container may have written it.
             return
         self._open(partial(self._post, f"{self._url}/{number.decode()}"))
         if rest:
@@ -128,7 +128,7 @@ class HttpLine:
         await self._room.wait()
 
     async def _tell(self, send: Callable[[memoryview], Awaitable[object]]) -> None:
-        """One part after another: their order is the order of the bytes."""
+        """Send what was written, one part after another, so that the bytes stay in order."""
         with contextlib.suppress(*cuts()):
             while True:
                 await self._news.wait()
@@ -146,7 +146,7 @@ class HttpLine:
         async with asking as answer:
             answer.raise_for_status()
             heard = 0
-            # To the end, so that the connection can be used again.
+            # Read to the end, so that the connection can be reused.
             async for piece in answer.aiter_raw():
                 heard += len(piece)
                 if heard > LONGEST_RECEIPT:
@@ -157,18 +157,18 @@ class HttpLine:
         self._waiting.clear()
         self._room.set()
         self._opened.set()
-        # Who waits for more has to be told; who has not yet read what came finds the end after it.
+        # Wakes a reader that waits. With a full queue none does, and the reader finds `_ended` after the last piece.
         with contextlib.suppress(asyncio.QueueFull):
             self._arrived.put_nowait(b"")
 
     def close(self) -> None:
-        """The far side finds the end of its input when the answer is given up."""
+        """Close the line; the program at the far end gets an end of its input."""
         for task in self._tasks:
             task.cancel()
 
 
 def cuts() -> tuple[type[Exception], ...]:
-    """What comes of a line that is cut."""
+    """The exceptions that mean that a line was cut."""
     import httpcore
     import httpx
 

@@ -1,4 +1,4 @@
-"""A SandboxOrder as the platform understands it, and a sandbox's labels as we understand them: pure."""
+"""Turns a SandboxOrder into a request to the platform, and encodes and reads a sandbox's labels: pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...core.disposable import DISPOSABLE_ID, Limits, Rules, SandboxOrder
 from ...core.errors import Unsupported
 from ...core.network import read_rule
 
-# Labels obey Kubernetes' rules wherever the platform runs.
+# Labels follow the rules of Kubernetes, even where the platform does not run on it.
 PREFIX = "remote-sandbox-mcp"
 MARK, ID, NAME, NETWORK = (f"{PREFIX}/{word}" for word in ("mark", "id", "name", "network"))
 LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
@@ -20,7 +20,7 @@ LONGEST_NAME = 45
 SNAPSHOT = "snapshot:"
 SHORTEST_LIFE_S = 60.0
 USUAL = {"cpu": "1", "memory": "2Gi"}
-# Older agents in a sandbox wait this long after every command before they say that it has ended.
+# Older agents in a sandbox wait this long after every command before they report its end.
 QUICK = {"EXECD_API_GRACE_SHUTDOWN": "10ms"}
 STATUS = {
     "Pending": "creating",
@@ -28,7 +28,7 @@ STATUS = {
     "Pausing": "paused",
     "Paused": "paused",
     "Stopping": "gone",
-    # Its main process has ended with 0; the container is still there.
+    # Its main process has exited with 0; the container still exists.
     "Terminated": "ended",
     "Failed": "failed",
 }
@@ -36,7 +36,7 @@ STATUS = {
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of the platform; and what of the order could not be asked for, in sentences."""
+    """A request to the platform; `notes` are sentences about parts of the order that it cannot take."""
 
     image: str
     snapshot: str
@@ -45,9 +45,9 @@ class Request:
     resource: Mapping[str, str]
     labels: Mapping[str, str]
     entrypoint: tuple[str, ...]
-    # None: no policy. Else the hosts that may be reached.
+    # None for no network policy; else the hosts that may be reached.
     allowed_hosts: tuple[str, ...] | None
-    # Without its policy it must not be made.
+    # Whether the sandbox must not be created without its policy.
     must_hold: bool
     limits: Limits
     notes: tuple[str, ...]
@@ -57,11 +57,11 @@ class Request:
         return NETWORK in self.labels
 
     def with_network(self, note: str) -> Request:
-        """Where it could not be kept off; whoever asked has to know."""
+        """The request for a sandbox whose network could not be kept off; the note tells the caller."""
         return replace(self, labels={**self.labels, NETWORK: "yes"}, notes=(*self.notes, note))
 
     def without_policy(self) -> Request:
-        """For a platform that cannot hold one."""
+        """The request for a platform that cannot enforce a network policy."""
         note = "the network could not be kept off: this platform has no egress control ([egress] in its settings)"
         return replace(self.with_network(note), allowed_hosts=None)
 
@@ -128,12 +128,12 @@ def _labels(disposable_id: str, order: SandboxOrder, mark: str) -> dict[str, str
 
 
 def mark_label(mark: str) -> str:
-    """Any text as a label of its own."""
+    """The mark as a valid label: itself, or a digest of it."""
     return mark if LABEL.match(mark) else hashlib.sha256(mark.encode()).hexdigest()[:40]
 
 
 def name_label(name: str) -> str:
-    """A name as a label, from which `label_name` gets it back; a very long one is cut."""
+    """A name as a valid label, which `label_name` decodes; a very long name is cut."""
     if LABEL.match(name) and not name.startswith("x."):
         return name
     cut = name.encode()[:LONGEST_NAME].decode("utf-8", "ignore").encode()

@@ -1,4 +1,4 @@
-"""A container without Python as a Sandbox: a POSIX shell in it, through the platform's own way of running commands."""
+"""A container without Python as a Sandbox: a POSIX shell in it, started through the platform's agent."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from .problems import too_old
 if TYPE_CHECKING:
     from opensandbox.models.execd import Execution, OutputMessage
 
-# The platform's agent keeps what a command prints in a file of the container's temporary folder. On a full disk nothing
-# of it arrives: then nothing is done, and the same is asked again with the answer in RSM_ANSWER, a file in memory.
+# The platform's agent stores what a command prints in the container's temporary folder, so on a full disk no answer
+# arrives. `echo here` fails then, before anything is done, and the request is repeated with its answer in RSM_ANSWER, a
+# file in memory.
 HERE, OVER, NO_ROOM = "here", "over", 75
 LINE = f"""exec sh -c 'if [ -n "${{RSM_ANSWER-}}" ]; then
 (umask 077; set -C; : >"$RSM_ANSWER") && exec >>"$RSM_ANSWER" || exit {NO_ROOM}; fi
@@ -28,13 +29,13 @@ echo {HERE} || exit {NO_ROOM}; trap "echo {OVER}" EXIT; eval "$RSM_PROGRAM"'"""
 
 
 class PlatformShell:
-    """Each request is one command of the platform."""
+    """A Transport whose requests are commands run by the platform's agent."""
 
     def __init__(self, link: Link, disposable: Disposable) -> None:
         self._link = link
         self._disposable = disposable
         self._doing = f"unable to run a command in {disposable.title}"
-        # An answer was cut short: the next one comes through a file in memory.
+        # Set when an answer was cut short: the next one comes through a file in memory.
         self._was_cut = False
         self.is_open = True
 
@@ -48,7 +49,7 @@ class PlatformShell:
         try:
             printed = await self._printed(request)
         except ConnectError:
-            # Its address may be another one since the platform was restarted.
+            # The container's address may have changed at a restart of the platform.
             self._link.forget(self._disposable.key)
             self.is_open = False
             raise
@@ -56,7 +57,7 @@ class PlatformShell:
         return printed
 
     async def _printed(self, request: Request) -> Printed:
-        """The whole answer. Raises Unreachable for a part of one."""
+        """The complete answer. Raises Unreachable if a part is missing."""
         done = None if self._was_cut else await self._run(request)
         if done is None or done.exit_code == NO_ROOM:
             self._was_cut = False
@@ -75,7 +76,7 @@ class PlatformShell:
         return Printed(printed[:-1], complaints)
 
     async def _printed_in_memory(self, request: Request) -> Printed:
-        """Raises NoRoom where there is no room for an answer in memory either."""
+        """Run a request with its answer in a file in memory. Raises NoRoom if there is no room either."""
         place = f"{IN_MEMORY}/remote-sandbox-{secrets.token_hex(16)}"
         done = await self._run(request, RSM_ANSWER=place)
         if done.exit_code == NO_ROOM:
@@ -99,14 +100,14 @@ class PlatformShell:
 
     async def upload(self, base: str, name: str, content: bytes) -> str:
         doing = f"unable to send a file to {self._disposable.title}"
-        # The platform's agent takes `$NAME` in a path for a variable, and would write another file.
+        # The platform's agent expands `$NAME` in a path, and would write another file.
         if not base or "$" in base:
             raise Unsupported(f"{doing}: no folder in it is private and writable")
         sandbox, place = await self._link.sandbox(self._disposable.key, doing), f"{base}/{name}"
         try:
             await self._link.told_by_agent(doing, sandbox.files.write_file(place, content, mode=600))
         except NoRoom:
-            # The agent leaves what there was room for.
+            # The agent leaves a file with what there was room for.
             with contextlib.suppress(SandboxError):
                 await self._run(Request({"RSM_PROGRAM": source(RUNS), "RSM_VERB": "discard", "RSM_FROM": place}))
             raise
@@ -114,12 +115,12 @@ class PlatformShell:
 
 
 class PlainContainer(ShellAlone):
-    """The answers of an outpost, from a POSIX shell, without file sync and ports."""
+    """A container without python3: commands, jobs and files by a POSIX shell, without file sync and ports."""
 
     ports = "a port can be reached by its endpoint only"
 
     def __init__(self, link: Link, disposable: Disposable, environment: Environment) -> None:
-        # A container that is started again finds its folders as they were.
+        # A restart keeps a container's temporary folder, so jobs need not be in the home folder.
         place = Place(disposable.title, "container", jobs_at_home=False)
         described = describe(disposable, kills_trees=False)
         super().__init__(described, environment, PlatformShell(link, disposable), place)

@@ -1,4 +1,4 @@
-"""Failures of the platform, the SDK and image registries, as our sentences."""
+"""Turns failures of the platform, its SDK and image registries into our errors, each with one sentence."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ LONGEST_WORDS = 300
 
 # Reasons of errors: that an image cannot be had, that its registry wants a login, that a network policy is refused.
 IMAGE_UNKNOWN, LOGIN_WANTED, NETWORK_POLICY = "image_unknown", "login_wanted", "network_policy"
-# In the words of engines and registries.
+# Parts of the messages of engines and registries.
 _WANTS_LOGIN = re.compile("no basic auth credentials|unauthorized|authentication required", re.IGNORECASE)
-# The first published agent that gives a command the variables that a request names.
+# The first published agent that passes a request's variables to its command.
 OLDEST_AGENT = "1.0.7"
 # What the agent answers to a request that it does not know.
 NO_ROUTE = "404 page not found"
@@ -40,7 +40,7 @@ NO_ROUTE = "404 page not found"
 
 @dataclass(frozen=True)
 class Row:
-    """What it means, as which error, and whether the platform's own words say more.
+    """What a failure means, as which error, and whether the platform's message is quoted.
 
     `{platform}` stands for the platform and its address.
     """
@@ -109,7 +109,7 @@ BY_CLASS: dict[str, Row] = {
     "PoolStateStoreUnavailableException": POOL,
     "PoolNotRunningException": POOL,
 }
-# What an answer of the platform says, from the most telling to the least: parts of its code, then of its text.
+# Parts of an answer's error code and of its text, the most specific first.
 BY_CODE: tuple[tuple[str, Row], ...] = (
     ("API_KEY", NO_KEY),
     ("IMAGE_PULL_FAILED", NO_IMAGE),
@@ -126,7 +126,7 @@ BY_TEXT: tuple[tuple[str, Row], ...] = (
     ("no space left on device", NO_DISK),
     ("disk quota exceeded", NO_DISK),
     ("database or disk is full", NO_DISK),
-    # Said by an engine whose overlay could not make its own folder there.
+    # The message of an engine that could not make a folder of its overlay on a full disk.
     ("/work/work: no such file", NO_DISK),
     ("no such image", NO_IMAGE),
     ("insufficient", FULL),
@@ -149,21 +149,21 @@ BY_STATUS: dict[int, Row] = {
 }
 
 
-# Of what the agent in a sandbox was asked, where the platform itself was not.
+# What these rows become if the agent in a sandbox was asked, not the platform itself.
 OF_AGENT = {DOWN: AGENT_DOWN, SLOW: AGENT_SLOW}
 
 
 async def told(doing: str, answer: Awaitable[T], platform: str = "the platform", *, agent: bool = False) -> T:
-    """The answer, or our sentence for why there is none; `doing` is what failed, on what.
+    """Wait for an answer of the SDK. Raises SandboxError; `doing` is its beginning: what failed, on what.
 
-    `platform` names it with its address; `agent` says that the agent in a sandbox was asked.
+    `platform` names the platform with its address; `agent` says that the agent in a sandbox was asked.
     """
     from opensandbox.exceptions import SandboxException
 
     try:
         return await answer
     except SandboxException as problem:
-        # Not chained: an SDK exception can be its own cause, and who follows causes would never end.
+        # Not chained: an SDK exception can be its own cause, and code that follows causes would never end.
         raise sentence(doing, problem, platform, agent=agent) from None
 
 
@@ -177,13 +177,13 @@ def sentence(
 
 
 def described(doing: str, words: str, platform: str = "the platform") -> SandboxError:
-    """Our sentence for what the platform says of work that it went on with by itself, and that failed."""
+    """The error for work that the platform did in the background and that failed, from its message."""
     row = next((row for part, row in BY_TEXT if part in words.lower()), FAILED)
     return _said(doing, row, words, platform)
 
 
 def too_old(doing: str, platform: str) -> SandboxError:
-    """Of an agent that does not do what a request asks for."""
+    """The error for an agent that does not do what a request asks for."""
     return _said(doing, AGENT_OLD, "", platform)
 
 
@@ -193,14 +193,14 @@ def _said(doing: str, row: Row, words: str, platform: str) -> SandboxError:
 
 
 def _reason(row: Row, words: str) -> str:
-    """What it is about, where somebody acts on that, by the words of the platform."""
+    """The reason that callers check, from the platform's message; "" if no caller needs one."""
     if row is NO_IMAGE:
         return LOGIN_WANTED if _WANTS_LOGIN.search(words) else IMAGE_UNKNOWN
     return NETWORK_POLICY if issubclass(row.kind, (BadArgument, Unsupported)) and "networkPolicy" in words else ""
 
 
 def find_row(problem: SandboxException) -> Row:
-    """The most telling row. A class that is not in the table is treated as the one that it comes from."""
+    """The most specific row. An exception class that is not in the table is treated as its base class."""
     if isinstance(problem.__cause__, json.JSONDecodeError):
         return CONFUSED
     named = next(BY_CLASS[kind.__name__] for kind in type(problem).__mro__ if kind.__name__ in BY_CLASS)
@@ -218,14 +218,14 @@ def find_row(problem: SandboxException) -> Row:
 
 
 def _words(problem: SandboxException) -> str:
-    """What the platform said, without what the SDK wraps around it."""
+    """The platform's message, without what the SDK wraps around it."""
     words = str(problem.error.message or "") or str(problem.args[0] if problem.args else "")
     words = " ".join(words.split()).rstrip(".")
     return words if len(words) <= LONGEST_WORDS else words[:LONGEST_WORDS] + "..."
 
 
 def explained(problem: SandboxError, doing: str, image: str, login: RegistryLogin | None) -> SandboxError:
-    """The same problem, with what to do about it where it is one of fetching; never with any part of a password."""
+    """The same problem; if the image could not be pulled, with what to do, and never with a part of a password."""
     if problem.reason not in (IMAGE_UNKNOWN, LOGIN_WANTED):
         return problem
     host = host_of(image)
@@ -234,7 +234,7 @@ def explained(problem: SandboxError, doing: str, image: str, login: RegistryLogi
         return problem.with_more(f"a login to {host} is set under {place}")
     if login is None:
         return ConfigError(f"{doing}: the registry {host} wants a login; set user and password under {place}")
-    # It may have been changed since it was fetched from where it is kept.
+    # Read it again next time: it may have been corrected where it is kept.
     login.password.forget()
     return ConfigError(
         f"{doing}: the registry {host} refuses the login of {login.user}; correct user and password under {place}"

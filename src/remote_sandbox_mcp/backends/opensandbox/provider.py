@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 SNAPSHOT_S, SWEEP_S, SOON_S = 300.0, 30.0, 0.1
 AS_IT_IS = Environment()
-# As Kubernetes has it, wherever the platform runs.
+# The rule of Kubernetes, even where the platform does not run on it.
 VOLUME_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,251}[a-z0-9])?\Z")
-# Of the egress control beside a sandbox, which answers whoever has its token.
+# The port of the egress control beside a sandbox, which answers requests with its token.
 PORT = 18080
 SET_UP = 'set up [egress] with mode = "dns+nft" in the platform\'s settings, or leave network out'
 
@@ -63,7 +63,7 @@ class OpenSandboxProvider:
         try:
             key, request = await self._make(request, order)
         except (Unreachable, asyncio.CancelledError):
-            # The platform may go on with what nobody waits for any more.
+            # The platform may still create the sandbox after we stopped waiting.
             self._chores.start(self._sweep(disposable_id))
             raise
         return Disposable(
@@ -73,7 +73,7 @@ class OpenSandboxProvider:
             name=order.name,
             image=order.image or self.rules.default_image,
             created=begun,
-            # The platform counts from the moment at which it was asked.
+            # The platform counts from the request.
             expires=begun + request.life_s if request.life_s else 0.0,
             limits=request.limits,
             network=request.has_network,
@@ -87,7 +87,7 @@ class OpenSandboxProvider:
         try:
             key = await self._fetch_and_make(request, volumes, doing)
         except SandboxError as problem:
-            # That the platform cannot hold a policy at all is not the same as a failure.
+            # Only a platform that cannot enforce policies at all is asked again, without one.
             if request.allowed_hosts is None or problem.reason != NETWORK_POLICY:
                 raise
             if request.must_hold:
@@ -106,7 +106,7 @@ class OpenSandboxProvider:
             raise explained(problem, doing, request.image, login) from None
 
     async def _look_at_policy(self, request: Request, key: str, doing: str) -> Request:
-        """What was asked of the platform may not be what it does; one whose policy must hold ends here then."""
+        """Check that the platform enforces the policy. If not, a sandbox that must not have a network is deleted."""
         try:
             why = await gap(self._link, key, doing)
             if not why:
@@ -121,7 +121,7 @@ class OpenSandboxProvider:
         return request.with_network(f"the network could not be kept off: {why}")
 
     async def _discard(self, key: str, disposable_id: str) -> None:
-        """Nothing at all is left of one that nobody gets."""
+        """Delete a sandbox that is not handed to the caller."""
         self._link.forget(key)
         manager = await self._link.manager()
         try:
@@ -130,7 +130,7 @@ class OpenSandboxProvider:
             self._chores.start(self._sweep(disposable_id))
 
     async def _sweep(self, disposable_id: str) -> None:
-        """Nothing at all is left of one whose creation was given up: it may appear a while after that."""
+        """Delete a sandbox whose creation was given up; it may appear a while later."""
         until = time.monotonic() + SWEEP_S
         while time.monotonic() < until:
             with contextlib.suppress(SandboxError):
@@ -161,7 +161,7 @@ class OpenSandboxProvider:
         return refreshed(disposable, seen)
 
     async def list(self) -> Sequence[Disposable]:
-        # Asked for by our mark, and looked at for it all the same: a server may not know filters.
+        # Filtered by our mark on the platform and again here: a server may not support filters.
         found = await self._link.infos({MARK: mark_label(self._mark)}, "unable to list the platform's sandboxes")
         known = (disposable_of(info, self._mark) for info in found)
         return [disposable for disposable in known if disposable is not None]
@@ -175,7 +175,7 @@ class OpenSandboxProvider:
         try:
             await self._link.told(doing, manager.kill_sandbox(disposable.key))
         except UnknownSandbox:
-            # Somebody was quicker, or its time was over.
+            # It was deleted or expired meanwhile.
             pass
 
     async def renew(self, disposable: Disposable, timeout_s: float) -> Disposable:
@@ -228,7 +228,7 @@ class OpenSandboxProvider:
             raise BadArgument(f"{doing}: ports are numbers from 1 to 65535")
         await self._must_be_mine(disposable, doing)
         address, headers = await self._link.endpoint(disposable.key, port, doing)
-        # The SDK says more of itself than anybody needs to know.
+        # Headers that the SDK adds to every request are not needed for the port.
         if needed := tuple(name for name in headers if name not in ("User-Agent", *self._link.config.headers)):
             raise NeedsHeaders(
                 f"the platform's address of port {port} of {disposable.title} opens in no browser: its requests must "
@@ -246,7 +246,7 @@ class OpenSandboxProvider:
         return is_ours(seen.metadata or {}, self._mark)
 
     async def _mine(self, disposable: Disposable, doing: str) -> SandboxInfo | None:
-        """What the platform knows of it, if it is there. Raises UnknownSandbox for what is not ours to touch."""
+        """The platform's information about a sandbox; None if it is gone. Raises UnknownSandbox for one not ours."""
         seen = await self._link.info(disposable.key, doing)
         if seen is not None and not self._is_ours(seen):
             raise UnknownSandbox(f"{doing}: it belongs to another installation, and is left alone")
@@ -260,7 +260,7 @@ class OpenSandboxProvider:
 
 
 def sdk_volume(name: str, volume: Volume, allowed: Sequence[str]) -> SdkVolume:
-    """A folder of the platform's machine has an absolute path; anything else is the name of a volume.
+    """A volume as the SDK takes it: an absolute path is a folder of the platform's machine, else a volume's name.
 
     Raises BadArgument for one that the operator has not allowed.
     """
@@ -284,7 +284,7 @@ def refusal(doing: str, request: Request, why: str) -> Unsupported:
 
 
 async def gap(link: Link, key: str, doing: str) -> str:
-    """Why the policy of one that was just made does not hold, as the end of a sentence; empty where it does."""
+    """Why the policy of a new sandbox is not enforced, as the end of a sentence; empty if it is."""
     import httpx
 
     address, headers = await link.endpoint(key, PORT, doing)
@@ -297,11 +297,11 @@ async def gap(link: Link, key: str, doing: str) -> str:
 
 
 def gap_in(said: Any) -> str:
-    """The same, of what was said."""
+    """Like gap, from the answer of the egress control."""
     policy = said.get("policy") if isinstance(said, dict) else None
     if not isinstance(policy, dict) or policy.get("defaultAction") != "deny":
         return "the platform's egress control does not deny what is not allowed"
     if said.get("enforcementMode") == "dns":
-        # As configured, or because the packet filter could not be set up.
+        # Configured so, or because the packet filter could not be set up.
         return "the platform's egress control refuses names alone, and addresses can be reached"
     return ""

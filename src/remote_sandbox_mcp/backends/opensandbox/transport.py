@@ -1,4 +1,4 @@
-"""Connections to a platform whose answers have bounds: what is in a container may have written them.
+"""Connections to a platform that limit the size of answers: a program in a container may have written them.
 
 Apart from api.py, because httpx is only loaded when a platform is first asked.
 """
@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator
 
 import httpx
 
-# The largest answer that is ever asked for is a file of 16 MiB, as text of a command's output.
+# The largest answer that we ask for is a file of 16 MiB, as the text of a command's output.
 MOST_BYTES = 64 << 20
-# Of a request whose answer is a line, and goes on for as long as that.
+# Marks a request whose answer is a line and has no end.
 ENDLESS = {"endless_answer": True}
 
 
 class BoundedTransport(httpx.AsyncHTTPTransport):
-    """Gives an answer up that grows beyond all bounds, here or, being compressed, when it is read."""
+    """Refuses answers that are too large, and compressed ones, which would be too large when they are unpacked."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if "endless_answer" in request.extensions:
@@ -32,7 +32,7 @@ class BoundedTransport(httpx.AsyncHTTPTransport):
 
 
 class BoundedStream(httpx.AsyncByteStream):
-    """An answer's bytes, counted."""
+    """The bytes of an answer, up to MOST_BYTES."""
 
     def __init__(self, stream: httpx.AsyncByteStream, request: httpx.Request) -> None:
         self._stream = stream

@@ -214,7 +214,7 @@ class OutpostClient:
         return self._begin(wire.REQUEST, body, room)
 
     async def ping(self) -> None:
-        """One round trip. Raises LineLost, Unreachable."""
+        """Make one round trip. Raises LineLost, Unreachable."""
         await self._begin(wire.PING).done
 
     def _begin(self, kind: int, body: bytes = b"", room: int = SMALL) -> Exchange:

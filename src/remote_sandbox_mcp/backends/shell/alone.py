@@ -1,4 +1,4 @@
-"""A Sandbox for which a POSIX shell is all there is: it serves the files, too; there is no file sync and no port."""
+"""A Sandbox that has nothing but a POSIX shell, which serves files, too; without file sync and ports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .transport import Place, Transport
 
 
 class ShellAlone(ShellSandbox):
-    """Commands, jobs and files through one shell. `ports` says what is known of a port that nobody here can reach."""
+    """Commands, jobs and files through one shell. `ports` begins the sentence that refuses a port."""
 
     ports = "a port cannot be reached"
 
@@ -32,7 +32,7 @@ class ShellAlone(ShellSandbox):
     async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
         with contextlib.suppress(Unreachable):
             return await self._files.write(path, data, expected)
-        # It may have been written before the cut: then the file says so.
+        # The file may have been written before the cut. Repeating the request could then fail as "changed".
         with contextlib.suppress(SandboxError):
             found = await self.read(path, Span(limit=len(data) + 1))
             if found.data == data:

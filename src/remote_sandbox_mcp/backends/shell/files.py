@@ -14,11 +14,11 @@ from ..outpost.far.place import to_bytes, to_text
 from .program import FILES, Answer, Shell
 from .transport import FULL, NoRoom
 
-# As much as one variable, and as one answer, should hold.
+# The most bytes that go into one variable, and that one answer should have.
 LARGEST_PUT, LARGEST_GET = 60_000, 1 << 20
-# A path, and what is told of it.
+# The most bytes of a path with its mode, size and time.
 LONGEST_ENTRY = 8 << 10
-# A file may be replaced while it is read; then it is read again.
+# A file that is replaced while it is read in parts is read again, this many times.
 TRIES = 3
 KINDS = {0x8: "file", 0x4: "dir", 0xA: "link"}
 REASONS = {
@@ -44,7 +44,7 @@ REFUSALS = {
 
 
 class ShellFiles:
-    """Reads, writes and lists. Every method raises SandboxError; paths are absolute, or begin at home."""
+    """Reads, writes and lists files. Every method raises SandboxError; paths are absolute or relative to home."""
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
@@ -55,7 +55,7 @@ class ShellFiles:
         return posixpath.normpath(posixpath.join(await self._shell.home(), below))
 
     async def ask(self, verb: str, path: str, size: int, *, token: str = "", **values: str) -> Answer:
-        """About an absolute path; `size`: of what is asked for. Raises FileProblem with what programs there say."""
+        """Send a request about an absolute path, for `size` bytes. Raises FileProblem with the message from there."""
         answer = await self._shell.ask(FILES, verb, {**values, "path": path, "token": token}, 2 * size)
         return self._checked(path, answer)
 
@@ -92,7 +92,7 @@ class ShellFiles:
             raise self._unreadable(path, KINDS.get(mode >> 12, "other"))
         start, read = answer.number("start"), answer.data("data")
         data = read[:limit]
-        # A growing file, or one in /proc, may have had more than it said.
+        # A growing file, or one in /proc, may have more bytes than its size said.
         size = max(size, start + len(data)) if data else size
         more = len(read) > limit or start + len(data) < size
         return FileSlice(data, size, _version(answer), start, more)
@@ -105,7 +105,7 @@ class ShellFiles:
         return self.problem(path, "it is a pipe, socket or device, not a file", "not_a_file")
 
     async def _read_on(self, path: str, span: Span, found: FileSlice) -> FileSlice | None:
-        """The rest of a large file, one answer after the other; None where it was replaced meanwhile.
+        """The rest of a large file, in several answers; None if the file was replaced meanwhile.
 
         Not through a platform's own download: its agent takes `$NAME` in a path for a variable, and would read
         another file.
@@ -149,7 +149,7 @@ class ShellFiles:
 
 
 def complaints(answer: Answer, below: str) -> tuple[Problem, ...]:
-    """What find and grep could not look at: lines of a program, a path, perhaps in quotes, and an error."""
+    """What find and grep could not read, from their messages: program, path (perhaps in quotes), error."""
     found: dict[Problem, None] = {}
     for line in answer.complaints:
         program, _, rest = line.partition(": ")
@@ -171,7 +171,7 @@ def _entry(below: str, record: bytes) -> Entry:
 
 
 def _numbers(found: str) -> tuple[int, int]:
-    """The mode and the size of a file; what another machine prints may be anything."""
+    """Mode and size of a file; zeros if they cannot be read, because another machine may print anything."""
     mode, _, size = found.partition(" ")
     try:
         return to_whole(int(mode, 16)), to_whole(int(size))

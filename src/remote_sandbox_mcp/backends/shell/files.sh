@@ -1,23 +1,23 @@
 #!/bin/sh
 # Files where there is no Python: get, put, list, search. Goes after place.sh.
 #   RSM_PATH      an absolute path
-#   RSM_BASE      the folder for runs, where it is known
-#   RSM_TOKEN     marks records and names temporary files; nobody else there knows it
+#   RSM_BASE      the folder for runs, if it is known
+#   RSM_TOKEN     marks records and names temporary files; random, so that no file can contain or have it on purpose
 #   get           RSM_OFFSET (from the end if negative) or RSM_LINE and RSM_LINES; RSM_LIMIT bytes, and one more
-#   put           RSM_DATA in base64, or RSM_FROM: a file to put in place; RSM_EXPECTED, where a version is expected
+#   put           RSM_DATA in base64, or RSM_FROM: a file to put in place; RSM_EXPECTED: the version to be replaced
 #   list          RSM_DEPTH (1, or empty for any), RSM_COUNT entries
 #   search        RSM_GLOB for names; RSM_LITERAL, perhaps empty, and RSM_CASE (i to ignore it) for lines, else unset;
 #                 RSM_COUNT names, or bytes, of what is found after RSM_SKIP files
 #
-# complaint TEXT  what a program said, in English: the error is at its end
+# complaint TEXT  the message of a program that failed, in English; the error is its last part
 # refused KIND    put: a link, a dir, or other; exists; stale
 # found MODE SIZE, version TEXT   the file itself
-# start OFFSET, data BYTES        get; without data where it cannot be read
-# created         put, where there was none
+# start OFFSET, data BYTES        get; without data if it cannot be read
+# created         put: there was no file before
 # entries RECORDS                 list: TOKEN MODE SIZE MTIME PATH, a line break
 # names, large    search: paths, one per line, \001 for a line break in a name
 # lines RECORDS   search: TOKEN, a path, a NUL, then NUMBER:TEXT lines that hold the literal
-# below           where paths begin that begin with a dot
+# below           the folder to which paths with a leading dot belong
 # Complaints of find and grep go to standard error.
 # shellcheck disable=SC2153 # what is asked comes in the environment
 
@@ -45,7 +45,7 @@ describe() {
 
 get() {
 	if [ -f "$RSM_PATH" ] && [ -r "$RSM_PATH" ]; then
-		# Opened once: what is told of it is told of what is read.
+		# Opened once, so that size and version belong to the bytes that are read.
 		get_part 3<"$RSM_PATH"
 	else
 		describe -L
@@ -84,7 +84,7 @@ put() {
 	describe
 }
 
-# Sets `was` to what is there; ends where that may not be replaced.
+# Sets `was` to what is there; refuses and exits if that may not be replaced.
 check() {
 	was=none version=''
 	if [ -L "$RSM_PATH" ]; then
@@ -116,7 +116,7 @@ bring() {
 	fi
 }
 
-# The owner and mode of the file that it replaces, or those of a new one.
+# Gives the new file the owner and mode of the one that it replaces, or the default mode.
 furnish() {
 	if [ "$was" = none ]; then
 		[ -z "${RSM_FROM-}" ] || chmod '=rw' "$part"
@@ -128,7 +128,8 @@ furnish() {
 	chmod "$2" "$part"
 }
 
-# One writer at a time between its last look and its rename. A lock that is two seconds old was left by a dead one.
+# Lets one writer at a time be between its check and its rename. A folder that serves as lock is ignored after two
+# seconds: a killed writer may have left it.
 lock() {
 	if [ -r "$folder" ] && command -v flock >/dev/null; then
 		exec 9<"$folder"
@@ -143,7 +144,7 @@ lock() {
 	fi 2>/dev/null
 }
 
-# Sets `start` to where find begins: in a folder, or at one file in the folder that it is in.
+# Enters the folder for find and sets `start`: `.` for a folder, or the name of a single file.
 enter() {
 	start=. below=$RSM_PATH
 	if [ ! -d "$RSM_PATH" ]; then
@@ -156,7 +157,7 @@ enter() {
 	tell below "$below"
 }
 
-# As lines, in order: sort and head know no other records everywhere.
+# NUL-ended names as sorted lines, with \001 for a line break: not every sort and head knows NUL-ended records.
 in_lines() {
 	tr '\n\000' '\001\n' | sort
 }
@@ -179,7 +180,7 @@ named() {
 	fi
 }
 
-# files TEST...: those whose names fit.
+# files TEST...: the files whose names match the glob.
 files() {
 	find -H "$start" -name .git -type d -prune -o -type f -name "$RSM_GLOB" "$@" -print0 | in_lines
 }
@@ -192,7 +193,7 @@ search() {
 		return
 	fi
 	break=$(printf '\001')
-	# A grep that skips binary files spares us a look into each.
+	# With a grep that skips binary files, not every file has to be checked for a NUL.
 	skips=''
 	if echo x | grep -qI x && ! printf 'x\000\n' | grep -qI x; then skips=I; fi 2>/dev/null
 	flags=F$RSM_CASE$skips
@@ -200,7 +201,7 @@ search() {
 	printf 'lines %s\n' "$(files ! -size +65536 | holding | tail -n "+$((RSM_SKIP + 1))" | found_lines | head -c "$RSM_COUNT" | coded)"
 }
 
-# The files that hold the literal at all; a name with a line break cannot be told by grep.
+# The files that contain the literal. Those with a line break in their name are kept unchecked: grep -l prints lines.
 holding() {
 	all=$(cat)
 	[ -n "$all" ] || return 0

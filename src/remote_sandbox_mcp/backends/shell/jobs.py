@@ -1,4 +1,4 @@
-"""Background jobs where there is no Python: asked of a shell, one request each."""
+"""Background jobs where there is no Python: each verb is one request to the shell program."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from .program import JOBS, TOO_LONG, Answer, Shell, fits, start_values
 from .transport import FULL, Gone, NoRoom, Paused, Place
 
 MEND_S, SOON_S = 20.0, 0.1
-# One request's share of a wait: a line that is cut is mended before the next.
+# A long wait is split into requests of this length, so that a cut connection is noticed between them.
 WAIT_S = 20.0
 # Between two looks at a log that grows all the time.
 PACE_S = 0.2
-# What fits into one request's environment, whatever is asked.
+# More questions than this may not fit into the environment of one request.
 MOST_LOOKS = 50
 NO_TYPING = "nothing can be typed into its jobs, because that needs tmux and python3, and there is no python3"
 
 
 class ShellJobs:
-    """The jobs of a place with a POSIX shell. Each ends with its session: who has left that cannot be found."""
+    """The jobs of a place with a POSIX shell. Stopping one reaches its session; a process that left it stays."""
 
     def __init__(self, shell: Shell, environment: Environment) -> None:
         self._shell = shell
@@ -51,7 +51,7 @@ class ShellJobs:
 
     @property
     def _kept(self) -> dict[str, str]:
-        """Where they are kept."""
+        """The variable that says whether jobs are kept in the home folder."""
         return {"lasting": "yes" if self._place.jobs_at_home else ""}
 
     async def _ask(self, verb: str, looks: Sequence[JobLook], **values: str) -> list[JobSeen]:
@@ -72,24 +72,24 @@ class ShellJobs:
             raise JobRefused(f"{self._name}: unable to make the job: {FULL}", "folder") from None
 
     async def _begin(self, order: JobOrder) -> JobStarted:
-        """Raises JobRefused, NoRoom, and what became of a start whose answer was lost."""
+        """Raises JobRefused, NoRoom, and LostContact if the answer to the start was lost."""
         values, give_up = await self._describe(order), 0.0
         while True:
             try:
-                # The same id never starts twice.
+                # Repeating this is safe: the same id never starts twice.
                 answer = await self._shell.ask_once(JOBS, "job_start", {**values, **self._kept})
                 return self._started(order, answer)
             except Gone:
                 raise
             except ConnectError as problem:
                 give_up = give_up or time.monotonic() + MEND_S
-                # One that is paused may find the request when it is resumed.
+                # A paused container may handle the request when it is resumed.
                 if time.monotonic() > give_up or isinstance(problem, Paused):
                     raise lost_start(self._name, order, str(problem)) from None
                 await asyncio.sleep(SOON_S)
 
     async def _describe(self, order: JobOrder) -> dict[str, str]:
-        """Raises JobRefused for what a shell cannot be told."""
+        """The variables for job_start. Raises JobRefused for what does not fit into variables."""
         known = self._environment
         script = known.source(order.script)
         given = Environment(known.shell, env={**known.env, **order.env})
@@ -125,7 +125,7 @@ class ShellJobs:
     async def wait(self, look: JobLook, wait: JobWait) -> JobWaited:
         search = LogSearch(wait.pattern, look) if wait.pattern else None
         until = time.monotonic() + wait.seconds
-        # Who waits for silence may have it already.
+        # The job may have been silent for long enough already, so the first look does not wait.
         pause = 0.0 if wait.silence_s > 0 else WAIT_S
         while True:
             seen, line = await self._wait_once(look, search, min(pause, until - time.monotonic()))
@@ -140,7 +140,7 @@ class ShellJobs:
                 await asyncio.sleep(min(PACE_S, left))
 
     async def _wait_once(self, look: JobLook, search: LogSearch | None, seconds: float) -> tuple[JobSeen, str | None]:
-        """Until something happens, for as long as one request may take."""
+        """Wait until something happens, for as long as one request may take."""
         looks = [look, search.look] if search else [look]
         values = {"ticks": _ticks(min(seconds, WAIT_S))}
         if search:
@@ -166,7 +166,7 @@ class ShellJobs:
 
 
 def check_order(order: JobOrder, name: str) -> None:
-    """Raises JobRefused for what is no name, what no program can be given, and what a shell cannot submit."""
+    """Raises JobRefused for invalid names, text that no program can be given, and what a shell cannot submit."""
     if order.submission:
         raise JobRefused(f"{name}: jobs are submitted to a cluster's queue by Python 3.6, which is not there", "python")
     if not JOB_ID.match(order.job_id):
@@ -188,7 +188,7 @@ def why_over(seen: JobSeen, line: str | None, silence_s: float, search: LogSearc
         return "pattern"
     if not seen.is_running:
         return "" if search and search.is_behind else "ended"
-    # A shell tells whole seconds only.
+    # The shell knows times in whole seconds only.
     return "silence" if silence_s > 0 and seen.silent_s >= silence_s + 1.0 else ""
 
 
@@ -198,7 +198,7 @@ def _ticks(seconds: float) -> str:
 
 MOST_LOG = 4 << 20
 SESSION = re.compile(r"[\w,][\w@%+=,-]{0,59}\Z")
-# As much of an answer as a checkpoint, a command and its paths take.
+# The most bytes of an answer for a checkpoint, a command and its paths.
 MOST_SAVED = 128 << 10
 REASONS = {
     "restarted": "the {noun} was restarted",
@@ -211,11 +211,11 @@ REASONS = {
 
 
 def look_values(looks: Sequence[JobLook]) -> dict[str, str]:
-    """What has to be known of each."""
+    """The variables of looks.sh for these questions."""
     values = {"looks": str(len(looks))}
     for number, look in enumerate(looks):
         asked = {
-            # What is no name leads to no job, and to no other file.
+            # An invalid id must not become a path; "none" is the id of no job.
             "id": look.job_id if JOB_ID.match(look.job_id) else "none" if look.job_id else "",
             "session": look.session if SESSION.match(look.session) else "",
             "log": look.log_file,
@@ -232,7 +232,7 @@ def look_values(looks: Sequence[JobLook]) -> dict[str, str]:
 
 
 def read_jobs(answer: Answer, looks: Sequence[JobLook], place: Place) -> list[JobSeen]:
-    """Raises BrokenRules: what another machine prints may be anything."""
+    """The jobs of an answer. Raises BrokenRules: another machine may print anything."""
     with understood(place.name):
         parts = [answer.part(str(number)) for number in range(len(looks))]
         return [_read_job(part, look, answer, place) for part, look in zip(parts, looks, strict=True)]
@@ -277,7 +277,7 @@ def _reason(state: JobState, why: str, place: Place) -> str:
 
 
 def _signal(code: int) -> str:
-    """A shell tells no signal but by this number, which a command may have as its own: known where we stopped it."""
+    """The signal behind an exit code above 128. A command may use such codes itself, so only for jobs we stopped."""
     try:
         return signal.Signals(code - 128).name
     except ValueError:
@@ -303,24 +303,24 @@ BLOCK = 1 << 20
 
 
 class LogSearch:
-    """Goes through a job's log once, and again over a last line that may still grow."""
+    """Searches a job's log for a pattern: complete lines once, a last line that may still grow again."""
 
     def __init__(self, pattern: str, look: JobLook) -> None:
-        """Raises BadArgument for a pattern that is none."""
+        """Raises BadArgument for a pattern that is not a regular expression."""
         try:
             re.compile(to_bytes(pattern))
         except (re.error, OverflowError, RecursionError) as problem:
             raise BadArgument(f"the pattern {pattern[:200]!r} is not a regular expression: {problem}") from None
         self._pattern = pattern
         self._look = look
-        # Logs are appended to: without a cursor the search begins with what this job has printed.
+        # A log may hold the output of earlier jobs: without a cursor the search begins where this job's output does.
         self.cursor = "start" if look.cursor is None else str(max(0, look.cursor))
-        # The size of a log of which all was searched; another one is news.
+        # The log's size when all of it was searched, "" while it was not; another size means new output.
         self.size = ""
 
     @property
     def look(self) -> JobLook:
-        """What has to be seen of the job for it, from `cursor` on."""
+        """The question for the part of the log that is searched next, from `cursor` on."""
         look = self._look
         return JobLook(job_id=look.job_id, session=look.session, log_file=look.log_file, most_bytes=BLOCK)
 
@@ -329,7 +329,7 @@ class LogSearch:
         return not self.size
 
     async def take(self, seen: JobSeen) -> str | None:
-        """The first line that fits in what came of the log. Raises BadArgument for a pattern that takes for ever."""
+        """The first line that matches in the part of the log that came. Raises BadArgument for a slow pattern."""
         done, line = await self._search(seen.log) if seen.log else (0, None)
         self.cursor = str(seen.cursor - len(seen.log) + done)
         self.size = str(seen.log_size) if seen.cursor >= seen.log_size else ""

@@ -1,24 +1,24 @@
 #!/bin/sh
 # Background jobs where there is no Python: job_start, job_keep, job_stop, job_strike. Goes after runs.sh, before
-# looks.sh. Words, exports, shell and script are those of runs.sh, and
+# looks.sh. RSM_WORDS, RSM_EXPORTS, RSM_SHELL, RSM_SEEK, RSM_SCRIPT and RSM_FROM are those of runs.sh, and
 #   RSM_ID       the job, which is the name of its folder
-#   RSM_LASTING  not empty where jobs must outlive a restart of the machine: they are kept at home, not with the runs
-#   RSM_SESSION  the name that one job at a time may have
-#   RSM_LOG      the log, empty for .codex_logs/SESSION.log; RSM_SHOWN: what is told of the command
-#   RSM_INSTEAD  the job that must be gone without an end, or empty
-#   RSM_GRACE    job_stop: hundredths of a second between TERM and KILL; RSM_TICKS: how many of them may be waited
+#   RSM_LASTING  not empty if records of jobs must outlive a restart: they are kept in the home folder then
+#   RSM_SESSION  a name that only one running job may have
+#   RSM_LOG      the log, empty for .codex_logs/SESSION.log; RSM_SHOWN: the command as it is listed
+#   RSM_INSTEAD  a job that must be gone without an end, or empty
+#   RSM_GRACE    job_stop: hundredths of a second between TERM and KILL; RSM_TICKS: how long it may wait
 #
-# job_start answers with reason and why, where it was refused; else with begun (first, or again) and what the order says;
+# job_start answers with reason and why if it was refused; else with begun (first, or again) and the lines of the order;
 # job_stop as job_look does.
 #
-# A job's folder also has: order (as looks.sh tells it), log and cwd (links), command, stop (who strikes it; the s in its
-# mode says that somebody does). sessions/NAME.N is a link whose text is the Nth job of that name.
+# A job's folder also has: order (lines that looks.sh reports), log and cwd (links), command, stop (pid and birth of the
+# process that stops it; its set-user bit is the stop mark). sessions/NAME.N is a link to the Nth job of that name.
 # shellcheck disable=SC2034,SC2153,SC2154 # they read what the others found, and what is asked is in the environment
 
 rs_reason=folder rs_mine='' rs_link='' rs_new_log='' rs_kept=''
 rs_full='unable to make the job'
 
-# Homes are often shared by several machines: each has a folder of its own there.
+# A home folder is often shared by several machines: each has its own folder there.
 settle_jobs() {
 	boot
 	settle || rs_base=''
@@ -32,7 +32,7 @@ settle_jobs() {
 	[ -n "$rs_base" ]
 }
 
-# Instead of that for runs. Nothing is left of a start that was refused.
+# Replaces the function of runs.sh. A refused start leaves nothing behind.
 refuse() {
 	take_back 2>/dev/null
 	printf 'reason %s\n' "$rs_reason"
@@ -112,7 +112,7 @@ check_session() {
 	refuse "a job named $RSM_SESSION runs already; stop it, or choose another session_name"
 }
 
-# As exec has it: the configured one, or bash, or sh where there is no bash.
+# The shell that exec_bash would use: the configured one, else bash, else sh.
 check_shell() {
 	rs_reason=shell
 	rs_shell=$(PATH=${RSM_SEEK:-$PATH} && command -v "${RSM_SHELL:-bash}") && return
@@ -141,7 +141,7 @@ refuse_log() {
 	refuse "unable to write the log $rs_log: ${1##*: }"
 }
 
-# See that the log can be written, noting what had to be made for it.
+# Checks that the log can be written; notes what had to be created for that, so that take_back can remove it.
 open_log() {
 	rs_above=${rs_log%/*}
 	while [ -n "$rs_above" ] && [ ! -e "$rs_above" ]; do rs_above=${rs_above%/*}; done
@@ -156,7 +156,7 @@ open_log() {
 	has_room || refuse_log 'No space left on device'
 }
 
-# A log can be made, or be there, where nothing more can be written.
+# Whether there is room to write: a file can be created or opened on a full disk, too.
 has_room() {
 	if [ -n "$rs_new_log" ]; then
 		echo >"$rs_log.$$" || { rm -f "$rs_log.$$" && return 1; }
@@ -203,7 +203,7 @@ note_order() {
 	note order '%s\n' "$rs_told" && ln -s "$rs_log" "$rs_dir/log" && ln -s "$PWD" "$rs_dir/cwd"
 }
 
-# Of several that want a name, one makes the link. Older links go, but whoever counts by them sees the newer one.
+# Of several jobs that want a name, only one can make the link. An older link is removed once a newer one exists.
 name_session() {
 	mkdir -p "$rs_base/sessions"
 	while :; do
@@ -240,7 +240,7 @@ tell_started() {
 	exit
 }
 
-# Keeps one job: starts the command, and writes down its end.
+# The keeper of one job: starts the command, and writes down its end.
 job_keep() {
 	rs_base=$RSM_BASE rs_dir=$RSM_BASE/$RSM_ID
 	RSMCP_JOB_ID=$RSM_ID
@@ -258,12 +258,12 @@ conclude_job() {
 		members
 	fi
 	clock
-	# As long as there is no room even to overwrite, the job counts as running.
+	# Some file systems need room even to overwrite. While the keeper waits, the job counts as running.
 	until write_down end "$rs_ending $rs_code $rs_now$rs_living" || [ ! -d "$rs_dir" ]; do nap 1; done
 	last_line "$rs_code"
 }
 
-# The last line of the log, for people and for tools that read it there.
+# Writes the exit code as the last line of the log, for people and tools that read it.
 last_line() {
 	rs_break=''
 	[ ! -f "$rs_dir/log" ] || [ -z "$(tail -c 1 "$rs_dir/log")" ] || rs_break='\n'
@@ -285,7 +285,7 @@ job_stop() {
 	describe_job
 }
 
-# In a session of its own: what was begun goes on when the line ends.
+# Stops the job by a process in its own session, which goes on if the connection is cut.
 strike_apart() {
 	start_keeper job_strike >/dev/null
 	rs_turns=0
@@ -299,7 +299,7 @@ job_strike() {
 	rs_base=$RSM_BASE rs_dir=$RSM_BASE/$RSM_ID
 	! is_being_struck && read_record || exit
 	born "$$"
-	# The pid before the mark: whoever sees the mark looks for us.
+	# The pid before the mark: a process that sees the mark reads the pid.
 	printf '%s\n' "$$ $rs_birth" 1<>"$rs_dir/stop"
 	chmod 4600 "$rs_dir/stop"
 	fell "$RSM_GRACE" 25

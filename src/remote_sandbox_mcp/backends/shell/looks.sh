@@ -1,17 +1,17 @@
 #!/bin/sh
-# Looks at background jobs where there is no Python, at what they have saved, and at what they use: job_look, job_wait,
-# job_list. Goes after jobs.sh. What is asked of the Nth job:
-#   RSM_N_ID     the job; or else RSM_N_SESSION: the newest of that name, and RSM_N_LOG: its log, where that is meant
-#   RSM_N_CURSOR where its log is wanted from ("start": where this job began), or else RSM_N_LINES; RSM_N_MOST bytes
+# Reports background jobs where there is no Python, their checkpoints and the resources they use: job_look, job_wait,
+# job_list. Goes after jobs.sh. The question about the Nth job:
+#   RSM_N_ID     the job; or else RSM_N_SESSION: the newest of that name, and RSM_N_LOG: the log it must have, or empty
+#   RSM_N_CURSOR the offset to read its log from ("start": where this job began), or else RSM_N_LINES; RSM_N_MOST bytes
 #   RSM_N_PATH, RSM_N_COMMAND, RSM_N_CWD   its checkpoint: a file, or what a command prints
-#   RSM_N_USAGE  not empty where its use is wanted
-# and RSM_LOOKS, how many there are; job_list: RSM_COUNT jobs; job_wait: RSM_TICKS, how many hundredths of a second it may
-# take, and RSM_SEEN, where a log of another size than that ends it.
+#   RSM_N_USAGE  not empty if its use of resources is wanted
+# and RSM_LOOKS, how many there are; job_list: RSM_COUNT jobs; job_wait: RSM_TICKS, how many hundredths of a second it
+# may take, and RSM_SEEN: a log of another size than that ends the wait.
 #
 # clock UPTIME EPOCH; jobs COUNT; and for each: N.state, N.why (a word); its order: N.ordered EPOCH TICKS, N.log_start,
 # N.id, N.session, N.cwd, N.log, N.command; N.begun UPTIME; N.end ENDING CODE UPTIME PIDS; of its log N.size,
 # N.grown EPOCH, N.start OFFSET, N.data; N.saved EPOCH with N.checkpoint, or N.trouble;
-# N.usage PROCESSES PAGES TICKS PAGE_SIZE; N.foreign where the job is not ours, but its log is there.
+# N.usage PROCESSES PAGES TICKS PAGE_SIZE; N.foreign LOG for a job that is not ours but has this log.
 # shellcheck disable=SC2034,SC2153,SC2154 # they read what the others found, and what is asked is in the environment
 
 rs_n=0
@@ -23,7 +23,7 @@ begin_looks() {
 	printf 'clock %s %s\n' "$rs_now" "$rs_epoch"
 }
 
-# ask NAME: sets rs_asked to what is asked of the job that it is about.
+# ask NAME: sets rs_asked to that variable of the current question.
 ask() {
 	eval "rs_asked=\${RSM_${rs_n}_$1-}"
 }
@@ -32,7 +32,7 @@ say() {
 	printf '%s.%s %s\n' "$rs_n" "$1" "$2"
 }
 
-# which_file FILE: sets rs_which to what tells it from every other file that is there.
+# which_file FILE: sets rs_which to device and inode, which identify it.
 which_file() {
 	rs_which=$(stat -L -c %d:%i "$1" || stat -L -f %d:%i "$1")
 } 2>/dev/null
@@ -69,7 +69,7 @@ find_wanted() {
 	judge
 }
 
-# Whether the log that is asked for, if any is, is this job's.
+# Whether the log that the question names, if any, is this job's.
 has_that_log() {
 	ask LOG
 	[ -n "$rs_asked" ] && [ -n "$rs_id" ] || return 0
@@ -89,7 +89,7 @@ describe_job() {
 	missing) find_foreign ;;
 	ended) await_last_line ;;
 	esac
-	# One that is about to begin is a job all the same.
+	# A job that is about to begin is reported as running.
 	[ "$rs_state" != starting ] || rs_state=running
 	say state "$rs_state"
 	[ -z "$rs_why" ] || say why "$rs_why"
@@ -110,7 +110,7 @@ tell_record() {
 	! read -r rs_end <"$rs_dir/end" || say end "$rs_end"
 }
 
-# The last line in the log follows the record of the end at once.
+# Waits for the keeper to leave: it writes the last line of the log right after the record of the end.
 await_last_line() {
 	rs_turns=0
 	while [ "$rs_turns" -lt 25 ] && read_record && lives "$rs_keeper" "$rs_keeper_birth"; do
@@ -119,7 +119,7 @@ await_last_line() {
 	done
 }
 
-# A job that is not ours: its end is the last line of its log.
+# A job that is not ours but has a log: the log's last line says how it ended.
 find_foreign() {
 	ask ID
 	[ -z "$rs_asked" ] || return 0
@@ -136,7 +136,7 @@ find_foreign() {
 	say end "exited $rs_last 0"
 }
 
-# The wanted part of the log, as it was when its size was looked at.
+# Reports the wanted part of the log, as it was when its size was read.
 tell_log() {
 	size "$rs_log"
 	mtime "$rs_log"
@@ -149,7 +149,7 @@ tell_log() {
 	if [ -n "$rs_asked" ]; then
 		rs_from=$rs_asked
 		[ "$rs_from" != start ] || rs_from=$rs_log_start
-		# A log that is shorter than what was read of it is another one.
+		# A log that is shorter than what was read was replaced or cut: read it from its beginning.
 		[ "$rs_from" -le "$1" ] || rs_from=0
 		say start "$rs_from"
 		tell_part "$rs_from" "$1" cat
@@ -161,7 +161,7 @@ tell_log() {
 	[ "$rs_lines" -le 0 ] || tell_part "$rs_from" "$1" tail -n "$rs_lines"
 }
 
-# tell_part FROM SIZE FILTER...
+# tell_part FROM SIZE FILTER...: reports up to rs_most bytes of the log, through a filter.
 tell_part() {
 	rs_from=$1 rs_count=$(($2 - $1))
 	shift 2
@@ -170,7 +170,7 @@ tell_part() {
 	say data "$(tail -c "+$((rs_from + 1))" "$rs_log" | head -c "$rs_count" | "$@" | coded)"
 }
 
-# Until the job has ended, its log is of another size, or the time is over.
+# Waits until the job has ended, its log has another size, or the time is over.
 job_wait() {
 	begin_looks >/dev/null
 	find_wanted
@@ -203,7 +203,7 @@ each_order() {
 	done
 } 2>/dev/null
 
-# The oldest beyond a number, unless they run.
+# Removes the records of all but the newest 300 jobs, unless they run.
 prune_jobs() {
 	for rs_id in $(each_order | sort -k1,1nr -k2,2nr | tail -n +301 | cut -d ' ' -f 3); do
 		rs_dir=$rs_base/$rs_id
@@ -213,7 +213,7 @@ prune_jobs() {
 	done
 } 2>/dev/null
 
-# Of those that are asked for by a command, each has ten seconds.
+# Reports a job's checkpoint: a file, or the output of a command, which may take ten seconds.
 tell_checkpoint() {
 	ask PATH
 	rs_wanted=$rs_asked
@@ -292,7 +292,7 @@ tell_output() {
 	fi
 }
 
-# without_ours SETSID: the checkpoint's command, with nothing of ours in its environment.
+# without_ours SETSID: runs the checkpoint's command, with none of our variables in its environment.
 without_ours() {
 	set -- "$1" "$(command -v bash || echo sh)" -c "$rs_command"
 	[ -n "$1" ] || shift

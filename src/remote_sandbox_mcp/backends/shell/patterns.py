@@ -1,4 +1,4 @@
-"""Patterns of a caller on foreign text: looked for in a process of its own, which can be ended."""
+"""Searches text for a caller's pattern in a process of its own, because some patterns take for ever."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEARCH_S = 20.0
 
 
 async def search(verb: str, pattern: str, block: bytes) -> bytes:
-    """What search_lines.py answers. Raises BadArgument for a pattern that takes for ever."""
+    """Run search_lines.py and return its answer. Raises BadArgument for a pattern that takes too long."""
     wanted = to_bytes(pattern)
     process = await asyncio.create_subprocess_exec(
         sys.executable,

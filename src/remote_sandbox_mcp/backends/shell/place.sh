@@ -1,24 +1,24 @@
 #!/bin/sh
 # What all programs for places without Python share: folders, clocks, processes, and whether something still runs.
-# POSIX sh with coreutils, findutils and grep, or with busybox; /proc and setsid are used where they are there.
+# POSIX sh with coreutils, findutils and grep, or with busybox; /proc and setsid are used if they exist.
 #
 # The near side has a shell evaluate this, further pieces (runs.sh, jobs.sh, looks.sh, files.sh), and a last line that
-# calls main. What is asked comes in variables, never as source. Names begin with rs_: what the user exports reaches the
-# commands.
+# calls main. A request comes in variables, never as source. Our own names begin with rs_, so that they change no
+# variable that the user exports to commands.
 #   RSM_PROGRAM  all of this text
 #   RSM_VERB     the function to call
-#   RSM_CODED    which of the other variables (without RSM_) are written as `printf %b` reads them
-#   RSM_NAMES    all of these variables
-#   RSM_BASE     the folder for runs, where it is known; RSM_MARK: is kept in one that is new, and tells it from others
-# Answers are lines of a word and a value; what may hold anything is in base64. The last line is `over`, which the shell
-# prints when it exits: an answer without it was cut short.
+#   RSM_CODED    names (without RSM_) of the other variables that are escaped for `printf %b`
+#   RSM_NAMES    the names of all these variables
+#   RSM_BASE     the folder for runs, if it is known; RSM_MARK: a random mark for a folder that is new
+# Answers are lines of a word and a value; values that may hold any bytes are in base64. The last line is `over`, which
+# the shell prints when it exits: an answer without it was cut short.
 #
 # The folder of a run or a job is named by its id, and mkdir of it is the start, which succeeds once. In it:
-#   starter     the pid, birth and boot of who makes it
-#   claim       a link whose text is the pid and birth of the one keeper; who takes it first decides whether it begins
-#   pid         group, birth, keeper, birth, begun, boot; then it has begun
-#   end         ENDING EXIT ENDED PIDS, where PIDS still live
-# For pid and end there is room before the start: a disk that is full by then must not lose them.
+#   starter     pid, birth and boot of the process that made the folder
+#   claim       a link whose text is pid and birth of the keeper; only one process can make it, and only that may begin
+#   pid         group, birth, keeper, birth, begun, boot; written when the command has begun
+#   end         ENDING EXIT ENDED PIDS; PIDS still live
+# The files for pid and end are written in full before the start: a disk that fills up later must not lose them.
 # shellcheck disable=SC2034 # what is found here is read by the other pieces
 
 # A base64 that does not know -w says so before it reads anything.
@@ -34,7 +34,7 @@ tell() {
 main() {
 	for rs_name in ${RSM_CODED-}; do
 		eval "rs_value=\$RSM_$rs_name"
-		# A substitution loses line breaks at its end, but not before a last letter.
+		# A substitution drops line breaks at its end; the dot keeps them.
 		rs_value=$(printf '%b.' "$rs_value")
 		eval "RSM_$rs_name=\${rs_value%.}"
 	done
@@ -42,12 +42,12 @@ main() {
 	"$RSM_VERB" "$@"
 }
 
-# nap SECONDS: not every sleep knows fractions.
+# nap SECONDS: sleeps; not every sleep knows fractions.
 nap() {
 	sleep "$1" || sleep 1
 } </dev/null >/dev/null 2>&1
 
-# A nap of rs_rest hundredths of a second, longer each time, up to half a second: whoever waits for hours costs little.
+# Sleeps rs_rest hundredths of a second, longer each time, up to half a second: waiting for hours must cost little.
 rest() {
 	case $rs_rest in ?) nap "0.0$rs_rest" ;; *) nap "0.$rs_rest" ;; esac
 	rs_rest=$((rs_rest < 34 ? rs_rest * 3 / 2 : 50))
@@ -59,7 +59,7 @@ clock() {
 	rs_ticks=${rs_now%.*}${rs_now#*.}
 } 2>/dev/null
 
-# born PID: sets rs_birth, so that its number in other hands is not taken for it; fails for one that is dead.
+# born PID: sets rs_birth, which tells a process from a later one with the same pid; fails if it is dead.
 born() {
 	rs_birth=none
 	if read -r rs_row <"/proc/$1/stat"; then
@@ -72,12 +72,12 @@ born() {
 	fi
 } 2>/dev/null
 
-# lives PID BIRTH: whether it is still the same process.
+# lives PID BIRTH: whether this very process still lives.
 lives() {
 	born "$1" && [ "$rs_birth" = "$2" ]
 }
 
-# Sets rs_pid to that of the (sub)shell that calls it: opened by itself, /proc/self is this very process.
+# Sets rs_pid to the pid of the calling (sub)shell, for which $$ is the parent's: `read` opens /proc/self in it.
 self() {
 	read -r rs_pid _ </proc/self/stat || rs_pid=$(sh -c 'echo "$PPID"')
 } 2>/dev/null
@@ -104,7 +104,7 @@ find_uid() {
 	rs_uid=$(id -u)
 } 2>/dev/null
 
-# A real folder, owned by us, closed to others (another user may have made one of that name).
+# Whether it is a real folder, owned by us and closed to others: another user may have made one of that name.
 is_private() {
 	[ -d "$1" ] && [ -w "$1" ] || return
 	# shellcheck disable=SC2012,SC2046 # the row's first and third words
@@ -112,17 +112,17 @@ is_private() {
 	case ${1-} in drwx------*) find_uid && [ "$3" = "$rs_uid" ] ;; *) return 1 ;; esac
 }
 
-# own FOLDER: makes it, or sees that it is ours alone.
+# own FOLDER: makes it if needed; fails if it is not ours alone.
 own() {
 	[ -d "$1" ] || { mkdir -p "${1%/*}/" && mkdir -m 700 "$1"; } 2>/dev/null
 	is_private "$1"
 }
 
-# Sets rs_base and rs_dir: fast, then still there when the disk is full, then the home folder. A platform's agent, which
-# brings large files into it, takes a dollar sign in a path for the beginning of a variable's name.
+# Sets rs_base and rs_dir, in the first of: /tmp, /dev/shm (for a full disk), the home folder. No path with a dollar
+# sign: a platform's agent, which brings large files there, would take that for a variable.
 settle() {
 	rs_base=${RSM_BASE-}
-	# A folder that was removed meanwhile may be there again as somebody else's.
+	# Checked again: a folder that was removed meanwhile may have been made anew by another user.
 	if [ -z "$rs_base" ] || ! is_private "$rs_base"; then
 		find_uid
 		for rs_base in "/tmp/remote-sandbox-$rs_uid" "/dev/shm/remote-sandbox-$rs_uid" "${HOME-}/.cache/remote-sandbox" ''; do
@@ -133,8 +133,8 @@ settle() {
 	[ -n "$rs_base" ]
 }
 
-# A container restarted on the same host has the same boot id but not the same first process; one that was made anew
-# has another mark.
+# Sets rs_place, which identifies where runs can be found again: a container restarted on the same host has the same
+# boot id but another first process (see boot); one that was made anew has another mark.
 place() {
 	[ -s "$rs_base/mark" ] || (set -C && printf '%s\n' "$RSM_MARK" >"$rs_base/mark") 2>/dev/null
 	boot
@@ -142,7 +142,7 @@ place() {
 	rs_place=$rs_boot:$rs_mark
 } 2>/dev/null
 
-# Where a command starts: as asked, or at home, or at the root where the home folder is missing.
+# Enters the folder of a command: the one asked for, else the home folder, else / if that is missing.
 enter_cwd() {
 	locate "${RSM_CWD:-"~"}" "${HOME-}"
 	[ -n "$RSM_CWD" ] || [ -d "$rs_path" ] || rs_path=/
@@ -153,7 +153,7 @@ enter_cwd() {
 	refuse "unable to enter ${RSM_CWD:-"~"}: $rs_why"
 }
 
-# locate PATH FOLDER: sets rs_path to where it is.
+# locate PATH FOLDER: sets rs_path to the absolute path; a relative one begins at FOLDER.
 locate() {
 	# shellcheck disable=SC2088 # the tilde that a caller wrote
 	case $1 in
@@ -164,19 +164,19 @@ locate() {
 	esac
 }
 
-# apart WORDS...: for a subshell's end: starts them in a session of their own, and does not wait for their end. The first
-# setsid leads a session, so the second has to go on in a child. Not with &: what sh starts so ignores interrupts for ever.
+# apart WORDS...: called last in a subshell: starts a program in its own session and does not wait for it. The first
+# setsid leads a session, so the second has to fork. Not with &: sh starts such programs with interrupts ignored.
 apart() {
 	if command -v setsid >/dev/null; then
 		exec setsid setsid "$@"
 	else
-		# Where there is no setsid, a group has to do, if this sh can make one.
+		# Without setsid a process group has to do, if this sh can make one.
 		(set -m && "$@" &)
 	fi
 }
 
-# start_keeper VERB: in a session of its own, so that the end of the line does not reach it. Its words say nothing of
-# the command, or whoever looks for that among the processes would find the keeper, too.
+# start_keeper VERB: starts it in its own session, so that it outlives the connection. Its arguments do not contain the
+# command: a `pkill -f` that is meant for the command would hit the keeper, too.
 start_keeper() {
 	(
 		RSM_VERB=$1 RSM_BASE=$rs_base RSM_ID=${rs_dir##*/}
@@ -186,19 +186,19 @@ start_keeper() {
 	)
 }
 
-# note NAME FORMAT TEXT: a new file. Not every shell says why its own printf failed; cat does.
+# note NAME FORMAT TEXT: writes a new file. Not every shell prints why its own printf failed; cat does.
 # shellcheck disable=SC2059 # the format is ours
 note() {
 	{ printf "$2" "$3" >"$rs_dir/$1" && [ -s "$rs_dir/$1" ]; } 2>/dev/null ||
 		printf "$2" "$3" | LC_ALL=C cat >"$rs_dir/$1"
 }
 
-# room NAME: a file that something can be written into later.
+# room NAME: a file full of blanks, which write_down can overwrite on a full disk.
 room() {
 	note "$1" '%512s\n' ''
 }
 
-# write_down NAME TEXT: into the room that was made for it.
+# write_down NAME TEXT: overwrites NAME.room, then renames it to NAME.
 write_down() {
 	printf '%s\n' "$2" 1<>"$rs_dir/$1.room" && mv -f "$rs_dir/$1.room" "$rs_dir/$1"
 } 2>/dev/null
@@ -208,7 +208,7 @@ note_starter() {
 	note starter '%s\n' "$$ $rs_birth $rs_boot"
 }
 
-# For a keeper: fails where another one has it, or where the start was withdrawn.
+# For a keeper: fails if another one has the claim, or if the start was withdrawn.
 take_claim() {
 	rs_cwd=$PWD
 	cd /
@@ -217,7 +217,7 @@ take_claim() {
 	ln -s "$$ $rs_birth" "$rs_dir/claim" 2>/dev/null
 }
 
-# Takes the claim, so that a keeper that comes late begins nothing.
+# Takes the claim, so that a late keeper begins nothing.
 withdraw() {
 	ln -s 'withdrawn 0' "$rs_dir/claim" 2>/dev/null || [ "$(readlink "$rs_dir/claim")" = 'withdrawn 0' ]
 }
@@ -267,27 +267,27 @@ judge_start() {
 	case $rs_claim in '0 none' | withdrawn*) rs_why=never ;; esac
 } 2>/dev/null
 
-# What was ordered after our own boot, under another boot id, was ordered on another machine that has the same home.
+# Whether a job belongs to another machine with the same home: its boot id is another, and it began after our own boot.
 is_elsewhere() {
 	[ -n "${RSM_LASTING-}" ] && [ "${rs_booted%/*}" != "${rs_boot%/*}" ] &&
 		read -r rs_up _ </proc/uptime && read -r _ rs_ordered _ <"$rs_dir/order" &&
 		[ "$rs_ordered" -gt "$(($(date +%s) - ${rs_up%.*} + 5))" ]
 } 2>/dev/null
 
-# Whether somebody else's start has come to something.
+# Waits for a start by another process; whether it has begun.
 has_begun() {
 	rs_turns=200
 	judge
 	while [ "$rs_state" = starting ] && [ "$rs_turns" -gt 0 ]; do
 		nap 0.05
-		# Whoever lives says so at once.
+		# A living starter writes its file at once, so without one the wait is shorter.
 		[ -s "$rs_dir/starter" ] && rs_turns=$((rs_turns - 1)) || rs_turns=$((rs_turns - 5))
 		judge
 	done
 	case $rs_state:$rs_why in missing: | starting: | gone:never) return 1 ;; esac
 }
 
-# The mark is a bit that says nothing else of such a file: setting it works on a full disk, and where nothing may be run.
+# The stop mark is the set-user bit, which has no other meaning here: chmod works on a full disk, and on noexec mounts.
 is_struck() {
 	[ -u "$rs_dir/stop" ]
 }
@@ -296,8 +296,8 @@ is_being_struck() {
 	is_struck && read -r rs_striker rs_striker_birth _ <"$rs_dir/stop" && lives "$rs_striker" "$rs_striker_birth"
 } 2>/dev/null
 
-# rows_with PATTERN PATTERN: sets rs_files to those rows of processes that may have one of them after their state. To
-# read them all by itself takes a shell a system call for each letter.
+# rows_with PATTERN PATTERN: sets rs_files to the stat files of processes that match one of them after their state.
+# By grep, because a shell's `read` takes a system call for each byte.
 rows_with() {
 	if command -v grep >/dev/null; then
 		rs_files=$(exec grep -ls -e ") [A-Za-z] $1 " -e ") [A-Za-z] $2 " /proc/[0-9]*/stat)
@@ -306,11 +306,11 @@ rows_with() {
 	fi
 }
 
-# Sets rs_living to who of the group and session lives, and rs_strays to those of them who have left the group. The dead
-# ones that nobody has collected do not live.
+# Sets rs_living to the living processes of the group and session, and rs_strays to those that have left the group.
+# Zombies do not count.
 members() {
 	rs_living='' rs_strays=''
-	# The number of a group whose leader is another process has gone to somebody else.
+	# If the leader was born at another time, its pid has been reused.
 	! born "$rs_group" || [ "$rs_birth" = "$rs_group_birth" ] || return 0
 	if [ ! -r /proc/self/stat ]; then
 		rs_living=$(ps -A -o pid= -o pgid= -o stat= | while read -r rs_pid rs_row rs_name; do
@@ -319,7 +319,7 @@ members() {
 		return
 	fi
 	rows_with "[0-9]* $rs_group" "[0-9]* [0-9]* $rs_group"
-	# One that has only just begun does not lead a group yet.
+	# A process that has just begun does not lead a group yet.
 	case $rs_files in *"/proc/$rs_group/stat"*) ;; *) rs_files="$rs_files /proc/$rs_group/stat" ;; esac
 	for rs_file in $rs_files; do
 		read -r rs_row <"$rs_file" || continue
@@ -338,7 +338,7 @@ is_alive() {
 	[ -n "$rs_living" ]
 }
 
-# hit SIGNAL: one that has only just begun does not lead a group yet.
+# hit SIGNAL: signals the group, or the process alone if it has just begun and leads no group yet.
 hit() {
 	kill "-$1" "-$rs_group" || kill "-$1" "$rs_group"
 } 2>/dev/null
@@ -350,7 +350,7 @@ signal_all() {
 	for rs_pid in $rs_strays; do kill "-$1" "$rs_pid"; done
 } 2>/dev/null
 
-# none_in TICKS: waits until nobody lives.
+# none_in TICKS: waits until no process of the group lives; fails when the time is over.
 none_in() {
 	clock
 	rs_until=$((rs_ticks + $1)) rs_rest=4
@@ -361,7 +361,7 @@ none_in() {
 	done
 }
 
-# fell TICKS TURNS: TERM, a while, KILL again and again, because there may be ever more of them.
+# fell TICKS TURNS: TERM, a pause, then KILL repeatedly, because the group may still be growing.
 fell() {
 	signal_all TERM
 	signal_all CONT
@@ -372,8 +372,8 @@ fell() {
 	done
 }
 
-# launch [FILE]: the command, with nothing of ours in its environment; its output goes into the file, or into the pipes
-# of its folder. Says "pid N" when it begins and "exit N" when it has ended.
+# launch [FILE]: runs the command, with none of our variables in its environment; its output goes to the file, or to the
+# pipes in its folder. Prints "pid N" when it begins and "exit N" when it has ended.
 launch() {
 	exec </dev/null 3>&1 >/dev/null 2>&1
 	eval "set -- \"\${1-}\" $RSM_WORDS"
@@ -393,13 +393,13 @@ launch() {
 	if rs_name=$(command -v setsid); then set -- "$rs_name" "$@"; else set -m; fi
 	rs_value=$RSM_EXPORTS
 	leave_ours
-	# A keeper must not hold a folder that somebody wants to unmount.
+	# In a subshell: a keeper's working folder would keep a file system from being unmounted.
 	(
 		cd "$rs_cwd" || exit
 		if [ -n "$rs_log" ]; then exec >>"$rs_log" 2>&1; else exec >"$rs_dir/out.pipe" 2>"$rs_dir/err.pipe"; fi
-		# The variables do not pass through arguments, which everybody on the machine may read.
+		# By eval, not as arguments of a program, which every user of the machine can read.
 		eval "$rs_value"
-		# A bash that takes itself for the first shell of an SSH session reads .bashrc, as the login shell has done.
+		# With SHLVL below 1, bash takes itself for a shell started by sshd and reads .bashrc, as the login shell did.
 		case ${SHLVL-} in '' | 0 | *[!0-9]*) SHLVL=1 ;; esac
 		export SHLVL
 		exec "$@"
@@ -411,7 +411,7 @@ leave_ours() {
 	for rs_name in $RSM_NAMES; do unset "$rs_name"; done
 }
 
-# await_pid: takes the word of a launch that has begun, and writes it down; fails where there is none.
+# await_pid: reads the pid from launch and writes it down; fails if the command did not begin.
 await_pid() {
 	self
 	rs_keeper=$rs_pid
@@ -425,7 +425,7 @@ await_pid() {
 	write_down pid "$rs_group $rs_group_birth $rs_keeper $rs_keeper_birth $rs_begun $rs_boot"
 }
 
-# await_exit: sets rs_code; fails where launch itself was killed, and nobody knows how the command ends.
+# await_exit: sets rs_code; fails if launch itself was killed, because then the exit code is lost.
 await_exit() {
 	read -r _ rs_code
 }

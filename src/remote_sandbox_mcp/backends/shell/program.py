@@ -1,4 +1,4 @@
-"""Asks the shell program, over whatever runs a command, and reads what it prints."""
+"""Sends requests to the shell program over a transport, and reads its answers."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ JOBS = (*RUNS, "jobs.sh", "looks.sh")
 FILES = ("place.sh", "files.sh")
 TIMED_OUT = 124
 MOST_LIVING = 100
-# How often it is asked what became of a place that does not answer, and how many times.
+# While a place does not answer, its platform is asked for the reason this often, and so many times.
 LOOK_S, LOOKS = 5.0, 12
 LONGEST_S = 10 * 365 * 86400.0
-# One variable may hold 128 KiB on Linux, also where each byte of it is written as five letters.
+# A variable may hold 128 KiB on Linux, also if each of its bytes is written as five characters.
 LONGEST_VALUE, LONGEST_CODED = 100_000, 20_000
-# What an answer takes beside what was asked for.
+# The most bytes of an answer besides the data that was asked for.
 SMALL = 256 << 10
 TOO_LONG = f"the variables are longer than {LONGEST_VALUE} bytes, and there is no python3"
 NO_NUL = "a command or a path cannot hold a NUL character"
-# Not what is read-only in some shell, nor what would change how the program itself splits words.
+# Names that can be exported: not those that are read-only in some shell, nor IFS, which would change how the program
+# splits words, nor the program's own.
 _EXPORTED = re.compile(r"(?!(?:IFS|UID|EUID|PPID|BASHOPTS|SHELLOPTS|(?:rs|RSM)_\w*)\Z)[A-Za-z_][A-Za-z0-9_]*\Z")
 _CODED = re.compile(rb"[^!-\[\]-~ ]")
 
@@ -44,7 +45,7 @@ class Shell:
         self._transport = transport
         self._base = ""
         self._home = ""
-        # Which folder it is, of which machine, since which start: another one knows nothing of what was asked here.
+        # Identifies the folder for runs, the machine and its boot: elsewhere, runs that were started here are unknown.
         self.where = ""
         self._opening: asyncio.Task[None] | None = None
 
@@ -53,15 +54,15 @@ class Shell:
         return self._transport.is_open
 
     async def open(self) -> None:
-        """The shell has answered; callers who come meanwhile share it. Raises ConnectError."""
+        """Wait until the shell has answered; callers that come meanwhile share the attempt. Raises ConnectError."""
         if self._opening is None or self._opening.done():
             self._opening = asyncio.create_task(self._open())
-            # A failure that nobody waits for any more is not an error in the log.
+            # Reading the exception keeps asyncio from logging one that no caller waits for any more.
             self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(self._opening)
 
     async def _open(self) -> None:
-        # An agent in a paused container takes requests and never answers them.
+        # The platform's agent in a paused container accepts requests and never answers them.
         if known_reason := await self._transport.why_not():
             raise known_reason
         try:
@@ -77,7 +78,7 @@ class Shell:
         await self._transport.close()
 
     async def ask(self, pieces: tuple[str, ...], verb: str, values: Mapping[str, str], most: int = 0) -> Answer:
-        """One that may be asked twice, with an answer of `most` bytes or little more. Raises SandboxError."""
+        """Send a request that may be repeated, with an answer of `most` bytes or little more. Raises SandboxError."""
         try:
             return await self.ask_once(pieces, verb, values, most)
         except Unreachable as problem:
@@ -115,13 +116,13 @@ class Shell:
         heard: Callable[[str], None] = unheard,
         urgent: bool = True,
     ) -> Request:
-        """Raises BadArgument for what no shell can hold."""
+        """A request for a verb of the program. Raises BadArgument for a value with a NUL."""
         known = {"base": self._base, "mark": secrets.token_hex(8)}
         given = {"RSM_PROGRAM": source(pieces), "RSM_VERB": verb, "RSM_NAMES": "", **coded({**known, **values})}
         return Request({**given, "RSM_NAMES": " ".join(given)}, heard, SMALL + most, urgent)
 
     async def send(self, request: Request) -> Answer:
-        """Ask what may take as long as it likes."""
+        """Send a request without a time limit, and note what its answer says about the place."""
         printed = await self._transport.run(request)
         answer = Answer(dict(map(pair, printed.lines)), self.place, printed.complaints)
         self._base = answer.text("base") or self._base
@@ -138,14 +139,14 @@ class Shell:
         return self._home or "/"
 
     async def upload(self, name: str, content: bytes) -> str:
-        """The path of what is more than fits into a variable. Raises SandboxError, NoRoom."""
+        """Bring content that does not fit into a variable; returns its path. Raises SandboxError, NoRoom."""
         if not self._base:
             await self.open()
         return await self._transport.upload(self._base, name, content)
 
 
 def start_values(command: Command, environment: Environment) -> dict[str, str]:
-    """What runs.sh has to know about a run, but for its script."""
+    """The variables that runs.sh needs to start a run, except its script."""
     shell, variables = environment.shell, environment.env
     exports = [f"{name}={value}" for name, value in variables.items() if _EXPORTED.match(name)]
     others = [f"{name}={value}" for name, value in variables.items() if not _EXPORTED.match(name)]
@@ -162,7 +163,7 @@ def start_values(command: Command, environment: Environment) -> dict[str, str]:
 
 
 def _joined(words: Sequence[str]) -> str:
-    """Raises BadArgument."""
+    """Quoted words as one text. Raises BadArgument for a NUL."""
     try:
         return join(words)
     except ValueError:
@@ -170,12 +171,12 @@ def _joined(words: Sequence[str]) -> str:
 
 
 def is_text(value: str) -> bool:
-    """Whether it can be said in JSON: what is not UTF-8 is held in surrogates."""
+    """Whether a text is valid UTF-8: other bytes are held in surrogates, which JSON cannot carry."""
     return not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def fits(value: str) -> bool:
-    """Whether one variable can hold it."""
+    """Whether one variable can hold this value."""
     return len(to_bytes(value)) <= (LONGEST_VALUE if is_text(value) else LONGEST_CODED)
 
 
@@ -185,7 +186,10 @@ def pair(line: str) -> tuple[str, str]:
 
 
 def coded(values: Mapping[str, str]) -> dict[str, str]:
-    """Variables as an agent takes them, which knows texts alone. Raises BadArgument for what no shell can hold."""
+    """Values as variables, with bytes that are not UTF-8 escaped, because a platform's agent takes JSON.
+
+    Raises BadArgument for a NUL, which no variable can hold.
+    """
     given, names = {}, []
     for name, value in values.items():
         if "\0" in value:
@@ -198,7 +202,7 @@ def coded(values: Mapping[str, str]) -> dict[str, str]:
 
 
 class Answer:
-    """Lines of a word and a value, and what programs complained about."""
+    """The answer of the program: lines of a word and a value; and what was printed on standard error."""
 
     def __init__(self, printed: Mapping[str, str], place: Place, complaints: tuple[str, ...] = ()) -> None:
         self._printed = printed
@@ -212,14 +216,14 @@ class Answer:
         return self._printed.get(word, "")
 
     def data(self, word: str) -> bytes:
-        """Raises BrokenRules: what another machine prints may be anything."""
+        """A value in base64. Raises BrokenRules: another machine may print anything."""
         try:
             return base64.b64decode(self.text(word))
         except ValueError:
             raise self._nonsense(word, "is not in base64") from None
 
     def part(self, name: str) -> Answer:
-        """The words that begin with a name and a dot, without them."""
+        """The lines whose words begin with a name and a dot, without that prefix."""
         mine = f"{name}."
         words = {word[len(mine) :]: value for word, value in self._printed.items() if word.startswith(mine)}
         return Answer(words, self._place)
@@ -228,14 +232,14 @@ class Answer:
         return BrokenRules(f"{self._place.name}'s answer cannot be understood: {word[:40]!r} {what}")
 
     def numbers(self, word: str) -> list[float]:
-        """Raises BrokenRules."""
+        """All numbers of a value. Raises BrokenRules."""
         return [self._seconds(word, place) for place in range(len(self.text(word).split()))]
 
     def number(self, word: str) -> int:
         return int(self._seconds(word))
 
     def _seconds(self, word: str, place: int = 0) -> float:
-        """Raises BrokenRules."""
+        """One number of a value; 0 if there is none. Raises BrokenRules."""
         try:
             return to_number(float((self.text(word).split() or ["0"])[place]))
         except (ValueError, IndexError, OverflowError):
@@ -279,6 +283,6 @@ class Answer:
 
 @functools.cache
 def source(pieces: tuple[str, ...]) -> str:
-    """Programs as one text; its last line calls main, so that a text that was cut does nothing."""
+    """The pieces as one text. Its last line calls main, so that a text that was cut short does nothing."""
     folder = files(__package__)
     return "".join((*(folder.joinpath(piece).read_text(encoding="utf-8") for piece in pieces), 'main "$@"\n'))

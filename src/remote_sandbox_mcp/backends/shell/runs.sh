@@ -1,25 +1,26 @@
 #!/bin/sh
 # Runs commands where there is no Python: hello, start, look, stop, forget, bring, discard. Goes after place.sh.
 #   RSM_ID       the run, which is the name of its folder
-#   RSM_IDS      forget: runs whose folders may go
+#   RSM_IDS      forget: runs whose folders are removed
 #   RSM_KEEP     how many bytes of each stream come back from each end
-#   RSM_SCRIPT   start: what the shell runs, or RSM_FROM: a file that holds it (discard: that is not needed any more)
+#   RSM_SCRIPT   start: what the shell runs, or RSM_FROM: a file that holds it (discard: the file to remove)
 #   RSM_DATA     bring: text for a file of the name RSM_FROM
 #   RSM_CWD      start: the folder, empty for home
-#   RSM_SHELL    start: the program that must be there, empty for bash or else sh; RSM_SEEK: where to find it, or empty
+#   RSM_SHELL    start: the shell, which must exist, empty for bash or else sh; RSM_SEEK: a PATH to find it, or empty
 #   RSM_EXPORTS  start: an export command for the command's variables, or empty
-#   RSM_LIMIT    start: hundredths of a second that it may take
-#   RSM_ONLY_IN  start: the place in which an earlier start was tried, or empty
-#   RSM_REVOKE   stop: not empty where a run that is not there must never start
-#   RSM_WORDS    start: the shell's words (behind env, and what cannot be exported); the script follows as the last one
+#   RSM_LIMIT    start: its time limit in hundredths of a second
+#   RSM_ONLY_IN  start: the place (see place.sh) in which an earlier start was tried, or empty
+#   RSM_REVOKE   stop: not empty if a run that does not exist must never start
+#   RSM_WORDS    start: the shell's command line (after env with variables that cannot be exported), without the script
 #
-# start says `claimed` when it has begun, and then every two seconds `beat BYTES TEXT` (how much was printed, and the
-# end of it). A report: place; state (running, ended, lost, missing, refused); why, where it was refused or lost; base;
+# start prints `claimed` when it has begun, and then every two seconds `beat BYTES TEXT` (how much was printed, and the
+# last of it). A report: place; state (running, ended, lost, missing, refused); why, if it was refused or lost; base;
 # begun and now, in seconds of the same clock; end; for out and err their size, and their bytes: all of them, or as many
 # as are kept from each end.
 #
-# A run's folder also has: out and err; what overflows them (.old, .new, .gone: bytes dropped); their pipes; ending (who
-# strikes it says why). Beside it is ID.never, where a run was revoked: whoever makes the one looks for the other.
+# A run's folder also has: out and err; what overflows them (.old, .new, .gone: bytes dropped); their pipes; ending (the
+# reason, written before it is killed). Beside it is ID.never for a revoked run: a start makes the folder and then looks
+# for ID.never, a stop makes ID.never and then looks for the folder, so that one of them notices the other.
 # shellcheck disable=SC2034,SC2153,SC2154 # they read what the others found, and what is asked is in the environment
 
 rs_block=65536
@@ -42,7 +43,7 @@ refuse() {
 	exit
 }
 
-# measure NAME: sets rs_size to what its file holds and rs_total to all that there was.
+# measure NAME: sets rs_size to the size of its file and rs_total to all bytes that were printed.
 measure() {
 	rs_total=0
 	[ ! -s "$rs_dir/$1.gone" ] || read -r rs_total <"$rs_dir/$1.gone"
@@ -53,7 +54,7 @@ measure() {
 	done
 }
 
-# stream NAME: what is still growing is told as it was when it was measured.
+# stream NAME: reports its bytes; a stream that still grows is reported as it was when it was measured.
 stream() {
 	measure "$1"
 	[ "$rs_total" -gt 0 ] || return 0
@@ -67,7 +68,7 @@ stream() {
 	echo
 }
 
-# last_bytes NAME COUNT
+# last_bytes NAME COUNT: from the file, or also from those that it overflowed into.
 last_bytes() {
 	if [ "$rs_total" -eq "$rs_size" ]; then
 		tail -c "+$((rs_size - $2 + 1))" "$rs_dir/$1" | head -c "$2"
@@ -76,7 +77,7 @@ last_bytes() {
 	fi
 }
 
-# One short line.
+# Reports in one short line how much was printed, and the last of it.
 beat() {
 	measure out
 	rs_sum=$rs_total
@@ -87,7 +88,7 @@ beat() {
 	printf 'beat %d %s\n' "$((rs_sum + rs_total))" "$(tail -c 200 "$rs_dir/$rs_name" 2>/dev/null | coded)"
 }
 
-# A run without its keeper has nobody who would tell its end.
+# A run whose keeper was killed counts as gone: nothing will record its end.
 judge_run() {
 	judge
 	[ "$rs_why" != orphaned ] || rs_state=gone rs_why=killed
@@ -96,13 +97,13 @@ judge_run() {
 report() {
 	place
 	judge_run
-	# One that is about to start is not there yet; whoever starts it knows.
+	# A run that is about to start counts as missing; the request that starts it reports it.
 	case $rs_state:$rs_why in
 	starting:* | gone:never) rs_state=missing ;;
 	gone:*) conclude_for_keeper || rs_state=lost ;;
 	esac
 	rs_end=''
-	# It may be forgotten just now.
+	# Another request may be removing it.
 	[ "$rs_state" != ended ] || read -r rs_end <"$rs_dir/end" || rs_state=missing
 	printf 'place %s\nbase %s\nstate %s\n' "$rs_place" "$rs_base" "$rs_state"
 	[ "$rs_state" != missing ] || return 0
@@ -116,7 +117,7 @@ report() {
 	stream err
 }
 
-# Whoever kept it was struck, too.
+# Writes the end of a run that was stopped together with its keeper.
 conclude_for_keeper() {
 	[ -s "$rs_dir/ending" ] && [ "$rs_why" = killed ] && ! is_alive || return
 	clock
@@ -124,7 +125,7 @@ conclude_for_keeper() {
 	write_down end "$rs_ending 143 $rs_now" && rs_state=ended
 }
 
-# A run that another line started, to its end.
+# Waits for the end of a run that another request started.
 attend() {
 	echo claimed
 	clock
@@ -134,7 +135,7 @@ attend() {
 		rest
 		clock
 		if [ "$rs_ticks" -ge "$rs_until" ]; then
-			# A line that nobody hears any more is let go of.
+			# A failed write shows that the connection is gone.
 			beat || exit
 			rs_until=$((rs_ticks + 200))
 		fi
@@ -183,19 +184,19 @@ begin() {
 	rs_said=$(furnish_run 2>&1) || abandon "${rs_said##*: }"
 	[ ! -e "$rs_dir.never" ] || abandon 'it was stopped before it started'
 	[ -z "${RSM_FROM-}" ] || rs_said=$(mv "$RSM_FROM" "$rs_dir/command" 2>&1) || abandon "${rs_said##*: }"
-	# What its keeper says is passed on until its end, or until nobody hears it any more.
+	# Pass on what the keeper prints until its end, or until the connection is gone.
 	start_keeper keep | cat
 	report
 }
 
-# Keeps one run: starts the command, ends it in time, writes down how it ended.
+# The keeper of one run: starts the command, ends it at its time limit, writes down how it ended.
 keep() {
 	rs_base=$RSM_BASE rs_dir=$RSM_BASE/$RSM_ID
 	take_claim && launch | conclude
 }
 
 conclude() {
-	# Who waits for us may be gone with its line.
+	# The request that reads our output may be gone with its connection.
 	trap '' PIPE
 	collect out &
 	rs_out=$!
@@ -212,7 +213,7 @@ conclude() {
 	rs_ending=exited rs_living=''
 	if [ -s "$rs_dir/ending" ]; then
 		read -r rs_ending <"$rs_dir/ending"
-		# Who strikes it goes on until all of its group is gone.
+		# The process that stops it goes on until all of its group is gone.
 		none_in 500
 	elif kill -0 "-$rs_group"; then
 		members
@@ -221,13 +222,14 @@ conclude() {
 	wait "$rs_timer"
 	drain
 	clock
-	# As long as there is no room even to overwrite, the run counts as running.
+	# Some file systems need room even to overwrite. While the keeper waits, the run counts as running.
 	until write_down end "$rs_ending $rs_code $rs_now$rs_living" || [ ! -d "$rs_dir" ]; do nap 1; done
 }
 
 # Beats every two seconds, and ends the command when its time is over.
 tick() {
-	# Before the first sleep $! is somebody else. Not TERM: a child that has only just begun still has our trap.
+	# Before the first sleep $! is another process. KILL, because a child that has just been forked still has our trap
+	# for TERM.
 	rs_other=${!-}
 	trap '[ "${!-}" = "$rs_other" ] || kill -KILL "$!"; exit' TERM
 	clock
@@ -235,7 +237,7 @@ tick() {
 	while clock && rs_left=$((rs_until - rs_ticks)) && [ "$rs_left" -gt 0 ]; do
 		[ "$rs_left" -lt 200 ] || rs_left=200
 		doze "$((rs_left / 100)).$(printf %02d "$((rs_left % 100))")" || doze 1
-		# Nobody waits any more for a run whose keeper was killed.
+		# The keeper was killed, so the run is lost: stop beating.
 		lives "$rs_keeper" "$rs_keeper_birth" || {
 			kill -KILL "$$"
 			exit
@@ -250,13 +252,13 @@ doze() {
 	wait "$!"
 }
 
-# strike ENDING
+# strike ENDING: ends the command; the first reason that is written counts.
 strike() {
 	[ -s "$rs_dir/ending" ] || write_down ending "$1"
 	fell 200 10
 }
 
-# A process left behind may hold a stream for ever; what was printed before the end must still have been collected.
+# Waits until all output before the end has been collected, but not for a process left behind that holds a stream.
 drain() {
 	rs_turns=0 rs_rest=2
 	while { born "$rs_out" || born "$rs_err"; } && [ "$rs_turns" -lt 16 ]; do
@@ -266,7 +268,7 @@ drain() {
 	done
 }
 
-# Whether who reads the open streams sleeps: with anything in its pipe it would not.
+# Whether the collectors of open streams sleep: with bytes in their pipes they would not.
 is_drained() {
 	nap 0.1
 	rows_with "$rs_out" "$rs_err"
@@ -278,9 +280,9 @@ is_drained() {
 	done
 }
 
-# collect NAME: the first 64 MiB into its file, then the last 4 to 8 MiB into two, and how many bytes lie between.
+# collect NAME: writes the first 64 MiB to its file, the last 4 to 8 MiB to two more, and the count of bytes dropped.
 collect() {
-	# Not beside the call: there sh keeps the old file open, and with it who waits for the end of the keeper's words.
+	# By exec: with a redirection of the call, sh keeps the old output open, and its reader would wait for ever.
 	exec <"$rs_dir/$1.pipe" >/dev/null
 	if pour "$rs_dir/$1" "$rs_largest"; then
 		rs_dropped=0
@@ -301,7 +303,7 @@ pour() {
 		rs_before=$rs_size
 		rs_count=$((($2 - rs_size + rs_block - 1) / rs_block))
 		[ "$rs_count" -le 256 ] || rs_count=256
-		# Neither a full disk nor a result that has been told may end whoever still prints.
+		# A full disk, or a result that was reported already, must not kill a process that still prints.
 		if [ -s "$rs_dir/end" ] || ! rs_said=$(exec dd bs="$rs_block" count="$rs_count" 2>&1 >>"$1"); then
 			cat >/dev/null
 			return 1
@@ -312,14 +314,14 @@ pour() {
 	done
 }
 
-# Whether dd has read less often than it might have; it says "FULL+PARTIAL records in" first.
+# Whether dd read fewer blocks than it was told to; it prints "FULL+PARTIAL records in" first.
 is_input_over() {
 	set -- "${rs_said%%+*}" "${rs_said#*+}"
 	case $1${2%% *} in '' | *[!0-9]*) return 1 ;; esac
 	[ "$(($1 + ${2%% *}))" -lt "$rs_count" ]
 }
 
-# A file for what is more than fits into a variable of the environment.
+# Writes a file with content that does not fit into an environment variable.
 bring() {
 	known
 	printf 'base %s\n' "$rs_base"
@@ -331,7 +333,7 @@ bring() {
 	fi
 }
 
-# A file that was brought, and that nobody needs any more.
+# Removes a file that was brought and is not needed any more.
 discard() {
 	rm -f "$RSM_FROM"
 	echo 'state discarded'
@@ -353,9 +355,9 @@ look() {
 
 stop() {
 	known
-	# A run that is not there must not come later.
+	# A run that does not exist must not start later.
 	[ -z "${RSM_REVOKE-}" ] || [ -s "$rs_dir/pid" ] || echo >"$rs_dir.never"
-	# Nor one whose keeper has not claimed it yet, though whoever started that may be dead by now.
+	# Nor one that no keeper has claimed yet; the process that started its keeper may be dead by now.
 	until has_begun || [ ! -d "$rs_dir" ] || withdraw; do :; done
 	case $rs_state:$rs_why in
 	running:orphaned) strike stopped ;;
@@ -364,7 +366,7 @@ stop() {
 	report
 }
 
-# The keeper writes down the end a moment after it.
+# Waits for the keeper, which writes down the end a moment later.
 concluded() {
 	clock
 	rs_until=$((rs_ticks + 500)) rs_rest=4
@@ -384,8 +386,8 @@ forget() {
 	echo 'state forgotten'
 }
 
-# Ended runs that nobody asked for: those of yesterday, and the oldest beyond 1 GiB. Those of an outpost have a lock.
-# This happens at every login: where all together are small, it starts no process for each of what may be thousands.
+# Removes ended runs whose result was never fetched: older than a day, and the oldest beyond 1 GiB. Runs of an outpost
+# have a lock and are left alone. It runs at every login, so it starts a process per run only if they are large.
 prune() {
 	cd "$rs_base" || return
 	rs_sum=0
@@ -411,7 +413,7 @@ prune_largest() {
 	done
 }
 
-# is_over ID: whether it is a run of ours that has ended.
+# is_over ID: whether it is a run of this program that has ended.
 is_over() {
 	rs_dir=$rs_base/$1
 	[ ! -f "$rs_dir/lock" ] || return

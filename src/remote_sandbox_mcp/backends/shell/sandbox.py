@@ -1,4 +1,4 @@
-"""A Sandbox from a POSIX shell: its commands and jobs; how files are served is for the backend to say."""
+"""A Sandbox whose commands and jobs are run by a POSIX shell; the backend adds files, ports and file sync."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ...core.errors import (
     SandboxError,
     Unreachable,
 )
+from ...core.job import Jobs
 from ...core.progress import Beat, Progress, silent
 from ...core.sandbox import Description
 from ...core.text import last_line
@@ -31,26 +32,26 @@ from .transport import FULL, Gone, NoRoom, Paused, Place, Request, Transport
 
 BEAT_S, MEND_S, SOON_S = 0.5, 20.0, 0.1
 FORGET_S = 1.0
-# How long a caller without patience still waits for its turn, and for what was printed so far.
+# A call whose waiting time is over still waits so long for a free session, and for the output so far.
 START_S, SNAPSHOT_S = 15.0, 5.0
-# How often a start that has not been heard of is looked for, and how long it may take to begin.
+# How often a start without a sign of life is looked for, and how long it may take to begin.
 ASK_S, CLAIM_S = 1.0, 60.0
-# How long after its own time limit the far side may take to end a run, and to tell it.
+# How long after a run's time limit the far side may take to end it and to answer.
 OVERTIME_S = 60.0
 
 
 class ShellSandbox:
-    """The answers of an outpost, from a POSIX shell: slower. Files, ports and lanes are added by its backend.
+    """Does what OutpostSandbox does for commands and jobs, more slowly. Its backend adds files, ports and lanes.
 
-    A run ends with its session: who has left that cannot be found.
+    Stopping a run reaches its session; a process that left it cannot be found.
     """
 
     def __init__(self, description: Description, environment: Environment, transport: Transport, place: Place) -> None:
         self.description = description
         self._environment = environment
         self._shell = Shell(transport, place)
-        self.jobs = ShellJobs(self._shell, environment)
-        # Their folders stay: they are what keeps a start that is still on its way from starting again.
+        self.jobs: Jobs = ShellJobs(self._shell, environment)
+        # Runs whose start was sent twice. Their folders are not removed: they keep a late request from starting again.
         self._tried_twice: set[str] = set()
         self._known: set[str] = set()
         self._chores: set[asyncio.Task[Any]] = set()
@@ -60,11 +61,11 @@ class ShellSandbox:
         return self._shell.is_open
 
     async def open(self) -> None:
-        """The far side has a shell that answers. Raises ConnectError."""
+        """Check that a shell answers there. Raises ConnectError."""
         await self._shell.open()
 
     async def close(self) -> None:
-        """Runs go on: the end of our requests does not reach them."""
+        """Close the connections. Runs go on: they do not depend on our requests."""
         if self._known and self.is_open:
             with contextlib.suppress(SandboxError, asyncio.TimeoutError):
                 await within(self._forget_known(), FORGET_S)
@@ -95,12 +96,12 @@ class ShellSandbox:
             try:
                 await asyncio.gather(following, return_exceptions=True)
             finally:
-                # Asked when nothing is sent any more: the start may have gone out in the very moment of the cancel.
+                # Checked after the request has ended, because the start may have been sent at the moment of the cancel.
                 if is_cancelled and watch.sent:
                     self._later(self._stop_quietly(command.run_id))
 
     async def _so_far(self, watch: _Watch, following: asyncio.Future[Completed | Running]) -> Completed | Running:
-        """What there is of a run when its caller's patience is over; never before the far side has taken it."""
+        """The state of a run that outlasts its call; waits until the far side has accepted it."""
         over, asked = time.monotonic(), 0.0
         while not following.done():
             waited = time.monotonic() - over
@@ -117,7 +118,7 @@ class ShellSandbox:
     def _told(self, seen: Observation, watch: _Watch) -> Completed | Running:
         if watch.given_up and isinstance(seen, Running):
             raise LostContact.while_running(self.description.name, "it did not end when it was killed", seen)
-        return self._truth(seen)
+        return self._not_missing(seen)
 
     def _never_its_turn(self, watch: _Watch) -> Running:
         if watch.sent:
@@ -125,13 +126,13 @@ class ShellSandbox:
         raise NotStarted(f"{self.description.name}: all of its sessions are busy with other commands; try again later")
 
     async def _snapshot(self, watch: _Watch) -> Observation:
-        """What a run that goes on has printed so far, if that can be learned soon."""
+        """The output of a running command so far, if that can be read soon."""
         with contextlib.suppress(ConnectError, asyncio.TimeoutError):
             return await within(self._ask_about("look", watch.command.run_id, watch.command.keep), SNAPSHOT_S)
         return watch.so_far() if watch.claimed else Missing(watch.command.run_id, "")
 
     async def _follow(self, watch: _Watch) -> Completed | Running:
-        """Start it, or find the start that an earlier request made, and wait for the end."""
+        """Start the run, or find the one that an earlier request started, and wait for its end."""
         values = await self._order(watch.command)
         give_up, delay = 0.0, 0.0
         while True:
@@ -139,13 +140,13 @@ class ShellSandbox:
             try:
                 if not self.is_open:
                     await self.open()
-                return self._truth(self._seen(watch.command, await self._attended(request, watch)))
+                return self._not_missing(self._seen(watch.command, await self._attended(request, watch)))
             except NoRoom:
                 raise NotStarted(f"{self.description.name}: unable to begin: {FULL}") from None
             except ConnectError as problem:
                 await self._explain(watch)
                 now = time.monotonic()
-                # What has begun, and was heard of, may be cut off as often as it likes.
+                # Each sign of life of a run that has begun renews the time for reconnecting.
                 give_up = give_up if give_up and watch.heard_at < begun else min(now + MEND_S, watch.until)
                 if now + delay >= give_up or not _is_passing(problem):
                     raise self._lost(str(problem), watch) from None
@@ -153,7 +154,7 @@ class ShellSandbox:
                 delay = min(delay * 2 or SOON_S, 2.0)
 
     def _request(self, watch: _Watch, values: dict[str, str]) -> Request:
-        """The same id never starts twice where the first start can be found again."""
+        """The request that starts the run. Once sent, a repeated one may start it only where the first was sent."""
         if watch.sent:
             self._tried_twice.add(watch.command.run_id)
             values = {**values, "only_in": watch.where}
@@ -164,7 +165,7 @@ class ShellSandbox:
         return request
 
     async def _attended(self, request: Request, watch: _Watch) -> Answer:
-        """The answer, unless the place is found to be gone or paused while nothing is heard of it."""
+        """The answer to a request. During silence the platform is asked whether the place is gone or paused."""
         asking = asyncio.ensure_future(self._shell.send(request))
         try:
             while not asking.done():
@@ -177,7 +178,7 @@ class ShellSandbox:
             await asyncio.gather(asking, return_exceptions=True)
 
     async def _order(self, command: Command) -> dict[str, str]:
-        """Raises NotStarted for what a shell cannot be told."""
+        """The variables for `start`. Raises NotStarted for what does not fit into variables."""
         values, script = start_values(command, self._environment), self._environment.source(command.script)
         if "\0" in script:
             raise BadArgument(program.NO_NUL)
@@ -197,7 +198,7 @@ class ShellSandbox:
         return answer.observation(command.run_id, command.keep)
 
     async def _explain(self, watch: _Watch) -> None:
-        """Raises LostContact where it was lost with its container, or paused with it."""
+        """Raises LostContact if the container is gone or paused, and the run with it."""
         fate = await self._shell.why_not()
         if lost := lost_with(self.description.name, fate, Running(watch.command.run_id)):
             raise lost
@@ -209,14 +210,14 @@ class ShellSandbox:
             return LostContact(message, outcome="not_started", so_far=so_far)
         return LostContact.while_running(name, why, so_far)
 
-    def _truth(self, seen: Observation) -> Completed | Running:
+    def _not_missing(self, seen: Observation) -> Completed | Running:
         if isinstance(seen, Missing):
             words = f"the run was lost: {seen.reason}. What it did before that is not known; look before repeating it"
             raise LostContact(words, outcome="lost", so_far=Running(seen.run_id, seen.stdout, seen.stderr))
         return seen
 
     async def _stop_quietly(self, run_id: str) -> None:
-        # Its start may come after us; then it must find that it is not wanted any more.
+        # The start may arrive after this stop; `revoke` makes it start nothing then.
         with contextlib.suppress(SandboxError):
             await self._shell.ask(RUNS, "stop", {"id": run_id, "keep": "0", "revoke": "yes"})
 
@@ -224,7 +225,7 @@ class ShellSandbox:
         task: asyncio.Task[Any] = asyncio.create_task(chore)
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
-        # A failure that nobody waits for any more is not an error in the log.
+        # Reading the exception keeps asyncio from logging one that no caller waits for.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def observe(self, run_id: str, *, keep: int = 40_000) -> Observation:
@@ -247,7 +248,7 @@ class ShellSandbox:
         self._known.add(run_id)
 
     async def _forget_soon(self) -> None:
-        """Many at once: a request for each would be in the way of the next commands."""
+        """Remove the folders of several runs in one request: one for each would delay the next commands."""
         await asyncio.sleep(FORGET_S)
         with contextlib.suppress(SandboxError):
             await self._forget_known()
@@ -258,7 +259,7 @@ class ShellSandbox:
 
 
 def lost_with(name: str, fate: ConnectError | None, so_far: Running) -> LostContact | None:
-    """What became of a container says what became of a run in it; None where nothing did."""
+    """The error for a run whose container is gone or paused; None if it is neither."""
     if isinstance(fate, Gone):
         return LostContact(f"the command was lost with {name}. {fate}", outcome="lost", so_far=so_far)
     if isinstance(fate, Paused):
@@ -272,19 +273,19 @@ def _is_passing(problem: ConnectError) -> bool:
 
 
 class _Watch:
-    """One run as its caller waits for it: until its end, or until patience is over."""
+    """One run for which a caller waits: until its end, or until the caller waits no longer."""
 
     def __init__(self, command: Command, patience_s: float | None, progress: Progress) -> None:
         self.command = command
         self._request: Request | None = None
         self._was_sent = False
-        # The place of the first start.
+        # The place to which the first start was sent.
         self.where = ""
         self.claimed = False
         self._progress = progress
         self._begun = self._reported = self.heard_at = time.monotonic()
         self._bytes, self._line = 0, ""
-        # Who never tells the end of a run does not keep its caller for ever.
+        # A far side that never reports the end must not keep the caller for ever.
         longest_s = max(0.0, command.timeout_s) + OVERTIME_S
         self.given_up = patience_s is None or patience_s > longest_s
         self.until = self._begun + (longest_s if patience_s is None else min(patience_s, longest_s))
@@ -295,15 +296,15 @@ class _Watch:
 
     @property
     def sent(self) -> bool:
-        """Whether a start of it may have reached the far side."""
+        """Whether a start may have reached the far side."""
         return self._was_sent or (self._request is not None and self._request.sent)
 
     def begin(self, request: Request) -> None:
-        """Another attempt at its start."""
+        """Note another attempt to start it."""
         self._was_sent, self._request = self.sent, request
 
     def hear(self, line: str) -> None:
-        """One line of the answer. What is no beat of ours means nothing."""
+        """Read one line of the answer while it comes: `claimed` and `beat`; others are ignored."""
         word, value = pair(line)
         if word in ("claimed", "beat"):
             self.heard_at, self.claimed = time.monotonic(), True

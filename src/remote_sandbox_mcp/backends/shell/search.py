@@ -1,4 +1,4 @@
-"""Search where there is no Python: find and grep there bring the lines that may fit, and we look at those."""
+"""Search where there is no Python: find and grep there send lines that may match, and we match those here."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from .program import Answer
 
 ALL = 1_000_000_000
 MOST_PAGES, LONGEST_NUMBER = 1000, 19
-# As much as comes at once; then the next files are asked for.
+# The most bytes of one answer; after that, the next files are asked for.
 LARGEST_PAGE = 4 << 20
-# All names of a large tree, from which only we can choose.
+# The most bytes of names that come for a glob with folders, which is matched here.
 MOST_NAMED = 32 << 20
 LONGEST_LOOKED_AT = 1000
 _PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{[^}]*\}|.", re.DOTALL)
-# What goes on after its first letter, as \x41 does.
+# Escapes that take more characters than their first letter, as \x41 does.
 _NUMBERED = re.compile(r"\\[^\W_AbBdDsSwWZtnrfva]")
 
 
 async def find_matches(files: ShellFiles, search: Search) -> Found:
-    """Raises SandboxError."""
+    """Find names, or lines in files. Raises SandboxError."""
     _check(search)
     gathered = _Gathered(search, await files.absolute(search.path))
     values = {"glob": (search.glob.rpartition("/")[2] or "*").replace("\\", "\\\\")}
     if not search.pattern:
-        # Only we know the globs that name folders, too: then all names have to come.
+        # find there matches names only. For a glob with folders all names come, and are matched here.
         most = search.limit + 1 if "/" not in search.glob else ALL
         answer = await files.ask("search", gathered.path, MOST_NAMED, count=str(most), **values)
         gathered.take_names(answer)
@@ -53,7 +53,7 @@ async def _page(files: ShellFiles, gathered: _Gathered, values: dict[str, str]) 
 
 
 def _check(search: Search) -> None:
-    """Raises FileProblem for a pattern that is none."""
+    """Raises FileProblem for a pattern that is not a regular expression."""
     try:
         re.compile(to_bytes(search.pattern))
     except (re.error, OverflowError, RecursionError) as problem:
@@ -61,8 +61,8 @@ def _check(search: Search) -> None:
 
 
 def required(pattern: str) -> str:
-    """The longest text that is in every line that fits; empty where that is not plain to see."""
-    # Only helps to bring fewer lines; brackets that are never closed would be looked through again and again.
+    """The longest text that every matching line contains, for grep there; "" if that is not easy to see."""
+    # It only reduces the lines that come. In a long pattern, unclosed brackets would take quadratic time.
     if len(pattern) > LONGEST_LOOKED_AT:
         return ""
     runs = [""]
@@ -70,7 +70,7 @@ def required(pattern: str) -> str:
         if piece in "(|" or _NUMBERED.match(piece):
             return ""
         if piece[0] in "*?{":
-            # What is before it may be there or not.
+            # The character before a quantifier may be absent.
             runs[-1:] = [runs[-1][:-1], ""]
         elif piece[0] in "+.^$[" or (piece[0] == "\\" and piece[1].isalnum()):
             runs.append("")
@@ -80,7 +80,7 @@ def required(pattern: str) -> str:
 
 
 class _Gathered:
-    """What has been found so far."""
+    """The matches and problems found so far."""
 
     def __init__(self, search: Search, path: str) -> None:
         self.path = path
@@ -109,7 +109,7 @@ class _Gathered:
         records = text.split(token)[1:]
         self._ended = len(text) < LARGEST_PAGE
         if not self._ended and len(records) > 1:
-            # The last one was cut, and comes again.
+            # The last file's lines were cut off; they come again with the next page.
             records.pop()
         elif not records:
             self._ended = True
@@ -156,9 +156,9 @@ def _names(answer: Answer, word: str) -> Iterator[str]:
 
 
 def _numbered(path: str, lines: bytes) -> Iterator[tuple[str, int, bytes]]:
-    """The lines of a file that may fit."""
+    """The lines of a file that may match, from grep's `NUMBER:TEXT`."""
     for line in lines.split(b"\n"):
         number, _, text = line.removesuffix(b"\r").partition(b":")
-        # A grep that does not skip binary files is not believed about them.
+        # Not every grep skips binary files; a NUL shows one.
         if len(number) < LONGEST_NUMBER and number.isdigit() and b"\0" not in text:
             yield path, int(number), text

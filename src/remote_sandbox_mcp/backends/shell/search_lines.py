@@ -1,16 +1,16 @@
-"""Finds a pattern in lines: a program of its own, so that one that takes for ever can be ended."""
+"""Finds a pattern in lines: a program of its own, so that a search that takes for ever can be killed."""
 
 from __future__ import annotations
 
 import re
 import sys
 
-# What is searched of a line that does not end.
+# Of a line without an end, at most so many of its last bytes are searched again.
 LONGEST_PARTIAL = 1 << 16
 
 
 def search_lines(pattern: bytes, block: bytes) -> tuple[int, bytes | None]:
-    """How many bytes need not be searched again, and the first line that fits; a last line may still grow."""
+    """How many bytes need not be searched again, and the first line that matches. The last line may still grow."""
     wanted, done = re.compile(pattern), 0
     whole, newline, partial = block.rpartition(b"\n")
     for line in whole.split(b"\n") if newline else []:
@@ -23,13 +23,13 @@ def search_lines(pattern: bytes, block: bytes) -> tuple[int, bytes | None]:
 
 
 def fitting_lines(pattern: bytes, block: bytes, flags: int) -> list[int]:
-    """The numbers of all lines that fit, from 0 on."""
+    """The numbers of all lines that match, counted from 0."""
     wanted = re.compile(pattern, flags)
     return [number for number, line in enumerate(block.split(b"\n")) if wanted.search(line)]
 
 
 def main() -> None:
-    """`first`, `all` or `any_case`, and the length of the pattern; the pattern; the lines."""
+    """Standard input: `first`, `all` or `any_case` and the pattern's length in a line; the pattern; the lines."""
     verb, length = sys.stdin.buffer.readline().split()
     pattern, block = sys.stdin.buffer.read(int(length)), sys.stdin.buffer.read()
     if verb != b"first":

@@ -1,4 +1,4 @@
-"""One request to a shell that reads it from its input: what is sent, and how the answer is heard to its end."""
+"""One request to a shell that reads its script from standard input: what is sent, and how the answer is read."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ..outpost.client import LineLost
 from .program import RUNS, source
 from .transport import FULL, NoRoom, Printed, Request
 
-# Plain words only, so that every login shell takes it alike.
+# Without quotes or special characters, so that every login shell understands it alike.
 START_LINE = "exec sh -s"
-# The far side says something every two seconds while a command runs; it may be very busy, or stopped.
+# While a command runs, the far side prints a beat every two seconds; a busy machine may be late.
 SILENCE_S = 20.0
-# Other requests say nothing until their answer is there.
+# Other requests print nothing until their answer is complete.
 ANSWER_S = 90.0
-# How long a shell that has answered may take to end, and with it what it complains about.
+# How long after its answer a shell may take to end, which ends its standard error, too.
 LAST_WORDS_S = 1.0
 LONGEST_GREETING, MOST_COMPLAINTS = 1 << 20, 1 << 20
-# Cannot be an exported variable: one that is may hold 128 KiB on Linux.
+# This variable holds a file's content and is not exported: an exported one may hold only 128 KiB on Linux.
 INNER = "RSM_DATA"
 
 
@@ -34,30 +34,30 @@ class ShellLine(Protocol):
     """A shell that was started with START_LINE."""
 
     async def send(self, data: bytes) -> None:
-        """Raises OSError where it has ended."""
+        """Send to its input. Raises OSError if it has ended."""
         ...
 
     def end_input(self) -> None:
-        """Nothing more will be sent."""
+        """Close its input."""
         ...
 
     async def read(self) -> bytes:
-        """The next bytes of its output, or b"" at its end."""
+        """The next bytes of its output; b"" at the end."""
         ...
 
     async def complaints(self) -> bytes:
-        """What it has said on standard error until its end, or the most that is kept of that."""
+        """Its standard error up to its end, or as much of that as is kept."""
         ...
 
     async def status(self) -> int | None:
-        """Its exit status, asked for after the end of its output; None where it was cut off."""
+        """Its exit status, asked for after the end of its output; None if it was cut off."""
         ...
 
 
 def script_of(request: Request, token: str) -> tuple[bytes, bytes]:
-    """What is sent to the shell; nothing of it happens before the last line has arrived.
+    """The text for the shell in two parts: variables, and the last line, without which nothing is executed.
 
-    Bytes before the token are a start-up file's and mean nothing.
+    The shell prints the token before and after its answer: what comes earlier was printed by start-up files.
     """
     given = "".join(f"{name}={quote(value)}\n" for name, value in request.variables.items())
     names = " ".join(name for name in request.variables if name != INNER)
@@ -66,7 +66,7 @@ def script_of(request: Request, token: str) -> tuple[bytes, bytes]:
 
 
 async def bring(run: Callable[[Request], Awaitable[Printed]], place: str, base: str, name: str, content: bytes) -> str:
-    """The path of a file that the shell itself writes from a variable; `place` is named in errors. Raises NoRoom."""
+    """Have the shell write a file from a variable; returns its path. `place` is named in errors. Raises NoRoom."""
     text = content.decode("utf-8", "surrogateescape")
     given = {"RSM_PROGRAM": source(RUNS), "RSM_VERB": "bring", "RSM_BASE": base, "RSM_FROM": name, INNER: text}
     printed = await run(Request(given))
@@ -76,7 +76,7 @@ async def bring(run: Callable[[Request], Awaitable[Printed]], place: str, base: 
 
 
 class Talk:
-    """One line on which something is asked. `opened` says what was reached before its shell, as in "logged in"."""
+    """One request on one line. `opened` says for errors what worked before the shell failed, such as "logged in"."""
 
     def __init__(self, line: ShellLine, request: Request, name: str, opened: str) -> None:
         self._line = line
@@ -87,12 +87,12 @@ class Talk:
         self._lines: list[str] = []
         self._rest = self._noise = b""
         self._heard, self._over = False, False
-        # Of what is kept, or was heard before the token.
+        # Bytes of the lines that are kept or, before the token, of everything.
         self._size = 0
 
     async def hold(self) -> Printed:
-        """Ask, and listen until the last word. Raises LineLost, BrokenRules; Unreachable where no shell runs it."""
-        # Who ends before everything is sent may have said why.
+        """Send the request and read its answer. Raises LineLost, BrokenRules; Unreachable if no shell runs it."""
+        # A shell that ends before everything is sent may have printed why.
         with contextlib.suppress(OSError):
             await self._send()
         while not self._over:
@@ -126,12 +126,12 @@ class Talk:
             if line == self._token.encode():
                 self._heard, self._over, self._size = True, self._heard, 0
                 continue
-            # Of a command that goes on for days there are many beats, and none is needed when the next has come.
+            # A command that runs for days prints many beats; only the latest matters, so none is kept or counted.
             is_passing = self._heard and line.startswith(b"beat ")
             self._size += 0 if is_passing else len(line)
             if self._heard and not self._over:
                 self._hear(line.decode("utf-8", "surrogateescape"), is_passing)
-        # A start-up file's last words may be why no shell runs anything.
+        # The last lines of a start-up file may explain why the shell runs nothing.
         self._noise = (self._noise + data)[-4096:]
 
     def _hear(self, line: str, is_passing: bool) -> None:

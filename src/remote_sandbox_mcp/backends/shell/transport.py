@@ -1,4 +1,4 @@
-"""What the shell program needs of a backend: a way to run it, and what may go wrong on that way."""
+"""What the shell program needs from a backend: a transport that runs it, and the errors that one may raise."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ FULL = "No space left on device"
 
 
 class Paused(ConnectError):
-    """Nothing runs in it until it is resumed."""
+    """The container is paused: nothing runs in it until it is resumed."""
 
 
 class Gone(ConnectError):
-    """It does not come back, nor does what ran in it."""
+    """The container is gone for good, with all that ran in it."""
 
 
 class NoRoom(SandboxError):
@@ -24,19 +24,19 @@ class NoRoom(SandboxError):
 
 
 def unheard(line: str) -> None:
-    """For requests whose answer matters only as a whole."""
+    """Ignore a line: for requests that need only the complete answer."""
 
 
 @dataclass
 class Request:
-    """One evaluation of the program by a shell, with the variables that it reads."""
+    """One evaluation of the program by a shell, with its variables."""
 
     variables: Mapping[str, str]
-    # Called with each line of the answer as it comes, where the transport can tell.
+    # Called with each line of the answer as it comes, if the transport can do that.
     heard: Callable[[str], None] = unheard
     # How many bytes the answer may have.
     most: int = 1 << 20
-    # Does not wait behind requests that are not.
+    # Whether it may pass requests that run commands and so take long.
     urgent: bool = True
     # Whether it may have reached the far side.
     sent: bool = False
@@ -44,7 +44,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Printed:
-    """The lines of a whole answer, and what programs complained about on standard error."""
+    """The lines of a complete answer, and those that programs printed on standard error."""
 
     lines: list[str]
     complaints: tuple[str, ...] = ()
@@ -57,15 +57,15 @@ class Transport(Protocol):
     def is_open(self) -> bool: ...
 
     async def run(self, request: Request) -> Printed:
-        """Raises ConnectError; Unreachable where the same may be asked again; NoRoom; Unsupported."""
+        """Run a request. Raises ConnectError; Unreachable if the same may be asked again; NoRoom; Unsupported."""
         ...
 
     async def upload(self, base: str, name: str, content: bytes) -> str:
-        """The path, in `base`, of what is more than fits into a variable. Raises SandboxError, NoRoom."""
+        """Write content that does not fit into a variable to `base`; returns its path. Raises SandboxError, NoRoom."""
         ...
 
     async def why_not(self) -> ConnectError | None:
-        """Why nothing can be done there now, where somebody else knows."""
+        """Why the place cannot answer now, if the platform knows; None otherwise."""
         ...
 
     async def close(self) -> None: ...
@@ -86,5 +86,5 @@ class Place:
 
     @property
     def unknown(self) -> str:
-        """What is said of a run or job that is not there."""
+        """The sentence about a run or job that is not found."""
         return f"it is not known {self.at.replace('the', 'this')}"

@@ -1,4 +1,4 @@
-"""Session channels of one machine, spread over as many connections as its sshd makes necessary."""
+"""Session channels of one machine, spread over several connections, because sshd limits the sessions of each."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .connection import KEEPALIVE_S, Gate
 if TYPE_CHECKING:
     import asyncssh
 
-# What OpenSSH grants where nobody configured MaxSessions. Fewer are learned from its refusals, and more by trying.
+# OpenSSH's default for MaxSessions. A smaller limit is learned from its refusals, a larger one by trying.
 USUAL_SESSIONS = 10
 MOST_CONNECTIONS = 16
-# Beyond those, for stopping and looking: they must not wait for the very runs that they are about.
+# More connections for urgent requests, such as stopping a run, which must not wait for the runs themselves.
 SPARE_CONNECTIONS = 2
 OPENING_AT_ONCE = 3
-# Silence while something is awaited: a sign of life is asked for after BUSY_S; without one the line is frozen.
+# Keepalive while a channel is open: a sign of life is asked for after BUSY_S; so many missed ones end the connection.
 BUSY_S, MISSED_SIGNS = 1.5, 2
 IDLE_S = 30.0
 RETRY_S = 5.0
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class NoSubsystem(Exception):
-    """The machine opened a session but would not start in it what was asked."""
+    """The machine opened a session but did not start the subsystem or command in it."""
 
 
 class _Link:
@@ -90,11 +90,11 @@ class Channels:
 
     @property
     def connection(self) -> asyncssh.SSHClientConnection | None:
-        """One that is alive."""
+        """A connection that is alive, if there is one."""
         return next((link.connection for link in self._links if link.is_alive), None)
 
     def adopt(self, connection: asyncssh.SSHClientConnection) -> None:
-        """Use a connection that is already logged in, and end it at the end."""
+        """Use a connection that is already logged in; it is closed with the pool."""
         self._pace.opened()
         self._links.append(_Link(connection, self._limit))
         self._chores.start(self._watch(connection))
@@ -112,7 +112,7 @@ class Channels:
     async def process(
         self, command: str, *, urgent: bool = False, stderr: int = asyncio.subprocess.DEVNULL
     ) -> AsyncIterator[asyncssh.SSHClientProcess[bytes]]:
-        """A command on a channel of its own. Raises ConnectError, or LineLost where the line went meanwhile."""
+        """Run a command on a channel of its own. Raises ConnectError, or LineLost if the connection is cut."""
         process, let_go = await self.own_process(command, urgent=urgent, stderr=stderr)
         try:
             yield process
@@ -123,7 +123,7 @@ class Channels:
     async def own_process(
         self, command: str, *, urgent: bool = False, stderr: int = asyncio.subprocess.PIPE
     ) -> tuple[asyncssh.SSHClientProcess[bytes], Callable[[], None]]:
-        """The same, and what is to be called when its channel was closed."""
+        """Like process; also returns the function to call when its channel was closed."""
         try:
             link, process = await self._open_channel(
                 lambda connection: connection.create_process(command, encoding=None, stderr=stderr), urgent
@@ -133,14 +133,14 @@ class Channels:
         return process, lambda: self._let_go(link, process)
 
     async def sftp(self) -> asyncssh.SFTPClient:
-        """The one SFTP client that all share. Raises ConnectError, LineLost or NoSubsystem."""
+        """The SFTP client that all callers share. Raises ConnectError, LineLost or NoSubsystem."""
         async with self._sftp_turn:
             if self._sftp is None or not self._sftp[0].is_alive:
                 self._sftp = await self._open_channel(lambda connection: connection.start_sftp_client(), False)
             return self._sftp[1]
 
     async def own_sftp(self) -> tuple[asyncssh.SFTPClient, Callable[[], None]]:
-        """An SFTP client for one caller, and how to end it. Raises ConnectError, LineLost or NoSubsystem."""
+        """An SFTP client for one caller, and the function to end it. Raises ConnectError, LineLost or NoSubsystem."""
         link, client = await self._open_channel(lambda connection: connection.start_sftp_client(), False)
 
         def let_go() -> None:
@@ -150,7 +150,7 @@ class Channels:
         return client, let_go
 
     def drop_sftp(self, client: asyncssh.SFTPClient) -> None:
-        """It does not answer any more; the next caller gets another."""
+        """Close the shared SFTP client, which does not answer any more; the next caller gets a new one."""
         if self._sftp and self._sftp[1] is client:
             client.exit()
             self._let_go(self._sftp[0], client)
@@ -166,9 +166,10 @@ class Channels:
                 return link, channel
 
     async def _try(self, link: _Link, opener: Callable[[asyncssh.SSHClientConnection], Awaitable[T]]) -> T | None:
-        """A channel, or None where this connection carries no more of them."""
+        """A channel; None if this connection grants no more of them."""
         import asyncssh
 
+        # Shielded: a channel that opens after its caller was cancelled still has to be closed and counted.
         opening = asyncio.ensure_future(opener(link.connection))
         try:
             channel = await asyncio.shield(opening)
@@ -185,7 +186,7 @@ class Channels:
         return channel
 
     async def _learn(self, link: _Link, problem: Exception) -> None:
-        """Give the place back: as many as are left are what this sshd grants. Raises what is final."""
+        """Give the place back, and learn from a refusal how many sessions this sshd grants. Raises final failures."""
         from asyncssh import ChannelOpenError
         from asyncssh.constants import OPEN_REQUEST_SESSION_FAILED
 
@@ -195,7 +196,7 @@ class Channels:
         if not isinstance(problem, ChannelOpenError) or problem.code == OPEN_REQUEST_SESSION_FAILED:
             raise NoSubsystem(str(problem)) from problem
         self._has_refused = True
-        # Of several refused at once each lowers it by one, until only those that were granted are left.
+        # Several refusals at once lower the limit one by one, down to the number that was granted.
         link.limit = max(1, min(link.limit, link.used))
         self._limit = min(self._limit, link.limit)
         if not link.used:
@@ -209,7 +210,7 @@ class Channels:
         return self._gate.machine.name
 
     def _abandon(self, link: _Link, opening: asyncio.Future[Any]) -> None:
-        """Its caller was cancelled while it opened."""
+        """Close a channel whose caller was cancelled while it opened."""
         if opening.cancelled() or opening.exception():
             self._give_back(link)
             return
@@ -221,7 +222,7 @@ class Channels:
         self._chores.start(self._wait_closed(link, channel))
 
     async def _wait_closed(self, link: _Link, channel: Any) -> None:
-        """sshd counts a session until its shell has ended, and so do we."""
+        """Count a channel until it has closed: sshd counts a session until its shell has ended."""
         try:
             with contextlib.suppress(asyncio.TimeoutError, OSError):
                 await within(channel.wait_closed(), CLOSING_S)
@@ -241,7 +242,7 @@ class Channels:
             link.connection.close()
 
     async def _take(self, urgent: bool) -> _Link:
-        """A place on a connection: a free one, or one on a new connection, or the first that becomes free."""
+        """Take a place on a connection: a free one, one on a new connection, or the first that becomes free."""
         asked = False
         while True:
             self._drop_dead()
@@ -253,7 +254,7 @@ class Channels:
             self._waiting += 1
             self._open_more(urgent)
             try:
-                # After a connection that failed another is tried in a while, even where nothing changes.
+                # With a time limit, so that a failed connection is tried again even if nothing else changes.
                 with contextlib.suppress(asyncio.TimeoutError):
                     await within(self._changed.wait(), RETRY_S)
             finally:
@@ -261,7 +262,7 @@ class Channels:
             asked = True
 
     def _one_to_try(self) -> _Link | None:
-        """A connection with the usual number of sessions, on which one more is tried before another login is made."""
+        """A full connection on which one session more is tried before another login is made; None if that failed."""
         if self._has_refused or self._is_trying:
             return None
         return next(iter(self._links), None)
@@ -275,10 +276,10 @@ class Channels:
             self._links.remove(link)
 
     def _open_more(self, urgent: bool) -> None:
-        """As many connections as those who wait need, a few at a time: sshd drops who comes in a crowd."""
+        """Open as many connections as waiting callers need, a few at a time: sshd drops logins that come in a crowd."""
         most = MOST_CONNECTIONS + (SPARE_CONNECTIONS if urgent else 0)
         if self._gate.asks_for_code:
-            # Each would ask for another code, so that all share one.
+            # Each login would ask for another code, so all callers share one connection.
             most = 1
         needed = -(-self._waiting // self._limit)
         pausing = self._links and (self._is_trying or (not urgent and time.monotonic() < self._not_before))
@@ -304,7 +305,7 @@ class Channels:
     async def _watch(self, connection: asyncssh.SSHClientConnection) -> None:
         await connection.wait_closed()
         self._pace.ended(time.monotonic())
-        # A frozen line leaves its socket behind.
+        # Without this the socket of a frozen connection would stay open.
         connection.abort()
         self._notify()
 

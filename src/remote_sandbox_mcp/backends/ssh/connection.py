@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 LINKER_CACHE = Path("/etc/ld.so.cache")
-# GCM first: with hardware AES it carries half as much again as asyncssh's own first choice.
+# GCM first: with hardware AES it is half as fast again as asyncssh's default.
 CIPHERS = (
     "aes128-gcm@openssh.com",
     "aes256-gcm@openssh.com",
@@ -36,7 +36,7 @@ CIPHERS = (
     "aes192-ctr",
     "aes256-ctr",
 )
-# Asked for after those of the keys that are known for a machine: one that has another key alone can then be told so.
+# Accepted after the types of the keys that are known for a machine: if it has only another type, the error can say so.
 HOST_KEY_ALGORITHMS = (
     "ssh-ed25519",
     "ecdsa-sha2-nistp256",
@@ -45,29 +45,33 @@ HOST_KEY_ALGORITHMS = (
     "rsa-sha2-512",
     "rsa-sha2-256",
 )
+# Ciphers that need no protection for CBC mode; see drop_empty_packets.
 WITHOUT_CBC = ("aes128-gcm", "aes256-gcm", "chacha20-poly1305", "aes128-ctr", "aes192-ctr", "aes256-ctr")
-BITE = 64 << 10
+# The most bytes that asyncssh reads at once; see limit_reads.
+MOST_READ = 64 << 10
 KEEPALIVE_S = 15
+# After a refused login no other is tried for this long; it doubles each time.
 PAUSE_S, LONGEST_PAUSE_S = 15.0, 300.0
-# A machine that asks for a code is not asked again for so long, unless somebody is there who can give it.
+# A machine that asked for a code is not tried again for this long, unless a person is there who can give one.
 UNANSWERED_S = 300.0
-# After a connection that was cut before its login was over.
+# The pause after a connection that was cut during its login.
 CUT_PAUSE_S = 0.5
 AFTER_CODE = "the login was refused after a code was given"
 WRONG_CODE = "the code was wrong or used before, or the key or password is; a new code is needed for another try"
 
 
 def load() -> None:
-    """Import asyncssh; call it before the first use, in a thread, as it takes a tenth of a second."""
-    with libraries_found_quickly():
+    """Import asyncssh. Called in a thread before the first use, because it takes a tenth of a second."""
+    with libraries_from_linker_cache():
         import asyncssh  # noqa: F401
 
 
 @contextmanager
-def libraries_found_quickly() -> Iterator[None]:
-    """asyncssh looks for liboqs and nettle, and ctypes runs ldconfig, gcc and ld for each library that is not there.
+def libraries_from_linker_cache() -> Iterator[None]:
+    """Answer ctypes' searches for libraries from the linker's cache.
 
-    That is more than a dozen processes where gcc is installed. The linker's own cache says at once what is not there.
+    asyncssh looks for liboqs and nettle, and for a missing library ctypes runs ldconfig, gcc and ld: more than a dozen
+    processes if gcc is installed.
     """
     import ctypes.util
 
@@ -80,7 +84,8 @@ def libraries_found_quickly() -> Iterator[None]:
         cache = LINKER_CACHE.read_bytes()
     except OSError:
         cache = b""
-    # Other systems have no such cache, and start no process; this variable names folders that it does not cover.
+    # Other systems have no such cache, and ctypes starts no process there. LD_LIBRARY_PATH names folders that the cache
+    # does not cover.
     if cache and not os.environ.get("LD_LIBRARY_PATH"):
         ctypes.util.find_library = find
     try:
@@ -89,12 +94,12 @@ def libraries_found_quickly() -> Iterator[None]:
         ctypes.util.find_library = usual
 
 
-# Referenced until they are done: the event loop itself would forget them.
+# Keeps references to these tasks: the event loop itself holds only weak ones.
 _ending = Chores("the end of a program that a connection went through")
 
 
 class Proxy:
-    """The program, and our end of the line to it. asyncssh could start it, but only with this process's variables."""
+    """A ProxyCommand's process and our end of the socket to it. asyncssh would start it with our own environment."""
 
     def __init__(self, line: socket.socket, process: asyncio.subprocess.Process) -> None:
         self.line = line
@@ -117,7 +122,7 @@ class Proxy:
         return cls(near, process)
 
     def end(self) -> None:
-        """With all that it has started: most are a shell that runs the real one."""
+        """Kill the program with its group: mostly it is a shell that runs the real one."""
         self.line.close()
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -134,15 +139,15 @@ class Proxy:
 
 
 class Gate:
-    """The way into one machine; each `enter` is a new connection."""
+    """Logs in to one machine; each `enter` makes a new connection. It remembers refused logins."""
 
     def __init__(self, machine: Machine, own_known_hosts: Any, questions: Questions | None = None) -> None:
-        """`questions` are answered by those who wait for the machine; by default nobody answers any."""
+        """`questions` puts a machine's prompts to callers that can answer; by default none can."""
         self.machine = machine
         self.questions = questions or Questions()
         self._codes = Codes(Path(own_known_hosts).with_name(STEPS_FILE), machine.name)
         self.host_keys = HostKeys(own_known_hosts, machine.known_hosts_files or USUAL_FILES)
-        # What the machine asked for in the last login; a code is good for one connection.
+        # What the machine asked for in the last login besides a password. A code is valid for one connection only.
         self.asks_for_code = ""
         self._lent: asyncssh.SSHClientConnection | None = None
         self._refused: LoginRefused | None = None
@@ -158,15 +163,15 @@ class Gate:
         lent, self._lent = self._lent, None
         if lent is not None and not lent.is_closed():
             return lent
-        self.heed_pause()
-        # Keys and secrets come first, outside the deadline: a keyring may ask its owner.
+        self.check_pause()
+        # Keys and secrets are read first, outside the deadline: a keyring may ask its owner.
         keys = [await asyncio.to_thread(credentials, hop.login, self._who()) for hop in self._route()]
         attempt = Attempt()
         try:
             connecting = self._connect_persistently(keys, attempt)
             connection = await within_moving(connecting, lambda: self.deadline_s + attempt.waited_s)
         except LoginRefused as refused:
-            self.knocked_in_vain(refused)
+            self.note_refusal(refused)
             raise
         except (asyncio.TimeoutError, TimeoutError):
             raise Unreachable.of_parts(self._who(), f"no answer within {self.deadline_s:g} s") from None
@@ -174,8 +179,8 @@ class Gate:
             self.asks_for_code = attempt.asked
         self._pause, self._refused = PAUSE_S, None
         self.questions.need_person = attempt.needed_person
-        leave_out_decoys(connection)
-        take_small_bites(connection)
+        drop_empty_packets(connection)
+        limit_reads(connection)
         return connection
 
     def end_lent(self) -> None:
@@ -186,8 +191,11 @@ class Gate:
         """Give a connection that is logged in to the next caller of `enter`."""
         self._lent = connection
 
-    def knocked_in_vain(self, refused: LoginRefused) -> None:
-        """Servers lock out those who keep knocking; and what was refused may be changed where it is kept."""
+    def note_refusal(self, refused: LoginRefused) -> None:
+        """Note a refused login: none is tried for a while, because servers lock out repeated attempts.
+
+        Secrets are forgotten, so that they are read again: they may have been corrected where they are kept.
+        """
         self._refused = refused
         if refused.reason == CODE_NEEDED:
             self._closed_until = time.monotonic() + UNANSWERED_S
@@ -203,10 +211,10 @@ class Gate:
         machine = self.machine
         return (*machine.hops, Hop(machine.host, machine.port, machine.login, machine.host_key_name))
 
-    def heed_pause(self) -> None:
-        """Raises LoginRefused where the last login was refused a moment ago."""
+    def check_pause(self) -> None:
+        """Raises LoginRefused if the last login was refused a moment ago."""
         left, refused = self._closed_until - time.monotonic(), self._refused
-        # A person who logs in on purpose knows what they do.
+        # A person at a terminal logs in on purpose, and need not wait.
         if refused is None or left <= 0 or self.questions.has_terminal:
             return
         if refused.reason != CODE_NEEDED:
@@ -215,14 +223,14 @@ class Gate:
             raise refused
 
     async def _connect_persistently(self, keys: list[dict[str, Any]], attempt: Attempt) -> asyncssh.SSHClientConnection:
-        """Connect; once more where the connection is cut before the login is over.
+        """Connect; once more if the connection is cut during the login.
 
         An sshd with many logins in progress drops some of them at random (MaxStartups), and so do networks.
         """
         try:
             return await self._connect(keys, attempt)
         except _CutShort:
-            # A code may have been used up, and a person is not asked twice for one call.
+            # A code may be used up by now, and a person is not asked twice for one call.
             if attempt.asked:
                 raise
             await asyncio.sleep(CUT_PAUSE_S)
@@ -255,9 +263,10 @@ class Gate:
                 hop.port,
                 tunnel=tunnel or (),
                 sock=proxy.line if proxy else None,
+                # Empty, because Proxy has started it.
                 proxy_command=(),
                 client_factory=lambda: make_client(judge, dialogue, self.questions),
-                # Ours is the machine's deadline, without the time that a person takes.
+                # None: enter() has a deadline that leaves out the time that a person takes.
                 login_timeout=0,
                 known_hosts=self.host_keys.lookup,
                 host_key_alias=hop.host_key_name or None,
@@ -281,7 +290,7 @@ class Gate:
         if proxy:
             proxy.end_with(connection)
         if tunnel is not None:
-            # Otherwise the connection to the jump host would stay open after this one has ended.
+            # Without this, the connection to the jump host would stay open after this one has ended.
             connection.set_tunnel(tunnel)
         return connection
 
@@ -301,7 +310,7 @@ class Gate:
         return translate(problem, self._who(), where, judge.doubt)
 
     async def _proxy(self) -> Proxy | None:
-        """The program that takes the place of the first connection, where one is configured. Raises Unreachable."""
+        """Start the ProxyCommand, if one is configured; it replaces the first TCP connection. Raises Unreachable."""
         machine = self.machine
         if not machine.proxy_command:
             return None
@@ -324,7 +333,7 @@ class Doubt:
 
 
 class _Judge:
-    """Decides on a host key that known_hosts does not hold, and remembers why it said no."""
+    """Decides on a host key that is not in known_hosts; `doubt` is why it was refused."""
 
     def __init__(self, gate: Gate, hop: Hop) -> None:
         self._gate = gate
@@ -332,11 +341,11 @@ class _Judge:
         self.doubt: Doubt | None = None
 
     def accepts(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-        """Whether to go on with a key that was not known when the connection began; a new one is remembered."""
+        """Whether to accept a key that was not known when the connection began; a new one is remembered."""
         keys, name = self._gate.host_keys, self._hop.host_key_name or self._hop.host
         try:
             with keys.deciding():
-                # Another connection may have met the machine since, so what is known now decides.
+                # Looked up again under the lock: another connection may have remembered a key meanwhile.
                 known = keys.known(name, addr, port)
                 is_certified = not known and keys.has_authority(name, addr, port)
                 self.doubt = None if key in known else self._judge(key, known, port, is_certified)
@@ -347,7 +356,7 @@ class _Judge:
         return not self.doubt
 
     def _judge(self, key: asyncssh.SSHKey, known: list[asyncssh.SSHKey], port: int, is_certified: bool) -> Doubt | None:
-        """None for a key that may be accepted."""
+        """Why a key is refused; None if it may be accepted."""
         machine, shown = self._gate.machine, key.get_fingerprint()
         types = sorted({key_type(other) for other in known})
         forget = f"If that is expected, run: remote-sandbox-mcp hosts forget {machine.name}"
@@ -373,9 +382,10 @@ class _Judge:
 
 
 def make_client(judge: _Judge, dialogue: Dialogue, questions: Questions) -> asyncssh.SSHClient:
-    """What asyncssh asks during one login."""
+    """The object that asyncssh calls during one login."""
     import asyncssh
 
+    # Defined here, because asyncssh is imported only when the first machine is opened.
     class Client(asyncssh.SSHClient):
         def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
             return judge.accepts(host, addr, port, key)
@@ -399,8 +409,8 @@ def key_type(key: asyncssh.SSHKey) -> str:
     return key.get_algorithm()
 
 
-def leave_out_decoys(connection: asyncssh.SSHClientConnection) -> None:
-    """asyncssh sends an empty packet before each of data. They protect ciphers in CBC mode only, and cost time."""
+def drop_empty_packets(connection: asyncssh.SSHClientConnection) -> None:
+    """Drop the empty packet that asyncssh sends before each data packet: only CBC ciphers need it, and it is slow."""
     from asyncssh.constants import MSG_IGNORE
 
     send = connection.send_packet
@@ -413,19 +423,20 @@ def leave_out_decoys(connection: asyncssh.SSHClientConnection) -> None:
         connection.send_packet = send_packet  # type: ignore[assignment, method-assign]
 
 
-def take_small_bites(connection: asyncssh.SSHClientConnection) -> None:
-    """asyncssh copies all that it has not yet looked at for each packet, so it had better not have much of that."""
+def limit_reads(connection: asyncssh.SSHClientConnection) -> None:
+    """Limit how much asyncssh reads at once: for each packet it copies all bytes that it has not parsed yet."""
     transport: Any = getattr(connection, "_transport", None)
     if hasattr(transport, "max_size"):
-        transport.max_size = BITE
+        transport.max_size = MOST_READ
 
 
 def credentials(login: Login, who: str) -> dict[str, Any]:
-    """A login as asyncssh's options. Reads keys and asks for secrets, so it belongs into a thread."""
+    """A login as asyncssh's options. Reads keys and secrets, so it is called in a thread."""
     load()
     keys, problems = _read_keys(login)
     if problems and not (keys or login.password or login.agent):
         raise LoginRefused.of_parts(who, f"no usable key: {'; '.join(problems)}")
+    # None keeps asyncssh from using the agent of SSH_AUTH_SOCK and the default keys.
     options: dict[str, Any] = {"client_keys": keys or None, "agent_path": login.agent or None}
     if login.user:
         options["username"] = login.user
@@ -467,7 +478,7 @@ class _CutShort(Unreachable):
 
 
 def translate(problem: Exception, who: str, where: str = "", doubt: Doubt | None = None) -> ConnectError:
-    """Foreign exceptions become ours here, and nowhere else.
+    """Turn an exception of asyncssh or the system into ours; this is the only place for that.
 
     `where` names the jump host, if it was one; `doubt` is why its host key was refused.
     """
@@ -476,7 +487,7 @@ def translate(problem: Exception, who: str, where: str = "", doubt: Doubt | None
 
 
 def _meaning(problem: Exception, doubt: Doubt | None) -> tuple[type[ConnectError], str, str]:
-    """As which error, what was found, and what to do."""
+    """The class of our error, what was found, and what to do."""
     import asyncssh
 
     if isinstance(problem, asyncssh.HostKeyNotVerifiable):

@@ -19,21 +19,21 @@ from ...core.machine import Login
 from ...core.secret import Secret
 from ...core.totp import Totp, read_seed
 
-# Codes of programs that we know nothing of are taken to change with each half minute.
+# Codes from a program or keyring are assumed to change every half minute, as TOTP codes do.
 USUAL_STEP_S = 30
-# Logins with one seed have to take turns, a time step each.
+# Logins with one seed take turns, one time step each; none waits longer than this.
 LONGEST_TURN_S = 95.0
-# Beside our known_hosts: which time steps were used, by this process and others.
+# The file beside our known_hosts with the time steps that this and other processes have used.
 STEPS_FILE = "used-codes.json"
 MOST_REMEMBERED = 100
-# The last code of each source, as a digest: one that changes more slowly may still be the same.
+# A digest of the last code of each source: a source that changes more slowly may give the same code again.
 _codes: dict[Secret, bytes] = {}
 
 
 class Codes:
-    """One-time codes from the configuration. None is given twice, by whichever process: sites count that as wrong.
+    """One-time codes from the configuration. No process sends one twice: sites count that as a wrong code.
 
-    What is kept is the number of the last time step for each seed or source, under a digest of its name.
+    The file holds the number of the last time step for each seed or source, under a digest of its name.
     """
 
     def __init__(self, file: Path, name: str) -> None:
@@ -42,14 +42,14 @@ class Codes:
         self._steps: dict[str, int] = {}
 
     async def next(self, login: Login) -> str:
-        """A code that was not given before. Raises ConfigError."""
+        """A code that was not sent before. Raises ConfigError."""
         if login.otp_seed is not None:
             totp = await asyncio.to_thread(_seed, login.otp_seed)
             return totp.code(await self._turn(totp.identity, totp.period_s))
         assert login.otp is not None
         code = await self._fetched(login.otp)
         if _codes.get(login.otp) == _digest(code):
-            # Another machine of the same site may have had it.
+            # A login to another machine may have used it; the next step has another code.
             code = await self._fetched(login.otp)
         if _codes.get(login.otp) == _digest(code):
             raise ConfigError(f"{login.otp.source} gives the code that was used before, so it is not sent again")
@@ -57,7 +57,7 @@ class Codes:
         return code
 
     async def _fetched(self, otp: Secret) -> str:
-        # Of a command only the program is known here, so that machines are told apart by their names.
+        # With the machine's name, because `source` shows only the program of a command, not its arguments.
         await self._turn(_digest(f"{self._name} {otp.source}").hex(), USUAL_STEP_S)
         otp.forget()
         code = await asyncio.to_thread(otp.reveal)
@@ -65,7 +65,7 @@ class Codes:
         return code.strip()
 
     async def _turn(self, identity: str, period_s: int) -> int:
-        """Wait for a time step that is unused, and use it. Raises ConfigError."""
+        """Reserve an unused time step and wait for it. Raises ConfigError."""
         step = await asyncio.to_thread(self._reserve, identity[:16], period_s)
         pause_s = step * period_s - time.time()
         # A little into the step: the machine's clock may be behind.
@@ -85,14 +85,14 @@ class Codes:
                 file.truncate()
                 json.dump(kept, file)
         except OSError:
-            # Without a place to write, at least this process does not repeat itself.
+            # The file cannot be written; then at least this process does not repeat a code.
             step = self._next(self._steps.get(identity, -1), period_s)
         self._steps[identity] = step
         return step
 
     def _next(self, last: int, period_s: int) -> int:
         now = time.time()
-        # A step that is far ahead was noted by a clock that was wrong.
+        # A step far in the future was recorded while the clock was wrong.
         step = max(int(now // period_s), last + 1 if last * period_s < now + LONGEST_TURN_S + period_s else 0)
         if step * period_s > now + LONGEST_TURN_S:
             raise ConfigError("too many logins wait for a code of the same seed; try again in two minutes")
@@ -119,14 +119,14 @@ def _digest(text: str) -> bytes:
 
 
 class Attempt:
-    """One login through all hops: what it took, and how long it waited for answers."""
+    """One login through all hops: what it was asked for, and how long it waited for answers."""
 
     def __init__(self) -> None:
-        # What the machine asked for besides a password that is configured.
+        # What the machine asked for besides the configured password.
         self.asked = ""
-        # An answer was sent that must not be sent again; and a person was asked for one.
+        # Whether an answer was sent that must not be repeated, and whether a person was asked.
         self.is_code_sent = self.needed_person = False
-        # Why an answer was missing, and to what.
+        # Why there was no answer, and to which prompt.
         self.missing = ""
         self.shown = ""
         self._waited_s = 0.0
@@ -138,7 +138,7 @@ class Attempt:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around waiting for a person or a time step: the machine is not to blame for that time."""
+        """Measures waiting for a person or a time step, which does not count against the machine's deadline."""
         self._since = time.monotonic()
         try:
             yield
@@ -152,7 +152,7 @@ class Attempt:
 
 
 class Dialogue:
-    """What one host asks in one login. Each answer is given once: a second try is another call's to make."""
+    """Answers one host in one login. Each answer is given once; a second try needs another call."""
 
     def __init__(
         self, name: str, host: str, login: Login, password: str | None, attempt: Attempt, codes: Codes
@@ -167,14 +167,14 @@ class Dialogue:
         self._is_begun = self._is_password_given = self._is_code_given = False
 
     def begin(self) -> str | None:
-        """For the method keyboard-interactive: "" to be asked; None where that was over before."""
+        """For the method keyboard-interactive: "" to begin it, None if it was tried before."""
         if self._is_begun:
             return None
         self._is_begun = True
         return ""
 
     def password(self) -> str | None:
-        """For the method password; not after a dialogue that had it, or had more: that would be a second attempt."""
+        """The password for the method password; None if keyboard-interactive used it, which would be a second try."""
         if self._is_password_given or self._attempt.asked:
             return None
         self._is_password_given = True
@@ -218,18 +218,18 @@ class Dialogue:
         return password + code
 
     def _own_password(self) -> str | None:
-        """Once: asked for again, it was wrong, or a new one is wanted."""
+        """The configured password, once: asked for again, it was wrong, or a new password is wanted."""
         password, self._password = self._password, None
         self._is_password_given = self._is_password_given or password is not None
         return password
 
     async def _completed(self, asked: Challenge, own: list[str | None], questions: Questions) -> list[str] | None:
-        """With a person's answers to what the configuration does not answer. Raises NoAnswer."""
+        """All answers, with a person's for prompts that the configuration does not answer. Raises NoAnswer."""
         missing = asked.only(prompt for prompt, answer in zip(asked.prompts, own, strict=True) if answer is None)
         if not missing.prompts:
             return [answer or "" for answer in own]
         if not self._attempt.asked and not questions.can_be_put(missing):
-            # Most machines ask for a password after a key that they refuse: it is the key that is to be told of.
+            # Most machines ask for a password after refusing a key; the error should be about the key then.
             return None
         self._attempt.asked, self._attempt.needed_person = missing.shown, True
         with self._attempt.waiting():

@@ -1,4 +1,4 @@
-"""Host keys: the user's, the system's and our own known_hosts; unknown keys are remembered, changed ones refused."""
+"""Host keys in the user's, the system's and our own known_hosts: looks them up, and remembers or forgets ours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import asyncssh
 
 USUAL_FILES = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
-# A decision takes milliseconds; only a process that was stopped in the middle of one holds the lock for longer.
+# A decision takes milliseconds; only a process that was stopped during one holds the lock for longer.
 LOCK_S, LOCK_STEP_S = 3.0, 0.005
 
 
@@ -24,22 +24,22 @@ def entry_name(host: str, port: int) -> str:
 
 
 class HostKeys:
-    """What is known of host keys, read anew for each connection; `own` is the file that we write."""
+    """Known host keys, read anew for each connection; `own` is the file that we write."""
 
     def __init__(self, own: Path, others: Iterable[str] = USUAL_FILES) -> None:
         self.own = own
         self._others = tuple(others)
 
     def known(self, host: str, addr: str, port: int) -> list[asyncssh.SSHKey]:
-        """The keys known for exactly this port (a key of port 22 says nothing of another)."""
+        """The keys known for exactly this port: a key of port 22 is not valid for another."""
         return self.lookup(host, addr, port)[0]  # type: ignore[return-value]
 
     def has_authority(self, host: str, addr: str, port: int) -> bool:
-        """Whether the machine is known by an authority, and so has to show a certificate of it."""
+        """Whether a certificate authority is known for the machine, which then has to show a certificate."""
         return bool(self.lookup(host, addr, port)[1])
 
     def lookup(self, host: str, addr: str, port: int | None) -> tuple[list[object], ...]:
-        """asyncssh's question: which host keys, authorities and revoked keys are known for this machine?"""
+        """For asyncssh: the host keys, authorities and revoked keys known for this machine."""
         known = self._read()
         names = dict.fromkeys(entry_name(name, port or 22) for name in (host, addr) if name)
         found = [known.match(name, "", None) for name in names]
@@ -47,10 +47,10 @@ class HostKeys:
 
     @contextlib.contextmanager
     def deciding(self) -> Iterator[None]:
-        """One decision at a time on what our own file holds, among all connections of all processes.
+        """Hold the lock of our own file, so that one connection of all processes decides at a time.
 
         Of two connections that see a new machine at the same moment, the second finds what the first has remembered.
-        Raises OSError where the lock cannot be had.
+        Raises OSError if the lock cannot be taken.
         """
         self.own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(self.own.with_name(f"{self.own.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -66,13 +66,13 @@ class HostKeys:
         fd = os.open(self.own, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
         with open(fd, "rb+") as file:
             end = file.seek(0, os.SEEK_END)
-            # A line that somebody wrote by hand, or that a full disk cut off, may lack its end.
+            # A last line that was written by hand, or cut off by a full disk, may lack its line end.
             if end and os.pread(fd, 1, end - 1) != b"\n":
                 line = f"\n{line}"
             file.write(line.encode())
 
     def forget(self, host: str, port: int) -> int:
-        """Drop what we remembered of a machine; the number of keys dropped. The user's own files are not touched."""
+        """Drop the keys that we remembered of a machine; returns how many. The user's own files are not touched."""
         if not self.own.exists():
             return 0
         with self.deciding():
@@ -97,7 +97,7 @@ class HostKeys:
 
 
 def _take(fd: int) -> None:
-    """The lock of an open file, within a time limit: whoever waits here answers nobody else meanwhile."""
+    """Lock an open file within a time limit, because waiting here blocks the event loop."""
     deadline = time.monotonic() + LOCK_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""An SSH machine as a Sandbox: over an outpost where it has Python, over plain channels where it has not."""
+"""An SSH machine as a Sandbox: with an outpost if it has Python, over plain session channels otherwise."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ NO_SUDO = (
     '"nopasswd" where none is asked for, under [machines.%s] in config.toml'
 )
 T = TypeVar("T")
-# Opens something on a connection; what it is given last is to be called at its end.
+# Opens a session on a connection; the function it is given is called when the session ends.
 Opener = Callable[["Gate", "asyncssh.SSHClientConnection", Callable[[], None]], Awaitable[T]]
 LANE_BUFFER = 1 << 20
-# What may be on its way to us on one lane: twice the usual, because it is topped up only when half is used.
+# How many bytes may be on their way to us on one lane: twice asyncssh's default, which tops it up at half.
 LANE_WINDOW = 4 << 20
-# Each of them is a login.
+# How many further connections a machine may have; each is a login.
 MOST_SPARE = 4
 
 
 class NoPython(NoOutpost):
-    """The machine cannot run an outpost. The connection is logged in all the same; its catcher uses or ends it."""
+    """The machine cannot run an outpost. The connection is logged in; code that catches this uses or closes it."""
 
     def __init__(self, problem: str, connection: asyncssh.SSHClientConnection) -> None:
         super().__init__(problem)
@@ -61,25 +61,26 @@ G = TypeVar("G", bound=Greeting)
 
 
 def describe(machine: Machine, capabilities: Capabilities = OUTPOST) -> Description:
-    """What is known of a machine before it is opened."""
+    """The description of a machine, as far as it is known before it is opened."""
     if capabilities is OUTPOST:
         capabilities = replace(OUTPOST, why_not_root="" if machine.sudo else NO_SUDO % machine.name)
     return Description(machine.name, "ssh", machine.host, machine.port, machine.login.user, capabilities)
 
 
 async def open_machine(machine: Machine, own_known_hosts: Path) -> OutpostSandbox | PlainSandbox:
-    """Open a machine the best way it offers. Raises ConnectError."""
+    """Open a machine with an outpost, or without one if it has no Python. Raises ConnectError."""
     return await open_through(Gate(machine, own_known_hosts))
 
 
 async def open_through(gate: Gate) -> OutpostSandbox | PlainSandbox:
-    """The same for who may have to try again: the gate remembers that a login was refused. Raises ConnectError."""
+    """Like open_machine, but keeps the Gate, which remembers a refused login. Raises ConnectError."""
     machine = gate.machine
 
     async def connect() -> OutpostClient:
         try:
             return await open_outpost(gate)
         except NoPython as problem:
+            # Python worked there before, so this is a failure, and no reason to go on without it.
             if not sandbox.hello:
                 raise
             problem.connection.abort()
@@ -116,7 +117,7 @@ async def open_through(gate: Gate) -> OutpostSandbox | PlainSandbox:
 
 
 async def open_plain(gate: Gate, connection: asyncssh.SSHClientConnection) -> PlainSandbox:
-    """Without Python, on a connection that is logged in: a second login could ask for a second one-time code."""
+    """Open a machine without Python, on the same connection: a second login could ask for a second one-time code."""
     machine = gate.machine
     plain = PlainSandbox(describe(machine, PLAIN), machine.environment, gate, connection)
     try:
@@ -137,7 +138,7 @@ class CutAfterLogin(Unreachable):
 
 
 async def open_outpost(gate: Gate) -> OutpostClient:
-    """Open the connection and the outpost; once more where the connection is cut meanwhile.
+    """Open the connection and the outpost; once more if the connection is cut meanwhile.
 
     Raises ConnectError, NoPython.
     """
@@ -151,7 +152,7 @@ async def open_outpost(gate: Gate) -> OutpostClient:
 
 
 async def _open_outpost(gate: Gate) -> OutpostClient:
-    """One connection, one channel, one outpost, all within the machine's deadline."""
+    """Make one connection with one channel and one outpost, within the machine's deadline."""
     connection = await gate.enter()
     try:
         return await within(_start(connection, gate.machine), gate.deadline_s)
@@ -180,7 +181,7 @@ async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> 
         await client.greet(token)
     except (OSError, NoOutpost) as problem:
         await process.wait_closed()
-        # Only a shell that ended by itself has shown that there is no Python: one that was killed shows a shutdown.
+        # Only a shell that exited by itself proves that there is no Python; one that was killed means a shutdown.
         if process.exit_status is None or not 0 <= process.exit_status <= 128:
             kind = CutAfterLogin if connection.is_closed() else Unreachable
             raise kind(f"{who}: logged in, but its shell was cut off") from None
@@ -189,14 +190,14 @@ async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> 
 
 
 class Spares:
-    """Further connections, for when all sessions of the first are taken: many conversations may share a machine."""
+    """Further connections to a machine, used when its sshd grants no more sessions on the first (MaxSessions)."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._spares: list[Spare] = []
 
     async def open(self, opener: Opener[T]) -> T:
-        """Raises Unsupported where no session is granted, ConnectError."""
+        """Open a session on one of them. Raises Unsupported if none is granted, ConnectError."""
         if self._gate.asks_for_code:
             name = self._gate.machine.name
             raise Unsupported(f"{name}: all sessions are taken, and a further login would ask for another code")
@@ -209,14 +210,14 @@ class Spares:
             try:
                 return await spare.open(opener)
             except Unsupported:
-                # One that nobody else uses grants none to anybody.
+                # A connection without other sessions refused one, so this sshd grants none at all.
                 if spare.is_unused or len(self._spares) >= MOST_SPARE:
                     raise
                 full.append(spare)
 
 
 class Spare:
-    """One of them; it ends with its last session."""
+    """One further connection; it is closed with its last session."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -229,7 +230,7 @@ class Spare:
         return not self._sessions
 
     async def open(self, opener: Opener[T]) -> T:
-        """Raises Unsupported where this one is full, too, ConnectError."""
+        """Open a session on this connection. Raises Unsupported if it is full, too, ConnectError."""
         async with self._turn:
             if self._connection is None or self._connection.is_closed():
                 self._connection, self._sessions = await self._gate.enter(), 0
@@ -252,9 +253,9 @@ class MachineSandbox(OutpostSandbox):
     beside: Callable[[OutpostClient, Opener[ProgramLine]], Awaitable[ProgramLine]]
 
     async def start(self, line: str) -> ProgramLine:
-        """Start a program by a line for the login shell, in a session of its own, which ends with its line.
+        """Start a program by a line for the login shell, in a session that ends when its line is closed.
 
-        Raises ConnectError, and Unsupported where no further session is granted.
+        Raises ConnectError, and Unsupported if no further session is granted.
         """
         return await self.beside(await self._reach(), functools.partial(start_program, line))
 
@@ -262,7 +263,7 @@ class MachineSandbox(OutpostSandbox):
 async def start_program(
     line: str, gate: Gate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]
 ) -> ProgramLine:
-    """A program in a further session, as open_session starts ours."""
+    """Start any program in a further session; open_session does that for our own."""
     import asyncssh
 
     name = gate.machine.name
@@ -277,14 +278,14 @@ async def start_program(
 
 
 async def open_lane(gate: Gate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]) -> OutpostLane:
-    """A lane on the connection that is open. Raises Unsupported where its sshd grants no further session."""
-    # With a word more it may lead on to another machine, where the operator allows it.
+    """Open a lane on an open connection. Raises Unsupported if its sshd grants no further session."""
+    # With this argument the lane may connect to another machine, which the operator has allowed.
     words = ("bridge",) if gate.machine.direct else ()
     return await open_session(gate, connection, closed, OutpostLane, program.LANE, words)
 
 
 async def open_relay(gate: Gate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]) -> PortRelay:
-    """The same for a relay of ports."""
+    """Open a relay for ports on an open connection. Raises like open_lane."""
     return await open_session(gate, connection, closed, PortRelay, RELAY)
 
 
@@ -296,7 +297,7 @@ async def open_session(
     pieces: tuple[str, ...],
     words: tuple[str, ...] = (),
 ) -> G:
-    """A program of ours in a further session, and its near side."""
+    """Start one of our programs in a further session; returns its near side after the greeting."""
     import asyncssh
 
     machine, token = gate.machine, secrets.token_hex(16)
@@ -321,7 +322,7 @@ async def open_session(
 
 
 class ChannelLine:
-    """A session channel as a Line; it has the connection to itself, so that ending it ends both."""
+    """The outpost's session channel as a Line; closing it closes the whole connection."""
 
     def __init__(self, connection: asyncssh.SSHClientConnection, process: asyncssh.SSHClientProcess[bytes]) -> None:
         self.connection = connection
@@ -331,7 +332,7 @@ class ChannelLine:
         try:
             self._process.stdin.write(data)
         except OSError:
-            # The reader finds the end of the line and tells it.
+            # The reader notices the end of the line.
             pass
 
     async def read(self) -> bytes:
@@ -351,12 +352,12 @@ class ChannelLine:
         try:
             await self._process.stdin.drain()
         except (OSError, asyncssh.Error):
-            # The reader finds the end of the line and tells it.
+            # The reader notices the end of the line.
             pass
 
 
 class LaneLine(ChannelLine):
-    """A channel beside others: it alone ends, and `closed` is called."""
+    """A further session channel as a Line; closing it closes that channel alone, and `closed` is called."""
 
     def __init__(
         self,

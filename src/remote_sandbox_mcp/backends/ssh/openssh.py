@@ -1,4 +1,4 @@
-"""An SSH machine over OpenSSH's own client, and over a connection of the user's that is open already."""
+"""An SSH machine over OpenSSH's own client: by a login, or over a connection that the user has open (ControlPath)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .connection import KEEPALIVE_S, Gate
 from .host_keys import USUAL_FILES, entry_name
 from .machine import describe
 
-# Nothing may wait for a person, nothing is forwarded, nothing of ours stays behind: ssh_config might say otherwise.
+# Options that override ssh_config: nothing waits for a person, nothing is forwarded, no process of ours stays behind.
 ALWAYS = (
     *("BatchMode=yes", "RequestTTY=no", "RemoteCommand=none", "EscapeChar=none", "PermitLocalCommand=no"),
     *("ForwardX11=no", "ClearAllForwardings=yes", "ControlMaster=no", "ControlPersist=no", "LogLevel=INFO"),
@@ -36,16 +36,16 @@ ALWAYS = (
         "ServerAliveCountMax=3",
     ),
 )
-# No window of another program asks for a passphrase, either.
+# Keeps ssh from starting a program that asks for a passphrase in a window.
 NEVER_ASK = {"SSH_ASKPASS_REQUIRE": "never"}
-# How long a control socket, or Kerberos, may take to answer a question of this computer's own.
+# How long `ssh -O check` and klist may take, which ask only programs of this computer.
 ASK_S = 3.0
-# After the login, until the outpost greets.
+# How long the outpost may take to greet after the login.
 START_S = 15.0
 
 
 async def choose_transport(machine: Machine) -> Choice:
-    """How this machine is to be reached now. Raises ConfigError."""
+    """Choose between asyncssh and OpenSSH's client for this machine, as things are now. Raises ConfigError."""
     ssh = machine.openssh
     if ssh is None or machine.transport == "asyncssh":
         return choose(machine)
@@ -54,7 +54,7 @@ async def choose_transport(machine: Machine) -> Choice:
 
 
 def distrust(path: str) -> str:
-    """Why a control socket is not used: whoever can put another one in its place would get all that we send."""
+    """Why a control socket is not trusted; "" if it is. A user who can replace it would get all that we send."""
     try:
         found = os.lstat(path)
         folders = [os.stat(folder) for folder in _folders_above(path)]
@@ -66,14 +66,14 @@ def distrust(path: str) -> str:
         return "it belongs to another user"
     if any(folder.st_uid not in (0, os.geteuid()) for folder in folders):
         return "its folder belongs to another user"
-    # In a folder like /tmp others may write, but not replace what is not theirs.
+    # In a folder with the sticky bit, like /tmp, users cannot replace files of others.
     if any(folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX for folder in folders):
         return "other users may write to its folder"
     return ""
 
 
 def _folders_above(path: str) -> Iterator[str]:
-    """All of them, with links resolved."""
+    """All folders above a path, with links resolved."""
     folder = os.path.realpath(os.path.dirname(path))
     while True:
         yield folder
@@ -83,19 +83,19 @@ def _folders_above(path: str) -> Iterator[str]:
 
 
 def _without_links(path: str) -> str:
-    """A path on which nothing changes between our look at it and its use."""
+    """The path with the links of its folder resolved, so that what is used is what was checked."""
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
 def unused_socket(machine: Machine) -> str:
-    """The control socket that is there and not used, and why; empty for none."""
+    """The sentence about a control socket that exists but is not trusted; "" if there is none."""
     path = machine.openssh.control_path if machine.openssh else ""
     why = distrust(path) if path and os.path.lexists(path) else ""
     return f"its control socket {path} is not used: {why}" if why else ""
 
 
 async def _is_alive(ssh: OpenSsh) -> bool:
-    """Whether a connection of the user's answers on the socket."""
+    """Whether a connection of the user answers on the control socket."""
     if distrust(ssh.control_path):
         return False
     path = quoted(_without_links(ssh.control_path))
@@ -136,7 +136,7 @@ async def open_over_openssh(gate: Gate, choice: Choice) -> OutpostSandbox | Shel
     machine = gate.machine
     timeout_s = gate.deadline_s + START_S
     way = OpenSshWay(gate, choice.master)
-    # With a word more a lane may lead on to another machine, where the operator allows it.
+    # With this argument a lane may connect to another machine, which the operator has allowed.
     words = ("bridge",) if machine.direct else ()
     return await open_behind(
         way,
@@ -152,7 +152,7 @@ async def open_over_openssh(gate: Gate, choice: Choice) -> OutpostSandbox | Shel
 
 @dataclass(frozen=True)
 class OpenSshWay:
-    """A Way: each line is a process of OpenSSH's client, which logs in, or goes over `master`."""
+    """A Way whose lines are processes of OpenSSH's client, which log in or use the control socket `master`."""
 
     gate: Gate = field(repr=False)
     master: str = ""
@@ -164,15 +164,15 @@ class OpenSshWay:
     async def open(self, shell_line: str) -> ProcessLine:
         ssh = self.gate.machine.openssh
         assert ssh is not None
-        # Asked again: the user may have ended the connection, and somebody else be in its place.
+        # Checked again: the user may have closed the connection, and another user may have taken the socket's place.
         master = self.master if self.master and await _is_alive(ssh) else ""
         if not master:
-            # Over a connection that is there, nobody logs in; so a refused login is no reason to wait.
-            self.gate.heed_pause()
+            # Only a new login has to wait after a refused one.
+            self.gate.check_pause()
         return await LocalCommand(arguments(self.gate, ssh, master), variables_of(ssh)).open(shell_line)
 
     def explain(self, complaints: bytes) -> SandboxError | None:
-        """What its last words mean; a refused login is not repeated for a while."""
+        """Our error for what the client printed. After a refused login none is tried for a while."""
         if self.master and _FULL in complaints:
             name = self.gate.machine.name
             return Unsupported(f"{name}: your own connection to it grants no further session (MaxSessions of its sshd)")
@@ -180,17 +180,17 @@ class OpenSshWay:
         if isinstance(problem, LoginRefused):
             if self.master and ssh:
                 problem = problem.with_more(f"your own connection is gone: open it again (ssh {ssh.destination})")
-            self.gate.knocked_in_vain(problem)
+            self.gate.note_refusal(problem)
         return problem
 
 
 def arguments(gate: Gate, ssh: OpenSsh, master: str = "") -> list[str]:
-    """The client's argument vector, up to the line for the shell."""
+    """The client's arguments, without the line for the shell."""
     machine = gate.machine
     words = [*ssh.program, "-T", *_common(gate, ssh), "-o", f"ForwardAgent={'yes' if machine.forward_agent else 'no'}"]
     words += ["-o", f"ControlPath={quoted(_without_links(master)) if master else 'none'}"]
     if master:
-        # A login of its own, where that connection is full, could not give a second factor and would be refused.
+        # Keeps ssh from logging in itself if that connection is full: without a second factor it would be refused.
         words += ["-o", "ProxyCommand=false"]
     elif machine.hops:
         words += ["-o", f"ProxyCommand={escaped(_proxy(gate, ssh, machine.hops, machine))}"]
@@ -198,7 +198,7 @@ def arguments(gate: Gate, ssh: OpenSsh, master: str = "") -> list[str]:
 
 
 def _common(gate: Gate, ssh: OpenSsh) -> Iterator[str]:
-    """For the machine and for its jump hosts."""
+    """Options for the machine and for its jump hosts."""
     machine = gate.machine
     files = (str(gate.host_keys.own), *(machine.known_hosts_files or map(os.path.expanduser, USUAL_FILES)))
     strict = machine.strict_host_keys or ssh.is_strict
@@ -213,16 +213,16 @@ def _common(gate: Gate, ssh: OpenSsh) -> Iterator[str]:
 
 
 def _proxy(gate: Gate, ssh: OpenSsh, hops: Sequence[Hop], target: Hop | Machine) -> str:
-    """The command that leads to a machine through its jump hosts.
+    """The ProxyCommand that reaches a machine through its jump hosts.
 
-    OpenSSH would start the same for a ProxyJump, but without our options: it would ask for passwords, and get none.
+    For a ProxyJump OpenSSH would start the same, but without our options, such as the one against password prompts.
     """
     *before, hop = hops
     words = [*ssh.program, *_common(gate, ssh), "-o", "ForwardAgent=no", "-o", "ControlPath=none"]
     if before:
         words += ["-o", f"ProxyCommand={escaped(_proxy(gate, ssh, before, hop))}"]
     else:
-        # A ProxyCommand that ssh_config has for the first of them stays in force.
+        # A ProxyCommand that ssh_config has for the first jump host is still used.
         words += ["-o", "ProxyJump=none"]
     login = hop.login
     words += ["-p", str(hop.port), *(("-l", login.user) if login.user else ())]
@@ -233,7 +233,7 @@ def _proxy(gate: Gate, ssh: OpenSsh, hops: Sequence[Hop], target: Hop | Machine)
 
 
 def quoted(path: str) -> str:
-    """A path as the value of an option, where blanks separate words and % begins a token."""
+    """A path as the value of an option, in which blanks separate words and % begins a token."""
     return f'"{escaped(path)}"'
 
 
@@ -241,7 +241,7 @@ def escaped(text: str) -> str:
     return text.replace("%", "%%")
 
 
-# The client's words, in the order in which they decide, and what they mean. A machine's greeting is among them.
+# Parts of the client's messages, in the order in which they are checked. A machine's banner may be among them.
 MOST_WORDS = 16 << 10
 _CHANGED = "REMOTE HOST IDENTIFICATION HAS CHANGED"
 _FULL = b"session request failed"
@@ -257,7 +257,7 @@ _CUT = ("Connection closed by", "Connection reset by", "No route to host", "Netw
 
 
 def explain(gate: Gate, complaints: bytes) -> ConnectError | None:
-    """OpenSSH's words as one of our errors, in the sentence that asyncssh would give; None for any others."""
+    """The client's messages as one of our errors, with the same sentence as over asyncssh; None if they are unknown."""
     machine, said = gate.machine, complaints[-MOST_WORDS:].decode("utf-8", "replace")
     who = f"unable to open {machine.name} ({entry_name(machine.host, machine.port)})"
     if problem := _key_problem(machine, who, said):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ChannelShell:
-    """Each request is one session channel, on which a shell reads the variables and then the program."""
+    """A Transport whose requests are session channels, on which a shell reads the variables and the program."""
 
     def __init__(self, channels: Channels, name: str) -> None:
         self._channels = channels
@@ -62,7 +62,7 @@ class ChannelShell:
             raise Unreachable(f"{self._name}: the connection was cut; try again") from problem
 
     async def upload(self, base: str, name: str, content: bytes) -> str:
-        """Through the shell itself: a machine may have no SFTP."""
+        """Send a file through the shell itself: a machine may have no SFTP."""
         return await bring(self.run, self._name, base, name, content)
 
 
@@ -103,7 +103,7 @@ class ChannelTalk:
     async def _listen(self) -> bytes:
         heard = bytearray()
         while data := await self._process.stderr.read(1 << 16):
-            # What is not kept is read all the same: who complains must not wait for us.
+            # What is not kept is still read, so that the program does not block.
             heard += data[: MOST_COMPLAINTS - len(heard)]
         return bytes(heard)
 
@@ -113,7 +113,7 @@ class ChannelTalk:
 
 
 class PlainSandbox(ShellSandbox):
-    """A machine with a POSIX shell. Its files come over SFTP, which is faster, and knows any size."""
+    """A machine with a POSIX shell. Files are read and written over SFTP, which is faster and has no size limit."""
 
     def __init__(
         self,
@@ -122,11 +122,11 @@ class PlainSandbox(ShellSandbox):
         gate: Gate,
         connection: asyncssh.SSHClientConnection | None = None,
     ) -> None:
-        """`connection`: one that is logged in already."""
+        """`connection` is logged in already."""
         self._channels = Channels(gate)
         if connection is not None:
             self._channels.adopt(connection)
-        # A machine's temporary folder may be emptied when it starts.
+        # A machine's temporary folder may be emptied at a restart, so jobs are kept in the home folder.
         place = Place(description.name, "machine", jobs_at_home=True)
         super().__init__(description, environment, ChannelShell(self._channels, description.name), place)
         self._files = PlainFiles(self._channels, description.name, self._shell.home)
@@ -142,7 +142,7 @@ class PlainSandbox(ShellSandbox):
     async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
         with contextlib.suppress(LineLost):
             return await self._files.write(path, data, expected)
-        # It may have been written before the cut: then the file says so.
+        # The file may have been written before the cut. Repeating the request could then fail as "changed".
         with contextlib.suppress(FileProblem):
             found = await self.read(path, Span(limit=len(data) + 1))
             if found.data == data:

@@ -1,4 +1,4 @@
-"""Files over SFTP: read, write and list, with the answers that an outpost gives."""
+"""Files over SFTP: read, write and list, with the same answers as an outpost's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .sftp import (
 if TYPE_CHECKING:
     import asyncssh
 
-# SFTP names what is in a folder in no order: so many are read to find the first ones.
+# SFTP lists a folder in no order: up to this many names are read to find the first ones.
 MOST_NAMES = 20_000
 
 
@@ -49,7 +49,7 @@ class PlainFiles:
 
     @contextlib.asynccontextmanager
     async def _client(self, path: str) -> AsyncIterator[tuple[asyncssh.SFTPClient, str]]:
-        """The SFTP client and the absolute path; foreign exceptions become ours here."""
+        """The SFTP client and the absolute path; asyncssh's exceptions become ours here."""
         import asyncssh
 
         full = to_path(path, await self._find_home())
@@ -89,13 +89,14 @@ class PlainFiles:
                     start, data, more = await read_lines(file, span.line, span.lines, span.limit)
                 else:
                     start = max(0, size + span.offset) if span.offset < 0 else span.offset
+                    # One byte more than is wanted shows whether more follows.
                     data = await read_exactly(file, start, span.limit + 1)
                     data, more = data[: span.limit], len(data) > span.limit
                 version = version_of(found, await read_sample(file, size))
         return FileSlice(data, max(size, start + len(data)) if data else size, version, start, more)
 
     def _check_readable(self, path: str, found: asyncssh.SFTPAttrs) -> None:
-        """SFTP would wait for a pipe's writer for ever."""
+        """Refuse anything but a regular file: opening a named pipe over SFTP would wait for its writer for ever."""
         kind = kind_of(found)
         if kind == "dir":
             raise self._refusal("is_dir", f"{path} is a folder; list_remote_files shows what is in it")
@@ -112,6 +113,7 @@ class PlainFiles:
             try:
                 await put(client, fresh, data, old)
                 written = await client.lstat(fresh)
+                # Again, because the file may have changed while the new one was written; SFTP has no locks.
                 await self._check_target(client, full, expected)
                 await replace(client, fresh, target)
             except BaseException:
@@ -128,7 +130,7 @@ class PlainFiles:
     async def _check_target(
         self, client: asyncssh.SFTPClient, path: str, expected: str | None
     ) -> asyncssh.SFTPAttrs | None:
-        """What is at `path` now, if it may be replaced."""
+        """The file at `path`, None if there is none. Raises FileProblem if it must not be replaced."""
         found = await look_at(client, to_bytes(path))
         if found is None:
             if expected:
@@ -176,7 +178,7 @@ class _Lister:
         return Listing(tuple(self._entries), self._truncated, tuple(self._problems))
 
     def _take(self, entries: builtins.list[Entry]) -> builtins.list[str]:
-        """Keep what there is room for; the folders among them, the last one first."""
+        """Keep entries as long as there is room; returns the folders among them, the last one first."""
         room = self._limit - len(self._entries)
         self._truncated = self._truncated or len(entries) > room
         self._entries += entries[:room]

@@ -1,4 +1,4 @@
-"""The ports of an SSH machine: through its sshd, or where that forwards none, through a relay on it."""
+"""The ports of an SSH machine: forwarded by its sshd or, if that forwards none, by a relay on the machine."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     import asyncssh
 
 LOOPBACKS = ("127.0.0.1", "::1")
-# What may be on its way to us on one connection: many are open at once.
+# How many bytes may be on their way to us on one connection; small, because many are open at once.
 PORT_WINDOW = 1 << 20
 
 
 class Forbidden(Exception):
-    """This sshd does not forward that port; says why."""
+    """The sshd does not forward this port; the message is its reason."""
 
 
 async def dial(connection: asyncssh.SSHClientConnection, port: int, name: str) -> Stream:
-    """Through sshd itself. Raises PortClosed, Forbidden, LineLost, Unreachable."""
+    """Connect to a port through sshd itself. Raises PortClosed, Forbidden, LineLost, Unreachable."""
     why = ""
     for host in LOOPBACKS:
         try:
@@ -47,14 +47,14 @@ async def _dial(connection: asyncssh.SSHClientConnection, host: str, port: int, 
         reader, writer = await connection.open_connection(host, port, encoding=None, window=PORT_WINDOW)
     except (asyncssh.Error, OSError) as problem:
         raise judge(problem, connection.is_closed()) from None
-    # With no room for what has not left, to drain is to see all of it leave.
+    # Without a write buffer, drain() returns only when all bytes have been sent.
     writer.channel.set_write_buffer_limits(0)
     failures = (OSError, asyncssh.Error)
     return PairStream(reader, writer, writer.channel.abort, f"port {port} of {name}", failures)
 
 
 def judge(problem: Exception, closed: bool) -> Exception:
-    """What a refusal of sshd means."""
+    """Turn a failed connection through sshd into one of our errors."""
     import asyncssh
     from asyncssh.constants import OPEN_CONNECT_FAILED, OPEN_RESOURCE_SHORTAGE
 
@@ -68,7 +68,7 @@ def judge(problem: Exception, closed: bool) -> Exception:
 
 
 class MachinePorts:
-    """The ports of a machine with an outpost; where sshd forwards one not, a relay on the machine reaches it."""
+    """The ports of a machine with an outpost: through sshd, or through a relay for ports that sshd does not forward."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class MachinePorts:
         self._forbidden: set[int] = set()
 
     async def connect(self, client: OutpostClient, port: int) -> Stream:
-        # A line that does not carry this either is frozen: then it is given up soon, and all on it with it.
+        # Shows soon whether the line is frozen; then it is closed, and this attempt ends with it.
         sign = asyncio.create_task(client.ping())
         sign.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
@@ -98,7 +98,7 @@ class MachinePorts:
             try:
                 return await dial(self._connection_of(client), port, self._name)
             except Forbidden:
-                # Asked once: a refusal costs a round trip, and is written to the machine's log.
+                # Not asked again: a refusal costs a round trip, and is written to the machine's log.
                 self._forbidden.add(port)
         try:
             return await self._relayed.connect(client, port)
@@ -108,9 +108,9 @@ class MachinePorts:
 
 
 class PlainPorts:
-    """The ports of a machine without Python, over a connection of their own: those of its commands come and go.
+    """The ports of a machine without Python, over their own connection: those of its commands come and go.
 
-    A machine that asks for a code has only that of its commands, which `shared` gives.
+    If the machine asks for a code at each login, `shared` gives the connection of its commands instead.
     """
 
     def __init__(self, gate: Gate, shared: Callable[[], asyncssh.SSHClientConnection | None]) -> None:

@@ -1,4 +1,4 @@
-"""A session channel with any program: its input and output as a line, its complaints and its end beside that."""
+"""A session channel with any program as a CommandLine: input and output, standard error, and how it ended."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from ..command.way import Ending
 if TYPE_CHECKING:
     import asyncssh
 
+# How many of the last bytes of standard error are kept.
 KEPT = 256 << 10
-# How long a program whose output has ended may take to end itself, with its last words.
+# How long a program whose output has ended may take to exit and to close its standard error.
 END_S = 2.0
 
 
@@ -32,7 +33,7 @@ class ProgramLine:
         return bytes(self._complaints)
 
     def write(self, data: bytes) -> None:
-        # The reader finds the end of the line and tells it.
+        # The reader notices the end of the line.
         with contextlib.suppress(OSError):
             self._process.stdin.write(data)
 
@@ -58,7 +59,7 @@ class ProgramLine:
         return Ending(self._process.exit_status, self.complaints)
 
     async def _hear(self) -> None:
-        """All of it is read, so that the program never waits for us; the end is kept."""
+        """Read standard error, so that the program never blocks on it, and keep the last part."""
         import asyncssh
 
         with contextlib.suppress(OSError, asyncssh.Error):

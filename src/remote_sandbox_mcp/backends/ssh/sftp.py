@@ -1,4 +1,4 @@
-"""What SFTP says of files, in our words, and the steps of reading and writing them."""
+"""Functions on an SFTP client: read and write files, describe them, and explain errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import asyncssh
 
 CHUNK = 1 << 20
-# So much of a file's beginning and end is part of its version.
+# How many bytes of a file's beginning and end are part of its version.
 SAMPLE = 1 << 16
 
 
@@ -35,7 +35,7 @@ def to_text(path: bytes | str) -> str:
 
 
 def explain(problem: asyncssh.SFTPError) -> tuple[str, str]:
-    """A word for the program and one for the reader; SFTP has a number for few causes and none for the others."""
+    """A reason for programs and a message for people. SFTP has codes for a few causes only."""
     import asyncssh
 
     known: dict[Any, tuple[str, str]] = {
@@ -50,7 +50,7 @@ def explain(problem: asyncssh.SFTPError) -> tuple[str, str]:
 
 
 async def goes_through_a_file(client: asyncssh.SFTPClient, path: str) -> bool:
-    """Whether a path cannot exist because something on the way is not a folder; SFTP does not tell that apart."""
+    """Whether a path cannot exist because something on the way is not a folder, for which SFTP has no code."""
     import asyncssh
 
     with contextlib.suppress(asyncssh.SFTPError):
@@ -79,12 +79,12 @@ async def look_at(client: asyncssh.SFTPClient, path: bytes) -> asyncssh.SFTPAttr
 
 
 def version_of(found: asyncssh.SFTPAttrs, sample: bytes) -> str:
-    """Names one state of a file: its time in whole seconds alone would let two quick writes look alike."""
+    """Identifies one state of a file; also by content, because two writes within a second have the same time."""
     return f"{found.mtime or 0:x}-{found.mtime_ns or 0:x}-{found.size or 0:x}-{zlib.crc32(sample):x}"
 
 
 def sample_of(data: bytes) -> bytes:
-    """What `read_sample` reads of a file with this content."""
+    """What `read_sample` would read from a file with this content."""
     return data[:SAMPLE] + data[max(SAMPLE, len(data) - SAMPLE) :]
 
 
@@ -94,7 +94,7 @@ async def read_sample(file: asyncssh.SFTPClientFile, size: int) -> bytes:
 
 
 async def read_exactly(file: asyncssh.SFTPClientFile, start: int, size: int) -> bytes:
-    """As much as there is: a file that is larger than it says, as in /proc, gives short pieces."""
+    """Read this many bytes, or all there are. Files in /proc, larger than their size says, give short reads."""
     data = bytearray()
     while len(data) < size:
         piece = await read_piece(file, start + len(data), size - len(data))
@@ -107,12 +107,12 @@ async def read_exactly(file: asyncssh.SFTPClientFile, start: int, size: int) -> 
 async def read_piece(file: asyncssh.SFTPClientFile, start: int, size: int) -> bytes:
     data = await file.read(size, start)
     assert isinstance(data, bytes)
-    # A server may answer more than it was asked for.
+    # A server may send more than it was asked for.
     return data[:size]
 
 
 async def read_lines(file: asyncssh.SFTPClientFile, first: int, count: int, limit: int) -> tuple[int, bytes, bool]:
-    """`count` lines from line `first`, the first being 1; where they begin, and whether more follows."""
+    """`count` lines from line `first`, counted from 1: their offset, their bytes, and whether more follows."""
     start = await skip_lines(file, first - 1)
     data, end = b"", -1
     while end < 0 and len(data) <= limit:
@@ -140,7 +140,7 @@ async def skip_lines(file: asyncssh.SFTPClientFile, count: int) -> int:
 
 
 def after_line(data: bytes, count: int) -> int:
-    """Where the line behind the first `count` lines begins, or -1 where they do not end here."""
+    """The offset after the first `count` lines; -1 if the data has fewer."""
     at = 0
     for _ in range(count):
         at = data.find(b"\n", at) + 1
@@ -150,7 +150,7 @@ def after_line(data: bytes, count: int) -> int:
 
 
 async def put(client: asyncssh.SFTPClient, path: bytes, data: bytes, old: asyncssh.SFTPAttrs | None) -> None:
-    """A new file with the data, and with the owner and mode of the one that it will replace."""
+    """Write a new file, with the owner and mode of the one that it will replace."""
     import asyncssh
 
     flags = asyncssh.FXF_WRITE | asyncssh.FXF_CREAT | asyncssh.FXF_EXCL
@@ -158,6 +158,7 @@ async def put(client: asyncssh.SFTPClient, path: bytes, data: bytes, old: asyncs
     async with client.open(path, flags, attrs, encoding=None) as file:
         await file.write(data)
         if old is not None:
+            # Only root can give files away.
             with contextlib.suppress(asyncssh.SFTPPermissionDenied, asyncssh.SFTPFailure):
                 await file.setstat(asyncssh.SFTPAttrs(uid=old.uid, gid=old.gid))
             await file.chmod(stat.S_IMODE(old.permissions or 0o600))
@@ -166,7 +167,7 @@ async def put(client: asyncssh.SFTPClient, path: bytes, data: bytes, old: asyncs
 
 
 async def replace(client: asyncssh.SFTPClient, fresh: bytes, target: bytes) -> None:
-    """In one step; where the server has no such step, the old file steps aside and is there until the new one is."""
+    """Put a new file in place in one step; if the server cannot, the old file is renamed until the new one is there."""
     import asyncssh
 
     try:

@@ -1,4 +1,4 @@
-"""A lane over SFTP, for machines without Python, and which of its requests must wait for which."""
+"""A lane over SFTP, for machines without Python; requests run at once unless one must wait for another."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from ...core.orders import LaneOrder
 
 
-# What was handed over and is not written yet.
+# How many bytes may be queued to be written.
 QUEUED = 8 << 20
 CLOSING_S = 1.0
-# What a request makes happen that is not one of ours.
+# Exceptions that a malformed request causes.
 BROKEN = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError, struct.error)
 FROM_SOURCE = frozenset({"send", "part", "check", "digests"})
 TO_TARGET = frozenset({"clear", "delete", "finish", "touch", "tidy"})
@@ -94,9 +94,9 @@ class SftpLane:
         room: int = 0,
         passes: int = 0,
     ) -> asyncio.Future[Reply]:
-        # What comes over SFTP is an answer to a question of ours, and no larger than was asked for.
+        # `room` and `passes` are not needed: answers over SFTP are never larger than what was asked for.
         done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        # A failure that nobody waits for is not an error in the log.
+        # Reading the exception keeps asyncio from logging one that no caller waits for.
         done.add_done_callback(lambda done: done.cancelled() or done.exception())
         if not self.is_alive:
             done.set_exception(self._lost())
@@ -135,7 +135,7 @@ class SftpLane:
         if running:
             await asyncio.wait(running, timeout=CLOSING_S)
 
-    # What is asked
+    # Requests
 
     async def _do(self, request: _Request) -> Mapping[str, object]:
         order = request.order
@@ -155,14 +155,14 @@ class SftpLane:
         raise Refusal("broken", f"the verb {verb!r} is not known here")
 
     async def _rest(self) -> Mapping[str, object]:
-        """Close everything: the next transfer shall find what is there then."""
+        """Close all trees, so that the next transfer opens them anew and sees what is there then."""
         for source in self._sources.values():
             source.close()
         for target in self._targets.values():
             target.close()
         self._sources.clear()
         self._targets.clear()
-        # As with other lanes, the answer has come all the way.
+        # One round trip, so that the answer proves that the connection is alive, as with other lanes.
         await self._remote.look(to_bytes(self._remote.home))
         return {}
 
@@ -179,7 +179,7 @@ class SftpLane:
         return {}
 
     async def _ask_target(self, verb: str, request: _Request) -> Mapping[str, object]:
-        """The top folder is made where it is missing."""
+        """Make the top folder if it is missing, then do what is asked."""
         target = self._target(request.root)
         await target.root.folder(b"", make=True)
         does = getattr(target.large if verb in LARGE else target, verb)
@@ -196,7 +196,7 @@ class SftpLane:
             self._targets[root] = Target(self._remote, Root(self._remote, root))
         return self._targets[root]
 
-    # What is answered
+    # Answers
 
     async def _take(self, receiving: Receiving, kind: int, body: bytes) -> None:
         try:
@@ -215,12 +215,12 @@ class SftpLane:
             reason = errno.errorcode.get(problem.errno or 0, "EIO")
             self._fail(request, reason, problem.strerror or str(problem))
         except FileProblem as problem:
-            # Who listens wants no more of it.
+            # The listener of this answer has refused it.
             self._fail(request, problem.reason, str(problem))
         except BROKEN as problem:
             self._fail(request, "broken", f"a request that cannot be understood ({problem!r})")
         except BaseException as problem:
-            # Nobody waits for an answer that will not come.
+            # Settle the request first: its caller must not wait for ever.
             self._fail(request, "broken", f"an answer that cannot be given ({problem!r})")
             raise
         else:
@@ -258,7 +258,7 @@ class SftpLane:
 
 
 async def open_lane(channels: Channels, name: str, home: str) -> SftpLane:
-    """On a channel of its own. Raises Unsupported, ConnectError, LineLost."""
+    """Open a lane on a channel of its own. Raises Unsupported, ConnectError, LineLost."""
     try:
         client, let_go = await channels.own_sftp()
     except NoSubsystem:
@@ -268,12 +268,12 @@ async def open_lane(channels: Channels, name: str, home: str) -> SftpLane:
     return SftpLane(client, name, home, let_go)
 
 
-# What a request is about, and whether it has that to itself; what is about nothing has everything to itself.
+# What a request is about, and whether no other request about that may run beside it; (None, True) is about everything.
 Place = tuple[object, bool]
 
 
 class Turns:
-    """Work that begins in the order of asking, each as soon as what it must not overtake has ended."""
+    """Runs requests at once; each begins when the earlier ones that it must not overtake have ended."""
 
     def __init__(self) -> None:
         self.running: dict[asyncio.Task[None], Place] = {}
@@ -313,7 +313,7 @@ class Turns:
 
 
 def place_of(verb: str, root: str, raw: bytes) -> Place:
-    """Parts of a file may overtake each other, but not its beginning or its end; other files do not matter."""
+    """Where a request belongs: parts of a file may overtake each other, but not its begin or commit."""
     if verb in ("send", "digests"):
         return ANYWHERE
     if verb in ("part", "check"):
@@ -325,5 +325,5 @@ def place_of(verb: str, root: str, raw: bytes) -> Place:
 
 
 def place_of_frames(root: str, key: bytes) -> Place:
-    """Of a large file, by its key, or of many small ones."""
+    """Where received frames belong: to a large file, by its key; frames of small files to nothing."""
     return (("target", root, key), False) if key else ANYWHERE

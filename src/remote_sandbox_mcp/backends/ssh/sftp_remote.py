@@ -1,4 +1,4 @@
-"""An SFTP server's files: many requests at once, refusals as OSErrors, paths that follow no link."""
+"""Access to an SFTP server: many requests at once, its refusals as OSErrors, and paths that follow no links."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ if TYPE_CHECKING:
     import asyncssh
 
 
-# So many entries are on their way.
+# How many entries are worked on at once.
 AT_ONCE = 64
 
 T = TypeVar("T")
-# So much of one file, and so many hundreds of a folder's names, are asked for before the first of it has come.
+# How many bytes of a file, and how many hundreds of a folder's names, are asked for before the first have come.
 AHEAD, NAMES_AHEAD = 2 << 20, 16
-# Of one folder.
+# A folder with more names than this is not read.
 MOST_NAMES = 1_000_000
 LONGEST_READ = 128 << 10
-# An answer for each piece of this length tells even a slow line from a frozen one.
+# Small enough that even a slow connection brings answers often, which tells it from a frozen one.
 LONGEST_WRITE = 32 << 10
 SECOND = 10**9
+# The latest time that SFTP version 3 can carry.
 LATEST = (1 << 32) - 1
 ST_RDONLY = 1
 
 
 class Load:
-    """Bytes that are held in memory; who brings more waits while there are too many."""
+    """Counts bytes that are held in memory; callers wait in `room` while there are too many."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -51,7 +52,7 @@ class Load:
         self._light.set()
 
     def add(self, size: int) -> None:
-        """A negative size takes off."""
+        """Add to the count; a negative size subtracts."""
         self._held += size
         self._light.set() if self._held <= self._limit else self._light.clear()
 
@@ -60,7 +61,7 @@ class Load:
             await self._light.wait()
 
     def lift(self) -> None:
-        """Nobody waits any more."""
+        """Remove the limit, so that no caller waits any more."""
         self._limit = float("inf")
         self._light.set()
 
@@ -74,7 +75,7 @@ class Load:
 
 
 async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int = AT_ONCE) -> None:
-    """Do all of it, so many at once; the first failure ends it."""
+    """Do the work for all items, so many at once; the first failure ends it."""
     todo = iter(items)
 
     async def go_on() -> None:
@@ -87,7 +88,7 @@ async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]], at_once
 
 
 async def together(works: Collection[Coroutine[Any, Any, T]]) -> list[T]:
-    """All at once; where one fails, the others have ended before that is told."""
+    """Run all at once; if one fails, the others are ended before that is raised."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return list(await asyncio.gather(*tasks))
@@ -103,20 +104,20 @@ async def end(tasks: Collection[asyncio.Future[Any]]) -> None:
 
 
 def for_all(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Work for any number of callers; a failure that none of them waits for any more is not an error in the log."""
+    """Start work that any number of callers wait for; its exception is not logged if no caller waits any more."""
     task = asyncio.ensure_future(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task
 
 
 async def outcome(task: asyncio.Task[T]) -> T:
-    """For one of them: it goes on without a caller who is cancelled."""
+    """Wait for shared work; it goes on if the caller is cancelled."""
     await asyncio.wait((task,))
     return task.result()
 
 
 def ours(problem: Exception) -> OSError | LineLost:
-    """What the server says of a file is an OSError; anything else is the end of the line."""
+    """The server's refusal as an OSError; any other exception means that the connection is lost."""
     import asyncssh
 
     if not isinstance(problem, asyncssh.SFTPError):
@@ -128,18 +129,18 @@ def ours(problem: Exception) -> OSError | LineLost:
 
 
 def nanoseconds(found: asyncssh.SFTPAttrs) -> int:
-    """When it was written, as other lanes count time; here it is known to the second."""
+    """The modification time in nanoseconds, as other lanes have it; SFTP knows it to the second."""
     return (found.mtime or 0) * SECOND
 
 
 def check_file(found: asyncssh.SFTPAttrs) -> None:
-    """Raises OSError where it is anything but a regular file."""
+    """Raises OSError for anything but a regular file."""
     if not stat.S_ISREG(found.permissions or 0):
         raise OSError(errno.EINVAL, "is no longer a file")
 
 
 def attributes(mode: int, mtime: int, size: int | None = None) -> asyncssh.SFTPAttrs:
-    """To be set in one step. A file that was last read now is not taken for a leftover, whatever time it is given."""
+    """Attributes to be set in one step. With an access time of now, `tidy` does not take the file for a leftover."""
     import asyncssh
 
     seconds = max(0, min(mtime // SECOND, LATEST))
@@ -147,21 +148,21 @@ def attributes(mode: int, mtime: int, size: int | None = None) -> asyncssh.SFTPA
 
 
 class Remote:
-    """A machine's SFTP server. Every method raises OSError where it refuses, and LineLost where it is gone."""
+    """A machine's SFTP server. Every method raises OSError if it refuses, and LineLost if the connection is cut."""
 
     def __init__(self, client: asyncssh.SFTPClient, home: str) -> None:
         self.client = client
         self.home = home
-        # Payload of files, both ways.
+        # Bytes of files, in both directions.
         self.moved = 0
-        # Whoever opens files or folders takes a place first.
+        # Limits how many files and folders are open at once.
         self.places = asyncio.Semaphore(AT_ONCE)
         limits = client.limits
         self._read_step = min(limits.max_read_len or LONGEST_READ, LONGEST_READ)
         self._write_step = min(limits.max_write_len or LONGEST_WRITE, LONGEST_WRITE)
         self._swaps_links: bool | None = None
         self._links_turn = asyncio.Lock()
-        # A line that is cut closes all files anyway.
+        # Failures are not logged: a cut connection closes all files anyway.
         self._chores = Chores("closing a file", expected=(Exception,))
 
     async def ask(self, question: Awaitable[T]) -> T:
@@ -173,7 +174,7 @@ class Remote:
             raise ours(problem) from None
 
     async def ask_all(self, *questions: Awaitable[Any]) -> list[Any]:
-        """Without waiting in between: what concerns one file, a server does in the order of asking."""
+        """Send requests without waiting in between; a server handles those about one file in order."""
         answers = await asyncio.gather(*questions, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, Exception):
@@ -181,15 +182,15 @@ class Remote:
         return answers
 
     async def look(self, path: bytes) -> asyncssh.SFTPAttrs | None:
-        """What is there, itself and not what it leads to; None where there is nothing."""
+        """The attributes of an entry, not following a link; None if there is none."""
         return await self.ask(look_at(self.client, path))
 
     async def check_still(self, path: bytes, *metas: bytes) -> None:
-        """Raise OSError where an entry is none of these by now: its user has changed it since the scan."""
+        """Raise OSError if an entry matches none of these metas: somebody has changed it since the scan."""
         await self.compare(path, await self.look(path), *metas)
 
     async def compare(self, path: bytes, now: asyncssh.SFTPAttrs | None, *metas: bytes) -> None:
-        """The same for what has been looked at. What is gone has nothing to lose; only files and links are compared."""
+        """Like check_still, for attributes that were read. Only files and links are compared; an entry may be gone."""
         if now is None or UNKNOWN in metas:
             return
         if stat.S_ISLNK(now.permissions or 0):
@@ -197,7 +198,7 @@ class Remote:
             if link in map(link_of, metas):
                 return
             try:
-                # A single file was looked at through the link that its user named.
+                # A single file was scanned through the link that the user named.
                 now = await self.ask(self.client.stat(path))
             except OSError:
                 raise OSError(errno.ESTALE, EDITED) from None
@@ -211,14 +212,15 @@ class Remote:
         """A folder's entries by name, in order."""
         found = {cast(bytes, entry.filename): entry.attrs for entry in await self.ask(self._names(folder))}
         if not found:
-            # OpenSSH passes over whatever it may not look at: without even a dot, that is everything.
+            # OpenSSH leaves out entries that it may not stat. If even `.` is missing, those are all: raise the error.
             await self.ask(self.client.lstat(folder + b"/."))
         return {name: found[name] for name in sorted(found) if name not in (b".", b"..")}
 
     async def _names(self, folder: bytes) -> list[asyncssh.SFTPName]:
-        """As the client's own scandir, which waits for each hundred names before it asks for the next."""
+        """Like the client's scandir, but asks ahead: that waits for each hundred names before it asks for the next."""
         import asyncssh
 
+        # asyncssh has no public way to send single readdir requests.
         handler = self.client._handler
         handle = await handler.opendir(folder)
         names: list[asyncssh.SFTPName] = []
@@ -241,7 +243,7 @@ class Remote:
         return names
 
     async def put_in_place(self, fresh: bytes, final: bytes) -> None:
-        """In one step where the server has one. What could not be moved is removed."""
+        """Rename a temporary file to its final name; if that fails, remove it."""
         try:
             await self.ask(replace(self.client, fresh, final))
         except OSError:
@@ -257,9 +259,10 @@ class Remote:
         await self.ask(self.client.symlink(*names))
 
     async def _find_order(self, path: bytes) -> bool:
-        """OpenSSH reads the two names in the wrong order, and where its server runs behind another sshd nobody says so.
+        """Whether the server swaps the two names of a symlink request, as OpenSSH's does against the specification.
 
-        A link made the wrong way round would be made at its target; so the first has two names of ours.
+        Its version string does not tell if it runs behind another sshd. A swapped request would make a link at the
+        target's path, so it is tried with two names of ours first.
         """
         one, other = path + b"-a", path + b"-b"
         await self.ask(self.client.symlink(other, one))
@@ -268,7 +271,7 @@ class Remote:
         return swapped
 
     async def open(self, path: bytes, flags: int, mode: int = 0o600) -> asyncssh.SFTPClientFile:
-        """A file whose reads and writes are single requests."""
+        """Open a file whose reads and writes are single requests."""
         import asyncssh
 
         attrs = asyncssh.SFTPAttrs(permissions=mode) if flags & asyncssh.FXF_CREAT else asyncssh.SFTPAttrs()
@@ -280,13 +283,13 @@ class Remote:
         return await self.open(path, asyncssh.FXF_WRITE | asyncssh.FXF_CREAT | asyncssh.FXF_EXCL, mode)
 
     def writes(self, file: asyncssh.SFTPClientFile, offset: int, data: bytes) -> Iterator[Coroutine[Any, Any, int]]:
-        """The questions that write it."""
+        """The requests that write the data."""
         self.moved += len(data)
         for at in range(0, len(data), self._write_step):
             yield file.write(data[at : at + self._write_step], offset + at)
 
     def reads(self, file: asyncssh.SFTPClientFile, start: int, stop: int) -> Iterator[Coroutine[Any, Any, bytes]]:
-        """The questions that read it; an answer is short only at the end of the file."""
+        """The requests that read a range; an answer is short only at the end of the file."""
         for at in range(start, stop, self._read_step):
             yield self._read(file, at, min(self._read_step, stop - at))
 
@@ -298,7 +301,7 @@ class Remote:
     async def read_on(
         self, file: asyncssh.SFTPClientFile, start: int, stop: int, take: Callable[[int, bytes], Awaitable[None]]
     ) -> None:
-        """Ask for pieces well ahead; each is taken in its turn, the last of a file that is too short as it is."""
+        """Read a range, asking for pieces ahead; each is passed to `take` in order, shorter at the end of the file."""
         ahead: deque[asyncio.Future[bytes]] = deque()
         at = start
         try:
@@ -317,11 +320,11 @@ class Remote:
         self._later(file.close())
 
     def _later(self, question: Awaitable[None]) -> None:
-        """Nobody waits for the answer."""
+        """Send a request whose answer is not awaited."""
         self._chores.start(question)
 
     async def explain(self, problem: OSError, folder: bytes, size: int = 0) -> OSError:
-        """SFTP has one word for a full disk and for much else; the file system tells them apart."""
+        """A more exact error: SFTP has one code for a full disk and much else, so the file system is asked."""
         if problem.errno != errno.EIO:
             return problem
         try:
@@ -336,24 +339,24 @@ class Remote:
 
 
 class Root:
-    """SFTP opens whatever a path leads to, so each folder on the way is looked at once before it is used."""
+    """The top of a tree. SFTP follows links in paths, so each folder on the way is checked once before it is used."""
 
     def __init__(self, remote: Remote, text: str) -> None:
         self.remote = remote
-        # Without a slash at its end, even where it is one: names are added with their own.
+        # Without a slash at its end, so "" for the root: names are added with a slash.
         self.path = to_bytes(to_path(text, remote.home)).rstrip(b"/")
         self._known: set[bytes] = set()
         self._finding: dict[bytes, asyncio.Task[None]] = {}
 
     def forget(self) -> None:
-        """Folders may be moved or removed now."""
+        """Forget which folders were checked, because they may be moved or removed now."""
         self._known.clear()
 
     def full(self, path: bytes) -> bytes:
         return self.path + b"/" + path if path else self.path or b"/"
 
     async def folder(self, path: bytes, make: bool = False) -> bytes:
-        """The full path of a folder of the tree, for names to be added to. Raises OSError, BadName, LineLost."""
+        """The full path of a folder of the tree, after checking it. Raises OSError, BadName, LineLost."""
         if path not in self._known:
             if path not in self._finding:
                 self._finding[path] = for_all(self._find(path, make))
@@ -375,7 +378,7 @@ class Root:
         self._known.add(path)
 
     async def _find_top(self, make: bool) -> None:
-        """The top may be reached through links: its user named it."""
+        """Check the top, which may be reached through links, because the user named it; with `make`, create it."""
         try:
             await self._find_top_at(self.full(b""))
         except FileNotFoundError:
@@ -389,13 +392,13 @@ class Root:
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory")
 
     async def _make_top(self, path: bytes) -> None:
-        """With what is missing above it, and with the usual mode, as a shell would."""
+        """Make the top folder and those above it, with the default mode."""
         above = posixpath.dirname(path)
         try:
             await self.remote.ask(self.remote.client.mkdir(path))
         except FileNotFoundError:
             if await self.remote.look(above):
-                # A file has nothing below it, and neither has a file system of the kernel's.
+                # The folder above exists: it is a file, or in a kernel file system such as /proc.
                 await self._find_top_at(above)
                 raise
             await self._make_top(above)
@@ -409,7 +412,7 @@ class Root:
             await self._find_top_at(path)
 
     async def _is_folder(self, path: bytes) -> bool:
-        """Whether there is one; raises OSError where there is something else."""
+        """Whether there is a folder; False if there is nothing. Raises OSError for anything else."""
         found = await self.remote.look(self.full(path))
         if found is None:
             return False
@@ -420,7 +423,7 @@ class Root:
         return True
 
     async def _make(self, path: bytes) -> None:
-        """Open to its owner alone until it has its own mode: files come first."""
+        """Make a folder of the tree, open to its owner alone: it gets its mode at the end, after its files."""
         import asyncssh
 
         try:
@@ -433,7 +436,7 @@ class Root:
                 raise await self.remote.explain(problem, self.full(path.rpartition(b"/")[0])) from None
 
     async def within(self, folder: bytes, act: Callable[[], Awaitable[T]]) -> T:
-        """Do something in a folder; one that its owner may not write to, as at the source, is opened for that.
+        """Do something in a folder. One that is read-only, as it is at the source, is made writable first.
 
         It gets its mode at the end.
         """
@@ -444,7 +447,7 @@ class Root:
             return await act()
 
     async def _open_up(self, path: bytes) -> None:
-        """One that is open to its owner already is left alone: then it was something else, or somebody was quicker."""
+        """Let the owner write to a folder. If the owner may already, the failure had another cause: nothing is done."""
         import asyncssh
 
         found = await self.remote.ask(self.remote.client.stat(path))
@@ -456,7 +459,7 @@ class Root:
 
 
 def from_the_deepest(paths: Iterable[bytes]) -> list[list[bytes]]:
-    """Paths of one depth together, the deepest first: what is in a folder comes before the folder."""
+    """Paths grouped by depth, the deepest first, so that the content of a folder comes before the folder."""
     ordered = sorted(paths, key=_depth, reverse=True)
     return [list(group) for _, group in groupby(ordered, key=_depth)]
 

@@ -1,4 +1,4 @@
-"""Sending side of an SFTP lane: lists trees and reads files, in the frames of any other lane."""
+"""The sending side of an SFTP lane: scans trees and reads files, and gives them as the frames of any other lane."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         ScanOrder,
     )
 
-# Files that were read and wait until they are said.
+# How many bytes of files may be in memory before they are passed on.
 HELD = 8 << 20
 UNREADABLE = bytes(16)
 LONGEST_GITIGNORE = 1 << 20
@@ -54,7 +54,7 @@ class Speaker:
             await self._to.room()
 
     async def add(self, entry: bytes, data: bytes) -> None:
-        """Many small files are one frame."""
+        """Add a small file; many of them go into one frame."""
         self._pending += [entry, data]
         self._size += len(data)
         if self._size > FLUSH:
@@ -83,7 +83,7 @@ class _Opened:
 
 
 class Source:
-    """What a lane knows of the tree that it sends from."""
+    """The tree that a lane sends from, and the large files that are open."""
 
     def __init__(self, remote: Remote, root: Root) -> None:
         self.remote = remote
@@ -98,7 +98,7 @@ class Source:
     # Whole files
 
     async def send(self, raw: bytes, speaker: Speaker) -> ProblemsAnswer:
-        """Small files and links, each in one piece."""
+        """Send small files and links, each in one piece."""
         await self.root.folder(b"")
         problems = Problems()
 
@@ -129,7 +129,7 @@ class Source:
             await speaker.add(ENTRY.pack(number, mode, mtime, len(data)), data)
 
     async def _read_whole(self, path: bytes, found: asyncssh.SFTPAttrs, size: int) -> tuple[bytes, bool]:
-        """The content, and whether it changed meanwhile; one that grows is read as long as it was."""
+        """The content, and whether it changed meanwhile. Of a growing file, only the size it had is read."""
         async with self.remote.places:
             file = await self._open(path, found)
             *pieces, now, _ = await self.remote.ask_all(*self.remote.reads(file, 0, size), file.stat(), file.close())
@@ -137,7 +137,7 @@ class Source:
         return data, (len(data), now.size, now.mtime) != (found.size, found.size, found.mtime)
 
     async def _open(self, path: bytes, found: asyncssh.SFTPAttrs) -> asyncssh.SFTPClientFile:
-        """Only what was seen to be a file: SFTP follows links, and waits for a pipe's writer for ever."""
+        """Open what was seen to be a regular file: SFTP follows links, and waits for a pipe's writer for ever."""
         import asyncssh
 
         check_file(found)
@@ -150,7 +150,7 @@ class Source:
         start = int(order["offset"])
 
         async def say(at: int, data: bytes) -> None:
-            # One that has shrunk gives less. What is missing is told at the end, by its size.
+            # A file that has shrunk gives less. The near side notices by its size at the end (check).
             if data:
                 await speaker.say(PART, PIECE.pack(at, 0) + data)
 
@@ -185,7 +185,7 @@ class Source:
             self.remote.close_later(opened.opening.result())
 
     async def check(self, raw: bytes) -> CheckAnswer:
-        """What a large file is now that all of it was read; by its name, because it may have been replaced."""
+        """Size, time and mode of a large file after it was read; by its name, because it may have been replaced."""
         folder, name = raw.split(b"\0")
         path = await self.root.folder(folder) + b"/" + checked(name)
         if child(folder, name) in self._large:
@@ -197,7 +197,7 @@ class Source:
     # Digests
 
     async def digests(self, raw: bytes) -> bytes:
-        """A digest of each file's content; zeros where it cannot be read, which is equal to nothing."""
+        """A digest of each file's content; zeros, which equal no digest, for a file that cannot be read."""
         names = list(names_in_order(raw))
         digests = [UNREADABLE] * len(names)
 
@@ -227,7 +227,7 @@ class Source:
 
 
 async def look_at(remote: Remote, order: LookAtPathOrder | ScanOrder) -> LookAtPathAnswer:
-    """What is at a path; a link there is followed, because its user named it."""
+    """What is at a path. A link there is followed, because the user named it."""
     path = to_path(str(order["path"]), remote.home)
     real, home, kind = await asyncio.gather(
         _real_path(remote, to_bytes(path)), _real_path(remote, to_bytes(remote.home)), _kind_at(remote, path)
@@ -247,7 +247,7 @@ async def _kind_at(remote: Remote, path: str) -> str:
 
 
 async def _real_path(remote: Remote, path: bytes) -> bytes:
-    """Without links as far as it exists, and the rest as it is."""
+    """A path with its links resolved as far as it exists; the rest stays as it is."""
     rest: list[bytes] = []
     while path.strip(b"/"):
         try:
@@ -260,7 +260,7 @@ async def _real_path(remote: Remote, path: bytes) -> bytes:
 
 
 async def scan(remote: Remote, order: ScanOrder, say: Callable[[bytes], None]) -> ScanAnswer:
-    """Say the tree folder by folder; return what else there is to say of it."""
+    """Send the tree folder by folder; returns the rest of the answer."""
     survey = SftpSurvey(remote, order, await look_at(remote, order))
     if survey.fields["kind"] == "dir":
         await survey.tell(say)
@@ -268,12 +268,13 @@ async def scan(remote: Remote, order: ScanOrder, say: Callable[[bytes], None]) -
         found: Any = Found.of(await remote.ask(remote.client.stat(survey.root)))
         survey.meta = to_text(meta_of(found))
     said = survey.result()
+    # SFTP's times are in whole seconds.
     said["coarse"] = True
     return said
 
 
 class Found(NamedTuple):
-    """What SFTP says of an entry, as the other lanes' survey reads it."""
+    """SFTP's attributes of an entry under the names of os.stat_result, which Survey reads."""
 
     st_mode: int
     st_size: int
@@ -286,7 +287,7 @@ class Found(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """The same for a folder's entry."""
+    """An entry of a folder with the methods of os.DirEntry, which Survey calls."""
 
     name: bytes
     found: Found
@@ -305,7 +306,7 @@ class _Visit(NamedTuple):
 
 
 class SftpSurvey(Survey):
-    """One look over a tree."""
+    """One scan of a tree over SFTP."""
 
     def __init__(self, remote: Remote, order: ScanOrder, fields: LookAtPathAnswer) -> None:
         super().__init__(order, fields)
@@ -331,7 +332,7 @@ class SftpSurvey(Survey):
         self._visits[folder] = asyncio.ensure_future(self._visit(folder))
 
     async def _visit(self, folder: bytes) -> _Visit | None:
-        """None where it could not be read; for the top that is the whole answer. Raises OSError, LineLost."""
+        """Read a folder and begin with those in it; None if it cannot be read. Raises OSError for the top, LineLost."""
         folders: list[bytes] = []
         try:
             async with self.remote.places:
@@ -363,7 +364,7 @@ class SftpSurvey(Survey):
         return [Entry(name, entry) for name, entry in found.items()]
 
     async def _heed(self, folder: bytes) -> None:
-        """Take the folder's .gitignore into account; SFTP would wait for a pipe's writer for ever."""
+        """Take the folder's .gitignore into account."""
         try:
             text = await self._read(posixpath.join(self.root, folder, b".gitignore"))
         except OSError as problem:
@@ -376,6 +377,7 @@ class SftpSurvey(Survey):
         import asyncssh
 
         found = await self.remote.ask(self.remote.client.stat(path))
+        # Opening a named pipe over SFTP would wait for its writer for ever.
         if not stat.S_ISREG(found.permissions or 0):
             raise OSError(errno.EINVAL, "is not a file")
         file = await self.remote.open(path, asyncssh.FXF_READ)

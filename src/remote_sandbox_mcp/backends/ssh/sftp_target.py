@@ -1,4 +1,4 @@
-"""Receiving side of an SFTP lane: writes files next to their place, renames them, never leaves its tree."""
+"""The receiving side of an SFTP lane: writes files beside their place, renames them, and never leaves its tree."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class Target:
-    """What a lane knows of the tree that it writes to."""
+    """The tree that a lane writes to."""
 
     def __init__(self, remote: Remote, root: Root) -> None:
         self.remote = remote
@@ -63,13 +63,14 @@ class Target:
     # Small entries
 
     async def put(self, folder: bytes, name: bytes, expected: Expected, mtime: int, data: bytes) -> None:
-        """Write under a name of our own, then rename: the old file is there until the new one is.
+        """Write a file under a temporary name, then rename it over the old one, so that there is always one of them.
 
-        What the old one is by then is compared with what the scan found; it may also be what comes.
+        Before that, the old one must still be what the scan found, or already be what came. Raises OSError.
         """
         where = await self.root.folder(folder, make=True)
         self._made += 1
         fresh, final = where + b"/" + self._stem + b"%d" % self._made, where + b"/" + checked(name)
+        # SFTP keeps times in whole seconds.
         coming = expected.described(mtime // SECOND * SECOND, len(data))
         async with self.remote.places:
             try:
@@ -86,7 +87,7 @@ class Target:
     async def _create(
         self, fresh: bytes, final: bytes, expected: Expected, mtime: int, data: bytes
     ) -> asyncssh.SFTPAttrs | None:
-        """What is at its final place then: to ask for it at once with the last of the writing takes no time."""
+        """Write the temporary file; returns what is at its final place, asked for in the same round trip."""
         if expected.link is not None:
             await self.remote.link(expected.link, fresh)
             return await self.remote.look(final)
@@ -116,7 +117,7 @@ class Target:
     # Deletions
 
     async def clear(self, order: ClearOrder, raw: bytes) -> ProblemsAnswer:
-        """Remove what is in the way of something of another kind: files, links and empty folders."""
+        """Remove files, links and empty folders that are in the way of an entry of another kind."""
         problems, found = Problems(), dict(with_found(order, _paths(raw)))
         folders: list[bytes] = []
 
@@ -150,13 +151,13 @@ class Target:
         try:
             await self._remove(path, self.remote.client.rmdir)
         except OSError as problem:
-            # SFTP has no word for a folder that is not empty.
+            # SFTP has no code for a folder that is not empty.
             if problem.errno == errno.EIO and await self.remote.list_folder(self.root.full(path)):
                 raise OSError(errno.ENOTEMPTY, "Directory not empty") from None
             raise
 
     async def delete(self, order: DeleteOrder, raw: bytes) -> DeleteAnswer:
-        """Files first, then folders from the deepest up; a folder that still holds something is left alone."""
+        """Delete files, then folders from the deepest up; a folder that is not empty stays."""
         files, _, folders = raw.partition(b"\0\0")
         problems, gone = Problems(), {"files": 0, "dirs": 0}
         found = dict(with_found(order, _paths(files)))
@@ -184,7 +185,7 @@ class Target:
     # Folders, attributes, leftovers
 
     async def finish(self, order: FinishOrder, raw: bytes) -> FinishAnswer:
-        """Give folders their modes and times, from the deepest up, now that nothing more is put into them."""
+        """Give folders their modes and times, from the deepest up, after everything was written into them."""
         problems, there, made = Problems(), [], 0
         wanted = {path: (mode, mtime) for mode, mtime, path in _attributes(raw)}
 
@@ -197,7 +198,7 @@ class Target:
             await self.remote.ask(self.remote.client.setstat(self.root.full(path), attributes(*wanted[path])))
             made += 1
 
-        # All are there before the first of them may become closed.
+        # All folders are made before modes are set: a mode may close a folder to us.
         await _try_each(list(wanted), make, problems)
         for level in from_the_deepest(there):
             await _try_each(level, set_attributes, problems)
@@ -205,7 +206,7 @@ class Target:
         return {**problems.fields(), "made": made}
 
     async def touch(self, order: TouchOrder, raw: bytes) -> ProblemsAnswer:
-        """Give files whose content is right the mode and time that they should have."""
+        """Give files whose content is already right their mode and time."""
         problems = Problems()
         wanted = {path: (mode, mtime) for mode, mtime, path in _attributes(raw)}
         found = dict(with_found(order, list(wanted)))
@@ -215,6 +216,7 @@ class Target:
             full = await self.root.folder(folder) + b"/" + checked(name)
             now = await self.remote.ask(self.remote.client.lstat(full))
             check_file(now)
+            # With the source's time, later syncs would take a file edited meanwhile for a copy of the source.
             await self.remote.compare(full, now, found[path])
             await self.remote.ask(self.remote.client.setstat(full, attributes(*wanted[path])))
 
@@ -222,7 +224,7 @@ class Target:
         return problems.fields()
 
     async def tidy(self, order: TidyOrder, raw: bytes) -> TidyAnswer:
-        """Remove what an earlier transfer could not put in place; only its age says that nobody still writes it."""
+        """Remove files that an earlier transfer left under temporary names; by age, because SFTP has no locks."""
         removed = 0
 
         async def tidy_one(path: bytes) -> None:
@@ -239,7 +241,7 @@ class Target:
 
 
 async def _try_each(paths: list[bytes], work: Callable[[bytes], Awaitable[None]], problems: Problems) -> None:
-    """What fails is noted, the rest goes on."""
+    """Do the work for each path; failures are noted and do not stop the others."""
 
     async def try_one(path: bytes) -> None:
         try:
@@ -263,12 +265,12 @@ def _attributes(raw: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 class Receiving:
-    """One request's frames on their way in; what fails is told at the end, the rest goes on."""
+    """Takes the frames of one request. After a failure the rest is dropped, and the answer says why."""
 
     def __init__(self, find_target: Callable[[], Target], order: ReceiveOrder, raw: bytes) -> None:
         self._find_target = find_target
         self.key = raw if order.get("large") else b""
-        # Frames that are being dealt with.
+        # Frames that are being written.
         self.pending: set[asyncio.Task[None]] = set()
         self._order, self._raw = order, raw
         self._problems = Problems()
@@ -276,7 +278,7 @@ class Receiving:
         self._failure: Refusal | None = None
 
     async def take(self, kind: int, body: bytes) -> None:
-        """Raises LineLost."""
+        """Take one frame. Raises LineLost."""
         if self._failure:
             return
         try:
@@ -320,7 +322,7 @@ class Receiving:
             self._problems.note(child(folder, name), problem)
 
     async def result(self) -> ReceiveAnswer:
-        """Once everything that came is dealt with. Raises Refusal."""
+        """The answer, after all frames are written. Raises Refusal."""
         if self.pending:
             await asyncio.wait(self.pending)
         if not self.key:
@@ -332,7 +334,7 @@ class Receiving:
 
 @dataclass(frozen=True)
 class Large:
-    """A large file on its way. All of it is sent: what an earlier transfer left could not be told from rubbish."""
+    """A large file that is being received. It is always sent whole: SFTP cannot check what an earlier transfer left."""
 
     folder: bytes
     name: bytes
@@ -355,7 +357,7 @@ class LargeFiles:
         self.large.clear()
 
     async def begin(self, order: BeginOrder, raw: bytes) -> BeginAnswer:
-        """Make the partial file, instead of one that is there."""
+        """Make the partial file; one that is there is replaced."""
         folder, name, key = raw.split(b"\0")
         if key in self.large:
             raise Refusal("busy", f"{key!r} is being received already")
@@ -380,7 +382,7 @@ class LargeFiles:
             raise await self.remote.explain(problem, path.rpartition(b"/")[0]) from None
 
     async def join(self, order: JoinOrder, raw: bytes) -> Nothing:
-        """Another lane writes the same partial file."""
+        """Have this lane write a partial file that another lane has begun."""
         import asyncssh
 
         folder, name, key, partial = raw.split(b"\0")
@@ -395,7 +397,7 @@ class LargeFiles:
         return {}
 
     async def write_part(self, key: bytes, body: bytes) -> int:
-        """A hole is nothing to do: the file was empty, and gets its size at the end."""
+        """Write a part. A hole needs nothing: the file was empty, and gets its size at the end."""
         large = self.large[key]
         offset, hole = map(int, PIECE.unpack_from(body))
         data = body[PIECE.size :]
@@ -408,7 +410,7 @@ class LargeFiles:
         return hole + len(data)
 
     async def commit(self, order: CommitOrder, raw: bytes) -> CommitAnswer:
-        """All parts are there: put it in place."""
+        """Put a file whose parts are all there in place."""
         large = self.large.pop(raw)
         size, mtime = int(order["size"]), int(order["mtime"])
         found = to_bytes(str(order.get("found", UNKNOWN.decode())))
@@ -424,7 +426,7 @@ class LargeFiles:
         return {"state": f"{attrs.mtime:x}-{size:x}"}
 
     async def leave(self, order: LeaveOrder, raw: bytes) -> Nothing:
-        """This lane is done with a large file; what is written of it stays."""
+        """Have this lane close a large file; its partial file stays."""
         if raw in self.large:
             self.remote.close_later(self.large.pop(raw).file)
         return {}

@@ -21,7 +21,7 @@ LOG_CHARS = 6000
 
 
 def report_fields(report: TestReport, log_chars: int = LOG_CHARS) -> dict[str, Any]:
-    """Counts are always there, but mean something only without a problem."""
+    """A test report. Counts are always there, but mean something only without a problem."""
     fields: dict[str, Any] = {name: getattr(report, name) for name in ("passed", "failed", "skipped", "errors")}
     fields |= {"duration": round(report.duration, 3), "exit_code": report.exit_code}
     fields |= lean(problem=sentence(report.problem), failures=[failure_fields(it) for it in report.failures])
@@ -49,7 +49,7 @@ def report_text(report: TestReport) -> str:
 
 
 def running_fields(running: Running) -> dict[str, Any]:
-    """A suite that outlasts the call."""
+    """The result for a test suite that outlasts the call."""
     return {"running": True, "tmux_session": running.run_id} | lean(log=clip(running.stdout, LOG_CHARS).text)
 
 
@@ -84,8 +84,8 @@ def forward_fields(forward: Forward) -> dict[str, Any]:
 
 
 def disposable_fields(made: Disposable) -> dict[str, Any]:
-    """What create_sandbox says, and status."""
-    fields: dict[str, Any] = {"sandbox_id": made.id, "status": made.status}
+    """A disposable sandbox, as create_sandbox and the status resource show it."""
+    fields: dict[str, Any] = {"sandbox_id": made.id, "status": made.status} | lean(reason=sentence(made.reason))
     fields |= lean(created_at=stamp(made.created), expires_at=stamp(made.expires), name=made.name, image=made.image)
     fields |= {"provider": made.kind, "network": made.network} | lean(on=made.machine)
     return fields | lean(limits=limit_fields(made.limits), notes=[sentence(note) for note in made.notes])
@@ -99,8 +99,9 @@ def limit_fields(limits: Limits) -> dict[str, Any]:
 def listed_fields(made: Disposable) -> dict[str, Any]:
     """What list_sandboxes says of a container beyond what it says of every sandbox."""
     return lean(
-        id=made.id, image=made.image, status=made.status, created_at=stamp(made.created), expires_at=stamp(made.expires)
-    )
+        id=made.id, image=made.image, status=made.status, reason=sentence(made.reason),
+        created_at=stamp(made.created), expires_at=stamp(made.expires),
+    )  # fmt: skip
 
 
 def stamp(seconds: float) -> str:

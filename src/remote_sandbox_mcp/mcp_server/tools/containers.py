@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -13,9 +15,10 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...core.disposable import Limits, SandboxOrder, Volume
+from ...core.disposable import PENDING, Disposable, Limits, SandboxOrder, Volume
 from ...core.errors import BadArgument, FileProblem, SandboxError
 from ...core.files import Problem
+from ...core.slurm import read_options
 from ...session import absolute
 from ..clients import calling, room
 from ..reporting import Reporting, beats, with_signs_of_life
@@ -64,10 +67,11 @@ def create(server: SandboxServer) -> Any:
         name: Annotated[str, Field(description="To call it by")] = "",
         cpu: Annotated[float, Field(description="Cores, at most")] = 0,
         memory: Annotated[str, Field(description="As 512m or 2g")] = "",
-        gpu: Annotated[int | Cards, Field(description='How many; "0,2": these cards of a machine')] = 0,
+        gpu: Annotated[int | Cards, Field(description='How many; "0,2": these cards of a machine; "a100:2"')] = 0,
         network: Annotated[bool | list[str] | None, Field(description="false, or the only hosts: must hold")] = None,
         volumes: Annotated[Sequence[str], Field(description="source:target[:rw], where the platform allows")] = (),
-        on: Annotated[str, Field(description="A machine with docker or podman; default: as configured")] = "",
+        on: Annotated[str, Field(description="A machine with docker, podman or slurm; default: as configured")] = "",
+        slurm: Annotated[Mapping[str, str | int | bool], Field(description="sbatch options, as partition")] = {},
         # Accepted for old configurations: every sandbox outlives its process anyway.
         keep: Annotated[bool, UNLISTED] = False,
     ) -> Annotated[CallToolResult, DisposableShape]:
@@ -82,14 +86,18 @@ def create(server: SandboxServer) -> Any:
             hosts=tuple(network) if isinstance(network, list) else (),
             volumes=tuple(map(volume, volumes)),
             provider=on,
+            slurm=read_options(slurm),
         )
         if image.startswith(("/", "~", ".")):
             # A folder of the user's computer is mounted as its root file system.
             order = replace(order, image=absolute(image))
             server.app.transfers.check_roots(image)
+        until = time.monotonic() + patience(server, ctx)
         async with Reporting(ctx) as reporting:
             what = f"making a sandbox{f' from {image}' if image else ''}{f' on {on}' if on else ''}"
             made = await with_signs_of_life(server.app.disposables.create(order), what, reporting)
+            if made.status == PENDING:
+                made = await started(server, made, until - time.monotonic(), reporting)
         session = server.clients.session(ctx)
         if not (server.app.fleet.default or server.app.fleet.refusal) and session:
             # Where nothing else is configured, it becomes the client's selected sandbox.
@@ -98,6 +106,21 @@ def create(server: SandboxServer) -> Any:
         return reply(fields, told(f"{made.id} is {made.status}", fields, without=("sandbox_id", "status")))
 
     return create_sandbox
+
+
+async def started(server: SandboxServer, made: Disposable, seconds: float, reporting: Reporting) -> Disposable:
+    """Wait until its queue has started it, or the client's patience ends. A call that is cancelled takes it out."""
+    begun = time.monotonic()
+
+    def tell(reason: str) -> None:
+        reporting.send(time.monotonic() - begun, None, f"{made.id} is pending: {reason}")
+
+    disposables = server.app.disposables
+    try:
+        return await disposables.await_start(made.id, seconds, tell)
+    except asyncio.CancelledError:
+        disposables.give_up(made.id)
+        raise
 
 
 def run(server: SandboxServer) -> Any:
@@ -218,7 +241,7 @@ async def take(
 
 
 def fitting(taken: dict[str, Any], most: int) -> dict[str, Any]:
-    """With at most so many bytes of its content."""
+    """The fields of a file with at most so many bytes of its content."""
     content = base64.b64decode(taken.get("content", ""))
     if len(content) <= most:
         return taken

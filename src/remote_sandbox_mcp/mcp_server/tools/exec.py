@@ -17,6 +17,7 @@ from ..server import SandboxName, SandboxServer
 from ..shapes import ExecShape
 from .exec_results import RowsProgress, clip_for, rows_fields, rows_text
 
+# Hints for clients. Most of them run read-only tools at the same time, and all others one after another.
 RUN = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 ASK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
@@ -73,7 +74,7 @@ async def run_on_several(
     limit: int,
     as_root: bool,
 ) -> CallToolResult:
-    """The same on several sandboxes at once."""
+    """Run a command on several sandboxes at once."""
     members = await server.app.several(names)
     async with Reporting(ctx) as reporting:
         progress = RowsProgress(reporting, len(members))

@@ -1,4 +1,4 @@
-"""What exec_bash says of a command that ran on several sandboxes: one row for each, short enough for all of them."""
+"""exec_bash's result for several sandboxes: one row for each, cut so that all rows fit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ...core.text import clip_ends, counted
 from ..reporting import Reporting
 from ..results import error_fields, exec_fields, exec_head, lean, size_of, with_fate
 
-# What a row has besides its output: names, numbers, and the files that hold the whole output.
+# Characters of a row besides its output: names, numbers, and the files with the whole output.
 ROW_BESIDES = 240
 LONGEST_ERROR = 300
-# Shorter ends of outputs say nothing.
+# Output is left out if fewer characters than this would be left of it.
 LEAST_OUTPUT = 40
 LONGEST_LINE = 200
 
@@ -38,7 +38,7 @@ def row_fields(row: Row) -> dict[str, Any]:
         problem = error_fields(row.problem)
         fields |= {"error": _error(row), "code": problem["code"]} | lean(tmux_session=problem.get("tmux_session"))
     elif row.report is not None:
-        # That output is cut is said by the file that has all of it.
+        # The counts of bytes are left out: the name of the file with all of the output shows that it was cut.
         fields |= {name: value for name, value in exec_fields(row.report).items() if not name.endswith("_bytes")}
     return fields | {"duration": round(row.seconds, 1)}
 
@@ -50,7 +50,7 @@ def _error(row: Row) -> str:
 
 
 def rows_fields(rows: Sequence[Row], room: int) -> dict[str, Any]:
-    """All rows in their order; where not all of them fit, those that did not succeed come first."""
+    """All rows in their order; if they do not all fit, failures come first."""
     fields = {"summary": summary(rows), "results": [row_fields(row) for row in rows]}
     if size_of(fields) > room:
         fields["results"] = [row_fields(row) for row in sorted(rows, key=lambda row: row.is_good)]
@@ -81,7 +81,7 @@ def rows_text(rows: Sequence[Row]) -> str:
 
 
 def row_text(row: Row) -> str:
-    """A row for clients that read only text: its first line, then the end of what was printed."""
+    """A row for clients that read only text: its first line, then the last part of the output."""
     if row.report is None:
         return _head(row)
     fields = exec_fields(row.report)
@@ -106,7 +106,7 @@ def _indented(text: str) -> str:
 
 
 class RowsProgress:
-    """Tells each row as it ends and, in between, that the others still run."""
+    """Reports each row as it ends and, in between, that the others still run."""
 
     def __init__(self, reporting: Reporting, total: int) -> None:
         self._reporting = reporting

@@ -189,7 +189,7 @@ def listing_fields(found: Listing, room: int) -> dict[str, Any]:
     rows = [entry_fields(entry, found.folder) for entry in found.entries]
     shown = first_that_fit(rows, [size_of(row) for row in rows], room)
     truncated = found.truncated or len(shown) < len(rows)
-    # The cursor follows what is shown, not what was found.
+    # The next page begins after the last entry that is shown; more may have been found.
     keys = [entry.path for entry in found.entries[: len(shown)]]
     fields = {"truncated": truncated, "entries": shown} | next_cursor(truncated, found.start, keys)
     return fields | problem_fields(found.problems, found.folder)

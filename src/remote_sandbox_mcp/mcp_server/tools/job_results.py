@@ -17,6 +17,7 @@ from ...jobs.values import COMMAND
 from ..results import lean, plain_text, sentence, size_of
 from ..texts import one_line, told
 
+# Characters of a command in a list; bytes of a log that are shown in any case.
 LONGEST_COMMAND = 300
 LEAST_LOG = 500
 IN_FIRST_LINE = ("running", "running_s", "pending", "queue", "exit_code", "truncated", "log_offset")

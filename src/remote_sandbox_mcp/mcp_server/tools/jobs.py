@@ -53,6 +53,7 @@ Webhook = Annotated[str, Field(description="Only one that the operator allows")]
 AutoResume = Annotated[bool, Field(description="Run resume_command after a reboot or lost session")]
 Attempts = Annotated[int, Field(description="Default 1")]
 NO_CURSOR = -1
+# Between two looks at a command that is waited for.
 PAUSE_S = 0.5
 STILL_RUNNING = "it was told to stop but is still running; ask again with check_background_task"
 STILL_QUEUED = "it was told to stop but is still in the queue; ask again with check_background_task"
@@ -148,6 +149,7 @@ def check_task(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, JobShape]:
         """Does it run or wait in a queue, how did it end, what did it print last, what does it use: a job, or a
         command that outlasted exec_bash."""
+        # A command that outlasted exec_bash has a run id in place of a session name.
         if RUN_ID.match(tmux_session):
             report = await server.app.check(tmux_session, name=sandbox_name, room=room())
             return run_reply(task_fields(report, last_n_lines), report)

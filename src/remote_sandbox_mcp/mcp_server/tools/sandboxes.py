@@ -32,7 +32,7 @@ def offer(server: SandboxServer) -> None:
     async def list_sandboxes(
         ctx: Context[None, Any],
         check_resources: Annotated[
-            bool, Field(description="Also measure CPU, memory, disk, GPUs and their users")
+            bool, Field(description="Also measure CPU, memory, disk, GPUs and their users; a cluster's partitions")
         ] = False,
     ) -> Annotated[CallToolResult, SandboxesShape]:
         """All sandboxes, whether each answers and, on request, how busy it is (idle_score: 1 is idle, 0 is busy)."""

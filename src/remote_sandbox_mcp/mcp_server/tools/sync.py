@@ -34,6 +34,7 @@ END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hi
 
 # A transfer that ends this soon needs no second call.
 MOMENT_S = 3.0
+# Many clients give a call up after 60 s.
 LONGEST_WAIT_S = 55.0
 LISTED = 20
 

@@ -17,7 +17,7 @@ MOST_SHOWN = 100
 
 
 def outcome_fields(outcome: Outcome, order: Order) -> dict[str, Any]:
-    """What a sync did, in the words of its direction."""
+    """What a sync did; the names of the fields depend on its direction."""
     up = bool(order.target.sandbox)
     fields: dict[str, Any] = {
         "synced_type": outcome.synced_type,
@@ -33,7 +33,7 @@ def outcome_fields(outcome: Outcome, order: Order) -> dict[str, Any]:
 
 
 def copied_fields(path: str, outcome: Outcome) -> dict[str, Any]:
-    """What a copy of a file or folder came to, and what of it was left out."""
+    """What was copied of a file or folder, and what was left out."""
     fields = {"path": plain_text(path), "size": outcome.bytes, "files": outcome.sent_files + outcome.skipped_files}
     fields |= lean(excluded_by_default=list(outcome.excluded))
     return fields | problem_fields(outcome.problems, outcome.problem_count)
@@ -80,7 +80,7 @@ def transfer_fields(transfer: Transfer, stale: bool) -> dict[str, Any]:
 
 
 def listed_fields(transfer: Transfer, stale: bool) -> dict[str, Any]:
-    """One transfer of a list: what it moves, and how far it is; what came of it is told when it is asked for alone."""
+    """One transfer of a list: what it moves and how far it is; without its result, which a call with its id returns."""
     order, fields = transfer.order, transfer_fields(transfer, stale)
     places = {"source": plain_text(str(order.source)), "target": plain_text(str(order.target))}
     times = lean(started_ts=round(transfer.created, 3), ended_ts=round(transfer.ended, 3) or None)

@@ -63,12 +63,12 @@ def make_inside(settings: dict[str, Any]) -> int:
 def carry(settings: dict[str, Any], far: socket.socket, parent: int) -> NoReturn:
     """The process that stays in the host's network; it ends with its parent, which has become bubblewrap by then."""
     try:
-        line = let_go_of_all_but(far)
+        line = close_all_but(far)
         # Imported before it becomes a user that may not read our Python's folders.
         serve = load(settings)
         if settings["user"]:
             kernel.become(settings["user"])
-        kernel.forgo_new_rights()
+        kernel.set_no_new_privileges()
         _, descriptors, _, _ = socket.recv_fds(line, 16, 1)
         if descriptors:
             # Python 3.10 and 3.11 leave it inheritable, whatever flag they are given.
@@ -81,7 +81,7 @@ def carry(settings: dict[str, Any], far: socket.socket, parent: int) -> NoReturn
         os._exit(0)
 
 
-def let_go_of_all_but(far: socket.socket) -> socket.socket:
+def close_all_but(far: socket.socket) -> socket.socket:
     """Close everything else: the sandbox's connection and filter must not stay open here."""
     kept = os.dup2(far.detach(), 3, inheritable=False)
     for name in os.listdir("/proc/self/fd"):

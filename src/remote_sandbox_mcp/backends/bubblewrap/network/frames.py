@@ -170,7 +170,7 @@ def _spawn(words: list[str], path: str, said: int) -> int:
 def _wall_in() -> tuple[str, ...]:
     """Options for slirp4netns: where user namespaces are forbidden, it runs as our unprivileged user."""
     try:
-        kernel.own_users(0, 0)
+        kernel.enter_user_namespace(0, 0)
     except OSError:
         return ()
     return ("--enable-sandbox",)

@@ -10,6 +10,7 @@ import socket
 import struct
 from pathlib import Path
 
+# Numbers from Linux's headers; Python has names for few of them.
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000
 SET_DUMPABLE, SET_DEATH_SIGNAL, NO_NEW_RIGHTS = 4, 1, 38
 TUNSETIFF, TAP, WITHOUT_HEADER = 0x400454CA, 0x0002, 0x1000
@@ -34,17 +35,17 @@ def _libc_call(name: str, *arguments: int) -> None:
 def leave_network() -> None:
     """Enter a new network namespace, inside a new user namespace where that is required.
 
-    Who was root may make one as it is. Anyone else is the same user in the user namespace as before, and has no rights
-    in it any more after the next program is started.
+    Root needs no user namespace. Another user keeps its id in the user namespace, and loses all rights in it when the
+    next program is started.
     """
     if os.geteuid() == 0:
         with contextlib.suppress(PermissionError):
             _libc_call("unshare", NEW_NETWORK)
             return
-    own_users(os.geteuid(), os.getegid(), NEW_NETWORK)
+    enter_user_namespace(os.geteuid(), os.getegid(), NEW_NETWORK)
 
 
-def own_users(user: int, group: int, further: int = 0) -> None:
+def enter_user_namespace(user: int, group: int, further: int = 0) -> None:
     """Enter a new user namespace, in which only `user` is mapped."""
     mine, ours = os.geteuid(), os.getegid()
     # After a change of user, a process may not write its own files in /proc without this.
@@ -62,7 +63,7 @@ def become(user: int) -> None:
     os.setresuid(user, user, user)
 
 
-def forgo_new_rights() -> None:
+def set_no_new_privileges() -> None:
     """No program started from here on can gain privileges."""
     _libc_call("prctl", NO_NEW_RIGHTS, 1, 0, 0, 0)
 

@@ -1,7 +1,7 @@
-"""A proxy that reaches the hosts of a list alone, for a sandbox that has no other network: HTTP, CONNECT and SOCKS5.
+"""A proxy that reaches only the hosts of a list, for a sandbox that has no other network: HTTP, CONNECT and SOCKS5.
 
-It resolves names itself and connects to the very address that it has checked: a name that is allowed cannot lead into
-the user's own networks.
+It resolves names itself and connects to the address that it has checked, so that an allowed name cannot lead into the
+user's private networks.
 """
 
 from __future__ import annotations

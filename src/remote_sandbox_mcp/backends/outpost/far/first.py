@@ -20,7 +20,7 @@ MOST_RIGHTS = 64
 CAPABILITIES_OF_THREE = 0x20080522
 
 
-def stand_first(user: int, limits: "dict[int, int]", room: str = "") -> None:
+def fork_outpost(user: int, limits: "dict[int, int]", room: str = "") -> None:
     """Fork the outpost's process and return in that one only. When it ends, all others of the namespace are killed.
 
     `room` is where an image's root file system is mounted: the outpost's process has it as its root then.
@@ -85,7 +85,7 @@ def give_up_rights() -> None:
         os._exit(1)
 
 
-def keep_to_itself() -> None:
+def close_to_commands() -> None:
     """Close this process's memory and descriptors to commands, which run as the same user."""
     ctypes.CDLL(None).prctl(DUMPABLE, 0, 0, 0, 0)
     # Error messages of Python would end up between the frames of the protocol.

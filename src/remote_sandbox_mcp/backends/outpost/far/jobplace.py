@@ -6,7 +6,17 @@ import shutil
 import stat
 
 from .jobrecord import find_cookies, is_job_folder, keeper_lives, read_begun, read_json, write_whole
-from .place import base_folder, candidates, is_elsewhere, is_private, machine_name, node_name, to_bytes, to_text
+from .place import (
+    base_folder,
+    candidates,
+    is_elsewhere,
+    is_private,
+    machine_name,
+    node_name,
+    place_name,
+    to_bytes,
+    to_text,
+)
 
 MYPY = False
 if MYPY:
@@ -33,6 +43,9 @@ def is_of_another(order: "dict[str, Any]") -> bool:
 def job_shelves() -> "list[tuple[bytes, bool]]":
     """Folders that hold one folder per machine, best first, and whether their content survives a reboot."""
     at_home = os.path.join(os.path.expanduser(b"~"), b".local/state/remote-sandbox/jobs")
+    if place_name():
+        # Its jobs end with it, and so do their folders: nobody could ask for them later.
+        return [(os.path.join(base, b"jobs"), True) for base in candidates()]
     return [(at_home, True)] + [(os.path.join(base, b"jobs"), False) for base in candidates()]
 
 

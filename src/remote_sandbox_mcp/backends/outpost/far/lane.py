@@ -166,7 +166,7 @@ class Lane:
             receiving.take(kind, body)
 
     def answer(self, request: int, body: bytes) -> "Mapping[str, object] | None":
-        """The last words on a request; None where they come later. Raises ValueError for what is not one of VERBS."""
+        """Do a request; returns the END of its answer, None if that comes later. Raises ValueError for another verb."""
         head, _, raw = body.partition(b"\0")
         order = json.loads(head.decode())
         verb = str(order["verb"])

@@ -1,4 +1,4 @@
-"""A run's output: sent to the outpost while somebody listens, and stored in files of bounded size."""
+"""A run's output: sent to the outpost while that reads, and stored in files of bounded size."""
 
 import fcntl
 import os

@@ -23,6 +23,8 @@ KEEP_RUNS_S = 24 * 3600
 KEEP_RUNS_BYTES = 1 << 30
 # By how much the clocks of machines may differ, or be set.
 CLOCKS_S = 60.0
+# Names a part of a machine with folders of its own: several allocations of a cluster may be on one node.
+PLACE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
 ELSEWHERE = "it was started on another machine that has the same home folder (%s), so ask there"
 
 
@@ -57,10 +59,17 @@ def to_text(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
 
 
+def place_name() -> str:
+    """The name of this part of the machine; empty for a machine as a whole."""
+    name = os.environ.get("REMOTE_SANDBOX_PLACE", "")
+    return name if PLACE_NAME.match(name) else ""
+
+
 def candidates() -> "list[bytes]":
     """Folders for runs, best first. /dev/shm works when disks are full, but a logout may empty it, so it is last."""
-    mine = b"remote-sandbox-%d" % os.getuid()
-    return [b"/tmp/" + mine, os.path.expanduser(b"~/.cache/remote-sandbox"), b"/dev/shm/" + mine]
+    part = ("-" + place_name()).encode() if place_name() else b""
+    mine = b"remote-sandbox-%d" % os.getuid() + part
+    return [b"/tmp/" + mine, os.path.expanduser(b"~/.cache/remote-sandbox") + part, b"/dev/shm/" + mine]
 
 
 def is_private(folder: bytes) -> bool:
@@ -103,8 +112,9 @@ def boot_id() -> str:
 
 
 def node_name() -> str:
-    """This machine's short host name, as a folder may be called."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", os.uname().nodename.partition(".")[0]) or "here"
+    """This machine's short host name, as a folder may be called; with the name of its part, where it has one."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", os.uname().nodename.partition(".")[0]) or "here"
+    return "%s-%s" % (name, place_name()) if place_name() else name
 
 
 def machine_name() -> str:

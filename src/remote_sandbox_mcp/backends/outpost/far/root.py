@@ -32,7 +32,7 @@ def serve(token: str) -> None:
         os._exit(126)
     tell(token, "")
     try:
-        Parent(orders).see_through(start_process(argv, environment, 1, 2))
+        Parent(orders).run_to_its_end(start_process(argv, environment, 1, 2))
     except OSError as problem:
         os.write(2, b"unable to start the shell: %s\n" % os.strerror(problem.errno or 0).encode())
     os._exit(126)
@@ -85,7 +85,7 @@ class Parent:
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, lambda *_: None)
 
-    def see_through(self, main: int) -> None:
+    def run_to_its_end(self, main: int) -> None:
         self.main = main
         watched = [self.orders, self.wakeup]
         while self.status is None or (self.is_ending and not self.childless):

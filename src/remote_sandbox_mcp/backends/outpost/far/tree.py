@@ -414,7 +414,7 @@ class Survey:
         except OSError:
             return
         for entry in ours:
-            if is_of_no_use(entry.name, entry.stat(follow_symlinks=False).st_mtime, stem):
+            if may_be_removed(entry.name, entry.stat(follow_symlinks=False).st_mtime, stem):
                 self.note_leftover(entry.name)
 
     def result(self) -> "ScanAnswer":
@@ -480,7 +480,7 @@ def is_abandoned(name: bytes, found: os.stat_result) -> bool:
     return time.time() - found.st_ctime > FOREIGN_S
 
 
-def is_of_no_use(name: bytes, mtime: float, stem: bytes) -> bool:
+def may_be_removed(name: bytes, mtime: float, stem: bytes) -> bool:
     """Whether a sync may remove a leftover: any of its own file, but a partial copy of another one after a week only.
 
     Names of partial copies of a file begin with its `stem`.

@@ -1,4 +1,4 @@
-"""The machine of an engine: programs are started on it beside whatever else its connection carries."""
+"""The machine of an engine or a cluster: starts programs on it over the connection that it has anyway."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from ...core.errors import ConnectError, Unsupported
 from ...core.sandbox import Sandbox
-from ..command.way import CommandLine
+from .way import CommandLine
 
 
 @runtime_checkable
@@ -15,12 +15,12 @@ class Host(Protocol):
     """A sandbox on which any program can be started, with a line to it."""
 
     async def start(self, line: str) -> CommandLine:
-        """Start it by a line for the login shell. Raises ConnectError; Unsupported where no more can be started."""
+        """Start a program by a line for the login shell. Raises ConnectError; Unsupported if too many run already."""
         ...
 
 
 class MachineWay:
-    """See backends.command.way.Way: the machine is opened with its first use, and shared with all who use it."""
+    """A backends.command.way.Way to a machine, which is opened when first needed and shared with its other users."""
 
     def __init__(self, name: str, open_machine: Callable[[], Awaitable[Sandbox]]) -> None:
         self._name = name
@@ -31,11 +31,11 @@ class MachineWay:
         return f"the connection to {self._name}"
 
     def explain(self, complaints: bytes) -> ConnectError | None:
-        """Nothing: the machine's own connection explains itself."""
+        """None: the machine's connection has errors of its own."""
         return None
 
     async def open(self, shell_line: str) -> CommandLine:
         machine = await self._open_machine()
         if not isinstance(machine, Host):
-            raise Unsupported(f"{self._name} is reached in a way over which no container can be used")
+            raise Unsupported(f"{self._name} is reached in a way over which no program can be started beside it")
         return await machine.start(shell_line)

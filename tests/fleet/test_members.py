@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from remote_sandbox_mcp.config.handed import PLATFORM
-from remote_sandbox_mcp.core.disposable import SandboxOrder
 from remote_sandbox_mcp.core.errors import UnknownSandbox
-from remote_sandbox_mcp.core.permission import Notify
 from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.jobs.records import Known
-from remote_sandbox_mcp.jobs.start import Starting
-from remote_sandbox_mcp.testing.disposables import FakeProvider
 from tests.support.disposable_house import a_machine
-
-from .conftest import Build
 
 
 def test_a_new_member_is_known_by_its_name_and_its_alias() -> None:
@@ -60,18 +52,3 @@ def test_a_name_that_nobody_has_is_asked_for() -> None:
     assert fleet.member("late") is late
     with pytest.raises(UnknownSandbox, match="did you mean gpu1"):
         fleet.member("gpu2")
-
-
-@pytest.mark.parametrize(("kind", "names"), [("embedded", ["web"]), ("opensandbox", ["web", PLATFORM])])
-async def test_what_a_platform_has_is_handed_over_with_the_platforms_key(
-    build: Build, monkeypatch: pytest.MonkeyPatch, kind: str, names: list[str]
-) -> None:
-    house, handed = build(**{kind: FakeProvider(kind)}), []
-    monkeypatch.setattr("remote_sandbox_mcp.config.handed.hand_over", lambda names, *_: handed.extend(names) or "")
-    await house.disposables.create(SandboxOrder(name="web"))
-
-    async def ensure() -> str:
-        return ""
-
-    assert await Starting(house.fleet, Notify(), Known()).prepare_watchdog("web", ensure) == ()
-    assert handed == names

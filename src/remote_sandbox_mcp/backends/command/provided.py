@@ -1,0 +1,110 @@
+"""A Sandbox that its provider made, behind a command: it may be paused, ended or expire under its users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ...core.command import Command, Completed, Environment, Running
+from ...core.errors import ConnectError, LostContact, Unreachable
+from ...core.progress import Progress, silent
+from ...core.sandbox import Description, Sandbox
+from ..outpost.client import OutpostClient
+from ..outpost.relay import RelayPorts
+from ..outpost.sandbox import OutpostSandbox
+from ..shell.alone import ShellAlone
+from ..shell.sandbox import lost_with
+from ..shell.transport import Place
+from .sandbox import OPEN_S, Entrance, NoPython
+from .shell import CommandShell
+from .way import Way
+
+
+class ProvidedWay(Way, Protocol):
+    """The way into a sandbox whose provider knows what became of it."""
+
+    async def why_not(self) -> ConnectError | None:
+        """Why nothing can be done in it, where its provider knows."""
+        ...
+
+
+async def open_provided(
+    way: ProvidedWay,
+    description: Description,
+    environment: Environment,
+    open_plain: Callable[[], ProvidedShellAlone],
+    timeout_s: float = OPEN_S,
+) -> Sandbox:
+    """Open it the best way that it offers; `open_plain` makes what serves where there is no python3.
+
+    Raises ConnectError.
+    """
+    sandbox = ProvidedSandbox(way, description, environment, timeout_s)
+    try:
+        await sandbox.open()
+        return sandbox
+    except NoPython:
+        await sandbox.close()
+    except BaseException:
+        await sandbox.close()
+        raise
+    plain = open_plain()
+    try:
+        await plain.open()
+    except BaseException:
+        await plain.close()
+        raise
+    return plain
+
+
+class ProvidedSandbox(OutpostSandbox):
+    """An outpost in it. Its provider is asked where it does not answer."""
+
+    def __init__(
+        self, way: ProvidedWay, description: Description, environment: Environment, timeout_s: float = OPEN_S
+    ) -> None:
+        name = description.name
+        self._way = way
+        self._entrance = Entrance(way, name, "python3", timeout_s)
+        self._fate: ConnectError | None = None
+        ports = RelayPorts(name, lambda _: self._entrance.relay())
+        super().__init__(description, environment, self._enter, lambda _: self._entrance.lane(), ports)
+
+    async def _enter(self) -> OutpostClient:
+        self._fate = None
+        try:
+            return await self._entrance.outpost()
+        except (NoPython, Unreachable) as problem:
+            # Its provider knows best why it does not answer.
+            self._fate = await self._way.why_not()
+            if self._fate is not None:
+                raise self._fate from None
+            if isinstance(problem, NoPython) and self.hello:
+                raise Unreachable(f"unable to open {self.description.name}: its Python starts no more") from None
+            raise
+
+    async def run(
+        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
+    ) -> Completed | Running:
+        try:
+            return await super().run(command, patience_s=patience_s, progress=progress)
+        except LostContact as lost:
+            raise lost_with(self.description.name, self._fate, lost.so_far) or lost from None
+
+
+class ProvidedShellAlone(ShellAlone):
+    """The same without python3: a POSIX shell in it, started anew for each request."""
+
+    def __init__(self, way: ProvidedWay, description: Description, environment: Environment, place: Place) -> None:
+        super().__init__(description, environment, ProvidedShell(way, description.name), place)
+
+
+class ProvidedShell(CommandShell):
+    """A Transport that asks the provider what became of its sandbox."""
+
+    def __init__(self, way: ProvidedWay, name: str) -> None:
+        super().__init__(way, name)
+        self._provided = way
+
+    async def why_not(self) -> ConnectError | None:
+        return await self._provided.why_not()

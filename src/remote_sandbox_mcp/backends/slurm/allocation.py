@@ -1,0 +1,130 @@
+"""An allocation as a Sandbox: an outpost in its batch step, by srun over the login node's connection."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from ...core.command import Environment
+from ...core.disposable import Disposable, is_pending
+from ...core.errors import ConnectError, Unsupported
+from ...core.job import JobLook, JobOrder, JobSeen, JobStarted, JobWait, JobWaited
+from ...core.sandbox import Capabilities, Description, Sandbox
+from ...core.shell import join
+from ..command.provided import ProvidedShellAlone, open_provided
+from ..command.way import CommandLine, Way
+from ..shell.transport import Gone, Place
+from .order import step_line
+from .queue import Queue
+
+# How an allocation stands now, as its queue says; None where nobody can tell.
+Fate = Callable[[Disposable], Awaitable[Disposable | None]]
+# It takes so long until srun has made a step, on a busy controller.
+OPEN_S = 60.0
+
+
+@dataclass(frozen=True)
+class LoginWay:
+    """The login node with what its table says is to be done before anything: that may bring Slurm's commands."""
+
+    way: Way
+    environment: Environment
+
+    @property
+    def what(self) -> str:
+        return self.way.what
+
+    async def open(self, shell_line: str) -> CommandLine:
+        if self.environment.init or self.environment.shell:
+            shell = self.environment.shell or ("bash", "-c")
+            shell_line = f"exec {join([*shell, self.environment.source(shell_line)])}"
+        return await self.way.open(shell_line)
+
+    def explain(self, complaints: bytes) -> None:
+        """Nothing: the login node's own connection explains itself."""
+
+
+@dataclass(frozen=True)
+class AllocationWay:
+    """The way into one allocation: a step of srun, which hands the shell line to the holder there."""
+
+    queue: Queue
+    disposable: Disposable
+    fate: Fate
+
+    @property
+    def what(self) -> str:
+        return f"srun on {self.queue.machine}"
+
+    async def open(self, shell_line: str) -> CommandLine:
+        return await self.open_step("L", shell_line)
+
+    async def open_step(self, wanted: str, text: str) -> CommandLine:
+        it, version = self.disposable, await self.queue.version()
+        return await self.queue.console.way.open(step_line(it.key, it.id, wanted, text, version))
+
+    def explain(self, complaints: bytes) -> ConnectError | None:
+        """Nothing: the queue is asked what became of it."""
+        return None
+
+    async def why_not(self) -> ConnectError | None:
+        title, seen = self.disposable.title, await self.fate(self.disposable)
+        if seen is None or seen.status == "running":
+            return None
+        if seen.status == "pending":
+            return is_pending(seen)
+        why = seen.reason or "has ended: it was deleted, or its time was over"
+        return Gone(f"{title} {why}; create another one")
+
+
+def describe(disposable: Disposable, *, has_holder: bool = True) -> Description:
+    capabilities = Capabilities(
+        survives_disconnect=has_holder, kills_trees=has_holder, network=True, on_machine=disposable.machine
+    )
+    return Description(disposable.title, disposable.kind, disposable.machine, capabilities=capabilities)
+
+
+async def open_allocation(way: AllocationWay, environment: Environment) -> Sandbox:
+    """Open it the best way that its node offers. Raises ConnectError."""
+
+    def open_plain() -> PlainAllocation:
+        return PlainAllocation(way, environment)
+
+    return await open_provided(way, describe(way.disposable), environment, open_plain, OPEN_S)
+
+
+class PlainAllocation(ProvidedShellAlone):
+    """An allocation on a node without Python: each command is a step of its own, and nothing outlives its step."""
+
+    def __init__(self, way: AllocationWay, environment: Environment) -> None:
+        place = Place(way.disposable.title, "machine", jobs_at_home=False)
+        super().__init__(way, describe(way.disposable, has_holder=False), environment, place)
+        self.jobs = NoJobs(way.disposable.title)
+
+
+class NoJobs:
+    """Every method raises Unsupported."""
+
+    def __init__(self, name: str) -> None:
+        self._why = Unsupported(
+            f"{name}: there is no python3 on its node, so a background job would end with the call that starts it; "
+            "submit it to the cluster itself with exec_bash_background, or ask for nodes with Python"
+        )
+
+    async def start(self, order: JobOrder) -> JobStarted:
+        raise self._why
+
+    async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
+        raise self._why
+
+    async def wait(self, look: JobLook, wait: JobWait) -> JobWaited:
+        raise self._why
+
+    async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
+        raise self._why
+
+    async def list(self, limit: int = 100) -> list[JobSeen]:
+        raise self._why
+
+    async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
+        raise self._why

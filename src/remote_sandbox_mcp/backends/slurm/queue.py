@@ -1,0 +1,129 @@
+"""The queue of a cluster, asked for all of the user's jobs at once, no more often than its operator allows."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ...core.errors import SandboxError
+from ...core.queue import CANCELLED, ENDED, ENVIRON, SACCT_FIELDS, SQUEUE_FORMAT, Queued, read_sacct, read_squeue
+from ...core.shell import join
+from ...core.slurm import Cluster
+from ..command.console import Console, Said
+from ..command.way import Way, last_words
+from .order import read_version
+
+# After a submission, most start at once: it is asked for a few times soon. And where a sandbox does not answer, what
+# was heard this short a time ago would not say why.
+SOON_S = (0.3, 1.0, 3.0)
+DOUBT_S = 2.0
+SETTINGS = " ".join(f"{name}={value}" for name, value in ENVIRON.items())
+ME = '--user="$(id -un)"'
+NOT_FOUND = 127
+
+
+class Queue:
+    """One for each login node, shared by all who use it."""
+
+    def __init__(self, machine: str, cluster: Cluster, way: Way) -> None:
+        self.cluster = cluster
+        self.console = Console(machine, way, f"the queue of {machine}")
+        self._jobs: Mapping[str, Queued] = {}
+        self._asked_at = -math.inf
+        self._asking: asyncio.Task[Mapping[str, Queued]] | None = None
+        # When it may be asked sooner than by its rate.
+        self._soon: list[float] = []
+        # What the accounting has said of the ends of jobs, and when it was asked; the queue itself soon forgets them.
+        self._accounts: dict[str, tuple[float, Queued | None]] = {}
+        self._has_accounting = True
+        self._version: tuple[int, int] | None = None
+        # The user's own id there, where it was asked.
+        self.uid: int | None = None
+
+    @property
+    def machine(self) -> str:
+        return self.console.machine
+
+    # What it is told
+
+    def note_submission(self) -> None:
+        """Something was submitted or cancelled: the next questions may come soon."""
+        now = time.monotonic()
+        self._soon = [now + after for after in SOON_S]
+
+    # What it is asked
+
+    async def jobs(self, *, within_s: float | None = None) -> Mapping[str, Queued]:
+        """All of the user's jobs, by number, as they were at most `within_s` ago; by default as old as the rate allows.
+
+        Raises SandboxError.
+        """
+        age = time.monotonic() - self._asked_at
+        if self._asking is None and age < self._patience(within_s):
+            return self._jobs
+        if self._asking is None:
+            self._asking = asyncio.ensure_future(self._ask())
+            self._asking.add_done_callback(self._asked)
+        return await asyncio.shield(self._asking)
+
+    def _patience(self, within_s: float | None) -> float:
+        now = time.monotonic()
+        if any(self._asked_at < moment <= now for moment in self._soon):
+            return 0.0
+        return self.cluster.rate_s if within_s is None else min(within_s, self.cluster.rate_s)
+
+    def _asked(self, asking: asyncio.Task[Mapping[str, Queued]]) -> None:
+        self._asking = None
+        if not asking.cancelled() and asking.exception() is None:
+            self._jobs = asking.result()
+
+    async def _ask(self) -> Mapping[str, Queued]:
+        # Before the answer: what happens meanwhile is not in it.
+        self._asked_at = time.monotonic()
+        said = await self.console.run(f"{SETTINGS} squeue {ME} --states=all --noheader {join(['-o', SQUEUE_FORMAT])}")
+        if said.status:
+            raise self.problem(f"unable to ask the queue of {self.machine}", said)
+        return read_squeue(said.out)
+
+    async def job(self, number: str, *, within_s: float | None = None) -> Queued | None:
+        """One job, with what the accounting knows of one that the queue has forgotten, or that somebody cancelled.
+
+        None where neither knows it.
+        """
+        found = (await self.jobs(within_s=within_s)).get(number)
+        if found is not None and found.fate != CANCELLED:
+            return found
+        known = await self._account(number)
+        if known is None or found is None:
+            return known or found
+        return replace(found, by_uid=known.by_uid)
+
+    async def _account(self, number: str) -> Queued | None:
+        """What the accounting says of its end; None where it says nothing. It is told later than the queue is."""
+        before, now = self._accounts.get(number, (-math.inf, None)), time.monotonic()
+        is_final = before[1] is not None and bool(before[1].partition)
+        if self._has_accounting and not is_final and now - before[0] >= self.cluster.rate_s:
+            sacct = f"sacct --noheader --parsable2 --allocations --jobs={number} --format={SACCT_FIELDS}"
+            said = await self.console.run(f"{{ {SETTINGS} {sacct} && id -u; }}")
+            self._has_accounting = not said.status
+            uid, found = said.out.rpartition("\n")[2], read_sacct(said.out).get(number)
+            self.uid = int(uid) if uid.isdecimal() else self.uid
+            self._accounts[number] = before = now, found if found and found.state == ENDED else None
+        return before[1]
+
+    async def version(self) -> tuple[int, int]:
+        """Of Slurm; asked once."""
+        if self._version is None:
+            self._version = read_version((await self.console.ask(["srun", "--version"])).out)
+        return self._version
+
+    def problem(self, doing: str, said: Said) -> SandboxError:
+        """Why a command of Slurm failed."""
+        if said.status == NOT_FOUND:
+            found = f"there are no commands of Slurm on {self.machine}"
+            return SandboxError.of_parts(doing, found, "load them in `init` of its table, or take `slurm` out of it")
+        words = last_words(said.err) or f"it ended with status {said.status}"
+        return SandboxError.of_parts(doing, f"the queue of {self.machine} said: {words}")
