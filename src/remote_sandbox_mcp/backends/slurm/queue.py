@@ -33,6 +33,7 @@ class Queue:
         self.console = Console(machine, way, f"the queue of {machine}")
         self._jobs: Mapping[str, Queued] = {}
         self._asked_at = -math.inf
+        self._trouble: BaseException | None = None
         self._asking: asyncio.Task[Mapping[str, Queued]] | None = None
         # When it may be asked sooner than by its rate.
         self._soon: list[float] = []
@@ -63,6 +64,8 @@ class Queue:
         """
         age = time.monotonic() - self._asked_at
         if self._asking is None and age < self._patience(within_s):
+            if self._trouble is not None:
+                raise self._trouble
             return self._jobs
         if self._asking is None:
             self._asking = asyncio.ensure_future(self._ask())
@@ -77,7 +80,11 @@ class Queue:
 
     def _asked(self, asking: asyncio.Task[Mapping[str, Queued]]) -> None:
         self._asking = None
-        if not asking.cancelled() and asking.exception() is None:
+        if asking.cancelled():
+            return
+        # What does not answer is not asked more often for that; and nothing is taken for gone that it has not said.
+        self._trouble = asking.exception()
+        if self._trouble is None:
             self._jobs = asking.result()
 
     async def _ask(self) -> Mapping[str, Queued]:
@@ -93,7 +100,11 @@ class Queue:
 
         None where neither knows it.
         """
+        begun = time.monotonic()
         found = (await self.jobs(within_s=within_s)).get(number)
+        if found is None and self._asked_at < begun:
+            # It may be newer than what was heard last.
+            found = (await self.jobs(within_s=0.0)).get(number)
         if found is not None and found.fate != CANCELLED:
             return found
         known = await self._account(number)
