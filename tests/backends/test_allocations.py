@@ -122,7 +122,7 @@ async def test_all_tools_work_on_an_allocation_and_the_next_server_finds_it(slur
 async def test_one_that_is_pending_says_why_outlives_its_server_and_starts_later(
     slurm: Cluster, tmp_path: Path
 ) -> None:
-    """Two servers of one user: the first is killed while it waits for the queue."""
+    """Three servers of one user: the first is killed while it waits for the queue, the second is the hub."""
     blocker = slurm.sbatch("sleep 600", "--nodes=2", "--exclusive", "--time=30")
     slurm.await_state(blocker, "RUNNING")
     cluster, heard = entry(slurm.login, name="cluster", slurm={"rate_s": 0.5}), []
@@ -138,7 +138,7 @@ async def test_one_that_is_pending_says_why_outlives_its_server_and_starts_later
         os.kill(first.pid, signal.SIGKILL)
         with pytest.raises(Exception):  # noqa: B017
             await waiting
-    async with serve(tmp_path, cluster, hub=False) as second, serve(tmp_path, cluster, hub=False) as third:
+    async with serve(tmp_path, cluster) as second, serve(tmp_path, cluster, hub=False) as third:
         refused = await second.fail("exec_bash", command="hostname", sandbox_name="box")
         assert "box is pending: Resources; expected to start at 20" in refused["error"]
         (box,) = [it for it in (await third.call("list_sandboxes"))["sandboxes"] if it["name"] == "box"]
