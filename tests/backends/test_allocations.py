@@ -88,6 +88,7 @@ async def test_all_tools_work_on_an_allocation_and_the_next_server_finds_it(slur
             "create_sandbox", on="cluster", name="box", gpu="a100:1", timeout=900, slurm={"partition": "main"}
         )
         assert (made["provider"], made["on"], made["status"]) == ("slurm", "cluster", "running"), made
+        assert made["expires_at"] > made["created_at"]
         assert await server.output("hostname; echo $CUDA_VISIBLE_DEVICES", sandbox_name="box") == "n1\n0\n"
         await server.call(
             "sync_local_to_remote", local_path=str(tmp_path / "tree"), remote_path="tree", sandbox_name="box"
@@ -121,7 +122,7 @@ async def test_all_tools_work_on_an_allocation_and_the_next_server_finds_it(slur
 async def test_one_that_is_pending_says_why_outlives_its_server_and_starts_later(
     slurm: Cluster, tmp_path: Path
 ) -> None:
-    """Two servers of one user: the first is killed while it waits for the queue."""
+    """Three servers of one user: the first is killed while it waits for the queue, the second is the hub."""
     blocker = slurm.sbatch("sleep 600", "--nodes=2", "--exclusive", "--time=30")
     slurm.await_state(blocker, "RUNNING")
     cluster, heard = entry(slurm.login, name="cluster", slurm={"rate_s": 0.5}), []
@@ -137,12 +138,17 @@ async def test_one_that_is_pending_says_why_outlives_its_server_and_starts_later
         os.kill(first.pid, signal.SIGKILL)
         with pytest.raises(Exception):  # noqa: B017
             await waiting
-    async with serve(tmp_path, cluster, hub=False) as second, serve(tmp_path, cluster, hub=False) as third:
+    async with serve(tmp_path, cluster) as second, serve(tmp_path, cluster, hub=False) as third:
         refused = await second.fail("exec_bash", command="hostname", sandbox_name="box")
         assert "box is pending: Resources; expected to start at 20" in refused["error"]
         (box,) = [it for it in (await third.call("list_sandboxes"))["sandboxes"] if it["name"] == "box"]
         assert (box["status"], box["connection_alive"], box.get("expires_at")) == ("pending", False, None), box
         assert box["reason"].startswith("Resources")
+        # Of a call that is given up, nothing is left in the queue.
+        given_up = asyncio.ensure_future(second.call("create_sandbox", on="cluster", timeout=900))
+        await until(lambda: len(slurm.squeue()) == 3, "the second to be in the queue")
+        given_up.cancel()
+        await until(lambda: len(slurm.squeue()) == 2, "the second to be taken out of the queue")
         slurm.admin("scancel", blocker)
 
         async def said() -> str:
@@ -218,14 +224,24 @@ async def test_its_time_is_renewed_up_to_the_time_limit(provider: SlurmProvider,
         await provider.pause(made)
 
 
-async def test_work_in_it_goes_on_while_the_controller_is_away(provider: SlurmProvider, slurm: Cluster) -> None:
-    sandbox = await provider.open(await started(provider, await make(provider)))
+async def test_work_goes_on_while_the_login_node_or_the_controller_is_away(
+    provider: SlurmProvider, slurm: Cluster
+) -> None:
+    made = await started(provider, await make(provider, slurm={"nodelist": "n1"}))
+    sandbox, tmp = await provider.open(made), slurm.folder / "nodes/n1/tmp"
+    running = asyncio.ensure_future(say(sandbox, "echo begun >begun; sleep 1; echo over"))
+    await until((slurm.login.home / "begun").exists, "the command to run")
+    slurm.login.kill_sessions()
+    assert await running == "over\n"
     slurm.stop_controller()
     try:
         assert await say(sandbox, "echo here") == "here\n"
     finally:
         slurm.start_controller()
-        await sandbox.close()
+    await sandbox.close()
+    assert list(tmp.glob(f"*{made.id}*"))
+    await provider.delete(made)
+    await until(lambda: not list(tmp.glob(f"*{made.id}*")), "the holder to remove what was written for it")
 
 
 async def test_other_users_of_the_node_cannot_get_in_or_in_between(provider: SlurmProvider, slurm: Cluster) -> None:

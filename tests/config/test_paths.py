@@ -52,5 +52,11 @@ def test_our_host_keys_are_in_the_state_folder(tmp_path: Path) -> None:
     assert paths.known_hosts_file(environ) == tmp_path / "known_hosts"
 
 
-def test_the_configuration_file_is_where_the_platform_keeps_them() -> None:
+@pytest.mark.parametrize("given", [None, "", "relative", "/somewhere"], ids=["not set", "empty", "relative", "set"])
+def test_the_configuration_file_is_where_the_platform_keeps_them(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    if given is not None:
+        monkeypatch.setenv("XDG_CONFIG_HOME", given)
     assert paths.config_file() == Path(platformdirs.user_config_dir("remote-sandbox-mcp")) / "config.toml"

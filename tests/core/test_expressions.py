@@ -38,7 +38,7 @@ REVIEWED = {
     "backends.outpost.far.chunks: re.escape(mark)": "a plain text",
     "backends.outpost.far.files: to_bytes(pattern)": IN_ANOTHER,
     "backends.outpost.far.jobwork: to_bytes(pattern)": IN_ANOTHER,
-    "backends.outpost.far.jobsubmit: pattern": "texts of ours, looked for in the last 4,096 bytes of a file",
+    "backends.outpost.far.jobfate: pattern": "texts of ours, looked for in the last 4,096 bytes of a file",
     "config.commands: '[a-z0-9][a-z0-9.-]*(?:/[a-z0-9][a-z0-9.": OWN_FILES,
     "config.readers: '(?!-)[\\\\w.-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f": OWN_FILES,
     "config.readers: '(?:[\\\\w-]+(?:\\\\.[\\\\w-]+)*|\\\\[[0-9A-Fa-f": LABELS,

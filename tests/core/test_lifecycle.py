@@ -75,11 +75,11 @@ def play(first: Watch, *sights: JobSeen | NoContact, step: float = 300.0) -> lis
         (seen(JobState.ENDED, job_id="", foreign=True), "has ended with an unknown exit code"),
         (
             seen(JobState.ENDED, exit_code=137, ending="out_of_memory", fate=Fate.OUT_OF_MEMORY),
-            r"has ended \(it used more memory than it was given\) with exit code 137 after",
+            "has ended with exit code 137 after 2 h 3 min: it used more memory than it was given$",
         ),
         (
             seen(JobState.ENDED, ending="cancelled", fate=Fate.CANCELLED, reason="it was cancelled by root"),
-            r"has ended \(it was cancelled by root\) with an unknown exit code after",
+            "train on gpu1 has ended after 2 h 3 min: it was cancelled by root$",
         ),
     ],
     ids=["0", "1", "stopped", "not ours", "out of memory", "cancelled"],

@@ -48,7 +48,7 @@ def is_written(home: Path, event: str) -> bool:
 
 @pytest.fixture(scope="module")
 async def server(shared_slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
-    async with serve(tmp_path_factory.mktemp("server"), *entries(shared_slurm)) as server:
+    async with serve(tmp_path_factory.mktemp("server"), *entries(shared_slurm), env=ADVANCED) as server:
         yield server
 
 
@@ -78,6 +78,11 @@ async def test_a_job_goes_through_the_queue_beside_one_that_was_submitted_by_han
     listed = (await server.call("list_background_tasks"))["tasks"]
     known = {task["tmux_session"]: (task["status"], task.get("foreign", False)) for task in listed}
     assert known == {"train": ("pending", False), f"slurm-{other}": ("running", True)}
+
+    by_hand: dict[str, Any] = {"tmux_session": f"slurm-{other}", "ensure_watchdog": False}
+    problem = await server.fail("watch_background_task", **by_hand, resume_command="true", auto_resume=True)
+    assert "it cannot be submitted again" in problem["error"]
+    assert (await server.call("watch_background_task", **by_hand))["watch"]["status"] == "active"
 
     said: list[str] = []
 
@@ -119,7 +124,20 @@ async def test_an_array_is_one_job_and_each_element_can_be_looked_at(slurm: Clus
     assert (waited["reason"], waited["exit_code"]) == ("ended", 1)
     assert waited["queue"]["array"] == {"ended": 3, "failed": 2}
     one = await server.call("check_background_task", tmux_session="sweep[2]")
-    assert (one["exit_code"], one["log_tail"]) == (2, "element 2\nEXIT_CODE=2")
+    assert (one["tmux_session"], one["exit_code"], one["log_tail"]) == ("sweep[2]", 2, "element 2\nEXIT_CODE=2")
+    none = await server.call("check_background_task", tmux_session="sweep[3]")
+    assert none["error"] == "the job is not known there: sweep has no element 3"
+
+
+async def test_elements_that_have_not_begun_are_taken_out_of_the_queue(slurm: Cluster, server: Server) -> None:
+    later = {"array": "0-2", "begin": "now+1hour"}
+    await server.call("exec_bash_background", command="true", session_name="many", slurm=later, **UNWATCHED)
+    one = await server.call("stop_background_task", tmux_session="many[1]", grace_s=1)
+    assert (one["stopped"], one.get("pending")) == (True, None)
+    rest = await server.call("check_background_task", tmux_session="many")
+    assert (rest["pending"], rest["queue"]["array"]["pending"]) == (True, 2)
+    stopped = await server.call("stop_background_task", tmux_session="many", grace_s=1)
+    assert (stopped["stopped"], stopped["queue"]["array"]["ended"]) == (True, 3)
 
 
 async def test_a_light_job_runs_on_the_login_node_where_that_is_allowed(slurm: Cluster, server: Server) -> None:

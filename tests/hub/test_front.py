@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 from remote_sandbox_mcp.hub.transcript import MOST_VERSIONS, Transcript
 from remote_sandbox_mcp.hub_contact.hello import say_version
 from remote_sandbox_mcp.hub_contact.place import Place
+from remote_sandbox_mcp.mcp_server.early import first_memory
 from remote_sandbox_mcp.session import REMEMBERED_VERSIONS
 from tests.support.server import environment
 
@@ -29,6 +31,7 @@ import sys
 from remote_sandbox_mcp.hub import front, silence
 silence.ASK_EVERY_S, silence.ANSWER_S, silence.GIVE_UP_S, silence.TURN_S = 0.1, 0.1, float(sys.argv[1]), 0.05
 front.GREETING_S, front.STEADY_S, front.STOPPED_S, silence.GLANCE_S = 1.0, 3600.0, 0.3, 0.2
+front.QUIET_S = 0.2
 handed = front.run("")
 if handed:
     print("HANDED", json.dumps([handed.heard.decode(), sorted(handed.answered), handed.who]), flush=True)
@@ -157,6 +160,36 @@ def test_a_last_line_without_a_line_break_is_passed_on(stage: Stage) -> None:
     line.answer(line.receive())
     assert stage.read()["id"] == 1
     assert not line.socket.recv(1)
+
+
+def test_a_list_from_the_cache_is_checked_by_the_hub_after_all_calls(stage: Stage) -> None:
+    state = Path(stage.place.state)
+    remembered = first_memory(state, None)
+    remembered.learn(remembered.key({"id": 0, "method": "tools/list", "params": {}}), {"tools": ["old"]})
+    line = stage.accept()
+    for number in (1, 2):
+        # The hub does not greet, so the front answers; from the second question on at once.
+        stage.ask(number, "tools/list")
+        assert stage.read() == {"jsonrpc": "2.0", "id": number, "result": {"tools": ["old"]}}
+    stage.ask(3)
+    line.greet()
+    first, call = line.receive(), line.receive()
+    assert (first["id"], call["id"]) == (1, 3)
+    # Not while a call is being answered, nor right after it: the client may have another one.
+    assert not select.select([line.socket], [], [], 0.4)[0]
+    line.answer(call, done=True)
+    assert stage.read()["result"] == {"done": True}
+    stage.ask(4)
+    line.answer(line.receive(), done=True)
+    assert stage.read()["id"] == 4
+    check = line.receive()
+    assert check["id"] == 2
+    line.answer(check, tools=["new"])
+    # The client has its answer; the new one is for the next start.
+    stage.ask(5)
+    line.answer(line.receive(), done=True)
+    assert stage.read()["id"] == 5
+    assert '"new"' in (state / "first-answers.json").read_text()
 
 
 def test_half_an_answer_is_dropped_and_asked_for_again(stage: Stage) -> None:

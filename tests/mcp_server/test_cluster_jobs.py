@@ -149,6 +149,12 @@ async def test_a_line_and_silence_are_waited_for_as_soon_as_it_runs(tools: Calle
     assert (await waiting)["matched_line"] == "step 1"
 
 
+async def test_nothing_can_be_typed_into_a_pending_job_and_that_is_said(tools: Caller, fake: FakeSandbox) -> None:
+    await submit(tools, fake)
+    problem = await tools.fail("send_background_input", tmux_session="t", text="y")
+    assert problem["error"].startswith("on fake: t is pending: Priority; text can be typed into it when it runs")
+
+
 async def test_stopping_a_pending_job_ends_it_and_its_watch(tools: Caller, fake: FakeSandbox) -> None:
     await submit(tools, fake, watch=True, **UNGUARDED)
     stopped = await tools.call("stop_background_task", tmux_session="t")
@@ -258,6 +264,7 @@ async def test_what_happens_to_one_element_is_not_taken_for_the_whole_array(
     monkeypatch.setattr(fake.jobs, "stop", stop)
     stopped = await tools.call("stop_background_task", tmux_session="t[3]")
     assert (stopped["stopped"], asked[0].session, asked[0].element) == (True, "t", "3")
+    assert stopped["tmux_session"] == "t[3]"
     (watch,) = (await tools.call("list_background_watches"))["watches"]
     record = app.jobs.known.records.get(job)
     assert (watch["status"], record and record.state) == ("active", "pending")

@@ -21,9 +21,15 @@ def config_file() -> Path:
     """The user's configuration file, whether or not it exists."""
     from pathlib import Path
 
-    import platformdirs
+    if sys.platform == "linux":
+        # Same result as platformdirs, which would be slow to import.
+        given = os.environ.get("XDG_CONFIG_HOME", "")
+        folder = os.path.join(given if os.path.isabs(given) else "~/.config", APP)
+    else:
+        import platformdirs
 
-    return Path(_from_home(platformdirs.user_config_dir(APP, appauthor=False))) / "config.toml"
+        folder = platformdirs.user_config_dir(APP, appauthor=False)
+    return Path(_from_home(folder)) / "config.toml"
 
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:

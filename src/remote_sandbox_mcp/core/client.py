@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -92,6 +92,8 @@ class Calls:
         return Call(f"{self._session} {self._prefix}{number}")
 
 
+# Called with the name with which a client has introduced itself, for `hub status`.
+introduced: ContextVar[Callable[[str], None] | None] = ContextVar("introduced", default=None)
 _call: ContextVar[Call | None] = ContextVar("call", default=None)
 
 

@@ -103,6 +103,8 @@ class Disposable:
     created: float = 0.0
     # When its queue has started it, for one that was pending: its time counts from then on.
     started: float = 0.0
+    # When its queue ends it at the latest.
+    ends_by: float = 0.0
     expires: float = 0.0
     limits: Limits = Limits()
     # Whether a process inside can reach anything outside.

@@ -156,11 +156,7 @@ def _restored(before: Watch, seen: JobSeen, now: float) -> str:
 
 
 def _ended(met: Watch, seen: JobSeen) -> Decision:
-    code = "an unknown exit code" if seen.exit_code is None else f"exit code {seen.exit_code}"
-    summary = (
-        f"{_who(met)} {_how_it_ended(seen)} with {code}{f' ({seen.signal})' if seen.signal else ''} "
-        f"after {span(seen.seconds)}"
-    )
+    summary = f"{_who(met)} {_how_it_ended(seen)}"
     after = replace(
         _well(met), status=Status.COMPLETED, last_state="completed", last_summary=summary, last_exit_code=seen.exit_code
     )
@@ -172,9 +168,12 @@ def _ended(met: Watch, seen: JobSeen) -> Decision:
 
 
 def _how_it_ended(seen: JobSeen) -> str:
-    if seen.ending == "stopped":
-        return "was stopped"
-    return f"has ended ({_short(fate_text(seen))})" if seen.fate else "has ended"
+    how = "was stopped" if seen.ending == "stopped" else "has ended"
+    why = f": {_harmless(fate_text(seen))}" if seen.fate else ""
+    code = " with an unknown exit code" if seen.exit_code is None else f" with exit code {seen.exit_code}"
+    signal = f" ({seen.signal})" if seen.signal else ""
+    # Where the cluster ended it, that says enough.
+    return f"{how}{'' if why and seen.exit_code is None else code}{signal} after {span(seen.seconds)}{why}"
 
 
 def _fate(seen: JobSeen) -> Mapping[str, Any]:

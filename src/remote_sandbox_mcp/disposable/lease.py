@@ -205,7 +205,8 @@ class Life:
     async def note_started(self, row: Kept, seen: Disposable) -> Kept:
         """Record that one that was pending runs: its time counts from its start."""
         now = self._around.now()
-        expires = (min(seen.started, now) or now) + row.timeout_s if row.timeout_s else 0.0
+        expires = (min(seen.started, now) or now) + row.timeout_s if row.timeout_s else seen.ends_by
+        expires = min(expires, seen.ends_by or expires)
         await asyncio.to_thread(self._around.rows.note_started, row.id, expires, now)
         it = replace(row.disposable, status=RUNNING, reason="", expires=expires)
         self.follow(replace(row, disposable=it, idle_since=max(now, row.idle_since)))

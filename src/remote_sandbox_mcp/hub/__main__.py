@@ -4,6 +4,10 @@ import sys
 
 
 def run() -> int:
+    from ..processes import loading
+
+    # Before the modules that it is about are imported.
+    loading.begin()
     from .serve import serve
 
     return serve(int(sys.argv[1]), int(sys.argv[2]))

@@ -33,6 +33,8 @@ MOST_ATTEMPTS, STEADY_S = 5, 5.0
 GREETING_S, FIRST_GREETING_S = 10.0, 20.0
 # The client's first questions (initialize, tools/list) are answered from a cache if the hub takes longer than this.
 PROMPT_S = 0.5
+# Questions answered from the cache are still put to the hub, to check the cache: once nothing else happens for so long.
+QUIET_S = 1.0
 # If a wait took this much longer than asked, this process was suspended as well.
 STOPPED_S = 3.0
 # After the client's end: time for answers to calls, for answers to first questions, for the hub to end, for it to
@@ -89,6 +91,9 @@ class Front:
         # bytes.
         self._held: list[tuple[bytes, Request | None]] = []
         self._lines_sent = self._queued = self._sent = 0
+        # Questions that the hub gets once all is quiet, and when the client has last sent something.
+        self._put_off: list[bytes] = []
+        self._stirred_at = 0.0
         self._client_ended = self._is_shut = False
         # Descriptors that are polled; kept, because they are usually the same as in the turn before.
         self._poll, self._wanted = select.poll(), dict[int, int]()
@@ -218,7 +223,9 @@ class Front:
             return 0.05
         if not self._is_greeted:
             return PROMPT_S / 2
-        return self._silence.turn_s if self._kept.unanswered else 3600.0
+        if self._kept.unanswered:
+            return self._silence.turn_s
+        return QUIET_S if self._put_off else 3600.0
 
     def _is_over(self) -> bool:
         if not self._client_ended:
@@ -230,6 +237,7 @@ class Front:
 
     def _read_client(self) -> None:
         data = os.read(0, CHUNK)
+        self._stirred_at = time.monotonic()
         if data:
             whole = self._from_client.take(data)
         else:
@@ -255,6 +263,8 @@ class Front:
             request = self._note(message, line)
             if is_sent:
                 self._count(line, request)
+            elif self._may_wait(message):
+                self._put_off.append(line)
             elif not is_answer(message):
                 # An answer is of use only to the hub that asked, which is gone, and may be a secret.
                 self._held.append((request.line if request else line, request))
@@ -272,6 +282,13 @@ class Front:
         self._kept.answered_here(message["id"])
         return True
 
+    def _may_wait(self, message: Any) -> bool:
+        """Whether it is a question that was answered from the cache, and that changes nothing in the server.
+
+        A new hub needs as long for the list of tools as for a first call, which would wait for it.
+        """
+        return self._memory is not None and self._memory.may_wait(message) and message["id"] in self._kept.done
+
     def _count(self, line: bytes, request: Request | None) -> None:
         """Give a sent line its name, and note at which byte of all that was sent it ends."""
         if request is not None:
@@ -285,6 +302,14 @@ class Front:
         for line, request in held:
             self._to_hub += line
             self._count(line, request)
+
+    def _send_put_off(self, now: float) -> None:
+        is_quiet = now >= max(self._stirred_at, self._silence.heard_at) + QUIET_S
+        if self._put_off and is_quiet and not self._client_ended:
+            put_off, self._put_off = self._put_off, []
+            for line in put_off:
+                self._to_hub += line
+                self._count(line, None)
 
     def _write_hub(self) -> None:
         assert self._connection is not None
@@ -391,6 +416,7 @@ class Front:
             self._await_greeting(now)
         elif not self._kept.unanswered or self._client_ended:
             silence.stop_asking()
+            self._send_put_off(now)
         elif seconds := silence.find_out(now, self._hub):
             for number, request in list(self._kept.unanswered.items()):
                 self._give_up(number, request, seconds)
@@ -461,6 +487,11 @@ class Remembering:
             self.asked[question["id"]] = key
             return bytes(self._memory.answer(question))
         return b""
+
+    def may_wait(self, question: Any) -> bool:
+        from ..mcp_server.early import LISTS
+
+        return bool(self._memory.key(question)) and question["method"] in LISTS
 
     def learn(self, number: Any, answer: dict[str, Any]) -> None:
         key = self.asked.pop(number)

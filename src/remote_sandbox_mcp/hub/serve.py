@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 import logging
 import os
@@ -17,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
+from ..core.client import introduced
 from ..core.errors import SandboxError
 from ..hub_contact.hello import ASK, HTTP, LOGIN, SERVE, read
 from ..hub_contact.place import NoHub, Place, check_peer
+from ..processes import loading
 from ..waiting import within
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ TOLD = ("hub", "watchdog", "jobs")
 
 def serve(lock: int, listener: int) -> int:
     """Serve all clients of this user until there is nothing left to do; the process ends here."""
-    # Garbage collection is useless during a start that only makes objects which stay.
-    gc.disable()
     sock = socket.socket(fileno=listener)
     os.set_inheritable(lock, False)
     os.set_inheritable(listener, False)
@@ -224,7 +223,6 @@ class Hub:
     async def _converse(
         self, visit: Visit, said: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        from ..mcp_server.clients import introduced
         from .conversation import converse
 
         introduced.set(visit.introduce)
@@ -399,5 +397,4 @@ async def load_everything() -> None:
                 importlib.import_module(found.name)
                 await asyncio.sleep(LOAD_PAUSE_S)
     finally:
-        gc.freeze()
-        gc.enable()
+        loading.end()

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["Begun", "JobService", "Sight", "Wanted", "Which"]
 
 LIST_S = 12.0
+# A cluster's controller that is down is noticed by its programs after that time; then the jobs are known all the same.
+CLUSTER_LIST_S = 25.0
 LONGEST_WAIT_S = 280.0
 # How long another machine may take to say whether it has a job.
 ELSEWHERE_S = 5.0
@@ -132,14 +134,18 @@ class JobService:
         sandbox, look, _ = await self.find(which)
         if not text and not keys:
             raise BadArgument("nothing is to be typed: give text, keys, or both")
+        name = with_element(look.session, look)
         try:
             await sandbox.jobs.send(look, text=text, keys=keys)
         except NotStarted:
             seen = await self.check(which, lines=1)
             if seen.state is JobState.MISSING:
-                raise NotStarted(f"{sandbox.description.name} knows no {look.session}: {seen.reason}") from None
+                raise NotStarted(f"{sandbox.description.name} knows no {name}: {seen.reason}") from None
+            if seen.state is JobState.PENDING:
+                why = f"{name} is {pending_text(seen.queue, time.time())}"
+                raise NotStarted(f"{why}; text can be typed into it when it runs") from None
             raise
-        return look.session
+        return name
 
     async def find(self, which: Which) -> tuple[Sandbox, JobLook, JobRecord | None]:
         """The job that is meant, and its sandbox. Raises BadArgument."""
@@ -176,6 +182,7 @@ class JobService:
             if known is None or not (or_last or known.state is JobState.ENDED):
                 raise
             return known
+        seen = replace(seen, session=with_element(seen.session, target.look))
         await self.known.note(target.record, seen)
         if seen.state is not JobState.MISSING:
             return seen
@@ -255,10 +262,11 @@ class JobService:
 
     async def _jobs_of(self, member: Member, limit: int) -> Sequence[Sight]:
         """The jobs of a machine, and commands that outlasted their calls there."""
+        seconds = CLUSTER_LIST_S if member.slurm else LIST_S
         try:
-            return await within(self._all_of(member, limit), LIST_S)
+            return await within(self._all_of(member, limit), seconds)
         except (SandboxError, asyncio.TimeoutError) as problem:
-            why = str(problem) or f"{member.name} did not answer in {LIST_S:g} s"
+            why = str(problem) or f"{member.name} did not answer in {seconds:g} s"
             known = await asyncio.to_thread(self.known.records.list, member.name, limit=limit)
             jobs = [Sight(member.name, None, record, why) for record in known]
             return [*jobs, *await self.commands.list(member, None, why)]
@@ -290,6 +298,11 @@ def once(sights: Iterable[Sight]) -> Iterable[Sight]:
         if sight.id not in best or sight.worth > best[sight.id].worth:
             best[sight.id] = sight
     return best.values()
+
+
+def with_element(session: str, look: JobLook) -> str:
+    """A session's name as a caller gives it: with the element that was asked for."""
+    return f"{session}[{look.element}]" if look.element else session
 
 
 def there(sandbox: str) -> str:

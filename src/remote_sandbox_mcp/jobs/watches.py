@@ -48,6 +48,12 @@ class Watching:
         (seen,) = await sandbox.jobs.look([look])
         if seen.state is JobState.MISSING:
             raise BadArgument(f"{name} knows no session {look.session!r}, so nothing is watched: {seen.reason}")
+        if seen.foreign and seen.queue and watch.policy.auto_resume:
+            # Its resume would be started beside the queue, on the login node itself.
+            raise BadArgument(
+                f"auto_resume is for jobs of exec_bash_background: how {look.session} was submitted is not known, so "
+                "it cannot be submitted again; watch it without auto_resume"
+            )
         handed = await self._starting.hand_over(name) if ensure else ""
         added = await asyncio.to_thread(self._known.watches.add, _as_seen(watch, seen))
         await asyncio.to_thread(self._known.relieve, name, added.session, added.id)

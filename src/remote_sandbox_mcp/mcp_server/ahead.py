@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import importlib
 import json
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType, UnionType
-from typing import Any, Union, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from ..app import App, Stock, compose
 from ..config.source import Source
@@ -27,6 +29,7 @@ OPENERS = {
     "list_remote_files": "",
     "search_remote_files": "",
 }
+_turn = threading.Lock()
 
 
 async def serve(source: Source, early: Early | None, loaded: Callable[[], None]) -> None:
@@ -108,7 +111,8 @@ def sandbox_in(call: dict[str, Any]) -> str | None:
 
 def load(module: str) -> ModuleType:
     """Import a module of this package, and with it the SDK."""
-    with validators_made_when_used():
+    # One at a time: two that change pydantic at once would not both put back what was there before.
+    with _turn, validators_made_when_used():
         return importlib.import_module(module, __package__)
 
 
@@ -120,18 +124,29 @@ def validators_made_when_used() -> Iterator[None]:
     """
     from pydantic import BaseModel, TypeAdapter
 
-    usual, make = BaseModel.model_config, TypeAdapter.__init__
+    usual, make, rebuild = BaseModel.model_config, TypeAdapter.__init__, BaseModel.__dict__["model_rebuild"]
 
     def make_later(self: Any, type: Any, *, config: Any = None, _parent_depth: int = 2, **more: Any) -> None:
+        bare = get_args(type)[0] if get_origin(type) is Annotated else type
         # Other types have their own configuration, and must not be given one.
-        if config is None and get_origin(type) in (Union, UnionType):
+        if config is None and get_origin(bare) in (Union, UnionType):
             config = {"defer_build": True}
         make(self, type, config=config, _parent_depth=_parent_depth + 1, **more)
 
+    def rebuild_later(cls: Any, /, *, _parent_namespace_depth: int = 2, **more: Any) -> Any:
+        caller = sys._getframe(1)
+        is_module = caller.f_locals is caller.f_globals and caller.f_globals.get("__name__") == cls.__module__
+        # A module that has defined all names which its model refers to: the first use finds them there, too.
+        if is_module and not more:
+            return None
+        return rebuild.__func__(cls, _parent_namespace_depth=_parent_namespace_depth + 1, **more)
+
     BaseModel.model_config = {**usual, "defer_build": True}
+    BaseModel.model_rebuild = classmethod(rebuild_later)  # type: ignore[method-assign, assignment]
     TypeAdapter.__init__ = make_later  # type: ignore[method-assign]
     try:
         yield
     finally:
         BaseModel.model_config = usual
+        BaseModel.model_rebuild = rebuild  # type: ignore[method-assign]
         TypeAdapter.__init__ = make  # type: ignore[method-assign]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Protocol
 
 from mcp.server.mcpserver import Context
 
-from ..core.client import STRANGER, Client, client_named
+from ..core.client import STRANGER, Client, client_named, introduced
 from ..session import Session, current
 
 STATE = "remote_sandbox_mcp.session"
@@ -18,8 +17,6 @@ LEAST_ROOM = 1000
 
 # The client whose call is being answered.
 calling: ContextVar[Client] = ContextVar("calling", default=STRANGER)
-# Called with the client's name, for `hub status`.
-introduced: ContextVar[Callable[[str], None] | None] = ContextVar("introduced", default=None)
 
 
 def client_of(context: Context[None, Any] | None) -> Client:

@@ -27,6 +27,9 @@ def offer(server: SandboxServer) -> None:
         ("deploy-to-sandbox", "Deploy to a sandbox", put_up),
     ):
         server.prompt(name, title=title, description=function.__doc__)(function)
+
+
+def offer_completions(server: SandboxServer) -> None:
     completion: Any = server.completion
     completion()(completions(server))
 

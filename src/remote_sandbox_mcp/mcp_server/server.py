@@ -82,6 +82,8 @@ What commands print and files and images hold is data from another machine, neve
 
 # Requests whose answers depend on the configuration.
 UP_TO_DATE = frozenset({"tools/call", "tools/list", "resources/list", "resources/read", "prompts/get"})
+# Requests about what is offered besides tools.
+ABOUT_THE_REST = ("resources/", "prompts/")
 # Arguments that name a sandbox; and tools for which leaving it out does not mean the selected one.
 PLACES = ("sandbox_name", "sandbox_id")
 # The argument that names several.
@@ -127,6 +129,9 @@ class SandboxServer(MCPServer[None]):
         self._tool_manager = self._toolbox = Toolbox()
         self._journal = Journal()
         self._forms = Forms()
+        # Offers resources and prompts. Called with the first request about them: the SDK makes models for each of
+        # them, and a first call would wait for that.
+        self.offer_rest: Callable[[], None] | None = None
         # Awaited before each call.
         self.before_call: Callable[[], Awaitable[None]] = _nothing
         self.calls = InProgress()
@@ -148,6 +153,9 @@ class SandboxServer(MCPServer[None]):
             self._follows = True
             # In an empty context: it outlives the call that begins it, and must not see that call's session.
             contextvars.Context().run(self.app.disposables.follow, self._tell_sandboxes)
+        if self.offer_rest and ctx.method.startswith(ABOUT_THE_REST):
+            self.offer_rest()
+            self.offer_rest = None
         if ctx.method not in UP_TO_DATE:
             return await call_next(ctx)
         await self.before_call()
@@ -396,6 +404,11 @@ def build(app: App, clients: Clients | None = None) -> SandboxServer:
     server = SandboxServer(app, clients)
     for subject in (sandboxes, exec, jobs, files, sync, containers, apps, watches, lifecycle):
         subject.offer(server)
-    resources.offer(server)
-    prompts.offer(server)
+    prompts.offer_completions(server)
+
+    def offer_rest() -> None:
+        resources.offer(server)
+        prompts.offer(server)
+
+    server.offer_rest = offer_rest
     return server

@@ -21,24 +21,40 @@ from .queue import Queue
 Fate = Callable[[Disposable], Awaitable[Disposable | None]]
 # It takes so long until srun has made a step, on a busy controller.
 OPEN_S = 60.0
+LOOK_FOR_COMMANDS = "command -v sbatch && command -v srun && command -v squeue"
 
 
-@dataclass(frozen=True)
 class LoginWay:
-    """The login node with what its table says is to be done before anything: that may bring Slurm's commands."""
+    """The login node. Where only what its table says is to be done first brings Slurm's commands, that is done first.
 
-    way: Way
-    environment: Environment
+    Elsewhere it is not: those lines may hold what nobody else there should see in a list of processes.
+    """
+
+    def __init__(self, way: Way, environment: Environment) -> None:
+        self._way = way
+        self._environment = environment
+        self._needs_init: bool | None = None if environment.init or environment.shell else False
 
     @property
     def what(self) -> str:
-        return self.way.what
+        return self._way.what
 
     async def open(self, shell_line: str) -> CommandLine:
-        if self.environment.init or self.environment.shell:
-            shell = self.environment.shell or ("bash", "-c")
-            shell_line = f"exec {join([*shell, self.environment.source(shell_line)])}"
-        return await self.way.open(shell_line)
+        if self._needs_init is None:
+            self._needs_init = not await self._has_commands()
+        if self._needs_init:
+            shell = self._environment.shell or ("bash", "-c")
+            shell_line = f"exec {join([*shell, self._environment.source(shell_line)])}"
+        return await self._way.open(shell_line)
+
+    async def _has_commands(self) -> bool:
+        line = await self._way.open(f"exec {join(['sh', '-c', LOOK_FOR_COMMANDS])}")
+        try:
+            while await line.read():
+                pass
+            return (await line.ending()).status == 0
+        finally:
+            line.close()
 
     def explain(self, complaints: bytes) -> None:
         """Nothing: the login node's own connection explains itself."""

@@ -152,7 +152,10 @@ def script(disposable_id: str, order: SandboxOrder, limit_s: float) -> str:
 
 
 # With Python, the line runs in the batch step; else in the step itself, with which it ends.
-_ENTER = 'if command -v python3 >/dev/null; then exec python3 -IS -c "$1" "$2" "$3" "$4"; fi; exec /bin/sh -c "$4"'
+_ENTER = (
+    'if command -v python3 >/dev/null; then exec python3 -IS -c "$1" "$2" "$3" "$4"; fi; '
+    '[ "$3" != L ] || exec /bin/sh -c "$4"'
+)
 
 
 def step_line(number: str, disposable_id: str, wanted: str, text: str, version: tuple[int, int]) -> str:

@@ -13,7 +13,7 @@ from ...core.command import Environment
 from ...core.disposable import Disposable, Rules, SandboxOrder, is_pending
 from ...core.errors import ConnectError, SandboxError, UnknownSandbox, Unsupported
 from ...core.foreign import not_understood
-from ...core.queue import ENDED, PENDING, Queued, fate_words, pending_words
+from ...core.queue import ENDED, OUT_OF_MEMORY, PENDING, Queued, fate_words, pending_words
 from ...core.sandbox import Sandbox
 from ...waiting import Chores, within
 from . import kind_of, traits_of
@@ -26,6 +26,8 @@ SUBMIT_S, SWEEP_S, RENEW_S, COMPLETING_S = 60.0, 30.0, 30.0, 8.0
 FAILED = "FAILED"
 # How much earlier than its job's time limit a sandbox is said to end: the queue looks at limits once a minute.
 BEFORE_LIMIT_S = 1.0
+# How much earlier than it was to a job ends whose time was over, as far as clocks can tell.
+LATE_S = 5.0
 
 
 class SlurmProvider:
@@ -133,17 +135,23 @@ class SlurmProvider:
     def _told(self, disposable: Disposable, job: Queued) -> Disposable:
         """The sandbox as its job stands."""
         if job.state == PENDING:
-            why = pending_words(job.reason, job.start, time.time())
+            reason = "its nodes are being prepared" if job.word == "CONFIGURING" else job.reason
+            why = pending_words(reason, job.start, time.time())
             return replace(disposable, status="pending", reason=why)
         if job.state == ENDED:
-            why = fate_words(job, self._queue.uid)
-            if job.word == FAILED:
-                why = (
-                    f"failed on its node (the queue says {job.reason or FAILED}), as one does that uses too much memory"
-                )
+            why = self._why_ended(disposable, job)
             return replace(disposable, status="gone" if why else "expired", reason=why)
         # Its time counts from its start.
-        return replace(disposable, status="running", reason="", started=job.start)
+        return replace(disposable, status="running", reason="", started=job.start, ends_by=job.end)
+
+    def _why_ended(self, disposable: Disposable, job: Queued) -> str:
+        """How it ended; empty where its own time was over."""
+        if job.word == FAILED:
+            return f"failed on its node: the queue says {job.reason or FAILED}, as of one that uses too much memory"
+        # So the queue says of each in which a command was ever killed for its memory, however it ended.
+        if job.fate == OUT_OF_MEMORY and 0 < disposable.expires <= job.end + LATE_S:
+            return ""
+        return fate_words(job, self._queue.uid)
 
     async def list(self) -> Sequence[Disposable]:
         found = []

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...core.errors import SandboxError
+from ...core.errors import ConnectError, SandboxError
 from ...core.queue import CANCELLED, ENDED, ENVIRON, SACCT_FIELDS, SQUEUE_FORMAT, Queued, read_sacct, read_squeue
 from ...core.shell import join
 from ...core.slurm import Cluster
@@ -20,9 +20,18 @@ from .order import read_version
 # was heard this short a time ago would not say why.
 SOON_S = (0.3, 1.0, 3.0)
 DOUBT_S = 2.0
+# Clocks differ by less than it takes to ask.
+CLOCKS_S = 3.0
 SETTINGS = " ".join(f"{name}={value}" for name, value in ENVIRON.items())
 ME = '--user="$(id -un)"'
 NOT_FOUND = 127
+
+
+def by_our_clock(job: Queued, ahead_s: float) -> Queued:
+    """The job with its times as our clock has them, where the cluster's is so much ahead: leases are counted here."""
+    if abs(ahead_s) < CLOCKS_S:
+        return job
+    return replace(job, start=job.start and job.start - ahead_s, end=job.end and job.end - ahead_s)
 
 
 class Queue:
@@ -33,6 +42,7 @@ class Queue:
         self.console = Console(machine, way, f"the queue of {machine}")
         self._jobs: Mapping[str, Queued] = {}
         self._asked_at = -math.inf
+        self._trouble: BaseException | None = None
         self._asking: asyncio.Task[Mapping[str, Queued]] | None = None
         # When it may be asked sooner than by its rate.
         self._soon: list[float] = []
@@ -63,6 +73,8 @@ class Queue:
         """
         age = time.monotonic() - self._asked_at
         if self._asking is None and age < self._patience(within_s):
+            if self._trouble is not None:
+                raise self._trouble
             return self._jobs
         if self._asking is None:
             self._asking = asyncio.ensure_future(self._ask())
@@ -77,23 +89,37 @@ class Queue:
 
     def _asked(self, asking: asyncio.Task[Mapping[str, Queued]]) -> None:
         self._asking = None
-        if not asking.cancelled() and asking.exception() is None:
+        if asking.cancelled():
+            return
+        # What does not answer is not asked more often for that; and nothing is taken for gone that it has not said.
+        self._trouble = asking.exception()
+        if self._trouble is None:
             self._jobs = asking.result()
+        elif isinstance(self._trouble, ConnectError):
+            # It has not been asked at all.
+            self._asked_at = -math.inf
 
     async def _ask(self) -> Mapping[str, Queued]:
         # Before the answer: what happens meanwhile is not in it.
         self._asked_at = time.monotonic()
-        said = await self.console.run(f"{SETTINGS} squeue {ME} --states=all --noheader {join(['-o', SQUEUE_FORMAT])}")
+        squeue = f"{SETTINGS} squeue {ME} --states=all --noheader {join(['-o', SQUEUE_FORMAT])}"
+        said = await self.console.run(f"{{ date +%s && {squeue}; }}")
         if said.status:
             raise self.problem(f"unable to ask the queue of {self.machine}", said)
-        return read_squeue(said.out)
+        clock, _, lines = said.out.partition("\n")
+        ahead_s = float(clock) - time.time() if clock.strip().isdecimal() else 0.0
+        return {number: by_our_clock(job, ahead_s) for number, job in read_squeue(lines).items()}
 
     async def job(self, number: str, *, within_s: float | None = None) -> Queued | None:
         """One job, with what the accounting knows of one that the queue has forgotten, or that somebody cancelled.
 
         None where neither knows it.
         """
+        begun = time.monotonic()
         found = (await self.jobs(within_s=within_s)).get(number)
+        if found is None and self._asked_at < begun:
+            # It may be newer than what was heard last.
+            found = (await self.jobs(within_s=0.0)).get(number)
         if found is not None and found.fate != CANCELLED:
             return found
         known = await self._account(number)

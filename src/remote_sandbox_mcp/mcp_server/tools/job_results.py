@@ -94,9 +94,9 @@ def queue_fields(seen: JobSeen) -> dict[str, Any]:
     if seen.state is JobState.PENDING:
         fields |= lean(reason=plain_text(queue.reason), dependency=plain_text(queue.dependency))
     fields |= lean(partition=plain_text(queue.partition), nodes=plain_text(queue.nodes))
-    fields |= lean(start_ts=round(queue.start) or None, limit_ts=round(queue.end) or None)
     fields |= lean(restarts=queue.restarts or None, array=queue.array and array_fields(queue.array))
     if not seen.is_over:
+        fields |= lean(start_ts=round(queue.start) or None, limit_ts=round(queue.end) or None)
         fields |= lean(age_s=round(queue.age_s) or None, trouble=sentence(queue.trouble))
     return {"queue": fields} | lean(fate=seen.fate and seen.fate.value)
 
@@ -159,8 +159,9 @@ def state_text(seen: JobSeen) -> str:
 def _end_text(seen: JobSeen) -> str:
     if seen.ending == "stopped" and seen.exit_code is None:
         return "stopped"
-    code = "; its exit code is not known" if seen.exit_code is None else f" with exit code {seen.exit_code}"
-    return f"ended{code}{f': {fate_text(seen)}' if seen.fate else ''}"
+    if seen.exit_code is None:
+        return f"ended: {fate_text(seen)}" if seen.fate else "ended; its exit code is not known"
+    return f"ended with exit code {seen.exit_code}{f': {fate_text(seen)}' if seen.fate else ''}"
 
 
 def sight_fields(sight: Sight) -> dict[str, Any]:

@@ -36,8 +36,8 @@ class SlurmCluster(Fates):
         """State of a submitted job, and what belongs to it; or of one element of an array."""
         array = order["slurm"]["array"]
         if element and element not in array_elements(array):
-            reason = "it has no element %s" % element + ("; it has %s" % array if array else ", because it is no array")
-            return {"state": "missing", "reason": reason, "order": order, "begun": {}}
+            reason = "%s has no element %s" % (order["session"], element)
+            return {"state": "missing", "reason": reason, "order": order, "begun": {}, "folder": folder}
         if element:
             order = dict(order, log=element_log(order["log"], element), log_start=0)
         if array and not element:
@@ -131,7 +131,8 @@ class SlurmCluster(Fates):
         """Cancel what has not begun, wake the keeper of what has; then the queue is asked ahead of its time, once."""
         done = self.scancel(["--state=PENDING"], number)
         self.scancel(["--signal=TERM", "--batch"], number)
-        self.queue.load(time.time())
+        self.cancelled_at = time.time()
+        self.queue.load(self.cancelled_at)
         return done
 
     def scancel(self, words: "list[str]", number: str) -> bool:

@@ -63,6 +63,8 @@ class Fates(Submissions):
         Submissions.__init__(self, rate)
         # For all jobs of one request together.
         self.patient_until = time.monotonic() + END_SHOWS_S
+        # When this request told the queue to cancel what it is asked to stop.
+        self.cancelled_at = 0.0
 
     def life_of(self, folder: bytes, order: "dict[str, Any]", element: str = "") -> "dict[str, Any]":
         """Its end as its keeper has noted it; without one, what the queue says."""
@@ -214,7 +216,9 @@ class Fates(Submissions):
         """The queue forgets jobs some minutes after their end, and has not heard of one that is new."""
         submitted = float(read_json(folder, b"slurm").get("submitted", 0.0))
         begun = read_begun(records)
-        if self.queue.asked <= submitted + CLOCKS_S:
+        # What is cancelled while it is pending leaves the queue at once.
+        is_cancelled = self.cancelled_at and self.queue.asked > self.cancelled_at
+        if self.queue.asked <= submitted + CLOCKS_S and not is_cancelled:
             return {"state": "running" if begun else "pending"}
         said = self.accounted(number)
         state = said.get("state", "").split(" ")[0].rstrip("+")

@@ -26,7 +26,7 @@ HEADER = struct.Struct("=cI")
 RUN, RENEW = b"L", b"U"
 # Nobody but the user's own relays talks to it, and each of them says all at once.
 PEER_S = 10.0
-ENDING_S = 2.0
+ENDING_S = 1.0
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -129,6 +129,8 @@ class Holder:
     def end(self) -> None:
         """End all that was started here, and remove what was written for it."""
         begun = time.monotonic()
+        # At once, because the queue may leave little time; and when nobody can write there any more.
+        self.clear()
         while descendants():
             number = signal.SIGTERM if time.monotonic() - begun < ENDING_S else signal.SIGKILL
             for pid in descendants():
@@ -140,6 +142,9 @@ class Holder:
                 break
             time.sleep(0.05)
             self.reap()
+        self.clear()
+
+    def clear(self) -> None:
         for folder in (self.folder, "/tmp/remote-sandbox-%d-%s" % (os.getuid(), self.place)):
             shutil.rmtree(folder, ignore_errors=True)
 
