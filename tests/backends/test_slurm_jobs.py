@@ -7,7 +7,10 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from functools import partial
@@ -190,6 +193,7 @@ async def test_each_fate_is_told_apart(slurm: Cluster, jobs: Jobs) -> None:
         "failed": (gone, Fate.NODE_FAILED),
         "limited": (gone, Fate.TIME_LIMIT),
     }
+    assert (await look(jobs, hungry[0])).fate is Fate.OUT_OF_MEMORY
     assert (seen["hungry"].ending, seen["cancelled"].ending) == ("out_of_memory", "cancelled")
     assert seen["failed"].reason == "its node n1 failed"
 
@@ -238,6 +242,15 @@ async def test_the_elements_of_an_array_are_counted_and_looked_at(jobs: Jobs) ->
     assert (whole.state, whole.ending) == (JobState.ENDED, "stopped")
     assert whole.queue
     assert whole.queue.array == ArrayCounts(ended=5, failed=5)
+
+
+async def test_a_pending_array_is_cancelled(jobs: Jobs) -> None:
+    job = (await jobs.start(order("true", "--array=1-3", "--begin=now+1hour"))).job_id
+    stopped = await jobs.stop(JobLook(job_id=job))
+    assert (stopped.state, stopped.ending) == (JobState.ENDED, "stopped")
+    again, missing = [await look(jobs, job), await look(jobs, job, element="4")]
+    assert (again.state, again.queue and again.queue.array) == (JobState.ENDED, ArrayCounts(ended=3, failed=3))
+    assert (missing.state, missing.reason) == (JobState.MISSING, f"{missing.session} has no element 4")
 
 
 async def test_an_array_has_ended_when_all_have(jobs: Jobs) -> None:
@@ -667,3 +680,33 @@ def test_what_the_queue_says_is_harmless_to_show() -> None:
     assert seen.reason.startswith("red")
     assert seen.reason.isprintable()
     assert len(seen.reason) <= 300
+
+
+# The script, as the documentation shows it
+
+
+SHOWN: dict[str, Any] = {
+    "session": "train", "umask": 0o22, "cwd": "/home/alice/run", "shell": ["/usr/bin/bash", "-c"],
+    "log": "/home/alice/run/.codex_logs/train.log",
+    "slurm": {
+        "words": ["--cpus-per-task=8", "--gres=gpu:a100:2", "--partition=gpu", "--signal=B:USR1@120", "--time=4:00:00"],
+        "requeue": False,
+    },
+}  # fmt: skip
+SHOWN_FOLDER = b"/home/alice/.local/state/remote-sandbox/jobs/slurm-hal/job-3f9c0d5e7a1b2c4d"
+
+
+def test_the_documentation_shows_the_script_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    script = jobsubmit.batch_script(SHOWN_FOLDER, SHOWN).decode()
+    page = Path(__file__).parents[2] / "docs/slurm.md"
+    assert f"```sh\n{script}```" in page.read_text()
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="needs shellcheck")
+def test_the_script_is_plain_shell(tmp_path: Path) -> None:
+    path = tmp_path / "script"
+    odd = {**SHOWN, "cwd": "/it's here", "log": "/a b/c%d.log"}
+    path.write_bytes(jobsubmit.batch_script(SHOWN_FOLDER, odd))
+    done = subprocess.run(["shellcheck", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
