@@ -7,15 +7,20 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost.far import jobcluster, jobqueue
+from remote_sandbox_mcp.backends.outpost.far import jobcluster, jobfate, jobqueue, jobsubmit, place
+from remote_sandbox_mcp.backends.outpost.far.files import Refused
 from remote_sandbox_mcp.backends.outpost.jobs import read_queue
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
@@ -163,7 +168,7 @@ async def test_each_fate_is_told_apart(slurm: Cluster, jobs: Jobs) -> None:
         )
     ]
     # Controllers look at time limits every half minute.
-    slurm.admin("scontrol", "update", f"JobId={limited[1]}", "EndTime=now")
+    slurm.expire(limited[1])
     slurm.admin("scancel", cancelled[1])
     slurm.sbatch("true", "--partition=high", on_n2, "--cpus-per-task=3")
     slurm.admin("scontrol", "update", f"JobId={requeued[1]}", "Requeue=1")
@@ -188,6 +193,7 @@ async def test_each_fate_is_told_apart(slurm: Cluster, jobs: Jobs) -> None:
         "failed": (gone, Fate.NODE_FAILED),
         "limited": (gone, Fate.TIME_LIMIT),
     }
+    assert (await look(jobs, hungry[0])).fate is Fate.OUT_OF_MEMORY
     assert (seen["hungry"].ending, seen["cancelled"].ending) == ("out_of_memory", "cancelled")
     assert seen["failed"].reason == "its node n1 failed"
 
@@ -236,6 +242,15 @@ async def test_the_elements_of_an_array_are_counted_and_looked_at(jobs: Jobs) ->
     assert (whole.state, whole.ending) == (JobState.ENDED, "stopped")
     assert whole.queue
     assert whole.queue.array == ArrayCounts(ended=5, failed=5)
+
+
+async def test_a_pending_array_is_cancelled(jobs: Jobs) -> None:
+    job = (await jobs.start(order("true", "--array=1-3", "--begin=now+1hour"))).job_id
+    stopped = await jobs.stop(JobLook(job_id=job))
+    assert (stopped.state, stopped.ending) == (JobState.ENDED, "stopped")
+    again, missing = [await look(jobs, job), await look(jobs, job, element="4")]
+    assert (again.state, again.queue and again.queue.array) == (JobState.ENDED, ArrayCounts(ended=3, failed=3))
+    assert (missing.state, missing.reason) == (JobState.MISSING, f"{missing.session} has no element 4")
 
 
 async def test_an_array_has_ended_when_all_have(jobs: Jobs) -> None:
@@ -417,7 +432,7 @@ async def test_a_controller_that_is_away_is_told_with_the_last_state(slurm: Clus
 async def test_a_job_belongs_to_every_login_node_of_its_cluster(slurm: Cluster, jobs: Jobs) -> None:
     wanted = order(FOREVER)
     job, _ = await begun(jobs, wanted)
-    (path,) = slurm.login.home.glob(f".local/state/remote-sandbox/jobs/slurm-*/{job}/order")
+    path = records(slurm, job) / "order"
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "node": "login2", "host": "login2", "machine": "x", "boot": "y"}))
     seen = [await look(jobs, job), *await jobs.look([JobLook(session=wanted.session)]), *await jobs.list()]
@@ -449,13 +464,175 @@ async def test_a_job_in_place_of_another_is_submitted_as_that_one_was(slurm: Clu
     assert slurm.job(waited.seen.queue.number)["Partition"] == "low"
 
 
+def records(cluster: Cluster, job_id: str) -> Path:
+    (folder,) = cluster.login.home.glob(f".local/state/remote-sandbox/jobs/slurm-*/{job_id}")
+    return folder
+
+
+def submitted_long_ago(cluster: Cluster, job_id: str) -> None:
+    path = records(cluster, job_id) / "slurm"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "submitted": 1.0}))
+
+
+async def test_what_the_queue_has_forgotten_is_asked_of_the_accounting_once(
+    slurm_with_accounting: Cluster, tmp_path: Path
+) -> None:
+    cluster = slurm_with_accounting
+    forgetful = 'if [ -e ~/forgotten ]; then exit 0; fi; exec /usr/bin/squeue "$@"'
+    python = put_ahead(cluster, squeue=forgetful, sacct='exec /usr/bin/sacct "$@"')
+    sandbox = await open_login(cluster, tmp_path, python=python)
+    jobs = sandbox.jobs
+    try:
+        cancelled, number = await begun(jobs, order(FOREVER))
+        killed, killed_number = await begun(jobs, order(FOREVER))
+        cluster.admin("scancel", number)
+        os.kill(json.loads((records(cluster, killed) / "begun").read_text())["keeper"], signal.SIGKILL)
+        for each, state in ((number, "CANCELLED by 0"), (killed_number, "FAILED")):
+            said = partial(cluster.run, "sacct", "-nXPo", "State", "-j", each)
+            await asyncio.to_thread(wait_until, lambda: said().strip() == state, what=state, seconds=20)  # noqa: B023
+        (cluster.login.home / "forgotten").touch()
+        for job in (cancelled, killed):
+            submitted_long_ago(cluster, job)
+        first = await eventually(lambda: look(jobs, cancelled), lambda seen: seen.is_over, "the queue's next answer")
+        second = await look(jobs, killed)
+        assert (first.fate, first.ending, first.reason) == (
+            Fate.CANCELLED,
+            "cancelled",
+            "it was cancelled by an administrator",
+        )
+        assert (second.state, second.exit_code, second.reason) == (JobState.ENDED, 137, "its keeper noted no end")
+        assert calls(cluster, "sacct") == 1
+    finally:
+        await sandbox.close()
+        clean(cluster.login)
+
+
+async def test_without_accounting_slurms_own_words_in_its_output_tell_a_fate(slurm: Cluster, tmp_path: Path) -> None:
+    forgetful = 'if [ -e ~/forgotten ]; then exit 0; fi; exec /usr/bin/squeue "$@"'
+    sandbox = await open_login(slurm, tmp_path, python=put_ahead(slurm, squeue=forgetful))
+    jobs = sandbox.jobs
+    try:
+        preempted, number = await begun(jobs, order(FOREVER, "--partition=low", "--nodelist=n2"))
+        slurm.sbatch("true", "--partition=high", "--nodelist=n2", "--exclusive")
+        (slurm.login.home / "forgotten").touch()
+        slurm.await_state(number, "PREEMPTED")
+        submitted_long_ago(slurm, preempted)
+        assert (await over(jobs, preempted)).fate is Fate.PREEMPTED
+    finally:
+        await sandbox.close()
+        clean(slurm.login)
+
+
+# Programs of Slurm's that hang, fail or print nonsense
+
+
+def row_of(number: str, job: str, element: str, comment: str, name: str = "train") -> str:
+    """What squeue prints of a pending job."""
+    known = ["(Priority)", "1794865309", "N/A", "main", "n[1-2]", "(null)", "2026-11-16T21:45:36"]
+    return "\x1f".join([number, job, element, "PENDING", *known, comment, name])
+
+
+def install(folder: Path, **programs: str) -> None:
+    for name, text in programs.items():
+        path = folder / name
+        path.write_text(f"#!/bin/sh\necho >>{folder}/{name}.calls\n{text}\n")
+        path.chmod(0o755)
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of Slurm's programs of a login node that is this process, with short patience."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(place, "candidates", lambda: [os.fsencode(tmp_path / "base")])
+    monkeypatch.setattr(jobqueue, "LEARNED_NAME", ["test"])
+    for module, name in ((jobsubmit, "SBATCH_S"), (jobqueue, "SQUEUE_S"), (jobfate, "SQUEUE_S")):
+        monkeypatch.setattr(module, name, 0.3)
+    return folder
+
+
+Prepared = tuple[bytes, dict[str, Any]]
+
+
+@pytest.fixture
+def prepared(programs: Path, tmp_path: Path) -> Prepared:
+    """A job's folder, ready to be submitted, and its order."""
+    slurm = jobsubmit.submission_of({"words": ["--signal=USR1@60"]})
+    record = {"id": "job-0123456789", "session": "train", "cwd": "/", "log": "/tmp/x", "ordered": 0.0, "slurm": slurm}
+    folder = tmp_path / "job-0123456789"
+    folder.mkdir()
+    (folder / "order").write_text(json.dumps(record))
+    return os.fsencode(folder), record
+
+
+HANGS, FAILS = "exec sleep 5", "echo 'x: error: away' >&2; exit 1"
+KNOWS = f"echo '{row_of('41', '41', 'N/A', 'rsmcp:job-0123456789')}'"
+TROUBLE = {
+    "hangs, and was not heard": (HANGS, "exit 0", "slurm", "sbatch did not answer within"),
+    "hangs, and the queue is away": (HANGS, FAILS, "unsure", "it may be submitted or not"),
+    "hangs, and so does the queue": (HANGS, HANGS, "unsure", "it may be submitted or not"),
+    "was cut off, and not heard": ("echo Socket timed out; exit 1", "exit 0", "slurm", "the queue does not have it"),
+    "refuses with nonsense": ("printf 'sbatch: error: \\033[31mred\\n\\001two'; exit 1", "exit 0", "slurm", "two"),
+    "says nothing": ("exit 1", "exit 0", "slurm", "it did not say why"),
+}
+
+
+@pytest.mark.parametrize(("sbatch", "squeue", "reason", "why"), TROUBLE.values(), ids=TROUBLE)
+def test_an_sbatch_that_does_not_answer_is_told_as_what_it_is(
+    programs: Path, prepared: Prepared, sbatch: str, squeue: str, reason: str, why: str
+) -> None:
+    install(programs, sbatch=sbatch, squeue=squeue)
+    with pytest.raises(Refused) as refused:
+        jobcluster.SlurmCluster(10.0).submit(*prepared)
+    assert refused.value.reason == reason
+    assert why in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
+def test_a_job_whose_sbatch_hung_is_found_and_not_submitted_again(programs: Path, prepared: Prepared) -> None:
+    install(programs, sbatch=HANGS, squeue=KNOWS)
+    for _ in range(2):
+        cluster = jobcluster.SlurmCluster(10.0)
+        cluster.submit(*prepared)
+        assert cluster.number_of(prepared[0]) == "41"
+    assert (programs / "sbatch.calls").read_text() == "\n"
+
+
+@pytest.mark.parametrize("squeue", [HANGS, FAILS, "head -c 300000 /dev/urandom"], ids=["hangs", "fails", "rubbish"])
+def test_a_queue_that_makes_no_sense_is_not_asked_at_once_again(
+    programs: Path, prepared: Prepared, squeue: str
+) -> None:
+    install(programs, sbatch="echo 41", squeue=squeue)
+    jobcluster.SlurmCluster(10.0).submit(*prepared)
+    seen = [jobcluster.SlurmCluster(10.0).state(*prepared) for _ in range(3)]
+    assert [each["state"] for each in seen] == ["pending"] * 3
+    assert bool(seen[0]["queue"]["trouble"]) == (squeue in (HANGS, FAILS))
+    assert (programs / "squeue.calls").read_text() == "\n"
+
+
+def test_a_job_that_ends_while_the_queue_is_asked_has_ended(programs: Path, prepared: Prepared) -> None:
+    end = {"exit": 3, "signal": "", "ending": "exited", "ended": 1.0, "survivors": []}
+    noted = f"echo '{json.dumps(end)}' >{os.fsdecode(prepared[0])}/end"
+    install(programs, sbatch="echo 41", squeue=f"{noted}; {FAILS}")
+    jobcluster.SlurmCluster(10.0).submit(*prepared)
+    seen = jobcluster.SlurmCluster(10.0).state(*prepared)
+    assert (seen["state"], seen["exit"], seen["queue"]["number"]) == ("ended", 3, "41")
+
+
+def test_a_machine_without_sbatch_says_so(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobqueue, "LEARNED_NAME", [])
+    monkeypatch.setattr(jobqueue, "SLURM_FOLDERS", ())
+    monkeypatch.setenv("PATH", str(programs))
+    with pytest.raises(Refused, match="sbatch is not found on this machine"):
+        jobsubmit.submission_of({"words": []})
+
+
 # Foreign text
 
 
 RUBBISH = "slurm_load_jobs error\n1\x1f2\n;rm\x1f" + "\x1f" * 20 + "\n" + "x" * 100000 + "\n"
-ROW = ("7_1|7|1|PENDING|(Priority)|1794865309|N/A|main|n[1-2]|(null)|2026-11-16T21:45:36|rsmcp:job-1 x|a\x1fb").replace(
-    "|", "\x1f"
-)
+ROW = row_of("7_1", "7", "1", "rsmcp:job-1 x", "a\x1fb")
 
 
 def test_only_rows_are_taken_from_what_squeue_prints() -> None:
@@ -512,3 +689,33 @@ def test_what_the_queue_says_is_harmless_to_show() -> None:
     assert seen.reason.startswith("red")
     assert seen.reason.isprintable()
     assert len(seen.reason) <= 300
+
+
+# The script, as the documentation shows it
+
+
+SHOWN: dict[str, Any] = {
+    "session": "train", "umask": 0o22, "cwd": "/home/alice/run", "shell": ["/usr/bin/bash", "-c"],
+    "log": "/home/alice/run/.codex_logs/train.log",
+    "slurm": {
+        "words": ["--cpus-per-task=8", "--gres=gpu:a100:2", "--partition=gpu", "--signal=B:USR1@120", "--time=4:00:00"],
+        "requeue": False,
+    },
+}  # fmt: skip
+SHOWN_FOLDER = b"/home/alice/.local/state/remote-sandbox/jobs/slurm-hal/job-3f9c0d5e7a1b2c4d"
+
+
+def test_the_documentation_shows_the_script_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    script = jobsubmit.batch_script(SHOWN_FOLDER, SHOWN).decode()
+    page = Path(__file__).parents[2] / "docs/slurm.md"
+    assert f"```sh\n{script}```" in page.read_text()
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="needs shellcheck")
+def test_the_script_is_plain_shell(tmp_path: Path) -> None:
+    path = tmp_path / "script"
+    odd = {**SHOWN, "cwd": "/it's here", "log": "/a b/c%d.log"}
+    path.write_bytes(jobsubmit.batch_script(SHOWN_FOLDER, odd))
+    done = subprocess.run(["shellcheck", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -22,7 +22,8 @@ OF_THE_NODE = (b"SLURM", b"CUDA_", b"GPU_", b"ROCR_", b"HIP_", b"ZE_", b"NVIDIA_
 UNLESS_GIVEN = (b"TMPDIR", b"HOSTNAME", b"XDG_RUNTIME_DIR", b"KRB5CCNAME")
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 ALL_ARE_TOLD_S = 3.0
-MEMORY_EVENTS = "/sys/fs/cgroup%s/memory.events"
+# By the kind of cgroup, version 2 and version 1: where the kernel counts what it has killed for want of memory.
+OOM_EVENTS = {"": "/sys/fs/cgroup%s/memory.events", "memory": "/sys/fs/cgroup/memory%s/memory.oom_control"}
 
 
 class BatchKeeper(JobKeeper):
@@ -205,7 +206,7 @@ class BatchKeeper(JobKeeper):
         self.write_end()
 
     def ending(self) -> str:
-        if self.code == 137 and not self.stopping and was_out_of_memory():
+        if self.code and not self.stopping and was_out_of_memory():
             return "out_of_memory"
         return JobKeeper.ending(self)
 
@@ -237,8 +238,16 @@ def was_out_of_memory() -> bool:
     """Whether the kernel has killed a process of this cgroup because its memory was used up."""
     try:
         with open("/proc/self/cgroup") as file:
-            own = [line.rstrip("\n").partition("::")[2] for line in file if line.startswith("0::")]
-        with open(MEMORY_EVENTS % own[0]) as file:
+            groups = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return False
+    paths = [OOM_EVENTS[kinds] % path for _, kinds, path in groups if kinds in OOM_EVENTS]
+    return any(has_killed(path) for path in paths)
+
+
+def has_killed(path: str) -> bool:
+    try:
+        with open(path) as file:
             return any(line.startswith("oom_kill ") and int(line.split()[1]) > 0 for line in file)
     except (OSError, ValueError, IndexError):
         return False

@@ -34,15 +34,15 @@ class SlurmCluster(Fates):
 
     def state(self, folder: bytes, order: "dict[str, Any]", element: str = "") -> "dict[str, Any]":
         """State of a submitted job, and what belongs to it; or of one element of an array."""
-        if element and element not in array_elements(order["slurm"]["array"]):
+        array = order["slurm"]["array"]
+        if element and element not in array_elements(array):
             reason = "%s has no element %s" % (order["session"], element)
             return {"state": "missing", "reason": reason, "order": order, "begun": {}, "folder": folder}
         if element:
             order = dict(order, log=element_log(order["log"], element), log_start=0)
-        known = read_json(folder, b"fate") if not element else {}
-        if not known and order["slurm"]["array"] and not element:
-            known = self.array_state(folder, order)
-        elif not known:
+        if array and not element:
+            known = read_json(folder, b"fate") or self.array_state(folder, order)
+        else:
             known = self.life_of(folder, order, element)
         records = records_of(folder, element)
         return dict(known, order=order, begun=read_begun(records), folder=folder, element=element, via="slurm")
@@ -76,7 +76,7 @@ class SlurmCluster(Fates):
 
     def still_waits(self, number: str) -> "dict[str, Any]":
         """An element that is pending by the queue's word alone, nothing for any other."""
-        row = self.queue.load().rows.get(number)
+        row = self.queue.load().row_of(number)
         if row is None or row["state"] not in IN_QUEUE:
             return {}
         return {"state": "pending", "queue": self.queue_of(number, row, {})}

@@ -20,6 +20,8 @@ END_SHOWS_S = 2.0
 END_IS_NEW_S = 15.0
 # How long an end by KILL is doubted: the queue may tell that it was for want of memory.
 DOUBT_S = 20.0
+# After so long an sbatch that was cut off has surely not arrived.
+NEVER_S = 86400.0
 NO_SACCT_S = 3600.0
 IN_QUEUE = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 OVER = (
@@ -68,23 +70,29 @@ class Fates(Submissions):
         """Its end as its keeper has noted it; without one, what the queue says."""
         records = records_of(folder, element)
         end, number = read_json(records, b"end"), self.number_of(folder)
-        if end and not self.is_doubted(end):
+        final = read_json(records, b"fate")
+        if end and (final or not is_killed(end)):
             if order["slurm"]["requeue"] and not element:
                 forget_variables(folder)
-            return dict(self.read_end(records, end), queue=blank_queue(with_element(number, element)))
-        final = read_json(records, b"fate")
+            # An end that shows late counts more than what was made of its absence, unless memory was short.
+            known = final if final.get("fate") == "out_of_memory" else self.read_end(end)
+            return dict(known, queue=blank_queue(with_element(number, element)))
         if final:
             return final
         if not number:
             number = self.learn_late_number(folder, order)
         if not number:
-            return self.without_number(order)
+            return self.without_number(folder, order)
         self.queue.load()
         number = with_element(number, element)
-        row = self.queue.rows.get(number)
+        # A controller that is away keeps us waiting, and meanwhile the job may have ended.
+        late = {} if end else read_json(records, b"end")
+        if late and not is_killed(late):
+            return dict(self.read_end(late), queue=blank_queue(number))
+        row = self.queue.row_of(number)
         known = self.by_row(folder, records, order, row) if row else self.without_row(folder, records, order, number)
         if end:
-            known = self.dispel_doubt(records, end, known)
+            known = self.dispel_doubt(end, known)
         begun = read_begun(records)
         known["queue"] = self.queue_of(number, row, begun)
         if known["state"] in ("ended", "gone"):
@@ -93,25 +101,26 @@ class Fates(Submissions):
 
     def note_fate(self, folder: bytes, records: bytes, known: "dict[str, Any]") -> None:
         """What is final is asked no more; and nobody needs the job's variables, among which there may be secrets."""
-        # An element that has never begun has no folder of its own yet.
-        os.makedirs(records, 0o700, exist_ok=True)
-        write_json(records, b"fate", known)
+        try:
+            # An element that was never begun has no folder yet.
+            os.makedirs(records, 0o700, exist_ok=True)
+            write_json(records, b"fate", known)
+        except OSError:
+            # On a full disk the queue is asked again.
+            return
         if folder == records:
             forget_variables(folder)
 
-    def is_doubted(self, end: "dict[str, Any]") -> bool:
-        is_killed = end["exit"] == 137 and end["ending"] == "exited"
-        return bool(is_killed and 0 <= time.time() - end["ended"] < DOUBT_S)
-
-    def dispel_doubt(self, records: bytes, end: "dict[str, Any]", known: "dict[str, Any]") -> "dict[str, Any]":
+    def dispel_doubt(self, end: "dict[str, Any]", known: "dict[str, Any]") -> "dict[str, Any]":
         """Of a command that was killed: by the queue, for want of memory, or by somebody else."""
         if known.get("fate") == "out_of_memory":
             return dict(known, exit=end["exit"], signal=end["signal"])
-        if known["state"] in ("running", "pending") and not self.queue.trouble:
+        is_new = abs(time.time() - end["ended"]) < DOUBT_S
+        if known["state"] in ("running", "pending") and is_new and not self.queue.trouble:
             return {"state": "running"}
-        return self.read_end(records, end)
+        return self.read_end(end)
 
-    def read_end(self, records: bytes, end: "dict[str, Any]") -> "dict[str, Any]":
+    def read_end(self, end: "dict[str, Any]") -> "dict[str, Any]":
         known = ended_known(end["exit"], end["ending"], end["ended"], signal=end["signal"])
         known["survivors"] = end.get("survivors", [])
         if end["ending"] == "out_of_memory":
@@ -123,10 +132,14 @@ class Fates(Submissions):
         is_young = 0 <= time.time() - order["ordered"] < BEING_SUBMITTED_S
         return "" if is_young else self.learn_number(folder, order)
 
-    def without_number(self, order: "dict[str, Any]") -> "dict[str, Any]":
+    def without_number(self, folder: bytes, order: "dict[str, Any]") -> "dict[str, Any]":
         queue = dict(blank_queue(""), state="SUBMITTING", age=self.queue.age, trouble=self.queue.trouble)
         if self.queue.asked > order["ordered"] + BEING_SUBMITTED_S and not self.queue.trouble:
-            return {"state": "gone", "reason": "it was never submitted: the queue does not have it", "queue": queue}
+            reason = "it was never submitted: the queue does not have it"
+            known: "dict[str, Any]" = {"state": "gone", "reason": reason, "queue": queue}
+            if time.time() - order["ordered"] > NEVER_S:
+                self.note_fate(folder, folder, known)
+            return known
         return {"state": "pending", "queue": queue}
 
     def by_row(self, folder: bytes, records: bytes, order: "dict[str, Any]", row: "dict[str, Any]") -> "dict[str, Any]":
@@ -154,7 +167,7 @@ class Fates(Submissions):
         end = self.await_end_record(records, ended) if state in ("COMPLETED", "FAILED", "CANCELLED") else {}
         ended = ended or time.time()
         if end:
-            return self.read_end(records, end)
+            return self.read_end(end)
         if is_marked(folder) or is_marked(records):
             return ended_known(None, "stopped", ended)
         if read_json(records, b"interrupted").get("by") == "requeue":
@@ -306,6 +319,11 @@ def read_exit(said: str) -> "tuple[int, bool]":
     if number.isdigit() and int(number):
         return 128 + int(number), True
     return (int(code), True) if code.isdigit() else (1, False)
+
+
+def is_killed(end: "dict[str, Any]") -> bool:
+    """Whether only the queue may know why it ended."""
+    return bool(end["exit"] == 137 and end["ending"] == "exited")
 
 
 def records_of(folder: bytes, element: str) -> bytes:

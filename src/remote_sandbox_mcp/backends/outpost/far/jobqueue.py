@@ -248,6 +248,10 @@ class Queue:
             if row["element"]:
                 self.elements.setdefault(row["job"], []).append(row)
 
+    def row_of(self, number: str) -> "dict[str, Any] | None":
+        """A job, or an element of an array: one that was cancelled before any element began has a single row."""
+        return self.rows.get(number) or self.rows.get(number.partition("_")[0])
+
     @property
     def age(self) -> float:
         return max(0.0, time.time() - self.asked) if self.asked else 0.0

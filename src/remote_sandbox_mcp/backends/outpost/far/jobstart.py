@@ -335,7 +335,7 @@ def first_start(order: "JobStartOrder", raw: bytes, made: "list[bytes]") -> "Job
     """Check, prepare and begin a job; one for a queue is not begun. `made` gets what had to be made for its log."""
     session, lookout = str(order["session"]), Lookout()
     check_predecessor(str(order.get("instead_of", "")), lookout)
-    check_session(session, lookout)
+    check_session(session, lookout, "slurm" not in order)
     cwd = enter(str(order["cwd"]))
     folder = b""
     try:
@@ -396,13 +396,13 @@ def check_predecessor(job_id: str, lookout: Lookout) -> None:
         raise Refused(state, "nothing is started in place of %s: %s" % (job_id, why or words[state]))
 
 
-def check_session(session: str, lookout: Lookout) -> None:
+def check_session(session: str, lookout: Lookout, in_tmux: bool) -> None:
     folder = newest_of(session)
     state = job_state(folder, lookout)["state"] if folder else "missing"
     if state in ("running", "pending"):
         does = "runs" if state == "running" else "is pending"
         raise Refused("in_use", "a job named %s %s already; stop it, or choose another session_name" % (session, does))
-    if not tmux_session_ends(to_bytes(session), SESSION_ENDS_S if state in ("ended", "gone") else 0.0):
+    if in_tmux and not tmux_session_ends(to_bytes(session), SESSION_ENDS_S if state in ("ended", "gone") else 0.0):
         raise Refused("in_use", "a tmux session named %s is there already; choose another session_name" % session)
 
 

@@ -43,6 +43,8 @@ SCRIPT = r"""#!/bin/sh
 # Made by remote-sandbox-mcp. It runs the command in the file `command` of this folder, writes its log, and notes its
 # end here, where the login node finds it.
 folder=%(folder)s requeue=%(requeue)s
+# A submission that was withdrawn has no folder any more, and does nothing.
+[ -e "$folder/order" ] || exit 1
 for python in python3 %(python)s; do
     if "$python" -IS -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null; then
         exec "$python" -IS "$folder/keeper.py" "$folder" slurm
