@@ -8,8 +8,8 @@ import pwd
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -261,18 +261,15 @@ async def test_other_users_of_the_node_cannot_get_in_or_in_between(provider: Slu
     # Made by another user, with a socket that would be handed all that is typed.
     trap = tmp / f"{prefix}aaaaaaaa"
     trap.mkdir(mode=0o777)
-    os.chdir(trap)
     with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as intruding:
-        listening.bind("socket")
-        os.chmod("socket", 0o777)
+        with short_path(trap) as path:
+            listening.bind(path)
+        (trap / "socket").chmod(0o777)
         listening.listen()
         listening.setblocking(False)
-        os.chdir("/")
         # Root passes every folder, and is another user all the same.
-        folder = os.open(own.parent, os.O_PATH)
-        # The path of a socket must be short.
-        intruding.connect(f"/proc/self/fd/{folder}/socket")
-        os.close(folder)
+        with short_path(own.parent) as path:
+            intruding.connect(path)
         intruding.settimeout(10)
         with suppress(ConnectionError):
             socket.send_fds(intruding, [b"L\x0e\x00\x00\x00touch intruded"], [0, 1, 2])
@@ -283,6 +280,16 @@ async def test_other_users_of_the_node_cannot_get_in_or_in_between(provider: Slu
         with pytest.raises(BlockingIOError):
             listening.accept()
     assert not (slurm.login.home / "intruded").exists()
+
+
+@contextmanager
+def short_path(folder: Path) -> Iterator[str]:
+    """The socket in a folder, by a path that is short enough for one."""
+    fd = os.open(folder, os.O_PATH)
+    try:
+        yield f"/proc/self/fd/{fd}/socket"
+    finally:
+        os.close(fd)
 
 
 async def test_two_allocations_on_one_node_do_not_meet(provider: SlurmProvider, slurm: Cluster) -> None:
