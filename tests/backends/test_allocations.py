@@ -197,8 +197,9 @@ async def test_each_end_is_told_as_what_it_is(provider: SlurmProvider, slurm: Cl
     await asyncio.gather(*(started(provider, it) for it in (preempted, lost, cancelled)))
     assert await ended(provider, late) == ("expired", "")
     sandbox = await provider.open(preempted)
-    running = asyncio.ensure_future(sandbox.run(Command("sleep 600")))
-    await until(lambda: sandbox.is_open, "the command to run")
+    # One that ends by the queue's first signal is told as ended by that.
+    running = asyncio.ensure_future(sandbox.run(Command("trap '' TERM; touch begun; sleep 600")))
+    await until((slurm.login.home / "begun").exists, "the command to run")
     slurm.admin("scancel", cancelled.key)
     slurm.sbatch("sleep 600", "--partition=high", "--nodelist=n1")
     with pytest.raises(SandboxError, match="was preempted: the queue gave its place to another job"):
