@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost.far import jobcluster, jobfate, jobqueue, jobsubmit, place
+from remote_sandbox_mcp.backends.outpost.far import jobcluster, jobfate, jobqueue, jobsubmit, jobtools, place
 from remote_sandbox_mcp.backends.outpost.far.files import Refused
 from remote_sandbox_mcp.backends.outpost.jobs import read_queue
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
@@ -547,6 +547,8 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setattr(place, "candidates", lambda: [os.fsencode(tmp_path / "base")])
     monkeypatch.setattr(jobqueue, "LEARNED_NAME", ["test"])
+    # A program that hangs is ended with all that descends from its caller: here that would be every daemon of the tests.
+    monkeypatch.setattr(jobtools, "descendants", lambda root, group: [])
     for module, name in ((jobsubmit, "SBATCH_S"), (jobqueue, "SQUEUE_S"), (jobfate, "SQUEUE_S")):
         monkeypatch.setattr(module, name, 0.3)
     return folder
