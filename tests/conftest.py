@@ -66,6 +66,8 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
 
 def pytest_configure(config: pytest.Config) -> None:
     """With `--dist loadgroup` the work is handed out in the order of collection, which is ours."""
+    # While tests are collected, nothing becomes garbage, and the collector would look at everything again and again.
+    gc.disable()
     if getattr(config.option, "dist", "") == "loadgroup":
         config.option.loadscopereorder = False
 
@@ -91,6 +93,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     Not before `--last-failed` has chosen: it knows tests by their plain names.
     """
     # Ten thousand tests are a million objects that stay; the collector would look at all of them, again and again.
+    gc.enable()
     gc.collect()
     gc.freeze()
     if not getattr(session.config.option, "loadgroup", False):
@@ -155,16 +158,41 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
     for name in tuple(os.environ):
         if name.startswith(FOREIGN_PREFIXES) or name == "SSH_AUTH_SOCK":
             monkeypatch.delenv(name)
-    home = tmp_path_factory.mktemp("home")
+    home = HOMES.take(tmp_path_factory)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("REMOTE_SANDBOX_MCP_HOME", str(home / "remote-sandbox-mcp"))
     # A hub that nobody uses is to end soon.
     monkeypatch.setenv("REMOTE_SANDBOX_HUB_IDLE_S", "1")
     for name in XDG_FOLDERS:
         monkeypatch.setenv(f"XDG_{name}", str(home / "xdg" / name.lower()))
-    # The one that must exist already where it is named at all.
-    (home / "xdg" / "runtime_dir").mkdir(parents=True, mode=0o700)
     return home
+
+
+class Homes:
+    """Home folders for tests. One in which a test has left nothing, as most do, is that of the next test, too.
+
+    To make three folders for each of ten thousand tests, and to remove them later, takes longer than many tests.
+    """
+
+    def __init__(self) -> None:
+        self._last: Path | None = None
+
+    def take(self, factory: pytest.TempPathFactory) -> Path:
+        if self._last is None or not self._is_untouched(self._last):
+            self._last = factory.mktemp("home")
+            # The one that must exist already where it is named at all.
+            (self._last / "xdg" / "runtime_dir").mkdir(parents=True, mode=0o700)
+        return self._last
+
+    def _is_untouched(self, home: Path) -> bool:
+        try:
+            found = [os.listdir(folder) for folder in (home, home / "xdg", home / "xdg/runtime_dir")]
+            return found == [["xdg"], ["runtime_dir"], []] and home.stat().st_mode & 0o777 == 0o700
+        except OSError:
+            return False
+
+
+HOMES = Homes()
 
 
 @pytest.fixture(scope="session", autouse=True)

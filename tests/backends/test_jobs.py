@@ -11,9 +11,9 @@ import pytest
 
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted, Unsupported
-from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobRefused, Jobs, JobStarted, JobState, JobWait, new_job_id
+from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobRefused, Jobs, JobState, JobWait, new_job_id
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from tests.backends.contract import Opener, WholeJobContract
+from tests.backends.contract import JobContract, Opener, WholeJobContract
 from tests.backends.contract.basics import said
 from tests.backends.contract.jobs import REFUSALS, STAYS, Interrupt
 from tests.support.jobs import (
@@ -27,7 +27,6 @@ from tests.support.jobs import (
     look,
     not_running,
     order,
-    record,
     run,
     sessions,
     shell,
@@ -73,29 +72,17 @@ class TestInTmux(WholeJobContract):
         return lambda started: in_thread(user, f"tmux kill-session -t ={started.session}")
 
 
-class TestDetached(WholeJobContract):
-    """The same on a machine without tmux."""
+class TestDetached(JobContract):
+    """The same program on a machine without tmux, where a job's keeper is a process of its own."""
 
     @pytest.fixture(scope="class")
     @classmethod
-    def bare(cls, fleet: Fleet) -> Sshd:
-        return fleet.machine("no-tmux", tmux=False)
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    async def opener(cls, bare: Sshd) -> AsyncIterator[Opener]:
+    async def opener(cls, fleet: Fleet) -> AsyncIterator[Opener]:
+        bare = fleet.machine("no-tmux", tmux=False)
         async with jobs_on(bare) as (machine, sandbox):
             path = f"PATH={bare.folder.parent / 'bin-tmux'}; export PATH"
             sandbox._connect = lambda: PipeMachine.outpost(machine, path)
             yield lambda environment: opened(sandbox)
-
-    @pytest.fixture
-    def interrupt(self, bare: Sshd) -> Interrupt:
-        async def kill(started: JobStarted) -> None:
-            begun = record(bare, started.job_id)
-            await in_thread(bare, f"kill -KILL {begun['keeper']} -{begun['pid']}")
-
-        return kill
 
     async def test_text_reaches_a_job(self, sandbox: Sandbox, session: str) -> None:
         """The one thing that jobs cannot have here is told."""

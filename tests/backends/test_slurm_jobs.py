@@ -621,6 +621,15 @@ def test_a_queue_that_makes_no_sense_is_not_asked_at_once_again(
     assert (programs / "squeue.calls").read_text() == "\n"
 
 
+def test_a_job_that_ends_while_the_queue_is_asked_has_ended(programs: Path, prepared: Prepared) -> None:
+    end = {"exit": 3, "signal": "", "ending": "exited", "ended": 1.0, "survivors": []}
+    noted = f"echo '{json.dumps(end)}' >{os.fsdecode(prepared[0])}/end"
+    install(programs, sbatch="echo 41", squeue=f"{noted}; {FAILS}")
+    jobcluster.SlurmCluster(10.0).submit(*prepared)
+    seen = jobcluster.SlurmCluster(10.0).state(*prepared)
+    assert (seen["state"], seen["exit"], seen["queue"]["number"]) == ("ended", 3, "41")
+
+
 def test_a_machine_without_sbatch_says_so(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobqueue, "LEARNED_NAME", [])
     monkeypatch.setattr(jobqueue, "SLURM_FOLDERS", ())

@@ -22,7 +22,7 @@ def queue(**fields: Any) -> QueueSeen:
     ("seen", "says"),
     [
         (None, "pending"),
-        (queue(), "pending"),
+        (queue(), "pending: the queue has not said why yet; ask again in some seconds"),
         (queue(reason="Resources"), "pending: Resources"),
         (queue(reason="Resources", start=NOW + 7500), "pending: Resources, expected to start at 14:05 (in 2 h 5 min)"),
         # Slurm may leave a time there that has passed.

@@ -32,6 +32,7 @@ _STUCK = {
     "QOSMaxWallDurationPerJobLimit": "it asks for more time than its qos gives",
     "AssocMaxWallDurationPerJobLimit": "it asks for more time than its account gives",
 }
+NO_REASON = "the queue has not said why yet; ask again in some seconds"
 # An answer of the queue that is older than this is said to be old.
 _OLD_S = 60.0
 # The queue's own words for a state that say no more than ours do.
@@ -50,7 +51,8 @@ def pending_text(queue: QueueSeen | None, now: float) -> str:
     stuck = f" ({_STUCK[queue.reason]})" if queue.reason in _STUCK else ""
     expected = f"expected to start {moment(queue.start, now)}" if queue.start > now else ""
     waits = f"it waits for {queue.dependency}" if queue.dependency else ""
-    return _with("pending", ", ".join(filter(None, (queue.reason + stuck, expected, waits))))
+    # The queue is not asked again for every job that is submitted, and takes a moment itself to look at one.
+    return "pending: " + (", ".join(filter(None, (queue.reason + stuck, expected, waits))) or NO_REASON)
 
 
 def queue_text(seen: JobSeen, now: float) -> str:
@@ -102,7 +104,3 @@ def moment(at: float, now: float) -> str:
     there, here = time.localtime(min(at, now + _FARTHEST_S)), time.localtime(now)
     form = "%H:%M" if there[:3] == here[:3] else "%Y-%m-%d %H:%M"
     return f"at {time.strftime(form, there)} (in {span(at - now)})"
-
-
-def _with(word: str, why: str) -> str:
-    return f"{word}: {why}" if why else word

@@ -85,6 +85,10 @@ class Fates(Submissions):
             return self.without_number(folder, order)
         self.queue.load()
         number = with_element(number, element)
+        # A controller that is away keeps us waiting, and meanwhile the job may have ended.
+        late = {} if end else read_json(records, b"end")
+        if late and not is_killed(late):
+            return dict(self.read_end(late), queue=blank_queue(number))
         row = self.queue.row_of(number)
         known = self.by_row(folder, records, order, row) if row else self.without_row(folder, records, order, number)
         if end:
