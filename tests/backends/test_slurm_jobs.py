@@ -304,7 +304,9 @@ async def test_jobs_of_others_are_listed_looked_at_and_stopped(slurm: Cluster, j
     assert (stopped.state, stopped.ending) == (JobState.ENDED, "stopped")
     assert slurm.state(number) == "CANCELLED"
     ended = slurm.sbatch("exit 3")
-    waited = await jobs.wait(JobLook(session=f"slurm-{ended}"), JobWait(seconds=20))
+    other = JobLook(session=f"slurm-{ended}")
+    await eventually(lambda: jobs.look([other]), lambda seen: seen[0].state is not JobState.MISSING, "the next answer")
+    waited = await jobs.wait(other, JobWait(seconds=20))
     assert (waited.seen.state, waited.seen.exit_code, waited.seen.reason) == (JobState.ENDED, 3, "")
     (missing,) = await jobs.look([JobLook(session="slurm-999999")])
     assert missing.state is JobState.MISSING

@@ -175,7 +175,8 @@ class SlurmCluster(Fates):
         order: "dict[str, Any]" = {"id": "slurm-" + number, "session": "slurm-" + number}
         known: "dict[str, Any]" = {"order": order, "begun": {}, "foreign": True, "via": "slurm", "number": number}
         if not rows:
-            reason = "the queue does not have a job with the number " + number
+            reason = "the queue had no job of yours with the number %s when it was asked %d s ago"
+            reason = reason % (number, self.queue.age)
             return dict(known, state="missing", foreign=False, reason=self.queue.trouble or reason)
         lives = [self.foreign_life(row) for row in rows]
         counts = {
