@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost.far import jobcluster, jobfate, jobqueue, jobsubmit, place
+from remote_sandbox_mcp.backends.outpost.far import jobcluster, jobfate, jobqueue, jobsubmit, jobtools, place
 from remote_sandbox_mcp.backends.outpost.far.files import Refused
 from remote_sandbox_mcp.backends.outpost.jobs import read_queue
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
@@ -296,13 +296,18 @@ async def test_jobs_of_others_are_listed_looked_at_and_stopped(slurm: Cluster, j
     number = slurm.sbatch("echo hello; sleep 600", "--job-name=by hand")
     slurm.await_state(number, "RUNNING")
     name = f"slurm-{number}"
-    listed = await eventually(jobs.list, bool, "the queue's next answer")
-    assert [(each.session, each.command, each.foreign) for each in listed] == [(name, "by hand", True)]
+    listed = await eventually(jobs.list, lambda listed: any(each.foreign for each in listed), "the queue's answer")
+    assert [(each.session, each.command) for each in listed if each.foreign] == [(name, "by hand")]
     (seen,) = await jobs.look([JobLook(session=name)])
     assert (seen.state, seen.log, seen.via) == (JobState.RUNNING, b"hello\n", "slurm")
     stopped = await jobs.stop(JobLook(session=name))
     assert (stopped.state, stopped.ending) == (JobState.ENDED, "stopped")
     assert slurm.state(number) == "CANCELLED"
+    ended = slurm.sbatch("exit 3")
+    other = JobLook(session=f"slurm-{ended}")
+    await eventually(lambda: jobs.look([other]), lambda seen: seen[0].state is not JobState.MISSING, "the next answer")
+    waited = await jobs.wait(other, JobWait(seconds=20))
+    assert (waited.seen.state, waited.seen.exit_code, waited.seen.reason) == (JobState.ENDED, 3, "")
     (missing,) = await jobs.look([JobLook(session="slurm-999999")])
     assert missing.state is JobState.MISSING
 
@@ -526,10 +531,10 @@ async def test_without_accounting_slurms_own_words_in_its_output_tell_a_fate(slu
 # Programs of Slurm's that hang, fail or print nonsense
 
 
-def row_of(number: str, job: str, element: str, comment: str, name: str = "train") -> str:
+def row_of(number: str, job: str, element: str, comment: str, name: str = "train", command: str = "/x") -> str:
     """What squeue prints of a pending job."""
     known = ["(Priority)", "1794865309", "N/A", "main", "n[1-2]", "(null)", "2026-11-16T21:45:36"]
-    return "\x1f".join([number, job, element, "PENDING", *known, comment, name])
+    return "\x1f".join([number, job, element, "PENDING", *known, command, comment, name])
 
 
 def install(folder: Path, **programs: str) -> None:
@@ -547,6 +552,8 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setattr(place, "candidates", lambda: [os.fsencode(tmp_path / "base")])
     monkeypatch.setattr(jobqueue, "LEARNED_NAME", ["test"])
+    # A program that hangs is ended with all that descends from its caller: here that would be the tests' daemons, too.
+    monkeypatch.setattr(jobtools, "descendants", lambda root, group: [])
     for module, name in ((jobsubmit, "SBATCH_S"), (jobqueue, "SQUEUE_S"), (jobfate, "SQUEUE_S")):
         monkeypatch.setattr(module, name, 0.3)
     return folder
@@ -590,8 +597,13 @@ def test_an_sbatch_that_does_not_answer_is_told_as_what_it_is(
     assert str(refused.value).isprintable()
 
 
-def test_a_job_whose_sbatch_hung_is_found_and_not_submitted_again(programs: Path, prepared: Prepared) -> None:
-    install(programs, sbatch=HANGS, squeue=KNOWS)
+@pytest.mark.parametrize("known_by", ["comment", "script"])
+def test_a_job_whose_sbatch_hung_is_found_and_not_submitted_again(
+    programs: Path, prepared: Prepared, known_by: str
+) -> None:
+    # Some sites write comments of their own.
+    row = row_of("41", "41", "N/A", "the site's", command=f"{os.fsdecode(prepared[0])}/script")
+    install(programs, sbatch=HANGS, squeue=KNOWS if known_by == "comment" else f'echo "{row}"')
     for _ in range(2):
         cluster = jobcluster.SlurmCluster(10.0)
         cluster.submit(*prepared)

@@ -163,8 +163,8 @@ class SlurmCluster(Fates):
         if not found:
             return None
         number, _, element = found.group(1).partition("_")
-        comments = [row["comment"] for row in self.queue.load().rows.values() if row["job"] == number]
-        folder = find_job(comments[0].split(" ")[0][len("rsmcp:") :]) if comments else None
+        rows = [row for row in self.queue.load().rows.values() if row["job"] == number]
+        folder = folder_of(rows[0]) if rows else None
         if folder:
             return self.state(folder, read_json(folder, b"order"), element)
         return self.describe_foreign(found.group(1), True)
@@ -175,7 +175,8 @@ class SlurmCluster(Fates):
         order: "dict[str, Any]" = {"id": "slurm-" + number, "session": "slurm-" + number}
         known: "dict[str, Any]" = {"order": order, "begun": {}, "foreign": True, "via": "slurm", "number": number}
         if not rows:
-            reason = "the queue does not have a job with the number " + number
+            reason = "the queue had no job of yours with the number %s when it was asked %d s ago"
+            reason = reason % (number, self.queue.age)
             return dict(known, state="missing", foreign=False, reason=self.queue.trouble or reason)
         lives = [self.foreign_life(row) for row in rows]
         counts = {
@@ -197,7 +198,9 @@ class SlurmCluster(Fates):
         if row["state"] not in OVER:
             return {"state": "pending" if row["state"] in IN_QUEUE else "running"}
         nowhere = b"/nonexistent"
-        return self.over(nowhere, nowhere, {}, row["number"], row["state"], row["end"], row["nodes"])
+        known = self.over(nowhere, nowhere, {}, row["number"], row["state"], row["end"], row["nodes"])
+        # It has no keeper that could have noted its end.
+        return dict(known, reason="") if known.get("ending") == "exited" else known
 
     def output_of(self, number: str) -> str:
         """Where a job's output goes; asked once."""
@@ -209,13 +212,11 @@ class SlurmCluster(Fates):
 
     def list_foreign(self) -> "list[dict[str, Any]]":
         """Those in the queue that are not ours, newest first; what holds an allocation of ours is no job."""
-        numbers = []
-        for row in self.queue.load().rows.values():
-            mark = row["comment"].split(" ")[0]
-            is_ours = mark.startswith("rsmcp:") and find_job(mark[6:]) is not None
-            if row["state"] not in OVER and not is_ours and not row["name"].startswith("rsmcp-"):
-                numbers.append(row["job"] if row["element"] else row["number"])
-        return [self.describe_foreign(number, False) for number in sorted(set(numbers), key=int, reverse=True)]
+        rows = [row for row in self.queue.load().rows.values() if row["state"] not in OVER]
+        # One of each array, which may have thousands of elements.
+        firsts = {row["job"]: row for row in rows if not row["name"].startswith("rsmcp-")}
+        numbers = [number for number, row in firsts.items() if folder_of(row) is None]
+        return [self.describe_foreign(number, False) for number in sorted(numbers, key=int, reverse=True)]
 
     def stop_foreign(self, known: "dict[str, Any]", deadline: float) -> "dict[str, Any]":
         number = known["number"]
@@ -229,6 +230,13 @@ class SlurmCluster(Fates):
     def described_now(self, number: str) -> "dict[str, Any]":
         self.queue.load(time.time())
         return self.describe_foreign(number, True)
+
+
+def folder_of(row: "dict[str, Any]") -> "bytes | None":
+    """The folder of a job of ours, by its mark or by its script."""
+    mark, _, job_id = row["comment"].split(" ")[0].rpartition(":")
+    script = os.path.dirname(row["command"])
+    return find_job(job_id if mark == "rsmcp" else os.path.basename(script))
 
 
 def array_elements(spec: str) -> "list[str]":

@@ -360,7 +360,10 @@ def why_no_end(folder: bytes, records: bytes, number: str) -> str:
     by = read_json(records, b"interrupted").get("by", "")
     if by:
         return "it was told to end from outside (%s)" % by
-    trouble = last_line_of(output_file(folder, number.partition("_")[2]))
+    output = output_file(folder, number.partition("_")[2])
+    if not read_begun(records) and not os.path.lexists(output):
+        return "it left nothing in %s; do the nodes have the same home folder?" % to_text(folder)
+    trouble = last_line_of(output)
     return "its keeper noted no end" + (": " + trouble if trouble else "")
 
 

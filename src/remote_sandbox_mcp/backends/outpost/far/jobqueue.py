@@ -30,6 +30,7 @@ ROW_FIELDS = (
     ("nodes", "%N"),
     ("dependency", "%E"),
     ("submitted", "%V"),
+    ("command", "%o"),
     ("comment", "%k"),
     ("name", "%j"),
 )
@@ -209,7 +210,9 @@ class Queue:
             return self
         kept = read_json(base_folder(), b"queue")
         if not self.is_fresh(kept, newer_than):
-            with turn(b"queue.lock", QUEUE_TURN_S) as lock:
+            # While another session waits for a controller that is away, the last answer will do.
+            patience = QUEUE_TURN_S if newer_than or not kept.get("asked") else 2.0
+            with turn(b"queue.lock", patience) as lock:
                 kept = read_json(base_folder(), b"queue")
                 if lock >= 0 and not self.is_fresh(kept, newer_than):
                     kept = self.ask(kept)
@@ -256,9 +259,9 @@ class Queue:
     def age(self) -> float:
         return max(0.0, time.time() - self.asked) if self.asked else 0.0
 
-    def find_by_comment(self, comment: str) -> str:
-        """The number of a job whose comment begins with this word, "" for none."""
+    def find(self, mark: str, script: str) -> str:
+        """The number of the job with this mark in its comment, or with this script, "" for none."""
         for row in self.rows.values():
-            if row["comment"].split(" ")[0] == comment:
+            if row["comment"].split(" ")[0] == mark or row["command"] == script:
                 return str(row["job"])
         return ""

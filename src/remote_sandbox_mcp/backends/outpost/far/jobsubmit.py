@@ -232,7 +232,7 @@ class Submissions:
         return False
 
     def learn_number(self, folder: bytes, order: "dict[str, Any]", newer_than: float = 0.0) -> str:
-        number = self.queue.load(newer_than).find_by_comment(mark_of(order))
+        number = self.queue.load(newer_than).find(mark_of(order), to_text(os.path.join(folder, b"script")))
         if number:
             self.note_number(folder, number)
         return number
