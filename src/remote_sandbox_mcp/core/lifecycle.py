@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from .job import JobLook, JobSeen, JobStarted, JobState, next_attempt
-from .queued import fate_text, pending_text, queue_text
+from .queue import fate_text, pending_text, queue_text
 from .text import harmless, last_line, span
 from .watch import Decision, Event, EventType, NoContact, Resume, Status, Watch
 

@@ -1,12 +1,15 @@
-"""What a cluster's queue says of jobs, read from squeue and sacct: states, reasons, times, and how a job ended."""
+"""What a cluster's queue says of jobs: read from squeue and sacct, and told in words."""
 
 from __future__ import annotations
 
 import calendar
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+
+from .job import ArrayCounts, Fate, JobSeen, QueueSeen
+from .text import span
 
 # Between the fields of a line. Text that users choose comes last, so that it can contain anything.
 SEPARATOR = "\x1f"
@@ -51,6 +54,36 @@ _STATES: Mapping[str, tuple[str, str]] = {
 }
 _NUMBER = re.compile(r"[0-9][0-9_\[\],%-]*\Z")
 _EMPTY = ("None", "(null)", "N/A", "Unknown", "NONE", "None assigned")
+# What the cluster did, where the machine does not say it in more words.
+FATES = {
+    Fate.TIME_LIMIT: "its time limit was reached",
+    Fate.PREEMPTED: "it was preempted: another job needed its place",
+    Fate.NODE_FAILED: "its node failed",
+    Fate.REQUEUED: "the queue put it back after it had begun",
+    Fate.CANCELLED: "it was cancelled",
+    Fate.OUT_OF_MEMORY: "it used more memory than it was given",
+}
+# Reasons of Slurm that need somebody to do something: such a job never starts by itself.
+_STUCK = {
+    "JobHeldUser": "its owner holds it: scontrol release starts it",
+    "JobHeldAdmin": "an administrator holds it",
+    "DependencyNeverSatisfied": "what it waits for cannot come any more: stop it",
+    "PartitionTimeLimit": "it asks for more time than its partition gives",
+    "PartitionNodeLimit": "it asks for more nodes than its partition gives",
+    "PartitionDown": "its partition takes no jobs now",
+    "PartitionInactive": "its partition takes no jobs now",
+    "BadConstraints": "no node can give what it asks for",
+    "InvalidAccount": "its account may not be used",
+    "InvalidQOS": "its qos may not be used",
+    "QOSMaxWallDurationPerJobLimit": "it asks for more time than its qos gives",
+    "AssocMaxWallDurationPerJobLimit": "it asks for more time than its account gives",
+}
+NO_REASON = "the queue has not said why yet; ask again in some seconds"
+# An answer of the queue that is older than this is said to be old.
+_OLD_S = 60.0
+# The queue's own words for a state that say no more than ours do.
+_USUAL = ("", "PENDING", "RUNNING")
+_FARTHEST_S = 10 * 365 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -134,16 +167,6 @@ def to_seconds(text: str) -> float:
         return 0.0
 
 
-def pending_words(reason: str, start: float, now: float) -> str:
-    """Why something is pending, and when it is expected to start.
-
-    >>> pending_words("Resources", 1794865156.0, 0.0)
-    'Resources; expected to start at 2026-11-16T21:39:16Z'
-    """
-    expected = f"; expected to start at {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(start))}"
-    return (reason or "not looked at by the queue yet") + (expected if start > now else "")
-
-
 def fate_words(job: Queued, uid: int | None = None) -> str:
     """How a job ended that did not end by itself, as the end of a sentence; empty for one that did.
 
@@ -163,3 +186,75 @@ def _cancelled(job: Queued, uid: int | None) -> str:
     if job.by_uid is None:
         return "was cancelled in the queue, by its user or an administrator"
     return "was cancelled in the queue by its own user" if job.by_uid == uid else "was cancelled by an administrator"
+
+
+# In words
+
+
+def pending_text(queue: QueueSeen | None, now: float) -> str:
+    """Why it has not started, and when it is expected to.
+
+    >>> pending_text(QueueSeen(number="12", reason="Priority"), 0.0)
+    'pending: Priority'
+    """
+    return f"pending: {waiting_text(queue.reason, queue.start, now, queue.dependency)}" if queue else "pending"
+
+
+def waiting_text(reason: str, start: float, now: float, dependency: str = "") -> str:
+    """What something in the queue waits for."""
+    stuck = f" ({_STUCK[reason]})" if reason in _STUCK else ""
+    expected = f"expected to start {moment(start, now)}" if start > now else ""
+    waits = f"it waits for {dependency}" if dependency else ""
+    # The queue is not asked again for every job that is submitted, and takes a moment itself to look at one.
+    return ", ".join(filter(None, (reason + stuck, expected, waits))) or NO_REASON
+
+
+def queue_text(seen: JobSeen, now: float) -> str:
+    """All else that the queue says of it: number, place, end of its time, elements, and how old that is."""
+    return "; ".join(_parts(seen, seen.queue, now)) if seen.queue else ""
+
+
+def odd_state(seen: JobSeen) -> str:
+    """The queue's own word for its state, where that says more than ours."""
+    return seen.queue.state if seen.queue and seen.queue.state not in _USUAL and not seen.is_over else ""
+
+
+def _parts(seen: JobSeen, queue: QueueSeen, now: float) -> Iterator[str]:
+    where = f" in partition {queue.partition}" if queue.partition else ""
+    nodes = f" on {queue.nodes}" if queue.nodes else ""
+    state = odd_state(seen)
+    yield f"job {queue.number}{where}{nodes}{f' ({state})' if state else ''}"
+    if queue.end > now and seen.is_running:
+        yield f"its time limit ends it {moment(queue.end, now)}"
+    if queue.array:
+        yield f"array: {counts_text(queue.array)}"
+    if queue.restarts:
+        yield f"started again {'once' if queue.restarts == 1 else f'{queue.restarts} times'} by the queue"
+    if queue.trouble and not seen.is_over:
+        yield f"the queue does not answer ({queue.trouble}); this is what it said {span(queue.age_s)} ago"
+    elif queue.age_s > _OLD_S and not seen.is_over:
+        yield f"as of {span(queue.age_s)} ago"
+
+
+def counts_text(counts: ArrayCounts) -> str:
+    """
+    >>> counts_text(ArrayCounts(pending=2, ended=5, failed=1))
+    '2 pending, 5 ended (1 failed)'
+    """
+    ended = f"ended ({counts.failed} failed)" if counts.failed else "ended"
+    numbers = (counts.pending, counts.running, counts.ended, counts.gone)
+    shown = zip(numbers, ("pending", "running", ended, "interrupted"), strict=True)
+    return ", ".join(f"{number} {word}" for number, word in shown if number) or "no elements"
+
+
+def fate_text(seen: JobSeen) -> str:
+    """What the cluster did to it; empty where it did nothing."""
+    return (seen.reason or FATES[seen.fate]) if seen.fate else ""
+
+
+def moment(at: float, now: float) -> str:
+    """A moment to come: the time of day here, with its date where it is another day, and how long it is until then."""
+    # A machine may say anything.
+    there, here = time.localtime(min(at, now + _FARTHEST_S)), time.localtime(now)
+    form = "%H:%M" if there[:3] == here[:3] else "%Y-%m-%d %H:%M"
+    return f"at {time.strftime(form, there)} (in {span(at - now)})"

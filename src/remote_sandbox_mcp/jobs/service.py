@@ -17,7 +17,7 @@ from ..core import check
 from ..core.errors import BadArgument, ConnectError, LostContact, NotStarted, SandboxError, UnknownSandbox, Unsupported
 from ..core.job import JobLook, JobSeen, JobState, JobWait, JobWaited, session_name, split_element
 from ..core.progress import Beat, Progress, silent
-from ..core.queued import pending_text
+from ..core.queue import pending_text
 from ..core.sandbox import Sandbox
 from ..core.text import last_line
 from ..fleet import Fleet, Member, unforeseen

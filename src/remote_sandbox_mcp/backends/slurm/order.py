@@ -80,9 +80,17 @@ def checked(order: SandboxOrder, where: str) -> SandboxOrder:
         twice = [option for option in SAME[name] if given and option in order.slurm]
         if twice:
             raise BadArgument(f"{name} and slurm option {twice[0]} say the same; give one of them")
-    gres(order.limits)
     told = ("cpu, memory and gpu: given out by the queue; how they are held is the cluster's matter",)
-    return replace(order, limits=replace(order.limits, told=told), network=True)
+    return replace(order, limits=replace(order.limits, gpus=gpu_count(order.limits), told=told), network=True)
+
+
+def gpu_count(limits: Limits) -> int:
+    """How many GPUs that are, of all types. Raises BadArgument.
+
+    >>> gpu_count(Limits(gpus=1, cards=("a100:2",))), gpu_count(Limits(gpus=3)), gpu_count(Limits())
+    (2, 3, 0)
+    """
+    return sum(int(part.rpartition(":")[2]) for part in gres(limits).split(",") if part)
 
 
 def gres(limits: Limits) -> str:

@@ -13,7 +13,7 @@ from ...core.command import Environment
 from ...core.disposable import Disposable, Rules, SandboxOrder, is_pending
 from ...core.errors import ConnectError, SandboxError, UnknownSandbox, Unsupported
 from ...core.foreign import not_understood
-from ...core.queue import ENDED, OUT_OF_MEMORY, PENDING, Queued, fate_words, pending_words
+from ...core.queue import ENDED, OUT_OF_MEMORY, PENDING, Queued, fate_words, waiting_text
 from ...core.sandbox import Sandbox
 from ...waiting import Chores, within
 from . import kind_of, traits_of
@@ -136,7 +136,7 @@ class SlurmProvider:
         """The sandbox as its job stands."""
         if job.state == PENDING:
             reason = "its nodes are being prepared" if job.word == "CONFIGURING" else job.reason
-            why = pending_words(reason, job.start, time.time())
+            why = waiting_text(reason, job.start, time.time())
             return replace(disposable, status="pending", reason=why)
         if job.state == ENDED:
             why = self._why_ended(disposable, job)

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ...core.job import SLURM, ArrayCounts, Checkpoint, JobSeen, JobState, JobUsage, JobWaited
-from ...core.queued import fate_text, odd_state, pending_text, queue_text
+from ...core.queue import fate_text, odd_state, pending_text, queue_text
 from ...core.text import harmless, without_broken_end, without_broken_start
 from ...core.watch import Event, Watch
 from ...jobs.service import Begun, Sight
