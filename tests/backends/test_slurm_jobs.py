@@ -244,8 +244,14 @@ async def test_the_elements_of_an_array_are_counted_and_looked_at(jobs: Jobs) ->
     assert whole.queue.array == ArrayCounts(ended=5, failed=5)
 
 
-async def test_a_pending_array_is_cancelled(jobs: Jobs) -> None:
+async def test_a_pending_array_is_cancelled_in_part_and_as_a_whole(jobs: Jobs) -> None:
     job = (await jobs.start(order("true", "--array=1-3", "--begin=now+1hour"))).job_id
+    await jobs.stop(JobLook(job_id=job, element="2"))
+    rest = await look(jobs, job)
+    assert (rest.state, rest.queue and rest.queue.array) == (
+        JobState.PENDING,
+        ArrayCounts(pending=2, ended=1, failed=1),
+    )
     stopped = await jobs.stop(JobLook(job_id=job))
     assert (stopped.state, stopped.ending) == (JobState.ENDED, "stopped")
     again, missing = [await look(jobs, job), await look(jobs, job, element="4")]
