@@ -211,6 +211,14 @@ async def test_a_job_that_may_be_requeued_runs_again(slurm: Cluster, jobs: Jobs)
     assert waited.seen.queue.restarts == 1
 
 
+async def test_a_job_without_a_submission_runs_on_the_login_node(slurm: Cluster, jobs: Jobs) -> None:
+    here = JobOrder(session=next(_names), script="echo [$SLURM_JOB_ID]; exit 7")
+    assert (await jobs.start(here)).via == "tmux"
+    waited = await jobs.wait(JobLook(job_id=here.job_id), JobWait(seconds=20))
+    assert (waited.seen.exit_code, waited.seen.log, waited.seen.queue) == (7, b"[]\nEXIT_CODE=7\n", None)
+    assert slurm.squeue() == {}
+
+
 async def test_a_dependency_is_told(jobs: Jobs) -> None:
     _, number = await begun(jobs, order(FOREVER))
     after = (await jobs.start(order("true", f"--dependency=afterok:{number}"))).job_id
