@@ -211,6 +211,14 @@ async def test_a_job_that_may_be_requeued_runs_again(slurm: Cluster, jobs: Jobs)
     assert waited.seen.queue.restarts == 1
 
 
+async def test_a_job_without_a_submission_runs_on_the_login_node(slurm: Cluster, jobs: Jobs) -> None:
+    here = JobOrder(session=next(_names), script="echo [$SLURM_JOB_ID]; exit 7")
+    assert (await jobs.start(here)).via == "tmux"
+    waited = await jobs.wait(JobLook(job_id=here.job_id), JobWait(seconds=20))
+    assert (waited.seen.exit_code, waited.seen.log, waited.seen.queue) == (7, b"[]\nEXIT_CODE=7\n", None)
+    assert slurm.squeue() == {}
+
+
 async def test_a_dependency_is_told(jobs: Jobs) -> None:
     _, number = await begun(jobs, order(FOREVER))
     after = (await jobs.start(order("true", f"--dependency=afterok:{number}"))).job_id
@@ -244,8 +252,14 @@ async def test_the_elements_of_an_array_are_counted_and_looked_at(jobs: Jobs) ->
     assert whole.queue.array == ArrayCounts(ended=5, failed=5)
 
 
-async def test_a_pending_array_is_cancelled(jobs: Jobs) -> None:
+async def test_a_pending_array_is_cancelled_in_part_and_as_a_whole(jobs: Jobs) -> None:
     job = (await jobs.start(order("true", "--array=1-3", "--begin=now+1hour"))).job_id
+    await jobs.stop(JobLook(job_id=job, element="2"))
+    rest = await look(jobs, job)
+    assert (rest.state, rest.queue and rest.queue.array) == (
+        JobState.PENDING,
+        ArrayCounts(pending=2, ended=1, failed=1),
+    )
     stopped = await jobs.stop(JobLook(job_id=job))
     assert (stopped.state, stopped.ending) == (JobState.ENDED, "stopped")
     again, missing = [await look(jobs, job), await look(jobs, job, element="4")]

@@ -264,5 +264,5 @@ def keep_batch_job(folder: str) -> int:
         raise
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[2] == "slurm":
     sys.exit(keep_batch_job(to_text(os.fsencode(sys.argv[1]))))

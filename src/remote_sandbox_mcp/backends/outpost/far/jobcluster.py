@@ -117,7 +117,7 @@ class SlurmCluster(Fates):
         while time.monotonic() < deadline:
             number = self.number_of(folder)
             if number and not is_told:
-                is_told = self.tell(with_element(number, element))
+                is_told = self.tell(with_element(number, element), known["state"] == "pending")
             if number and not is_cancelled and time.monotonic() >= cancel_at:
                 is_cancelled = self.scancel([], with_element(number, element))
             known = self.state(folder, known["order"] if not element else read_json(folder, b"order"), element)
@@ -127,10 +127,14 @@ class SlurmCluster(Fates):
             self.queue = Queue(self.queue.rate)
         return known
 
-    def tell(self, number: str) -> bool:
+    def tell(self, number: str, is_pending: bool) -> bool:
         """Cancel what has not begun, wake the keeper of what has; then the queue is asked ahead of its time, once."""
-        done = self.scancel(["--state=PENDING"], number)
-        self.scancel(["--signal=TERM", "--batch"], number)
+        if "_" in number and is_pending:
+            # With a condition, Slurm 22.05 cancels all pending elements of the array, not the one that was named.
+            done = self.scancel([], number)
+        else:
+            done = "_" in number or self.scancel(["--state=PENDING"], number)
+            self.scancel(["--signal=TERM", "--batch"], number)
         self.cancelled_at = time.time()
         self.queue.load(self.cancelled_at)
         return done
