@@ -29,9 +29,16 @@ MOST_WORKERS = 8
 # then the rest, which is short. Files, or groups as `group_of` names them.
 LONGEST = (
     "platform",
+    "backends.test_slurm_jobs",
     "tests/install/test_setup.py",
     "tests/watchdog/test_systemd.py",
     "tests/web/test_http.py",
+    "tests/backends/test_slurm_jobs.py",
+    "backends.test_contract_allocation",
+    "tests/backends/test_allocations.py",
+    "tests/support/test_slurm.py",
+    "e2e.test_slurm_jobs",
+    "tests/e2e/test_cluster_survey.py",
     "backends.test_engine",
     "sync.test_safety",
     "backends.test_plain",
