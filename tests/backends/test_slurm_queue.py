@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -32,6 +33,7 @@ class StandInQueue:
         self.is_away = False
         self.asked = 0
         self.ahead_s = 0.0
+        self.has_begun = False
         self.queue = Queue("cluster", Cluster(rate_s=600.0), None)  # type: ignore[arg-type]
         self.queue.console.run = self.run  # type: ignore[method-assign]
 
@@ -39,7 +41,11 @@ class StandInQueue:
         fields = (number, "PENDING", "Priority", "N/A", "N/A", "main", "", f"rsmcp-mark-{disposable_id}")
         self.lines[number] = SEPARATOR.join(fields)
 
-    async def run(self, script: str, *_: object, **__: object) -> Said:
+    async def run(self, script: str | Sequence[str], *_: object, **__: object) -> Said:
+        if not isinstance(script, str):
+            return Said(0, "", b"")
+        if script.startswith("[ -e "):
+            return Said(0 if self.has_begun else 1, "", b"")
         if "sacct" in script:
             return Said(1, "", b"Slurm accounting storage is disabled")
         self.asked += 1
@@ -66,6 +72,32 @@ async def test_what_is_newer_than_the_last_answer_is_asked_for_before_it_is_said
     stand_in.submit("7", BOX.id)
     assert (await provider.look(BOX)).status == "pending"
     assert stand_in.asked == 2
+
+
+async def test_one_that_has_begun_is_known_by_its_sign_and_the_queue_is_asked_once_for_that() -> None:
+    stand_in = StandInQueue()
+    stand_in.submit("7", BOX.id)
+    provider = SlurmProvider(stand_in.queue, Environment(), Rules(), "mark")
+    for _ in range(3):
+        assert (await provider.look(BOX)).status == "pending"
+    assert stand_in.asked == 1
+    stand_in.lines["7"] = stand_in.lines["7"].replace("PENDING", "RUNNING")
+    stand_in.has_begun = True
+    provider._looked_at.clear()
+    assert (await provider.look(BOX)).status == "running"
+    assert (await provider.look(BOX)).status == "running"
+    assert stand_in.asked == 2
+
+
+async def test_one_that_was_cancelled_here_is_gone_whatever_the_queue_said_before() -> None:
+    stand_in = StandInQueue()
+    stand_in.submit("7", BOX.id)
+    provider = SlurmProvider(stand_in.queue, Environment(), Rules(), "mark")
+    assert [it.id for it in await provider.list()] == [BOX.id]
+    stand_in.queue.console.ask = stand_in.run  # type: ignore[method-assign, assignment]
+    await provider.delete(BOX)
+    assert await provider.list() == []
+    assert (await provider.look(BOX)).status == "gone"
 
 
 async def test_a_controller_that_is_away_ends_no_sandbox_and_is_not_asked_again_and_again() -> None:

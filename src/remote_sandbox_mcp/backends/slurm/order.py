@@ -15,6 +15,8 @@ from ...core.shell import join, quote
 from ...core.slurm import Cluster, Options, time_limit_s, words
 
 PREFIX = "rsmcp"
+# Where allocations leave their signs, below the home folder; holder.py removes its own.
+SIGNS = ".local/state/remote-sandbox/allocations"
 VERSION = re.compile(r"\b(\d{1,3})\.(\d{1,3})\b")
 KEY = re.compile(r"[0-9]{1,18}\Z")
 # A type of GPU as clusters name them, and how many.
@@ -62,6 +64,11 @@ def id_in(name: str, mark: str) -> str:
     """
     found = name.removeprefix(f"{PREFIX}-{mark}-")
     return found if found != name and DISPOSABLE_ID.match(found) else ""
+
+
+def sign_of(disposable_id: str) -> str:
+    """The file by which an allocation says that it runs, as a word for a shell. All nodes share the home folder."""
+    return f'"$HOME/{SIGNS}/{disposable_id}"'
 
 
 def checked(order: SandboxOrder, where: str) -> SandboxOrder:
@@ -147,6 +154,7 @@ def script(disposable_id: str, order: SandboxOrder, limit_s: float) -> str:
     lines = [
         "#!/bin/sh",
         "# An allocation that is used as a sandbox over srun. To end it: scancel, or delete_sandbox.",
+        f'(umask 077; mkdir -p "$HOME/{SIGNS}" && : >{sign_of(disposable_id)}) 2>/dev/null',
         "python=$(command -v python3)",
         *(f"export {name}={quote(value)}" for name, value in order.env.items()),
         'if [ -n "$python" ]; then',

@@ -22,6 +22,8 @@ from .order import KEY, checked, id_in, job_name, submission
 from .queue import DOUBT_S, Queue
 
 SUBMIT_S, SWEEP_S, RENEW_S, COMPLETING_S = 60.0, 30.0, 30.0, 8.0
+# How often it is looked whether one that is pending has begun: a command on the login node, which asks no queue.
+SIGN_S = 1.0
 # Its holder ends well where its time is over.
 FAILED = "FAILED"
 # How much earlier than its job's time limit a sandbox is said to end: the queue looks at limits once a minute.
@@ -42,6 +44,9 @@ class SlurmProvider:
         self._mark = mark
         # What fails is told to whoever asks next.
         self._chores = Chores("work on an allocation", expected=(SandboxError,))
+        # Ids of those that were cancelled here, and when it was last looked whether one that is pending has begun.
+        self._cancelled: set[str] = set()
+        self._looked_at: dict[str, float] = {}
         # Numbers of jobs whose time limit the cluster does not lengthen.
         self._fixed: set[str] = set()
 
@@ -67,7 +72,6 @@ class SlurmProvider:
         if not KEY.match(key):
             self._chores.start(self._sweep(disposable_id))
             raise not_understood(self.where, ValueError("it is no number of a job"))
-        self._queue.note_submission()
         return Disposable(
             id=disposable_id,
             provider=self._kind,
@@ -92,9 +96,10 @@ class SlurmProvider:
     async def _cancel(self, disposable_id: str) -> None:
         """By its name, because a number may be given out anew; no error where there is none."""
         said = await self._queue.console.ask(["scancel", f"--name={job_name(self._mark, disposable_id)}"])
-        self._queue.note_submission()
         if said.status:
             raise self._queue.problem(f"unable to cancel {disposable_id}", said)
+        # What the queue said before that still has it.
+        self._cancelled.add(disposable_id)
 
     # Using it
 
@@ -124,9 +129,24 @@ class SlurmProvider:
         return job is not None and job.word == "COMPLETING"
 
     async def look(self, disposable: Disposable) -> Disposable:
-        return await self._seen(disposable)
+        seen = await self._seen(disposable)
+        if seen.status == "pending" and await self._has_begun(disposable.id):
+            return await self._seen(disposable, within_s=0.0)
+        return seen
+
+    async def _has_begun(self, disposable_id: str) -> bool:
+        """Whether it has left its sign since the queue was asked; looked for once a second at most."""
+        now = time.monotonic()
+        if now - self._looked_at.get(disposable_id, -math.inf) < SIGN_S:
+            return False
+        self._looked_at[disposable_id] = now
+        with contextlib.suppress(SandboxError):
+            return await self._queue.has_begun(disposable_id)
+        return False
 
     async def _seen(self, disposable: Disposable, *, within_s: float | None = None) -> Disposable:
+        if disposable.id in self._cancelled:
+            return replace(disposable, status="gone", reason="")
         job = await self._queue.job(disposable.key, within_s=within_s) if KEY.match(disposable.key) else None
         if job is None or id_in(job.name, self._mark) != disposable.id:
             return replace(disposable, status="gone", reason="")
@@ -157,7 +177,7 @@ class SlurmProvider:
         found = []
         for job in (await self._queue.jobs()).values():
             disposable_id = id_in(job.name, self._mark)
-            if disposable_id and job.state != ENDED:
+            if disposable_id and job.state != ENDED and disposable_id not in self._cancelled:
                 it = Disposable(id=disposable_id, provider=self._kind, key=job.number, network=True)
                 found.append(self._told(it, job))
         return found

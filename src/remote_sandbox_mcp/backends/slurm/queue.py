@@ -14,11 +14,9 @@ from ...core.shell import join
 from ...core.slurm import Cluster
 from ..command.console import Console, Said
 from ..command.way import Way, last_words
-from .order import read_version
+from .order import read_version, sign_of
 
-# After a submission, most start at once: it is asked for a few times soon. And where a sandbox does not answer, what
-# was heard this short a time ago would not say why.
-SOON_S = (0.3, 1.0, 3.0)
+# Where a sandbox does not answer, what was heard longer ago than this would not say why.
 DOUBT_S = 2.0
 # Clocks differ by less than it takes to ask.
 CLOCKS_S = 3.0
@@ -44,8 +42,6 @@ class Queue:
         self._asked_at = -math.inf
         self._trouble: BaseException | None = None
         self._asking: asyncio.Task[Mapping[str, Queued]] | None = None
-        # When it may be asked sooner than by its rate.
-        self._soon: list[float] = []
         # What the accounting has said of the ends of jobs, and when it was asked; the queue itself soon forgets them.
         self._accounts: dict[str, tuple[float, Queued | None]] = {}
         self._has_accounting = True
@@ -57,22 +53,14 @@ class Queue:
     def machine(self) -> str:
         return self.console.machine
 
-    # What it is told
-
-    def note_submission(self) -> None:
-        """Something was submitted or cancelled: the next questions may come soon."""
-        now = time.monotonic()
-        self._soon = [now + after for after in SOON_S]
-
-    # What it is asked
-
     async def jobs(self, *, within_s: float | None = None) -> Mapping[str, Queued]:
         """All of the user's jobs, by number, as they were at most `within_s` ago; by default as old as the rate allows.
 
         Raises SandboxError.
         """
         age = time.monotonic() - self._asked_at
-        if self._asking is None and age < self._patience(within_s):
+        rate_s = self.cluster.rate_s
+        if self._asking is None and age < (rate_s if within_s is None else min(within_s, rate_s)):
             if self._trouble is not None:
                 raise self._trouble
             return self._jobs
@@ -80,12 +68,6 @@ class Queue:
             self._asking = asyncio.ensure_future(self._ask())
             self._asking.add_done_callback(self._asked)
         return await asyncio.shield(self._asking)
-
-    def _patience(self, within_s: float | None) -> float:
-        now = time.monotonic()
-        if any(self._asked_at < moment <= now for moment in self._soon):
-            return 0.0
-        return self.cluster.rate_s if within_s is None else min(within_s, self.cluster.rate_s)
 
     def _asked(self, asking: asyncio.Task[Mapping[str, Queued]]) -> None:
         self._asking = None
@@ -126,6 +108,10 @@ class Queue:
         if known is None or found is None:
             return known or found
         return replace(found, by_uid=known.by_uid)
+
+    async def has_begun(self, disposable_id: str) -> bool:
+        """Whether an allocation has left its sign in the home folder; the queue is not asked. Raises ConnectError."""
+        return not (await self.console.run(f"[ -e {sign_of(disposable_id)} ]")).status
 
     async def _account(self, number: str) -> Queued | None:
         """What the accounting says of its end; None where it says nothing. It is told later than the queue is."""

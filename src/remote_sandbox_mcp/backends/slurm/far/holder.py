@@ -147,6 +147,10 @@ class Holder:
     def clear(self) -> None:
         for folder in (self.folder, "/tmp/remote-sandbox-%d-%s" % (os.getuid(), self.place)):
             shutil.rmtree(folder, ignore_errors=True)
+        try:
+            os.unlink(os.path.expanduser("~/.local/state/remote-sandbox/allocations/" + self.place))
+        except OSError:
+            pass
 
 
 def peer_uid(connection: socket.socket) -> int:
