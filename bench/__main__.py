@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from tests.support.sshd import Fleet
 
 from . import peer, report
 from .host import BUSY_SHARE, Host, load_average, wait_for_calm
-from .problems import BenchError, NoPeer
+from .problems import NoPeer
 from .report import Row
 from .stage import Stage
 
@@ -106,8 +105,8 @@ def measure(name: str, stage: Stage, outcome: Outcome, patience_s: float) -> Non
     try:
         for row in import_module(f".subjects.{name.replace('-', '_')}", __package__).rows(stage):
             outcome.rows.append(row)
-    except (BenchError, OSError, RuntimeError, subprocess.SubprocessError) as problem:
-        outcome.failures.append(f"{name} failed to run: {problem}")
+    except Exception as problem:  # noqa: BLE001 - whatever it is, what the other subjects measured must not be lost
+        outcome.failures.append(f"{name} failed to run: {type(problem).__name__}: {problem}")
 
 
 def show(outcome: Outcome) -> None:
