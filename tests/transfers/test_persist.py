@@ -11,10 +11,11 @@ import pytest
 
 from remote_sandbox_mcp.core.command import Running
 from remote_sandbox_mcp.core.errors import FileProblem, HostKeyProblem, LostContact, SandboxError, Unreachable
+from remote_sandbox_mcp.core.text import size
 from remote_sandbox_mcp.core.transfer import Headway, Listener, Outcome
 from remote_sandbox_mcp.sync import patience as persisting
 from remote_sandbox_mcp.sync.patience import CALL, TRANSFER, CutOff, Ear, Patience, adding_up, persist
-from remote_sandbox_mcp.transfers.records import Log, size
+from remote_sandbox_mcp.transfers.records import Log
 
 DONE = Outcome(synced_type="file")
 SENDING = [Headway("sending", files=count) for count in (0, 1)]

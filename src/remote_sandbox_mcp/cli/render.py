@@ -12,7 +12,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..transfers.records import size
+from ..core.text import size
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

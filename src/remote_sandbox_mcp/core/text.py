@@ -30,6 +30,7 @@ _INVISIBLE = (
 _SUSPECT = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_INVISIBLE}]")
 _PLAIN_ASCII = bytes((0x09, 0x0A, *range(0x20, 0x7F)))
 _JOINERS = "\u200c\u200d"
+UNITS = ("bytes", "KB", "MB", "GB", "TB")
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -38,6 +39,14 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     ('1 entry', '2 entries', '0 files')
     """
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def size(count: float) -> str:
+    """Bytes for people, with three digits."""
+    step = 0
+    while count >= 1000 and step < len(UNITS) - 1:
+        count, step = count / 1000, step + 1
+    return f"{count:.3g} {UNITS[step]}" if count < 1000 else f"{count:.0f} {UNITS[step]}"
 
 
 def span(seconds: float) -> str:

@@ -10,14 +10,13 @@ from pathlib import Path
 
 from ..core.client import name_for_call
 from ..core.errors import ConfigError
-from ..core.text import counted, harmless
+from ..core.text import counted, harmless, size
 from ..core.transfer import Headway, Order, Outcome
 from ..processes.locks import Lock, holder
 from ..store.database import STATE_FILE, Database
 from ..store.transfers import Ledger, Transfer
 
 TAIL_BYTES = 256 << 10
-UNITS = ("bytes", "KB", "MB", "GB", "TB")
 KEPT_S = 14 * 86400
 
 
@@ -72,14 +71,6 @@ def describe_outcome(outcome: Outcome) -> Iterator[str]:
         f"{size(outcome.wire_bytes)} over the line), {outcome.skipped_files} as they were, {deleted} deleted, "
         f"{counted(outcome.problem_count, 'problem')}"
     )
-
-
-def size(count: float) -> str:
-    """Bytes for people, with three digits."""
-    step = 0
-    while count >= 1000 and step < len(UNITS) - 1:
-        count, step = count / 1000, step + 1
-    return f"{count:.3g} {UNITS[step]}" if count < 1000 else f"{count:.0f} {UNITS[step]}"
 
 
 def _one_line(text: str) -> str:
