@@ -25,10 +25,14 @@ Message = dict[str, Any]
 class Server:
     """A running server. Used as a context manager: on entry it is started and greeted, at the end it is gone."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path | None = None
+    ) -> None:
+        """`folder` is the one that its client works in."""
         self._command = list(command)
         self._environment = dict(environment)
         self._log = log
+        self._folder = folder
         self._number = 0
         self._inbox = bytearray()
 
@@ -60,6 +64,7 @@ class Server:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=self._environment,
+                cwd=self._folder,
             )
         assert self._process.stdin
         assert self._process.stdout
