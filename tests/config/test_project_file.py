@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.config import paths
+from remote_sandbox_mcp.config.accepted import ACCEPTED, accept, withdraw
 from remote_sandbox_mcp.config.load import load
-from remote_sandbox_mcp.config.project_file import ACCEPTED, PROJECT_READERS, accept, find_project, withdraw
+from remote_sandbox_mcp.config.project_file import PROJECT_READERS, find_project
 from remote_sandbox_mcp.config.schema import Configuration, Settings
 from remote_sandbox_mcp.config.show import show
 from remote_sandbox_mcp.core.disposable import Platform, Rules
@@ -51,7 +52,7 @@ def state() -> Path:
 def accepted_now() -> None:
     found = find_project()
     assert found
-    accept(found, state())
+    accept(found.path, found.acceptance, state())
 
 
 def sets_nothing(configuration: Configuration) -> bool:

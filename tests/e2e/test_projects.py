@@ -159,6 +159,24 @@ def test_only_a_file_for_us_can_be_accepted(tmp_path: Path, project: Path) -> No
     assert 'is not a JSON object with an "opensandbox" part' in other.stderr
 
 
+def test_a_projects_workspace_file_is_accepted_as_it_is_and_shown(tmp_path: Path, project: Path) -> None:
+    (project / "config.json").write_text('{"name": "web-app"}')
+    path = project / ".remote-sandbox.toml"
+    path.write_text('sandbox = "gpu1"\ninit = "echo \u202eevil"\nonly_remote = true\nsudo = "nopasswd"\n')
+    assert "counts for nothing until the user accepts it" in config(tmp_path, project, "show").stdout
+    allowed = config(tmp_path, project, "allow")
+    said = "  sandbox = gpu1\n  init = echo \\u202eevil\n  only_remote = yes\n"
+    assert allowed.stdout == f"Accepted as it is now: {path}\n{said}"
+    assert 'the unknown key "sudo" is passed over' in allowed.stderr
+    shown = json.loads(config(tmp_path, project, "show", "--json").stdout)
+    assert shown["workspace_file"]["only_remote"] is True
+    path.write_text("only_remote = 3")
+    refused = config(tmp_path, project, "allow", str(path))
+    assert (refused.returncode, "only_remote must be true or false" in refused.stderr) == (2, True)
+    assert "stays in force" in config(tmp_path, project).stdout
+    assert "is not accepted any more" in config(tmp_path, project, "deny").stdout
+
+
 # Modules and programs
 
 

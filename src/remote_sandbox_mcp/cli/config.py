@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 from .verb import add_json
 
 if TYPE_CHECKING:
+    from ..config.project_file import ProjectFile
+    from ..config.workspace_file import Brought
     from .render import Page
 
-NAME = "config.json"
+# Characters of one setting of a project's file.
+MOST_SHOWN = 10_000
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -27,10 +31,14 @@ def add_arguments(subparsers: Any) -> None:
     show = actions.add_parser("show", help="everything that is configured; secrets are hidden")
     add_json(parser, show)
     actions.add_parser("path", help="the configuration file's path, whether or not it is there")
-    allow = actions.add_parser("allow", help="accept the config.json of a project, as it is now")
+    allow = actions.add_parser(
+        "allow", help="accept the config.json or .remote-sandbox.toml of a project, as it is now"
+    )
     deny = actions.add_parser("deny", help="do not accept it any more")
     for action in (allow, deny):
-        action.add_argument("file", nargs="?", default=NAME, metavar="PATH", help=f"default: {NAME} in this folder")
+        action.add_argument(
+            "file", nargs="?", default=".", metavar="PATH", help="a file or a folder; default: this one"
+        )
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -50,7 +58,7 @@ def _show(options: argparse.Namespace) -> int:
     if options.action == "path":
         write(f"{path}\n")
         return 0
-    shown = show(completed(load(options.config)))
+    shown = show(completed(load(options.config))) | {"workspace_file": _workspace_file()}
     if options.json:
         print_json(shown)
     else:
@@ -59,26 +67,69 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _decide(path: str, *, is_allowed: bool) -> int:
-    """Accept a project's file, or undo that. Raises ConfigError."""
-    from ..config import paths, project_file
+    """Accept what a project brings, or undo that. Raises ConfigError."""
+    from ..config import accepted, paths
+    from .verb import say
+
+    for file in _files(path):
+        if is_allowed:
+            _accept(file)
+        else:
+            known = accepted.withdraw(file, paths.state_folder())
+            say(f"{file} is not accepted any more." if known else f"{file} was not accepted.")
+    return 0
+
+
+def _files(path: str) -> list[str]:
+    """The files that are meant: of a folder, those that are for us or were accepted."""
+    from ..config import project_file, services, workspace_file
+    from ..config.accepted import acceptance, whole
+
+    if not os.path.isdir(path):
+        return [path]
+    own, brought = (os.path.normpath(os.path.join(path, name)) for name in (services.NAME, workspace_file.NAME))
+    is_meant = {own: project_file.find_project(own) is not None, brought: os.path.lexists(brought)}
+    return [file for file in is_meant if is_meant[file] or acceptance(whole(file))] or [own]
+
+
+def _accept(path: str) -> None:
+    from ..config import accepted, paths
+    from ..config.problems import plain
     from .verb import complain, say
 
-    path = os.path.join(path, NAME) if os.path.isdir(path) else path
-    if not is_allowed:
-        known = project_file.withdraw(path, paths.state_folder())
-        say(f"{path} is not accepted any more." if known else f"{path} was not accepted.")
-        return 0
-    project = project_file.find_project(path)
-    if project is None:
-        raise project_file.refusal(path)
+    found = _found(path)
     passed_over: list[str] = []
-    settings = project.settings(passed_over.append)
-    project_file.accept(project, paths.state_folder())
-    say(f"Accepted as it is now: {project.path}", *(f"  {key} = {_text(value)}" for key, value in settings.items()))
-    if not settings:
-        say("  (it sets nothing)")
+    settings = found.settings(passed_over.append)
+    accepted.accept(found.path, found.acceptance, paths.state_folder())
+    # What a file says must not look like something else on a terminal.
+    rows = [f"  {key} = {plain(_text(value), MOST_SHOWN)}" for key, value in settings.items()]
+    say(f"Accepted as it is now: {found.path}", *(rows or ["  (it sets nothing)"]))
     complain(*passed_over)
-    return 0
+
+
+def _found(path: str) -> ProjectFile | Brought:
+    """Raises ConfigError where there is nothing to accept."""
+    from ..config import project_file, workspace_file
+
+    if os.path.basename(path) == workspace_file.NAME:
+        if brought := workspace_file.find(path):
+            return brought
+        raise workspace_file.refusal(path)
+    if project := project_file.find_project(path):
+        return project
+    raise project_file.refusal(path)
+
+
+def _workspace_file() -> dict[str, Any] | None:
+    """What counts of the project in the current folder."""
+    from ..config.workspace_file import NAME, accepted_file
+
+    folder = os.path.realpath(".")
+    found = accepted_file(folder)
+    if found is None:
+        return None
+    said = {key: value for key, value in dataclasses.asdict(found).items() if value not in ("", (), None)}
+    return {"path": os.path.join(folder, NAME), **said}
 
 
 def _print(page: Page, shown: Mapping[str, Any], path: Path) -> None:
@@ -94,6 +145,9 @@ def _print(page: Page, shown: Mapping[str, Any], path: Path) -> None:
     if shown["local"]:
         page.heading(shown["local"]["name"], "the embedded sandbox on this machine")
         page.rows([(key, styled((_text(value), ""))) for key, value in shown["local"].items() if key != "name"])
+    if found := shown["workspace_file"]:
+        page.heading(".remote-sandbox.toml", f"accepted, from {found['path']}")
+        page.rows([(key, styled((_text(value), ""))) for key, value in found.items() if key != "path"])
     page.heading("settings")
     page.rows(
         (key, _text(setting["value"]), styled((setting["source"], "dim"))) for key, setting in shown["settings"].items()
@@ -111,6 +165,6 @@ def _text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_text(item)}" for key, item in value.items())
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return "; ".join(_text(item) for item in value)
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -71,6 +71,7 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
         tell_unknown(key, TOP_KEYS, file, tell)
     own, project = own_json(given_json, path), os.path.join(folder, NAME)
     in_json = read_json(own, tell, blame) if own else _of_project(project, environ, tell)
+    _tell_workspace_file(folder, environ, tell)
     unread = tuple(faults)
     settings, sources = _settings(document, file, in_json, environ, tell)
     if unread and not settings.platform.server_url:
@@ -108,21 +109,22 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
         host_rule=rule,
         key_files=builder.key_files,
         find_host=functools.partial(builder.find, rule),
-        read_from=(*_files(path, given_json, project, environ), *builder.read_from),
+        read_from=(*_files(path, given_json, folder, environ), *builder.read_from),
     )
 
 
-def _files(path: Path, given_json: Path | None, project: str, environ: Mapping[str, str]) -> Iterator[str]:
+def _files(path: Path, given_json: Path | None, folder: str, environ: Mapping[str, str]) -> Iterator[str]:
     from .services import FOLDER, URL_FILE
 
     yield from (os.path.expanduser(file) for file in (path, given_json or path.with_name(NAME)))
     state = paths.state_path(environ)
     yield str(state / FOLDER / URL_FILE)
-    if os.path.lexists(project):
-        from .project_file import ACCEPTED
+    # A project's file that appears later counts from the next start on: other clients share this configuration.
+    brought = [file for name in (NAME, paths.WORKSPACE_FILE) if os.path.lexists(file := os.path.join(folder, name))]
+    if brought:
+        from .accepted import ACCEPTED
 
-        # A project file that appears later counts from the next start on: other clients share this configuration.
-        yield from (os.path.abspath(project), str(state / ACCEPTED))
+        yield from (*map(os.path.abspath, brought), str(state / ACCEPTED))
 
 
 def _refusal(faults: Sequence[str], local: LocalPlace | None) -> str:
@@ -142,6 +144,16 @@ def _of_project(path: str, environ: Mapping[str, str], tell: Tell) -> Written | 
     from .project_file import read_project
 
     return read_project(path, environ, tell)
+
+
+def _tell_workspace_file(folder: str, environ: Mapping[str, str], tell: Tell) -> None:
+    """Say that the project's .remote-sandbox.toml is not what its user accepted; nothing of it is configuration."""
+    if not os.path.lexists(os.path.join(folder, paths.WORKSPACE_FILE)):
+        return
+    from .workspace_file import notice
+
+    if told := notice(folder, environ):
+        tell(told)
 
 
 def _read_file(path: Path, wanted: bool, tell: Tell) -> dict[str, Any] | None:

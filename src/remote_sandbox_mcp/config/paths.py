@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 APP = "remote-sandbox-mcp"
+# A project's own file, in its top folder.
+WORKSPACE_FILE = ".remote-sandbox.toml"
 HOME = "REMOTE_SANDBOX_MCP_HOME"
 # If set to anything, each client gets its own process instead of the hub.
 NO_HUB = "REMOTE_SANDBOX_NO_HUB"
