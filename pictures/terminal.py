@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 
 from rich.color import Color
@@ -143,7 +144,7 @@ def _drawn(line: str) -> str:
     text, drawn = Text.from_ansi(line), []
     plain = text.plain
     edges = sorted({0, len(plain), *(edge for span in text.spans for edge in (span.start, span.end))})
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         if stretch := plain[start:end].rstrip():
             style = text.get_style_at_offset(_console, start)
             drawn.append(f'<text x="{start * CELL_W:.1f}" y="14"{_look(style)}>{escape(stretch)}</text>')

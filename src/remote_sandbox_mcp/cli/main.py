@@ -18,8 +18,8 @@ WINDOWS = (
 )
 
 VERBS = (
-    *("doctor", "sandboxes", "exec", "push", "pull", "transfers", "watchdog", "hub", "login", "platform", "hosts"),
-    "config",
+    *("doctor", "sandboxes", "exec", "jobs", "push", "pull", "transfers", "watchdog", "hub", "login", "platform"),
+    *("hosts", "config"),
 )
 
 

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import DEADLINE_S, Cli
+from tests.support.sshd import Sshd
+
+
+@pytest.fixture
+def waits(cli: Cli, good: Sshd) -> str:
+    """A job that goes on until a file is there, and then ends with 7."""
+    (good.home / "go-on").unlink(missing_ok=True)
+    command = "echo begun; until [ -e go-on ]; do sleep 0.05; done; echo done; exit 7"
+    begun = cli("jobs", "start", "--name", "waits", "--", command)
+    assert (begun.code, begun.stdout) == (0, "waits\n")
+    assert "it runs on shared; to follow it: remote-sandbox-mcp jobs logs -f waits" in begun.stderr
+    return "waits"
+
+
+def test_a_job_is_started_listed_followed_and_waited_for(cli: Cli, good: Sshd, waits: str) -> None:
+    header, row = cli("jobs").stdout.splitlines()
+    assert header.split() == ["name", "on", "state", "for", "command"]
+    assert row.split()[:3] == ["waits", "shared", "running"]
+    assert cli("jobs", "--state", "ended").stdout.startswith("No jobs")
+    patience = cli("jobs", "wait", waits, "--timeout", "0.2")
+    assert (patience.code, patience.stderr) == (
+        124,
+        "remote-sandbox-mcp: waits still runs after 0.2 s; it goes on\n",
+    )
+
+    following = cli.start("jobs", "logs", "-f", waits)
+    assert following.stdout.readline() == b"begun\n"
+    (good.home / "go-on").touch()
+    assert following.communicate(DEADLINE_S) == (
+        b"done\nEXIT_CODE=7\n",
+        b"remote-sandbox-mcp: waits ended with exit code 7\n",
+    )
+    waited = cli("jobs", "wait", waits)
+    assert (waited.code, waited.stderr) == (7, "remote-sandbox-mcp: waits ended with exit code 7\n")
+    assert cli("jobs", "list", "--json").json["tasks"][0]["exit_code"] == 7
+    assert cli("jobs", "logs", waits, "-n", "1").stdout == "EXIT_CODE=7\n"
+
+
+def test_a_job_is_stopped_and_a_mistake_is_one_sentence(cli: Cli, good: Sshd, waits: str) -> None:
+    assert "running" in cli("jobs", "show", waits).stdout
+    assert cli("jobs", "stop", waits, "--json").json["stopped"] is True
+    unknown = cli("jobs", "logs", "no-such-job")
+    assert (unknown.code, unknown.stdout) == (1, "")
+    assert unknown.stderr.startswith("remote-sandbox-mcp: no-such-job is missing: ")
+    nothing = cli("jobs", "start")
+    assert (nothing.code, nothing.stderr) == (
+        2,
+        "remote-sandbox-mcp: what is to be run? remote-sandbox-mcp jobs start -- COMMAND\n",
+    )
