@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..config.workspace_file import accepted_file, current_rules, rules_of
 from ..core import check
 from ..core.errors import BadArgument, ConnectError, FileProblem
 from ..core.files import Span
@@ -60,10 +61,20 @@ class WorkspaceService:
         rows = self._records.mine()
         real = os.path.realpath(folder) if rows else ""
         found = [row.workspace for row in rows if row.workspace.holds(real)]
-        return max(found, key=lambda workspace: len(workspace.folder), default=None)
+        inner = max(found, key=lambda workspace: len(workspace.folder), default=None)
+        return inner and _in_force(inner)
 
     def all(self) -> list[Workspace]:
-        return [row.workspace for row in self._records.mine()]
+        return [_in_force(row.workspace) for row in self._records.mine()]
+
+    def given(self, workspace: Workspace) -> Rules:
+        """The rules that were given when it was linked, without those of the project's file. Raises SandboxError."""
+        return self._records.row(workspace).workspace.rules
+
+    def named(self, folder: str) -> tuple[str, str]:
+        """Sandbox and folder there that the accepted file of a project names; empty for none. Raises ConfigError."""
+        file = accepted_file(os.path.realpath(absolute(folder)))
+        return file.target(self._fleet.configured_names) if file else ("", "")
 
     # Linking
 
@@ -74,9 +85,11 @@ class WorkspaceService:
         folder = self._folder_of(order)
         name = self._fleet.member(order.sandbox).name
         remote = check.text_argument("remote", order.remote or posixpath.basename(folder))
-        look = await look_before(self._transfers.syncs, replace(order, folder=folder, sandbox=name, remote=remote))
+        rules = rules_of(accepted_file(folder), order.rules)
+        order = replace(order, folder=folder, sandbox=name, remote=remote, rules=rules)
+        look = await look_before(self._transfers.syncs, order)
         self._check_place(f"{name}:{look.remote}", look.remote, look.home)
-        self._check_others(replace(order, folder=folder, sandbox=name, remote=look.remote))
+        self._check_others(replace(order, remote=look.remote))
         return look.preview
 
     async def link(self, order: LinkOrder, listener: Listener = unheard) -> Linked:
@@ -104,7 +117,7 @@ class WorkspaceService:
         await self._mark(workspace)
         self._records.put(workspace, os.stat(workspace.folder).st_ino)
         try:
-            return Linked(workspace, preview, await self._pass(workspace, listener, _whole))
+            return Linked(_in_force(workspace), preview, await self._pass(workspace, listener, _whole))
         except (BadArgument, SideLost):
             if not known:
                 self._records.remove(workspace)
@@ -137,8 +150,7 @@ class WorkspaceService:
 
     def _check_others(self, order: LinkOrder) -> None:
         """Refuse what would make two workspaces write the same files. Raises BadArgument."""
-        for row in self._records.rows():
-            other = row.workspace
+        for other in (_in_force(row.workspace) for row in self._records.rows()):
             if other.folder == order.folder:
                 if (other.sandbox, other.remote) != (order.sandbox, order.remote):
                     raise BadArgument(f"{other.folder} is linked to {other.sandbox}:{other.remote}; unlink it first")
@@ -229,7 +241,7 @@ class WorkspaceService:
         from .passes import Pass
 
         row = self._records.row(workspace)
-        return Pass(row.workspace, row.inode, self._transfers.syncs, self._records, listener)
+        return Pass(_in_force(row.workspace), row.inode, self._transfers.syncs, self._records, listener)
 
     @contextlib.asynccontextmanager
     async def _turn(self, workspace: Workspace) -> AsyncIterator[None]:
@@ -263,6 +275,11 @@ class WorkspaceService:
                 "was changed on either side. If it is the right one all the same, unlink and link again"
             ) from None
         self._marked[workspace.id] = sandbox
+
+
+def _in_force(workspace: Workspace) -> Workspace:
+    """With the rules that hold at this moment: those of the project's accepted file, and those of its row."""
+    return replace(workspace, rules=current_rules(workspace))
 
 
 async def _whole(work: Pass) -> Moved:
