@@ -54,12 +54,13 @@ def hooked_command() -> str:
     return str(hooks[0]["hooks"][0]["command"])
 
 
-def ask(home: Path, said: object, **env: str) -> str:
+def ask(home: Path, said: object, folder: str = "/", **env: str) -> str:
     """The reason of a refusal, empty where the client is not kept from running it."""
     words = said if isinstance(said, bytes) else json.dumps(said).encode()
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = {"HOME": str(home), "REMOTE_SANDBOX_MCP_HOME": str(home / "state"), "PATH": path} | env
-    done = subprocess.run(["sh", "-c", hooked_command()], input=words, env=env, capture_output=True, timeout=30)
+    hook = ["sh", "-c", hooked_command()]
+    done = subprocess.run(hook, input=words, env=env, cwd=folder, capture_output=True, timeout=30, check=False)
     assert done.returncode == 0
     if not done.stdout:
         return ""
@@ -85,7 +86,8 @@ def test_everything_else_is_let_through(home: Path) -> None:
     assert ask(home, event(home / "there", tool="Read")) == ""
 
 
-def test_a_shell_that_changed_its_folder_or_came_by_a_link_is_still_in_the_project(home: Path) -> None:
+def test_a_command_for_another_folder_or_by_a_link_is_still_one_of_the_project(home: Path) -> None:
+    assert "only_remote" in ask(home, event(home), folder=str(home / "there"))
     assert "only_remote" in ask(home, event(home), CLAUDE_PROJECT_DIR=str(home / "there"))
     (home / "link").symlink_to(home / "there")
     assert "only_remote" in ask(home, event(home / "link" / "src"))

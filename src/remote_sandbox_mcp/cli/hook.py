@@ -53,8 +53,9 @@ def objection(event: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     """Why the command must not run on this computer; empty where it may."""
     if event.get("tool_name") not in SHELLS:
         return ""
-    folders = {os.path.realpath(folder) for folder in (event.get("cwd"), environ.get(PROJECT)) if folder}
-    workspace = _only_remote(folders, environ)
+    # A command may be for another folder; what counts is also where the client itself works, which starts us there.
+    named = (event.get("cwd"), environ.get(PROJECT), _current_folder())
+    workspace = _only_remote({os.path.realpath(folder) for folder in named if folder}, environ)
     if workspace is None:
         return ""
     from ..core.local_command import is_gits, refusal
@@ -81,6 +82,13 @@ def _only_remote(folders: set[str], environ: Mapping[str, str]) -> Workspace | N
         if current_rules(found, environ).only_remote:
             return found
     return None
+
+
+def _current_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def _event(stream: IO[bytes]) -> Mapping[str, Any]:
