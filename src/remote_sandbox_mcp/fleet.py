@@ -168,6 +168,11 @@ class Fleet:
     def names(self) -> Collection[str]:
         return {**self._members, **self._aliases}.keys()
 
+    @property
+    def configured_names(self) -> Collection[str]:
+        """Names that the operator's configuration gives, whether or not they can be opened."""
+        return self._configured.keys()
+
     def add(self, member: Member, alias: str = "") -> None:
         """Add a member under its name and, if given, an alias."""
         self._members[member.name] = member

@@ -21,7 +21,7 @@ from remote_sandbox_mcp.config.workspace_file import (
     rules_of,
 )
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.core.workspace import Rules, Workspace
+from remote_sandbox_mcp.core.workspace import DEFAULT_PULL, Rules, Workspace
 
 EVERYTHING = """
 sandbox = "gpu1:projects/vision"
@@ -152,6 +152,7 @@ def test_the_same_content_in_another_folder_is_not_accepted(project: Path, tmp_p
         pytest.param('sandbox = "gpu1:../../etc"', 'must not hold ".." in its folder', id="folder above"),
         pytest.param("excludes = [1]", "excludes must be text in quotes", id="number as pattern"),
         pytest.param('excludes = ["!.env"]', 'must not hold patterns that begin with "!"', id="exclude taken back"),
+        pytest.param('includes = ["**/*"]', "includes must name files", id="every secret"),
         pytest.param('pull = ["!*"]', 'must not hold patterns that begin with "!"', id="pull taken back"),
         pytest.param('pull = ["../x"]', 'must not hold ".."', id="pull from above"),
         pytest.param('excludes = ["a\\nb"]', "must not hold control characters", id="two lines in a pattern"),
@@ -220,7 +221,12 @@ def test_a_file_of_another_user_counts_only_as_it_was_accepted(project: Path) ->
             id="both add up",
         ),
         pytest.param(WorkspaceFile(pull=()), Rules(), Rules(pull=()), id="nothing is to come back"),
-        pytest.param(WorkspaceFile(pull=("a",)), Rules(pull=("b",)), Rules(pull=("b",)), id="what was given replaces"),
+        pytest.param(
+            WorkspaceFile(pull=("a",)),
+            Rules(pull=(*DEFAULT_PULL, "b")),
+            Rules(pull=("a", "b")),
+            id="more is to come back",
+        ),
         pytest.param(WorkspaceFile(), Rules(only_remote=True), Rules(only_remote=True), id="a file takes nothing back"),
     ],
 )
@@ -228,6 +234,8 @@ def test_rules_are_those_of_the_file_and_those_that_were_given(
     file: WorkspaceFile | None, given: Rules, expected: Rules
 ) -> None:
     assert rules_of(file, given) == expected
+    # What was merged once is not merged twice.
+    assert rules_of(file, expected) == expected
 
 
 def test_a_second_look_at_the_rules_opens_no_file(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

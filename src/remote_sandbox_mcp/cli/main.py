@@ -19,7 +19,7 @@ WINDOWS = (
 
 VERBS = (
     *("doctor", "sandboxes", "exec", "jobs", "push", "pull", "transfers", "watchdog", "hub", "login", "platform"),
-    *("hosts", "config"),
+    *("hosts", "config", "hook"),
 )
 
 
@@ -29,6 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(WINDOWS, file=sys.stderr)
         return 2
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments == ["hook", "pre-tool-use"]:
+        # A client waits for it with every command, so it needs no argument parser either.
+        from .hook import pre_tool_use
+
+        return pre_tool_use()
     if not any(word in VERBS for word in arguments):
         # A server that is told to end while it starts has not failed.
         from .serve import leave_when_told

@@ -106,13 +106,17 @@ def rules_of(file: WorkspaceFile | None, given: Rules = NOTHING_GIVEN) -> Rules:
         return given
     return replace(
         given,
-        excludes=(*file.excludes, *given.excludes),
-        includes=(*file.includes, *given.includes),
-        # What the user named replaces the file's, as the file's replaces the default.
-        pull=given.pull if file.pull is None or given.pull != DEFAULT_PULL else file.pull,
-        init=(*file.init, *given.init),
+        excludes=_with(file.excludes, given.excludes),
+        includes=_with(file.includes, given.includes),
+        pull=given.pull if file.pull is None else _with(file.pull, given.pull, DEFAULT_PULL),
+        init=_with(file.init, given.init),
         only_remote=file.only_remote or given.only_remote,
     )
+
+
+def _with(first: tuple[str, ...], more: tuple[str, ...], less: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Both, and nothing of the second that is in the first or in the third."""
+    return (*first, *(item for item in more if item not in first and item not in less))
 
 
 def current_rules(workspace: Workspace, environ: Mapping[str, str] = os.environ) -> Rules:
@@ -152,7 +156,9 @@ def _read(content: str, path: str, tell: Tell) -> tuple[dict[str, Any], list[str
 
     known = {
         "sandbox": _target,
-        **dict.fromkeys(("excludes", "includes", "pull"), _patterns),
+        "excludes": _patterns,
+        "includes": _names,
+        "pull": _patterns,
         "init": _lines,
         "only_remote": readers.flag,
     }
@@ -210,4 +216,12 @@ def _patterns(value: object) -> tuple[str, ...]:
         )
     if any(".." in item.split("/") for item in given):
         raise Fault('must not hold ".."; patterns are about files of the project')
+    return given
+
+
+def _names(value: object) -> tuple[str, ...]:
+    """Patterns that name something: one for everything would send every secret of the project."""
+    given = _patterns(value)
+    if any(not item.strip("*?./") for item in given):
+        raise Fault('must name files, as in [".env.test"], and not all of them')
     return given

@@ -398,6 +398,8 @@ class ScanAnswer(LookAtPathAnswer, ProblemsAnswer):
     gitignores: list[list[str]]
     # Times are known to the second only (SFTP).
     coarse: NotRequired[bool]
+    # Of the real path of a folder; a lane over SFTP does not know them.
+    ids: NotRequired[Ids]
 
 
 class RestOrder(TypedDict):
@@ -455,6 +457,13 @@ class DigestsOrder(TypedDict):
     root: RootName
 
 
+class TextsOrder(TypedDict):
+    """For each name: whether it is a file that begins like text."""
+
+    verb: Literal["texts"]
+    root: RootName
+
+
 class BlocksOrder(TypedDict):
     verb: Literal["blocks"]
     root: RootName
@@ -479,6 +488,8 @@ class ReceiveOrder(TypedDict):
 class ReceiveAnswer(ProblemsAnswer):
     files: int
     bytes: int
+    # Path and meta of what was put in place and has another size or time than was wanted: it changed after the scan.
+    otherwise: list[list[str]]
 
 
 class ClearOrder(TypedDict):
@@ -590,6 +601,7 @@ LaneOrder = (
     | MarkOrder
     | IndexOrder
     | DigestsOrder
+    | TextsOrder
     | BlocksOrder
     | ReceiveOrder
     | ClearOrder
@@ -634,6 +646,7 @@ LANE_ANSWERS = {
     "mark": Nothing,
     "index": Nothing,
     "digests": Nothing,
+    "texts": Nothing,
     "blocks": Nothing,
     "receive": ReceiveAnswer,
     "clear": ProblemsAnswer,
