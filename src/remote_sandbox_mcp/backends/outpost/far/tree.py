@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import itertools
+import operator
 import os
 import re
 import stat
@@ -22,6 +23,7 @@ if MYPY:
 # Header of a folder in a scan: length of its path, length of its entries, how many of these are files or links.
 FOLDER = struct.Struct(">HII")
 MOST_TREE_PROBLEMS = 200
+BY_NAME = operator.attrgetter("name")
 MOST_LEFTOVERS = 10000
 OPEN_FOLDERS = 64
 # O_PATH opens a folder on the way that may be entered but not read; systems without it need a readable one.
@@ -35,6 +37,8 @@ PARTIAL = b".remote-sandbox-part-"
 # A file of another machine's sync is abandoned after this time; a partial file may be resumed for this long.
 FOREIGN_S = 3600
 RESUMED_S = 7 * 86400
+# Bits of a mode that say what it is of, and how they are set for a file.
+FORMAT, REGULAR = stat.S_IFMT(0xFFFF), stat.S_IFREG
 # How many entries of the folder around a single file are looked at.
 MOST_BESIDE = 100000
 SKIPPED = {
@@ -353,7 +357,7 @@ class Survey:
         """A folder's block, how many files it has, and its folders; None, and a problem, if it cannot be read."""
         try:
             with os.scandir(self.enter(folder)) as found:
-                entries = sorted(found, key=by_name)
+                entries = sorted(found, key=BY_NAME)
         except OSError as problem:
             self.problems.note(folder, problem)
             return None
@@ -387,31 +391,33 @@ class Survey:
 
     def describe(self, folder: bytes, entries: "list[Any]", folders: "list[bytes]") -> "list[bytes]":
         """Name and meta of each entry in turn. Equal folders give equal bytes, so that they can be compared quickly."""
-        fields = []
+        fields: "list[bytes]" = []
         prefix = folder + b"/" if folder else b""
         leaves_out = self.ignore.leaves_out
         for entry in entries:
             name = entry.name
+            path = prefix + name
             try:
                 is_dir = entry.is_dir(follow_symlinks=False)
-                if leaves_out(prefix + name, is_dir):
+                if leaves_out(path, is_dir):
                     if name in self.watched:
                         self.hits.add(name)
-                elif name.startswith(OURS):
-                    self.note_leftover(prefix + name)
+                    continue
+                if name.startswith(OURS):
+                    self.note_leftover(path)
+                    continue
+                found = entry.stat(follow_symlinks=False)
+                mode = found.st_mode
+                if mode & FORMAT == REGULAR:
+                    fields += name, b"f%o %d %d" % (mode & 0o7777, found.st_size, found.st_mtime_ns)
                 elif is_dir:
-                    found = entry.stat(follow_symlinks=False)
-                    folders.append(prefix + name)
-                    self.note_folder(prefix + name, found)
-                    fields += [name, b"d%o 0 %d" % (found.st_mode & 0o7777, found.st_mtime_ns)]
+                    folders.append(path)
+                    self.note_folder(path, found)
+                    fields += name, b"d%o 0 %d" % (mode & 0o7777, found.st_mtime_ns)
                 else:
-                    found = entry.stat(follow_symlinks=False)
-                    if stat.S_ISREG(found.st_mode):
-                        fields += [name, b"f%o %d %d" % (found.st_mode & 0o7777, found.st_size, found.st_mtime_ns)]
-                    else:
-                        fields += self.describe_other(prefix + name, found)
+                    fields += self.describe_other(path, found)
             except OSError as problem:
-                self.problems.note(prefix + name, problem)
+                self.problems.note(path, problem)
         return fields
 
     def note_folder(self, path: bytes, found: os.stat_result) -> None:
@@ -462,11 +468,6 @@ def read_text(path: bytes, how: int = 0) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "is not a file")
         return file.read(1 << 20)
-
-
-def by_name(entry: "Any") -> bytes:
-    name: bytes = entry.name
-    return name
 
 
 def started(pid: "int | str") -> str:
