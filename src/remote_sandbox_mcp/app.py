@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .store.disposables import DisposableRows
     from .suites.service import SuiteService
     from .sync.service import Routes
+    from .workspaces.service import WorkspaceService
 # How long a local sandbox may take to list its running jobs.
 JOBS_S = 2.0
 # Bound for paging: for each page, all earlier entries are listed again.
@@ -400,6 +401,12 @@ class App:
 
         return SuiteService(self.fleet, self.jobs.commands)
 
+    @functools.cached_property
+    def workspaces(self) -> WorkspaceService:
+        from .workspaces.service import WorkspaceService
+
+        return WorkspaceService(self.fleet, self.transfers, paths.state_path(), self.identity)
+
     def _find_disposable(self, name: str) -> Member | None:
         """An unknown name may be a disposable sandbox's, which the fleet learns only when the service is created."""
         # Creating the service replaces fleet.find, so this function is not called again.
@@ -504,6 +511,8 @@ class App:
             await self.apps.close()
         if self.has_disposables:
             await self.disposables.close()
+        if "workspaces" in self.__dict__:
+            self.workspaces.close()
         await self.transfers.close()
         await self.jobs.close()
         await asyncio.gather(*(member.close() for member in self._outdated), return_exceptions=True)

@@ -1532,22 +1532,21 @@ PATHS = st.sampled_from(
 SOME_NAMES = PATHS | st.binary(max_size=6)
 RAWS = st.lists(SOME_NAMES, max_size=5).map(b"\0".join) | st.binary(max_size=40)
 NUMBERS = st.sampled_from([-1, 0, 1, 5, 1 << 16, 1 << 63, 1 << 70]) | st.none() | st.text(max_size=3) | st.booleans()
-VERBS = [
-    "look",
-    "rest",
-    "scan",
+VERBS = ["look", "rest", "scan", "send", "part", "check", "mark", "index", "digests", "texts", "blocks", "receive"]
+MORE_VERBS = [
     "follow",
-    "send",
-    "part",
-    "check",
-    "mark",
-    "index",
-    "digests",
-    "blocks",
-    "receive",
     "clear",
+    "delete",
+    "finish",
+    "touch",
+    "tidy",
+    "begin",
+    "join",
+    "commit",
+    "leave",
+    "index_old",
+    "partial_blocks",
 ]
-MORE_VERBS = ["delete", "finish", "touch", "tidy", "begin", "join", "commit", "leave", "index_old", "partial_blocks"]
 ORDERS = st.dictionaries(
     st.sampled_from(
         ["size", "offset", "start", "mtime", "mode", "first", "fresh", "large", "uses_old", "squeeze", "since"]

@@ -398,6 +398,8 @@ class ScanAnswer(LookAtPathAnswer, ProblemsAnswer):
     gitignores: list[list[str]]
     # Times are known to the second only (SFTP).
     coarse: NotRequired[bool]
+    # Of the real path of a folder; a lane over SFTP does not know them.
+    ids: NotRequired[Ids]
 
 
 class FollowOrder(TypedDict):
@@ -422,6 +424,7 @@ class FollowAnswer(LookAtPathAnswer, ProblemsAnswer):
     leftovers: list[str]
     # Missing where they are those of the listing before.
     gitignores: NotRequired[list[list[str]]]
+    ids: NotRequired[Ids]
     # The number of this listing; 0 if the lane does not remember it.
     number: int
     # The listing that the folders differ from; 0 where they are all there are, which `whole` says as well.
@@ -490,6 +493,13 @@ class DigestsOrder(TypedDict):
     root: RootName
 
 
+class TextsOrder(TypedDict):
+    """For each name: whether it is a file that begins like text."""
+
+    verb: Literal["texts"]
+    root: RootName
+
+
 class BlocksOrder(TypedDict):
     verb: Literal["blocks"]
     root: RootName
@@ -514,6 +524,8 @@ class ReceiveOrder(TypedDict):
 class ReceiveAnswer(ProblemsAnswer):
     files: int
     bytes: int
+    # Path and meta of what was put in place and has another size or time than was wanted: it changed after the scan.
+    otherwise: list[list[str]]
 
 
 class ClearOrder(TypedDict):
@@ -626,6 +638,7 @@ LaneOrder = (
     | MarkOrder
     | IndexOrder
     | DigestsOrder
+    | TextsOrder
     | BlocksOrder
     | ReceiveOrder
     | ClearOrder
@@ -671,6 +684,7 @@ LANE_ANSWERS = {
     "mark": Nothing,
     "index": Nothing,
     "digests": Nothing,
+    "texts": Nothing,
     "blocks": Nothing,
     "receive": ReceiveAnswer,
     "clear": ProblemsAnswer,

@@ -6,13 +6,14 @@ A change wins over a deletion. Everything here is a pure function of three scans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from .errors import SandboxError
-from .files import Problem
 from .plan import Attributes, Item, Plan
-from .tree import LEADS_OUT, SECOND, Tree, child, leads_out, read_meta, size_of, without_special_bits
+from .scope import ASK, EVERYTHING, YES, Scope, Sight, folders_above, is_among
+from .tree import SECOND, Tree, child, read_meta, size_of, without_special_bits
+from .workspace import MOST_NEW
 
 # Who has to take something over.
 HERE, THERE = "here", "there"
@@ -46,14 +47,22 @@ class Doubt:
 class Reconciled:
     """What to do: `push` makes the other side like this one where only this one changed, `pull` the reverse.
 
-    `base` is the common state once all of it is done; paths in conflict or doubt keep what they had.
+    `base` is the common state once all of it is done, as Tree.folders has one; paths in conflict or doubt keep what
+    they had.
     """
 
     push: Plan = field(default_factory=Plan)
     pull: Plan = field(default_factory=Plan)
     conflicts: list[Conflict] = field(default_factory=list)
     doubts: list[Doubt] = field(default_factory=list)
-    base: dict[bytes, dict[bytes, bytes]] = field(default_factory=dict)
+    # Files of which it must be known whether they are text before they come.
+    unseen: list[bytes] = field(default_factory=list)
+    # How many new files are too many to come, and how many deletions there are too many to be carried over.
+    stayed: int = 0
+    spared: int = 0
+    # What pull patterns bring.
+    came: set[bytes] = field(default_factory=set)
+    base: dict[bytes, bytes] = field(default_factory=dict)
 
     @property
     def is_quiet(self) -> bool:
@@ -80,10 +89,34 @@ def check_sides(base: Mapping[bytes, bytes], here: Tree, there: Tree) -> None:
             )
 
 
-def reconcile(base: Mapping[bytes, bytes], here: Tree, there: Tree) -> Reconciled:
-    """Decide about every path. `base` maps a folder to its raw entries, as Tree.folders does. Raises SideLost."""
+def reconcile(base: Mapping[bytes, bytes], here: Tree, there: Tree, scope: Scope = EVERYTHING) -> Reconciled:
+    """Decide about every path. `base` maps a folder to its raw entries, as Tree.folders does. Raises SideLost.
+
+    Where the result has doubts or unseen files, they are to be settled, and asked about again with what is known.
+    """
     check_sides(base, here, there)
-    return _Reconciler(Tree("dir", "", "", "", folders=dict(base)), here, there).reconcile()
+    return _Reconciler(_as_tree(base), here, there, scope).reconcile()
+
+
+def decide(
+    base: Mapping[bytes, bytes], here: Tree, there: Tree, keep_here: Collection[bytes], keep_there: Collection[bytes]
+) -> dict[bytes, bytes]:
+    """A common state by which this side wins at the first paths, and the other one at the second ones."""
+    losers = [(frozenset(keep_here), there), (frozenset(keep_there), here)]
+    folders = {folder: dict(_as_tree(base).entries(folder)) for folder in {*base, *here.folders, *there.folders}}
+    for paths, loser in losers if keep_here or keep_there else ():
+        for folder, entries in folders.items():
+            found = loser.entries(folder)
+            for name in {*entries, *found}:
+                if is_among(child(folder, name), paths):
+                    # It counts as unchanged since both were the same, so the other one's change is carried over.
+                    entries.pop(name, None)
+                    entries |= {name: found[name]} if name in found else {}
+    return blocks(folders)
+
+
+def _as_tree(base: Mapping[bytes, bytes]) -> Tree:
+    return Tree("dir", "", "", "", folders=dict(base))
 
 
 @dataclass(frozen=True)
@@ -96,8 +129,9 @@ class _Choice:
 
 
 class _Reconciler:
-    def __init__(self, base: Tree, here: Tree, there: Tree) -> None:
+    def __init__(self, base: Tree, here: Tree, there: Tree, scope: Scope) -> None:
         self.base, self.here, self.there = base, here, there
+        self.sight = Sight(scope, here, there)
         self.is_coarse = here.coarse or there.coarse
         # Where a part of a side could not be read, what seems to be missing there may be in that part.
         self.blind = {HERE: bool(here.unread), THERE: bool(there.unread)}
@@ -105,12 +139,18 @@ class _Reconciler:
         self.result = Reconciled()
         # Paths at which something stays or comes, in folders that are not the same everywhere.
         self.staying: set[bytes] = set()
+        # Paths that are left out of the workspace.
+        self.out: set[bytes] = set()
+        # Files whose content was found to be the same.
+        self.equal: set[bytes] = set()
 
     def reconcile(self) -> Reconciled:
         folders = sorted({*self.base.folders, *self.here.folders, *self.there.folders})
         for folder in folders:
             self.judge_folder(folder)
         self.drop_below_conflicts()
+        self.bound_what_comes()
+        self.drop_folders_in_which_nothing_comes()
         self.keep_folders_that_hold_something()
         self.write_plans()
         self.write_base(folders)
@@ -127,9 +167,14 @@ class _Reconciler:
             self.judge(child(folder, name), base.get(name), here.get(name), there.get(name))
 
     def judge(self, path: bytes, base: bytes | None, here: bytes | None, there: bytes | None) -> None:
+        if here is not None or there is not None:
+            self.staying.add(path)
         if self.same(here, there):
-            if here is not None:
-                self.staying.add(path)
+            return
+        if self.sight.is_out(path, b"d" in {(text or b"")[:1] for text in (base, here, there)}):
+            self.out.add(path)
+        elif self.sight.is_frozen(path):
+            return
         elif self.same(base, here):
             self.take_over(path, HERE, there, here)
         elif self.same(base, there):
@@ -146,30 +191,43 @@ class _Reconciler:
             # Only their modes differ.
             self.take_over(path, THERE, here, there)
         elif here[:1] == there[:1] == b"f" and size_of(here) == size_of(there):
-            self.staying.add(path)
-            self.result.doubts.append(Doubt(path, here, there))
+            self.judge_doubt(Doubt(path, here, there))
         else:
             self.conflict(path, here, there)
+
+    def judge_doubt(self, doubt: Doubt) -> None:
+        is_equal = self.sight.scope.equal.get(doubt.path)
+        if is_equal is None:
+            self.result.doubts.append(doubt)
+        elif not is_equal:
+            self.conflict(doubt.path, doubt.here, doubt.there)
+        else:
+            # Only the time is carried over, so that both are the same from now on.
+            self.equal.add(doubt.path)
+            one_way = self.sight.is_one_way(doubt.path)
+            texts = (doubt.there, doubt.here) if one_way else (doubt.here, doubt.there)
+            self.choices[doubt.path] = _Choice(HERE if one_way else THERE, *texts)
 
     def take_over(self, path: bytes, to: str, text: bytes | None, found: bytes | None) -> None:
         came_from = THERE if to == HERE else HERE
         if text is None and self.blind[came_from]:
             # It may only be out of sight.
-            self.staying.add(path)
             return
-        if to == HERE and text is not None and self.leads_out(path, text):
-            self.result.pull.problems.append(Problem(path.decode("utf-8", "surrogateescape"), LEADS_OUT))
-            return
-        self.choices[path] = _Choice(to, text, found)
-        if text is not None:
-            self.staying.add(path)
+        if to == HERE:
+            answer = self.sight.comes(path, text, found, self.result.pull.problems)
+        else:
+            answer = self.sight.goes(path, text, self.result.push.problems)
+        if answer == YES:
+            self.choose(path, _Choice(to, text, found))
+        elif answer == ASK:
+            self.result.unseen.append(path)
 
-    def leads_out(self, path: bytes, text: bytes) -> bool:
-        """Whether the other machine has made a link that leads out of the project: it must not reach this computer."""
-        return text[:1] == b"l" and leads_out(path.rpartition(b"/")[0], read_meta(text).target)
+    def choose(self, path: bytes, choice: _Choice) -> None:
+        self.choices[path] = choice
+        if choice.text is None:
+            self.staying.discard(path)
 
     def conflict(self, path: bytes, here: bytes | None, there: bytes | None) -> None:
-        self.staying.add(path)
         self.choices.pop(path, None)
         self.result.conflicts.append(Conflict(path, here or b"", there or b""))
 
@@ -195,27 +253,78 @@ class _Reconciler:
 
         Below a conflict nothing is done, because one of the sides may have no folder there.
         """
-        holders = {above for path in self.staying for above in _above(path)}
+        holders = {above for path in self.staying for above in folders_above(path)}
         for path, choice in list(self.choices.items()):
             if choice.text is not None and choice.text[:1] != b"d" and path in holders:
                 texts = (choice.found, choice.text) if choice.to == HERE else (choice.text, choice.found)
                 self.conflict(path, *texts)
         closed = {conflict.path for conflict in self.result.conflicts}
-        doomed = [path for path in self.choices if any(above in closed for above in _above(path))]
+        doomed = [path for path in self.choices if any(above in closed for above in folders_above(path))]
         for path in doomed:
             del self.choices[path]
         inside = closed.intersection
-        self.result.conflicts = [each for each in self.result.conflicts if not inside(_above(each.path))]
-        self.result.doubts = [each for each in self.result.doubts if not inside(_above(each.path))]
-        self.staying = {path for path in self.staying if not inside(_above(path))}
+        self.result.conflicts = [each for each in self.result.conflicts if not inside(folders_above(each.path))]
+        self.result.doubts = [each for each in self.result.doubts if not inside(folders_above(each.path))]
+        self.staying = {path for path in self.staying if not inside(folders_above(path))}
+
+    def bound_what_comes(self) -> None:
+        """Of what comes by itself, too much at once comes not at all: it is an unpacked archive, or a mistake."""
+        unasked = [path for path, choice in self.choices.items() if choice.to == HERE and self.sight.is_by_itself(path)]
+        new = [path for path in unasked if self.choices[path].found is None and self.brings_file(path)]
+        gone = [path for path in unasked if self.choices[path].text is None]
+        here = Entries(self.here.folders)
+        unseen = [path for path in self.result.unseen if here.at(path) is None]
+        if len(new) > MOST_NEW or len(new) + len(unseen) > 4 * MOST_NEW:
+            self.result.stayed = len(new) + len(unseen)
+            self.drop(new)
+            dropped = set(unseen)
+            self.result.unseen = [path for path in self.result.unseen if path not in dropped]
+        if len(gone) > MOST_NEW:
+            self.result.spared = len(gone)
+            self.drop(gone)
+
+    def brings_file(self, path: bytes) -> bool:
+        return (self.choices[path].text or b"d")[:1] != b"d"
+
+    def drop(self, paths: Iterable[bytes]) -> None:
+        for path in paths:
+            del self.choices[path]
+            self.staying.add(path)
+
+    def drop_folders_in_which_nothing_comes(self) -> None:
+        """A new folder there comes with the first file in it that comes."""
+        if self.sight.scope.rules is None:
+            return
+        needed = self.above_what_moves(HERE, with_folders=False)
+        self.drop(
+            [
+                path
+                for path, choice in self.choices.items()
+                if choice.to == HERE and choice.found is None and not self.brings_file(path)
+                if choice.text is not None and path not in needed
+            ]
+        )
 
     def keep_folders_that_hold_something(self) -> None:
-        """A folder that one side deleted comes back where the other side has changed something in it."""
-        holders = {above for path in self.staying for above in _above(path)}
+        """A folder that one side deleted stays where something in it stays; it comes back where that is to go there."""
+        holders = {above for path in self.staying for above in folders_above(path)}
+        needed = {side: self.above_what_moves(side, with_folders=True) for side in (HERE, THERE)}
         for path, choice in list(self.choices.items()):
             if choice.text is None and choice.found is not None and choice.found[:1] == b"d" and path in holders:
-                self.choices[path] = _Choice(THERE if choice.to == HERE else HERE, choice.found, None)
-                self.staying.add(path)
+                back = THERE if choice.to == HERE else HERE
+                if path in needed[back]:
+                    self.choose(path, _Choice(back, choice.found, None))
+                else:
+                    self.drop([path])
+
+    def above_what_moves(self, side: str, *, with_folders: bool) -> set[bytes]:
+        """The folders into which a side gets something."""
+        moving = [
+            path
+            for path, choice in self.choices.items()
+            if choice.to == side and choice.text is not None and (with_folders or self.brings_file(path))
+        ]
+        return {above for path in moving for above in folders_above(path)}
 
     # The plans
 
@@ -245,11 +354,13 @@ class _Reconciler:
         if meta.kind == "d":
             plan.new_folders += found is None
             plan.finish.append(Attributes(path, meta.mode, meta.mtime))
-        elif found is not None and self.same_content(text, found):
+        elif found is not None and (path in self.equal or self.same_content(text, found)):
             plan.touch.append(Attributes(path, meta.mode, meta.mtime))
         else:
             folder, _, name = path.rpartition(b"/")
             plan.send.append(Item(folder, name, text, meta.size, "new" if found is None else "changed"))
+            if choice.to == HERE and found is None and self.sight.is_pulled(path):
+                self.result.came.add(path)
 
     def deleted_below(self, folder: bytes, side: str) -> Iterator[bytes]:
         """What a side has in a folder whose place something else takes: cleared before, not deleted after."""
@@ -271,21 +382,28 @@ class _Reconciler:
     # The next common state
 
     def write_base(self, folders: Iterable[bytes]) -> None:
-        undecided = {each.path for each in self.result.conflicts} | {each.path for each in self.result.doubts}
+        undecided = frozenset(each.path for each in self.result.conflicts).union(
+            each.path for each in self.result.doubts
+        )
         for folder in folders:
-            if any(above in undecided for above in (folder, *_above(folder))):
-                entries: dict[bytes, bytes] = self.base.entries(folder)
+            here, there = self.here.folders.get(folder), self.there.folders.get(folder)
+            if here is not None and here == there:
+                block = here
+            elif is_among(folder, undecided):
+                block = self.base.folders.get(folder, b"")
             else:
-                entries = {name: text for name, text in self.agreed(folder, undecided)}
-            if entries or not folder:
-                self.result.base[folder] = entries
+                block = block_of(dict(self.agreed(folder, undecided)))
+            if block or not folder:
+                self.result.base[folder] = block
 
-    def agreed(self, folder: bytes, undecided: set[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    def agreed(self, folder: bytes, undecided: frozenset[bytes]) -> Iterator[tuple[bytes, bytes]]:
         base, here, there = (tree.entries(folder) for tree in (self.base, self.here, self.there))
         for name in sorted({*base, *here, *there}):
             path = child(folder, name)
             choice = self.choices.get(path)
-            if choice is not None:
+            if path in self.out:
+                text = None
+            elif choice is not None:
                 text = choice.text
             elif path in undecided or not self.same(here.get(name), there.get(name)):
                 text = base.get(name)
@@ -295,35 +413,41 @@ class _Reconciler:
                 yield name, text
 
 
-def without(base: Mapping[bytes, Mapping[bytes, bytes]], old: Callable[[bytes, bytes], bytes | None],
-            failed: Iterable[bytes]) -> dict[bytes, dict[bytes, bytes]]:  # fmt: skip
-    """A common state in which what could not be carried out is as it was before."""
-    changed = {folder: dict(entries) for folder, entries in base.items()}
-    for path in failed:
+def amend(base: dict[bytes, bytes], changes: Mapping[bytes, bytes | None]) -> None:
+    """Give paths of a common state another entry, or none."""
+    by_folder: dict[bytes, dict[bytes, bytes | None]] = {}
+    for path, text in changes.items():
         folder, _, name = path.rpartition(b"/")
-        before = old(folder, name)
-        if before is None:
-            changed.get(folder, {}).pop(name, None)
-        else:
-            changed.setdefault(folder, {})[name] = before
-    return changed
+        by_folder.setdefault(folder, {})[name] = text
+    for folder, wanted in by_folder.items():
+        entries = {**_as_tree({folder: base.get(folder, b"")}).entries(folder), **wanted}
+        base[folder] = block_of({name: text for name, text in entries.items() if text is not None})
+
+
+class Entries:
+    """Finds the entries of single paths in a common state or a scan; each folder is read once."""
+
+    def __init__(self, folders: Mapping[bytes, bytes]) -> None:
+        self._tree = _as_tree(folders)
+        self._read: dict[bytes, dict[bytes, bytes]] = {}
+
+    def at(self, path: bytes) -> bytes | None:
+        folder, _, name = path.rpartition(b"/")
+        if folder not in self._read:
+            self._read[folder] = self._tree.entries(folder)
+        return self._read[folder].get(name)
+
+
+def block_of(entries: Mapping[bytes, bytes]) -> bytes:
+    """A folder's entries as a scan writes them."""
+    return b"\0".join(part for name in sorted(entries) for part in (name, entries[name]))
 
 
 def blocks(base: Mapping[bytes, Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
     """A common state as it is kept: each folder's entries as a scan writes them."""
-    return {
-        folder: b"\0".join(part for name in sorted(entries) for part in (name, entries[name]))
-        for folder, entries in base.items()
-    }
+    return {folder: block_of(entries) for folder, entries in base.items()}
 
 
 def _head(text: bytes) -> bytes:
     """Kind and mode. The mode of a link says nothing."""
     return b"l" if text[:1] == b"l" else text.partition(b" ")[0]
-
-
-def _above(path: bytes) -> Iterator[bytes]:
-    """The folders that a path is in, without the project's own."""
-    while b"/" in path:
-        path = path.rpartition(b"/")[0]
-        yield path

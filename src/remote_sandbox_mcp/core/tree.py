@@ -116,6 +116,8 @@ class Tree:
     gitignores: tuple[tuple[bytes, bytes], ...] = ()
     # The file system stores times in whole seconds.
     coarse: bool = False
+    # Device and inode of each folder of the real path, where they are known.
+    ids: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -257,6 +259,7 @@ def _read_end(end: dict[str, Any]) -> Tree:
         leftovers=tuple(map(str, end.get("leftovers", ()))),
         gitignores=tuple((_bytes(folder), _bytes(text)) for folder, text in end.get("gitignores", ())),
         coarse=bool(end.get("coarse")),
+        ids=tuple((int(device), int(inode)) for device, inode in end.get("ids", ())),
     )
 
 

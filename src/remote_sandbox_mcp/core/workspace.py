@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .text import counted, size
+from .transfer import DEFAULT_EXCLUDES
 
 # What comes back after a command although .gitignore may exclude it.
 DEFAULT_PULL = ("/results/**", "*.png", "/coverage.xml", "/htmlcov/**", "junit.xml")
@@ -41,6 +42,36 @@ class Rules:
     # Agents must not run commands on this computer.
     only_remote: bool = False
 
+    def lines(self, closed: Sequence[str] = ()) -> tuple[str, ...]:
+        """What is left out of the project, behind the default excludes; `closed` is what the gate closes in it."""
+        return (*SECRET_LIKE, *(f"!{line}" for line in self.includes), *self.excludes, *closed)
+
+    def scan_lines(self, closed: Sequence[str] = (), secrets: Sequence[str] = SECRET_LIKE) -> tuple[str, ...]:
+        """The same for a scan, which has to find what the pull patterns name although .gitignore excludes it."""
+        included = (*(f"!{line}" for line in self.includes), *_found_lines(self.pull))
+        return (*secrets, *included, *self.excludes, *closed)
+
+
+def _found_lines(patterns: Sequence[str]) -> tuple[str, ...]:
+    """Lines by which a scan finds what these patterns name, and goes into the folders on the way to it.
+
+    >>> _found_lines(["/results/**", "*.png"])
+    ('!/results/', '!/results/**', '!*.png')
+    """
+    lines = []
+    for pattern in patterns:
+        names = pattern.strip("/").split("/")
+        way = names[: names.index("**")] if "**" in names else names[:-1]
+        if len(names) > 1:
+            lines += [f"!/{'/'.join(way[: depth + 1])}/" for depth in range(len(way))]
+        lines.append(f"!{pattern}")
+    return tuple(dict.fromkeys(lines))
+
+
+def left_out_lines(rules: Rules, closed: Sequence[str] = ()) -> tuple[str, ...]:
+    """All lines, with the default excludes."""
+    return (*DEFAULT_EXCLUDES, *rules.lines(closed))
+
 
 @dataclass(frozen=True)
 class Workspace:
@@ -51,6 +82,8 @@ class Workspace:
     sandbox: str
     remote: str
     rules: Rules = Rules()
+    # A person linked it on the command line: the gate for agents does not apply to its folder.
+    free: bool = False
 
     def __str__(self) -> str:
         return f"{self.folder} = {self.sandbox}:{self.remote}"
@@ -76,6 +109,87 @@ class Workspace:
             path = path[len(self.folder.rstrip("/")) + 1 :]
         slash = "/" if path.endswith("/") and path != "/" else ""
         return posixpath.normpath(posixpath.join(self.remote, path)) + slash
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkOrder:
+    """A wish to link a local folder. Without `remote`, the folder of the same name in the home folder there is meant.
+
+    `free`: a person gave it on the command line; `confirmed`: it may be large.
+    """
+
+    folder: str
+    sandbox: str = ""
+    remote: str = ""
+    rules: Rules = Rules()
+    free: bool = False
+    confirmed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """What a link would send, and what not. Names are relative to the folder; of many, the first ones."""
+
+    folder: str
+    sandbox: str
+    remote: str
+    files: int
+    bytes: int
+    # Secret-like names, links that lead out of the project, and default excludes: none of them is sent.
+    secrets: tuple[str, ...] = ()
+    secret_count: int = 0
+    links: tuple[str, ...] = ()
+    link_count: int = 0
+    excluded: tuple[str, ...] = ()
+    # Files that are in the folder there already.
+    files_there: int = 0
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is sent only after it was confirmed."""
+        return self.bytes > MOST_UNASKED_BYTES or self.files > MOST_UNASKED_FILES
+
+    def lines(self) -> list[str]:
+        """It in words: the first line is what is sent, the others what is not, and how that can be changed."""
+        lines = [f"{counted(self.files, 'file')} ({size(self.bytes)}) of {self.folder} to {self.sandbox}:{self.remote}"]
+        if self.files_there:
+            there = counted(self.files_there, "file")
+            lines.append(f"{there} are there already: what is the same stays, what differs is a conflict to decide")
+        if self.secret_count:
+            names = _names(self.secrets, self.secret_count)
+            lines.append(f"not sent, because the name is that of a secret: {names}; `includes` sends one all the same")
+        if self.link_count:
+            lines.append(f"not sent, because the link leads out of the project: {_names(self.links, self.link_count)}")
+        if self.excluded:
+            lines.append(f"not sent, as always: {', '.join(self.excluded)}")
+        return lines
+
+
+@dataclass(frozen=True)
+class Linked:
+    """A workspace that was just linked, what it was found to hold, and what its first pass moved."""
+
+    workspace: Workspace
+    preview: Preview
+    moved: Moved
+
+
+@dataclass(frozen=True)
+class WorkspaceState:
+    """How a workspace stands: what waits to be carried over, and what is in conflict.
+
+    `trouble` is why that is not known: a side is lost, or the sandbox cannot be reached.
+    """
+
+    workspace: Workspace
+    to_send: int = 0
+    to_come: int = 0
+    conflicts: tuple[str, ...] = ()
+    trouble: str = ""
+
+    @property
+    def is_in_step(self) -> bool:
+        return not (self.to_send or self.to_come or self.conflicts or self.trouble)
 
 
 @dataclass(frozen=True)

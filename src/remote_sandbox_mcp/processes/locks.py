@@ -23,9 +23,9 @@ class Lock:
         self.fd = fd
 
     @classmethod
-    def take(cls, file: Path) -> Lock:
+    def take(cls, file: Path, glance_s: float = GLANCE_S) -> Lock:
         """Take the lock, not signed yet. Raises BlockingIOError where another process holds it, ConfigError."""
-        fd, deadline = _open(file), time.monotonic() + GLANCE_S
+        fd, deadline = _open(file), time.monotonic() + glance_s
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ class End:
     root: str = ""
     name: bytes = b""
     taken: list[Lane] = field(default_factory=list)
+    # Of the folders to a root on another machine, which has to be the same still.
+    ids: Sequence[tuple[int, int]] = ()
     _before: int = 0
 
     @property
@@ -46,7 +49,8 @@ class End:
 
     @property
     def root_name(self) -> RootName:
-        return self.root if self.exact is None else [self.root, self.exact]
+        ids = self.exact or list(self.ids)
+        return [self.root, ids] if ids else self.root
 
     @property
     def exact(self) -> list[tuple[int, int]] | None:
@@ -99,6 +103,12 @@ class End:
         if self.exact is not None:
             order["exact"] = self.exact
         return (await self.ask(order)).end
+
+    def settle(self, tree: Tree) -> None:
+        """Take the folder that was scanned as its root."""
+        self.root, self.ids = tree.path, ()
+        if tree.ids and not self.admitted:
+            self.root, self.ids = tree.real, tree.ids
 
     async def ask(self, order: LaneOrder, raw: bytes = b"") -> Reply:
         return await self.lane.begin(order, raw)

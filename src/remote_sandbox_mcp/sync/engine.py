@@ -83,6 +83,15 @@ class Synchronization:
         self._spent_s += time.monotonic() - begun
         return self.plan
 
+    def adopt(self, plan: Plan, source: Tree, target: Tree) -> None:
+        """Take a plan that was made elsewhere, from scans of both ends, in the place of `prepare`."""
+        self.plan, self.source_tree, self.target_tree = plan, source, target
+        self.ends.source.settle(source)
+        self.ends.target.settle(target)
+        for problem in plan.problems:
+            self.tally.note(problem)
+        self.is_prepared = True
+
     async def _settle_doubts(self, plan: Plan) -> None:
         """Compare the content of what has the same size on both sides."""
         for batch in batches([item for item, _ in plan.doubtful], BATCH_FILES, 1 << 62):

@@ -82,6 +82,8 @@ class LargeFile:
         self.fresh = True
         self.old_state = ""
         self.mark = self.index = b""
+        # What it is at the target, once it is in place.
+        self.put = item.text
 
     async def carry(self) -> str:
         """Put it in place; returns a note for the user, or nothing. Raises FileProblem, Unreachable."""
@@ -156,6 +158,7 @@ class LargeFile:
             # Another transfer of the same file has put it in place, with what both wrote.
             raise FileProblem(str(problem), "stale" if problem.reason == "ENOENT" else problem.reason) from None
         stream.joined.discard(self.key)
+        self.put = b"f%o %d %d" % (meta.mode, order["size"], meta.mtime)
         if self.index and not changed:
             self.chunks.put(self._chunks_key(reply.text("state")), bytes([len(self.mark)]) + self.mark + self.index)
         return "changed while it was read; sync again to be sure" if changed else ""

@@ -19,6 +19,8 @@ BETTER = 1.1
 WAIT_S, FLOW_OVER_S = 0.5, 2.0
 LEAST_ON_ITS_WAY, MOST_UNKNOWN, MOST_ON_ITS_WAY = 256 << 10, 16 << 20, 64 << 20
 MOST_PROBLEMS = 100
+# A field of Tally is called bytes, too.
+Raw = bytes
 # Errors that end the transfer instead of being reported for a single file.
 FATAL = ("No space left on device", "Disk quota exceeded", "Read-only file system")
 
@@ -158,6 +160,8 @@ class Tally:
     deleted_dirs: int = 0
     problem_count: int = 0
     problems: list[Problem] = field(default_factory=list)
+    # What was put in place and is not what the scan found at the source, by its path.
+    otherwise: dict[Raw, Raw] = field(default_factory=dict)
 
     def hear(self, reply: Reply) -> Reply:
         """Take an answer's problems with single entries. Raises FileProblem where one is fatal."""
@@ -165,6 +169,8 @@ class Tally:
         for problem in told:
             self.note(problem)
         self.problem_count += max(0, int(reply.end.get("problem_count", 0)) - len(told))
+        for path, meta in reply.end.get("otherwise", ()):
+            self.otherwise[_bytes(path)] = _bytes(meta)
         return reply
 
     def note(self, problem: Problem) -> None:
@@ -175,3 +181,7 @@ class Tally:
         self.problem_count += 1
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(problem)
+
+
+def _bytes(text: object) -> bytes:
+    return str(text).encode("utf-8", "surrogateescape")

@@ -122,7 +122,10 @@ class Sending:
         where = f"{self.ends.target.place.sandbox}:{self.ends.target.root}"
         name, found = self.ends.target.name or item.name, self.plan.found_at(item.path)
         try:
-            told = await LargeFile(item, name, found, streams, self.meter, self.chunks, where).carry()
+            file = LargeFile(item, name, found, streams, self.meter, self.chunks, where)
+            told = await file.carry()
+            if file.put != item.text:
+                self.tally.otherwise[item.path] = file.put
             if told:
                 self.tally.note(Problem(text_of(item.path), told))
             self.tally.sent += 1

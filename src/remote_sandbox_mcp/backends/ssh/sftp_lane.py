@@ -31,7 +31,7 @@ QUEUED = 8 << 20
 CLOSING_S = 1.0
 # Exceptions that a malformed request causes.
 BROKEN = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError, struct.error)
-FROM_SOURCE = frozenset({"send", "part", "check", "digests"})
+FROM_SOURCE = frozenset({"send", "part", "check", "digests", "texts"})
 TO_TARGET = frozenset({"clear", "delete", "finish", "touch", "tidy"})
 PIECES = frozenset({"mark", "index", "index_old", "blocks", "partial_blocks"})
 LARGE = frozenset({"begin", "join", "commit", "leave"})
@@ -176,7 +176,7 @@ class SftpLane:
             return await source.part(order, request.raw, speaker)
         if order["verb"] == "check":
             return await source.check(request.raw)
-        request.say(await source.digests(request.raw))
+        request.say(await (source.digests if order["verb"] == "digests" else source.texts)(request.raw))
         return {}
 
     async def _ask_target(self, verb: str, request: _Request) -> Mapping[str, object]:
@@ -315,7 +315,7 @@ class Turns:
 
 def place_of(verb: str, root: str, raw: bytes) -> Place:
     """Where a request belongs: parts of a file may overtake each other, but not its begin or commit."""
-    if verb in ("send", "digests"):
+    if verb in ("send", "digests", "texts"):
         return ANYWHERE
     if verb in ("part", "check"):
         return ("source", root, raw), verb == "check"

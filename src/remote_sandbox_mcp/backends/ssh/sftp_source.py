@@ -8,12 +8,12 @@ import errno
 import hashlib
 import posixpath
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...core.transfer import Lane
-from ..outpost.far.source import CHANGED, ENTRY, FLUSH, LARGEST_WHOLE, PIECE, names_in_order
+from ..outpost.far.source import BEGINNING, CHANGED, ENTRY, FLUSH, LARGEST_WHOLE, PIECE, names_in_order
 from ..outpost.far.tree import Problems, Survey, Teller, checked, child, kind_of, meta_of
 from ..outpost.far.wire import DONE, FILES, PART
 from .sftp import goes_through_a_file, to_bytes, to_path, to_text
@@ -210,20 +210,46 @@ class Source:
         return b"".join(digests)
 
     async def _digest(self, folder: bytes, name: bytes) -> bytes:
-        path = await self.root.folder(folder) + b"/" + checked(name)
-        found = await self.remote.ask(self.remote.client.lstat(path))
         whole = hashlib.sha256()
 
         async def take(at: int, data: bytes) -> None:
             whole.update(data)
 
+        await self._read(folder, name, take)
+        return whole.digest()[:16]
+
+    async def texts(self, raw: bytes) -> bytes:
+        """One byte for each name: 1 if it is a file that begins like text, without a NUL, else 0."""
+        names = list(names_in_order(raw))
+        texts = bytearray(len(names))
+
+        async def look(item: tuple[int, tuple[bytes, bytes]]) -> None:
+            number, (folder, name) = item
+            beginning = bytearray()
+
+            async def take(at: int, data: bytes) -> None:
+                beginning.extend(data)
+
+            with contextlib.suppress(OSError):
+                await self._read(folder, name, take, BEGINNING)
+                texts[number] = 0 not in beginning
+
+        await each(enumerate(names), look)
+        return bytes(texts)
+
+    async def _read(
+        self, folder: bytes, name: bytes, take: Callable[[int, bytes], Awaitable[None]], most: int | None = None
+    ) -> None:
+        """Read a file, or its beginning. Raises OSError."""
+        path = await self.root.folder(folder) + b"/" + checked(name)
+        found = await self.remote.ask(self.remote.client.lstat(path))
+        size = found.size or 0
         async with self.remote.places:
             file = await self._open(path, found)
             try:
-                await self.remote.read_on(file, 0, found.size or 0, take)
+                await self.remote.read_on(file, 0, size if most is None else min(size, most), take)
             finally:
                 self.remote.close_later(file)
-        return whole.digest()[:16]
 
 
 async def look_at(remote: Remote, order: LookAtPathOrder | ScanOrder) -> LookAtPathAnswer:

@@ -19,7 +19,7 @@ from ..outpost.far.source import ENTRY, LARGEST_WHOLE, PIECE
 from ..outpost.far.target import ATTRIBUTES
 from ..outpost.far.tree import FOREIGN_S, OURS, PARTIAL, BadName, Problems, Refusal, checked, child
 from ..outpost.far.wire import FILES, PART
-from .sftp import look_at, to_bytes
+from .sftp import look_at, to_bytes, to_text
 from .sftp_remote import SECOND, Remote, Root, attributes, check_file, each, from_the_deepest
 
 if TYPE_CHECKING:
@@ -274,6 +274,7 @@ class Receiving:
         self.pending: set[asyncio.Task[None]] = set()
         self._order, self._raw = order, raw
         self._problems = Problems()
+        self._otherwise: list[list[str]] = []
         self._files = self._bytes = 0
         self._failure: Refusal | None = None
 
@@ -318,6 +319,8 @@ class Receiving:
             await self._find_target().put(folder, checked(name), expected, mtime, data)
             self._files += 1
             self._bytes += len(data)
+            if put := expected.as_put(mtime, len(data)):
+                self._otherwise.append([to_text(child(folder, name)), to_text(put)])
         except (OSError, BadName) as problem:
             self._problems.note(child(folder, name), problem)
 
@@ -329,7 +332,7 @@ class Receiving:
             await self._find_target().root.folder(b"", make=True)
         if self._failure:
             raise self._failure
-        return {**self._problems.fields(), "files": self._files, "bytes": self._bytes}
+        return {**self._problems.fields(), "files": self._files, "bytes": self._bytes, "otherwise": self._otherwise}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ class Expected:
     """One incoming entry: what the plan says it must be, and what the scan found at its place."""
 
     def __init__(self, wanted: bytes, found: bytes) -> None:
+        self.wanted = wanted
         self.found = found
         self.mode = int(wanted[1:].partition(b" ")[0], 8) & 0o7777
         self.link = link_of(wanted)
@@ -41,6 +42,12 @@ class Expected:
     def described(self, mtime: int, size: int) -> bytes:
         """What came, as a scan would describe it: another sync may have put the same file in place meanwhile."""
         return b"f %d %d" % (size, mtime) if self.link is None else b"l777 0 0 " + self.link
+
+    def as_put(self, mtime: int, size: int) -> bytes:
+        """The meta of a file that was put in place, if it has another size or time than was wanted; else nothing."""
+        if self.link is not None or self.wanted.endswith(b" %d %d" % (size, mtime)):
+            return b""
+        return b"f%o %d %d" % (self.mode, size, mtime)
 
     def check_place(self, name: bytes, where: int, mtime: int, size: int) -> None:
         """Raise OSError if the entry at its place is neither what the scan found there nor what came."""

@@ -19,6 +19,7 @@ from .tree import (
     Survey,
     Teller,
     child,
+    ids_along,
     look_at,
     scan,
     stat_at,
@@ -295,7 +296,7 @@ class Following:
         fields = self.survey.result()
         if is_new or gone or not since or rules != self.rules_told:
             self.number += 1
-        answer: "Any" = dict(fields)
+        answer: "Any" = dict(fields, ids=ids_along(to_bytes(fields["real"])))
         if since and rules == self.rules_told:
             del answer["gitignores"]
         self.rules_told = list(rules)

@@ -38,7 +38,7 @@ PATIENCE_S = 600.0
 MOST_AT_ONCE = 1 << 20
 # Exceptions that a malformed request causes.
 BROKEN = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError, struct.error)
-FROM_SOURCE = ("send", "part", "check", "mark", "index", "digests", "blocks")
+FROM_SOURCE = ("send", "part", "check", "mark", "index", "digests", "texts", "blocks")
 LARGE = ("begin", "join", "commit", "leave", "index_old", "partial_blocks")
 TO_TARGET = ("clear", "delete", "finish", "touch", "tidy") + LARGE
 # All that a lane does: the table of orders in docs/architecture.md is compared with it.
@@ -285,10 +285,7 @@ class Lane:
             return source.check_large(raw)
         if verb == "index":
             return source.index(raw, request, send)
-        if verb == "blocks":
-            send(frame(OUT, request, source.blocks(order, raw)))
-        else:
-            send(frame(OUT, request, source.digests(raw) if verb == "digests" else source.mark_of(raw)))
+        send(frame(OUT, request, source.blocks(order, raw) if verb == "blocks" else getattr(source, verb)(raw)))
         return {}
 
     def ask_target(self, verb: str, order: "Any", raw: bytes, request: int) -> "Mapping[str, object]":

@@ -28,6 +28,8 @@ FLUSH = 128 << 10
 # With its two headers a part is exactly eight SSH packets of 32 KiB.
 PART_BYTES = (256 << 10) - HEADER.size - PIECE.size
 LARGEST_WHOLE = 1 << 20
+# By so many first bytes a file is taken for text.
+BEGINNING = 8 << 10
 CHANGED = "changed while it was read; sync again to be sure"
 # How many digests go into one frame.
 TOLD_AT_ONCE = 256
@@ -230,7 +232,7 @@ class Source:
             pass
         return {"size": found.st_size, "mtime": found.st_mtime_ns, "mode": found.st_mode & 0o7777}
 
-    def mark_of(self, raw: bytes) -> bytes:
+    def mark(self, raw: bytes) -> bytes:
         """The bytes at which this file is cut into pieces; the receiving side cuts its old file at the same ones."""
         folder, name = raw.split(b"\0")
         fd = self.open_large(folder, name)
@@ -252,6 +254,20 @@ class Source:
         folder, name = raw.split(b"\0")
         fd = self.open_large(folder, name)
         return same_size_blocks(fd, int(order["start"]), int(order["count"]), int(order["block"]))
+
+    def texts(self, raw: bytes) -> bytes:
+        """One byte for each name: 1 if it is a file that begins like text, without a NUL, else 0."""
+        return bytes([self.is_text(folder, name) for folder, name in names_in_order(raw)])
+
+    def is_text(self, folder: bytes, name: bytes) -> bool:
+        try:
+            fd, found = self.open(folder, name)
+            try:
+                return stat.S_ISREG(found.st_mode) and b"\0" not in os.read(fd, BEGINNING)
+            finally:
+                os.close(fd)
+        except OSError:
+            return False
 
     def digests(self, raw: bytes) -> bytes:
         """A digest of each file's content; zeros, which equal no digest, for a file that cannot be read."""

@@ -10,6 +10,7 @@ import zlib
 
 from .expected import UNKNOWN, Expected, check_still, expected_entries, with_found
 from .large import LargeFiles, is_still
+from .place import to_text
 from .source import ENTRY, LARGEST_WHOLE, zstd
 from .tree import OURS, PARTIAL, BadName, Problems, Refusal, Root, checked, child, is_abandoned, open_up, own_stem
 from .wire import COPY, FILES, MAX_BODY, PART
@@ -305,6 +306,7 @@ class Receiving:
         self.entries = [] if order.get("large") else expected_entries(order, raw)
         self.key = raw if order.get("large") else b""
         self.problems = Problems()
+        self.otherwise: "list[list[str]]" = []
         self.files = self.bytes = 0
         self.failure: "Refusal | None" = None
 
@@ -341,10 +343,13 @@ class Receiving:
                 self.target.put(folder, checked(name), expected, mtime, data)
                 self.files += 1
                 self.bytes += length
+                put = expected.as_put(mtime, length)
+                if put:
+                    self.otherwise.append([to_text(child(folder, name)), to_text(put)])
             except (OSError, BadName, OverflowError, ValueError) as problem:
                 self.problems.note(child(folder, name), problem)
 
     def result(self) -> "ReceiveAnswer":
         if self.failure:
             raise self.failure
-        return {**self.problems.fields(), "files": self.files, "bytes": self.bytes}
+        return {**self.problems.fields(), "files": self.files, "bytes": self.bytes, "otherwise": self.otherwise}

@@ -270,7 +270,10 @@ def scan(order: "ScanOrder", send: "Callable[[bytes], None]") -> "ScanAnswer":
         survey.meta = to_text(meta_of(stat_at(survey.root, order.get("exact"))))
     if order.get("beside") and survey.fields["kind"] in ("file", "missing"):
         survey.look_beside(to_bytes(str(order["beside"])))
-    return survey.result()
+    answer = survey.result()
+    if answer["kind"] == "dir":
+        answer["ids"] = ids_along(to_bytes(answer["real"]))
+    return answer
 
 
 class Teller:
@@ -460,6 +463,21 @@ class Survey:
             "problem_count": problems["problem_count"],
             "unread": problems["unread"],
         }
+
+
+def ids_along(real: bytes) -> "list[list[int]]":
+    """Device and inode of each folder of a path without links, as open_exactly takes them; none if one is gone."""
+    ids: "list[list[int]]" = []
+    path = b"/"
+    try:
+        for name in real.split(b"/"):
+            path = os.path.join(path, name)
+            found = os.lstat(path)
+            if name or not ids:
+                ids.append([found.st_dev, found.st_ino])
+    except OSError:
+        return []
+    return ids
 
 
 def read_text(path: bytes, how: int = 0) -> bytes:

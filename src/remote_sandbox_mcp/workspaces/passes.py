@@ -1,0 +1,406 @@
+"""One pass over a workspace: look at its sides, decide, carry over what changed, keep the new common state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from ..core.errors import BadArgument, FileProblem
+from ..core.files import Problem
+from ..core.gate import Ground, Sieve
+from ..core.plan import Item, Plan
+from ..core.reconcile import Entries, Reconciled, SideLost, amend, check_sides, decide, moves, reconcile
+from ..core.scope import Scope, survey
+from ..core.transfer import Listener, Order, Outcome, Place
+from ..core.tree import LEADS_OUT, Tree
+from ..core.workspace import LinkOrder, Moved, Preview, Workspace
+from ..sync.ends import End
+from ..sync.engine import NONSENSE, Synchronization
+from ..sync.patience import CutOff
+from ..sync.sending import BATCH_FILES
+from ..sync.service import Syncs
+from ..sync.streams import batches, names_of, text_of
+from .records import Base, Pending, Records
+
+# How often something that cannot be carried over is tried, until it changes.
+MOST_TRIES = 3
+# How many names of each kind a result has.
+NAMED = 20
+DIGEST = 16
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Paths at which the caller has decided which side is right."""
+
+    keep_here: frozenset[bytes] = frozenset()
+    keep_there: frozenset[bytes] = frozenset()
+
+    @property
+    def all(self) -> frozenset[bytes]:
+        return self.keep_here | self.keep_there
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What became of one plan: its outcome, the paths that failed, and what was put in place instead of what."""
+
+    plan: Plan
+    outcome: Outcome | None = None
+    failed: frozenset[bytes] = frozenset()
+    otherwise: Mapping[bytes, bytes] = field(default_factory=dict)
+
+    def arrived(self) -> list[Item]:
+        return [item for item in self.plan.send if item.path not in self.failed]
+
+    @property
+    def gone(self) -> list[bytes]:
+        """Files that were deleted, and do not come back under a name that differs in its case only."""
+        every = (*self.plan.clear, *self.plan.delete_files)
+        return [path for path in every if path in self.plan.found and path not in self.failed]
+
+
+NOTHING = Carried(Plan())
+
+
+class Pass:
+    """One pass. A quick one looks at this side only, and takes the common state for the other one."""
+
+    def __init__(self, workspace: Workspace, inode: int, syncs: Syncs, records: Records, listener: Listener) -> None:
+        """Raises BadArgument where the gate closes the folder by now, SideLost where another one is in its place."""
+        self.workspace = workspace
+        self._syncs = syncs
+        self._records = records
+        self._listener = listener
+        self.base = records.base(workspace)
+        here, there = Place("", workspace.folder, workspace.free), Place(workspace.sandbox, workspace.remote)
+        self._push = syncs.begin(Order(source=here, target=there))
+        self._pull = syncs.begin(Order(source=there, target=here))
+        self._here, self._there = self._push.ends.source, self._push.ends.target
+        self._check_folder(inode)
+        self.scope = self._scope()
+        lines = workspace.rules.scan_lines(self.scope.closed)
+        self._order = Order(source=here, target=there, excludes=lines, respect_gitignore=True)
+        self._resting: frozenset[bytes] = frozenset()
+
+    def _check_folder(self, inode: int) -> None:
+        assert self._here.admitted is not None
+        way, folder = self._here.admitted.way, self.workspace.folder
+        if way.path != folder or (way.id is not None and way.id[1] != inode):
+            raise SideLost(
+                f"{folder} is not the folder that was linked: another one is in its place; nothing was changed on "
+                f"either side. If this is your project, unlink it and link it again"
+            )
+
+    def _scope(self) -> Scope:
+        reading, writing = self._here.admitted, self._pull.ends.target.admitted
+        assert reading is not None
+        assert writing is not None
+        # Also for a folder that a person linked: nobody looks at what comes back with every command.
+        sieve = writing.sieve or Sieve(writing.way, Ground())
+        closed = tuple(dict.fromkeys((*reading.rules, *writing.rules)))
+        return Scope(self.workspace.rules, closed, sieve, came=self.base.came)
+
+    # The two kinds of pass
+
+    async def send(self) -> Moved | None:
+        """Send what changed here since the last pass, without a look at the other side.
+
+        None where that does not do, and a whole pass is needed. Raises SandboxError.
+        """
+        base = self.base
+        if base.is_coarse or not base.ids or self._records.pending(self.workspace):
+            return None
+        async with self._closing():
+            here = await self._look(self._here)
+            if {folder: block for folder, block in here.folders.items() if block} == base.folders:
+                return Moved()
+            there = Tree("dir", base.real, base.real, "", folders=base.folders, ids=base.ids)
+            self._rest(here, there)
+            frozen = self._resting.union(base.conflicts)
+            result = reconcile(base.folders, here, there, replace(self.scope, frozen=frozen))
+            if not moves(result.push):
+                self._keep(base, result, NOTHING)
+                return Moved()
+            self._announce(result)
+            try:
+                pushed = await self._carry(self._push, result.push, here, there)
+            except FileProblem as problem:
+                if problem.reason != "moved":
+                    raise
+                # The folder there is another one: the whole pass tells it.
+                return None
+            if pushed.failed:
+                return None
+            self._keep(base, result, pushed)
+            return moved(pushed, NOTHING, ())
+
+    async def whole(self, decisions: Decisions | None = None) -> Moved:
+        """Look at both sides and carry over what changed on either. Raises SideLost, SandboxError."""
+        decisions = decisions or Decisions()
+        async with self._closing():
+            here, there = await self._look_at_both()
+            base = replace(self.base, folders=self._with_arrived(here, there))
+            if decisions.all:
+                base.folders = decide(base.folders, here, there, decisions.keep_here, decisions.keep_there)
+            self._rest(here, there, decisions.all)
+            scope = replace(self.scope, frozen=self._resting, decided=decisions.all)
+            result = await self._decide(base, here, there, scope)
+            if moves(result.push) or moves(result.pull):
+                self._announce(result)
+            pushed = await self._carry(self._push, result.push, here, there)
+            self._push.release()
+            pulled = await self._carry(self._pull, result.pull, there, here)
+            if there.kind == "dir":
+                base.real, base.ids, base.is_coarse = there.real, there.ids, there.coarse
+            base.conflicts = tuple(conflict.path for conflict in result.conflicts)
+            told = self._told(result)
+            stayed = result.stayed if result.stayed != base.stayed else 0
+            base.stayed = result.stayed
+            self._keep(base, result, pushed, pulled)
+            return replace(moved(pushed, pulled, base.conflicts, told), stayed_there=stayed)
+
+    async def look(self) -> Reconciled:
+        """What a whole pass would do, as far as the scans tell. Raises SideLost, SandboxError."""
+        async with self._closing():
+            here, there = await self._look_at_both()
+            folders = self._with_arrived(here, there)
+            return await self._decide(replace(self.base, folders=folders), here, there, self.scope)
+
+    def _told(self, result: Reconciled) -> list[str]:
+        told = []
+        if result.spared:
+            told.append(
+                f"{result.spared} files were deleted there, which is more than is carried over at once; they are "
+                "still here. To delete them here too, name their folder in keep_remote"
+            )
+        return told
+
+    # Looking
+
+    def _closing(self) -> _Closing:
+        return _Closing(self._push, self._pull)
+
+    async def _look(self, end: End) -> Tree:
+        await end.open()
+        return await end.scan(self._order)
+
+    async def _look_at_both(self) -> tuple[Tree, Tree]:
+        looks = asyncio.gather(self._look(self._here), self._look(self._there))
+        try:
+            here, there = await looks
+        except BaseException:
+            looks.cancel()
+            await asyncio.gather(looks, return_exceptions=True)
+            raise
+        self._here.settle(here)
+        self._there.settle(there)
+        check_sides(self.base.folders, here, there)
+        if self.base.ids and there.ids and there.ids[-1][1] != self.base.ids[-1][1]:
+            raise SideLost(
+                f"{self.workspace.sandbox}:{self.workspace.remote} is not the folder that was linked: another one is "
+                "in its place; nothing was changed on either side. If it is the right one, unlink and link again"
+            )
+        return here, there
+
+    def _with_arrived(self, here: Tree, there: Tree) -> dict[bytes, bytes]:
+        """The common state, with what a pass that did not end had carried over already."""
+        folders = dict(self.base.folders)
+        pending = self._records.pending(self.workspace) or Pending()
+        for wanted, tree in ((pending.going, there), (pending.coming, here)):
+            found = Entries(tree.folders)
+            amend(folders, {path: entry for path, entry in wanted.items() if found.at(path) == entry})
+        return folders
+
+    def _rest(self, here: Tree, there: Tree, decided: frozenset[bytes] = frozenset()) -> None:
+        """Leave alone what could not be carried over several times, and has not changed since."""
+        sides = (Entries(here.folders), Entries(there.folders))
+        self._resting = frozenset(
+            path
+            for path, (entry, count) in self.base.tries.items()
+            if count >= MOST_TRIES and path not in decided and any(side.at(path) == entry for side in sides)
+        )
+
+    async def _decide(self, base: Base, here: Tree, there: Tree, scope: Scope) -> Reconciled:
+        """Decide, and find out what the scans do not tell: whether files are text, and whether they are equal."""
+        try:
+            result = reconcile(base.folders, here, there, scope)
+            if result.unseen or result.doubts:
+                texts = await self._texts(result.unseen)
+                equal = await self._equal([doubt.path for doubt in result.doubts])
+                result = reconcile(base.folders, here, there, replace(scope, texts=texts, equal=equal))
+        except NONSENSE as nonsense:
+            raise FileProblem(f"{self.workspace}: a listing cannot be understood ({nonsense!r})", "hostile") from None
+        return result
+
+    async def _texts(self, paths: list[bytes]) -> dict[bytes, bool]:
+        found = {}
+        for batch in _batches(paths):
+            said = await self._there.ask({"verb": "texts", "root": self._there.root_name}, names_of(batch))
+            found.update({item.path: said.out[at : at + 1] == b"\1" for at, item in enumerate(batch)})
+        return found
+
+    async def _equal(self, paths: list[bytes]) -> dict[bytes, bool]:
+        found = {}
+        for batch in _batches(paths):
+            raw = names_of(batch)
+            ours, theirs = await asyncio.gather(
+                *(end.ask({"verb": "digests", "root": end.root_name}, raw) for end in (self._here, self._there))
+            )
+            for at, item in enumerate(batch):
+                span = slice(DIGEST * at, DIGEST * (at + 1))
+                found[item.path] = ours.out[span] == theirs.out[span] != bytes(DIGEST)
+        return found
+
+    # Carrying over
+
+    def _announce(self, result: Reconciled) -> None:
+        going, coming = ({item.path: item.text for item in plan.send} for plan in (result.push, result.pull))
+        self._records.announce(self.workspace, Pending(going, coming))
+
+    async def _carry(self, job: Synchronization, plan: Plan, source: Tree, target: Tree) -> Carried:
+        if not moves(plan):
+            return Carried(plan)
+        await job.open()
+        job.adopt(plan, source, target)
+        try:
+            outcome = await self._syncs.attempt(job.order, self._listener, job)
+        except CutOff as cut:
+            raise cut.problem from cut
+        otherwise = job.tally.otherwise
+        if outcome.problem_count > len(outcome.problems):
+            # Not all are named: whatever has arrived is the same on both sides, and the next pass finds it so.
+            return Carried(plan, outcome, frozenset(_paths(plan)), otherwise)
+        # What is left out on purpose has not failed; what changed while it was read has arrived as it was then.
+        told = [problem for problem in outcome.problems if problem not in plan.problems]
+        failed = frozenset(problem.path.encode("utf-8", "surrogateescape") for problem in told)
+        return Carried(plan, outcome, failed.difference(otherwise), otherwise)
+
+    def _keep(self, base: Base, result: Reconciled, *carried: Carried) -> None:
+        """Keep the common state that was really reached."""
+        folders, before = dict(result.base), Entries(base.folders)
+        for part in carried:
+            amend(folders, {path: before.at(path) for path in part.failed})
+            amend(folders, part.otherwise)
+        folders = {folder: block for folder, block in folders.items() if block}
+        now = Entries(folders)
+        tries = {path: tries for path, tries in self.base.tries.items() if path in self._resting}
+        kept = replace(
+            base,
+            folders=folders,
+            came=frozenset(path for path in base.came | result.came if now.at(path)),
+            tries={**tries, **{path: tried for part in carried for path, tried in self._tries(part)}},
+        )
+        if kept != self.base or self._records.pending(self.workspace):
+            self._records.keep(self.workspace, kept)
+        self.base = kept
+
+    def _tries(self, carried: Carried) -> Iterator[tuple[bytes, tuple[bytes, int]]]:
+        wanted = {item.path: item.text for item in carried.plan.send}
+        for path in carried.failed & wanted.keys():
+            entry, count = self.base.tries.get(path, (b"", 0))
+            yield path, (wanted[path], count + 1 if entry == wanted[path] else 1)
+
+
+class _Closing:
+    """Gives the lanes of a pass back at its end, or closes them where it failed."""
+
+    def __init__(self, *jobs: Synchronization) -> None:
+        self._jobs = jobs
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        for job in self._jobs:
+            if problem is None or isinstance(problem, SideLost):
+                job.release()
+            else:
+                await job.ends.drop()
+
+
+def _batches(paths: Iterable[bytes]) -> Iterator[list[Item]]:
+    items = [Item(*_split(path), b"", 0, "") for path in sorted(paths)]
+    return batches(items, BATCH_FILES, 1 << 62)
+
+
+def _split(path: bytes) -> tuple[bytes, bytes]:
+    folder, _, name = path.rpartition(b"/")
+    return folder, name
+
+
+def _paths(plan: Plan) -> Iterator[bytes]:
+    yield from (item.path for item in plan.send)
+    yield from (each.path for each in (*plan.touch, *plan.finish))
+    yield from (*plan.clear, *plan.delete_files, *plan.delete_folders)
+
+
+def moved(pushed: Carried, pulled: Carried, conflicts: Collection[bytes], more: Collection[str] = ()) -> Moved:
+    """A pass in the words of its result."""
+    sent, came, gone = pushed.arrived(), pulled.arrived(), pulled.gone
+    problems = [_sentence(problem) for part in (pushed, pulled) for problem in _problems(part)]
+    return Moved(
+        sent=tuple(text_of(item.path) for item in sent[:NAMED]),
+        sent_count=len(sent),
+        sent_bytes=sum(item.size for item in sent),
+        deleted_there=len(pushed.gone),
+        came=tuple(text_of(item.path) for item in came[:NAMED]),
+        came_count=len(came),
+        came_bytes=sum(item.size for item in came),
+        deleted_here=tuple(map(text_of, gone[:NAMED])),
+        deleted_here_count=len(gone),
+        conflicts=tuple(map(text_of, conflicts)),
+        problems=(*problems, *more),
+    )
+
+
+def _problems(carried: Carried) -> Iterable[Problem]:
+    return carried.outcome.problems if carried.outcome else carried.plan.problems
+
+
+def _sentence(problem: Problem) -> str:
+    return f"{problem.path} {problem.reason}" if problem.reason == LEADS_OUT else f"{problem.path}: {problem.reason}"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found before a link: what it would send, and the folder and the home folder there."""
+
+    preview: Preview
+    remote: str
+    home: str
+
+
+async def look_before(syncs: Syncs, order: LinkOrder) -> Look:
+    """Look at both sides of a link that is not made yet. Raises BadArgument, SandboxError."""
+    here, there = Place("", order.folder, order.free), Place(order.sandbox, order.remote)
+    # Both ways have to be open to an agent: reading the folder, and writing to it.
+    syncs.begin(Order(source=there, target=here))
+    rules = order.rules
+    job = syncs.begin(Order(source=here, target=there))
+    async with _Closing(job):
+        await job.open()
+        admitted = job.ends.source.admitted
+        closed = admitted.rules if admitted else ()
+        lines = rules.scan_lines(closed)
+        everything = Order(source=here, target=there, excludes=lines, respect_gitignore=True)
+        # With secret-like names, so that they can be named.
+        with_secrets = replace(everything, excludes=rules.scan_lines(closed, secrets=()))
+        ours, theirs = await asyncio.gather(job.ends.source.scan(with_secrets), job.ends.target.scan(everything))
+    if theirs.kind not in ("dir", "missing"):
+        raise BadArgument(f"{there} is not a folder")
+    found = survey(ours, rules, closed)
+    preview = Preview(
+        folder=order.folder,
+        sandbox=order.sandbox,
+        remote=theirs.real,
+        files=found.files,
+        bytes=found.bytes,
+        secrets=tuple(found.secrets[:NAMED]),
+        secret_count=len(found.secrets),
+        links=tuple(found.links[:NAMED]),
+        link_count=len(found.links),
+        excluded=ours.hits,
+        files_there=sum(theirs.counts.values()),
+    )
+    return Look(preview, theirs.real, theirs.home)

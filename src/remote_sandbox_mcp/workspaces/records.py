@@ -1,0 +1,239 @@
+"""What is kept of workspaces: their rows, and for each a folder with the last common state of its sides and a lock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import struct
+import time
+import zlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ConfigError, SandboxError
+from ..core.tree import FOLDER
+from ..core.workspace import Workspace
+from ..processes.locks import Lock, holder
+from ..store.database import STATE_FILE, Database
+from ..store.workspaces import WorkspaceRow, WorkspaceRows
+
+FOLDER_NAME = "workspaces"
+LENGTH = struct.Struct(">I")
+POLL_S = 0.05
+# How long a pass waits for another one of the same workspace. The first send of a large project takes minutes.
+WAIT_S = 600.0
+
+
+@dataclass
+class Base:
+    """The last common state of both sides, and what is remembered of paths."""
+
+    # As Tree.folders has them.
+    folders: dict[bytes, bytes] = field(default_factory=dict)
+    # Brought by a pull pattern.
+    came: frozenset[bytes] = frozenset()
+    # In conflict when both sides were last looked at.
+    conflicts: tuple[bytes, ...] = ()
+    # What could not be carried over: its entry, and how often that was tried.
+    tries: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
+    # How many new files were too many to come.
+    stayed: int = 0
+    # The other side has times in whole seconds.
+    is_coarse: bool = False
+    # The folder there, without links in its path, with device and inode of each folder on the way.
+    real: str = ""
+    ids: tuple[tuple[int, int], ...] = ()
+
+    def to_bytes(self) -> bytes:
+        said = {
+            "came": sorted(map(_text, self.came)),
+            "conflicts": list(map(_text, self.conflicts)),
+            "tries": {_text(path): [_text(entry), count] for path, (entry, count) in self.tries.items()},
+            "stayed": self.stayed,
+            "is_coarse": self.is_coarse,
+            "real": self.real,
+            "ids": self.ids,
+        }
+        head = json.dumps(said).encode()
+        parts = [LENGTH.pack(len(head)), head]
+        for folder, block in self.folders.items():
+            parts += [FOLDER.pack(len(folder), len(block), 0), folder, block]
+        return zlib.compress(b"".join(parts), 1)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Base:
+        """Raises ValueError, KeyError, struct.error, zlib.error."""
+        whole = zlib.decompress(data)
+        (length,) = LENGTH.unpack_from(whole)
+        at = LENGTH.size + length
+        said: dict[str, Any] = json.loads(whole[LENGTH.size : at])
+        folders = {}
+        while at < len(whole):
+            path, block, _ = FOLDER.unpack_from(whole, at)
+            middle, end = at + FOLDER.size + path, at + FOLDER.size + path + block
+            folders[whole[at + FOLDER.size : middle]] = whole[middle:end]
+            at = end
+        return cls(
+            folders,
+            frozenset(map(_bytes, said["came"])),
+            tuple(map(_bytes, said["conflicts"])),
+            {_bytes(path): (_bytes(entry), count) for path, (entry, count) in said["tries"].items()},
+            said["stayed"],
+            said["is_coarse"],
+            said["real"],
+            tuple((device, inode) for device, inode in said["ids"]),
+        )
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Files that a pass is about to write there, and here, as they are at their source."""
+
+    going: Mapping[bytes, bytes] = field(default_factory=dict)
+    coming: Mapping[bytes, bytes] = field(default_factory=dict)
+
+
+class Records:
+    """The workspaces of a state folder. Raises ConfigError."""
+
+    def __init__(self, state: Path, configuration: str) -> None:
+        """`configuration`: only its workspaces are found, because names of sandboxes mean the same only there."""
+        self._folder = state / FOLDER_NAME
+        self._configuration = configuration
+        self._rows = WorkspaceRows(Database(state / STATE_FILE))
+        self._known: tuple[int, tuple[WorkspaceRow, ...]] = (0, ())
+        self._bases: dict[str, tuple[tuple[int, int, int], Base]] = {}
+
+    # Rows
+
+    def rows(self) -> tuple[WorkspaceRow, ...]:
+        """Those of all configurations. Asked with every call, so they are read again only after a change."""
+        try:
+            changed = os.stat(self._folder).st_mtime_ns
+        except OSError:
+            return ()
+        if self._known[0] != changed:
+            self._known = changed, self._rows.all()
+        return self._known[1]
+
+    def mine(self) -> list[WorkspaceRow]:
+        """Those of this configuration; of all, where there is none."""
+        ours = self._configuration
+        return [row for row in self.rows() if not ours or row.configuration == ours]
+
+    def row(self, workspace: Workspace) -> WorkspaceRow:
+        """Raises SandboxError where it was unlinked meanwhile."""
+        found = next((row for row in self.rows() if row.workspace.id == workspace.id), None)
+        if found is None:
+            raise SandboxError(f"{workspace.folder} is not linked any more; link it again")
+        return found
+
+    def put(self, workspace: Workspace, inode: int) -> None:
+        self._rows.put(WorkspaceRow(workspace, self._configuration, inode))
+        self._place(workspace.id).mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.utime(self._folder)
+        self._known = (0, ())
+
+    def remove(self, workspace: Workspace) -> None:
+        self._rows.remove(workspace.id)
+        shutil.rmtree(self._place(workspace.id), ignore_errors=True)
+        os.utime(self._folder)
+        self._known = (0, ())
+        self._bases.pop(workspace.id, None)
+
+    def close(self) -> None:
+        self._rows.database.close()
+
+    # The common state
+
+    def base(self, workspace: Workspace) -> Base:
+        """Empty where there is none, or none that can be read: then what both sides have in common is found again."""
+        file = self._place(workspace.id) / "base"
+        try:
+            found = os.stat(file)
+            stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
+            if workspace.id not in self._bases or self._bases[workspace.id][0] != stamp:
+                self._bases[workspace.id] = stamp, Base.from_bytes(file.read_bytes())
+            return self._bases[workspace.id][1]
+        except (OSError, ValueError, KeyError, TypeError, struct.error, zlib.error):
+            return Base()
+
+    def keep(self, workspace: Workspace, base: Base) -> None:
+        """Write it whole; what was about to be carried over is in it, or was not carried over."""
+        file = self._place(workspace.id) / "base"
+        self._write(file, base.to_bytes())
+        found = os.stat(file)
+        self._bases[workspace.id] = (found.st_ino, found.st_size, found.st_mtime_ns), base
+        file.with_name("pending").unlink(missing_ok=True)
+
+    def announce(self, workspace: Workspace, pending: Pending) -> None:
+        """Note what is about to be carried over: after a crash, what has arrived is told from an edit by that."""
+        said = [{_text(path): _text(entry) for path, entry in each.items()} for each in (pending.going, pending.coming)]
+        self._write(self._place(workspace.id) / "pending", json.dumps(said).encode())
+
+    def pending(self, workspace: Workspace) -> Pending | None:
+        """What a pass was about to carry over that has not ended; None after one that has."""
+        try:
+            said = json.loads((self._place(workspace.id) / "pending").read_bytes())
+            return Pending(*({_bytes(path): _bytes(entry) for path, entry in each.items()} for each in said))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, AttributeError, TypeError):
+            return Pending()
+
+    def _write(self, file: Path, data: bytes) -> None:
+        fresh = file.with_name(f".{file.name}-{os.getpid()}")
+        try:
+            with open(os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as opened:
+                opened.write(data)
+            os.replace(fresh, file)
+        except OSError as problem:
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
+            raise ConfigError(f"unable to write {file}: {problem.strerror or problem}") from problem
+
+    def _place(self, workspace_id: str) -> Path:
+        return self._folder / workspace_id
+
+    # The lock
+
+    @contextlib.asynccontextmanager
+    async def locked(self, workspace: Workspace) -> AsyncIterator[None]:
+        """No other process or task makes a pass meanwhile. Raises SandboxError where one does for too long."""
+        lock = await self._lock(workspace)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    async def _lock(self, workspace: Workspace) -> Lock:
+        file, deadline = self._place(workspace.id) / "lock", time.monotonic() + WAIT_S
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        while True:
+            try:
+                lock = Lock.take(file, glance_s=0)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    found = holder(file)
+                    who = f"process {found.pid}" if found and found.pid else "another process"
+                    raise SandboxError(
+                        f"{workspace.folder}: {who} has been sending or fetching its files for {WAIT_S / 60:.0f} "
+                        "minutes; wait for it, or end it"
+                    ) from None
+                await asyncio.sleep(POLL_S)
+                continue
+            lock.sign()
+            return lock
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

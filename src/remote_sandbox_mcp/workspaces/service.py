@@ -1,0 +1,297 @@
+"""The verbs on workspaces: link a folder, send before a command, bring back after it, decide conflicts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import posixpath
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core import check
+from ..core.errors import BadArgument, ConnectError, FileProblem
+from ..core.files import Span
+from ..core.ignore import Ignore
+from ..core.plan import precious_place
+from ..core.reconcile import Reconciled, SideLost, moves
+from ..core.text import counted, size
+from ..core.transfer import Listener, unheard
+from ..core.workspace import Linked, LinkOrder, Moved, Preview, Rules, Workspace, WorkspaceState
+from ..fleet import Fleet
+from ..session import absolute
+from ..transfers.service import TransferService
+from .records import Records
+
+if TYPE_CHECKING:
+    from ..core.sandbox import Sandbox
+    from .passes import Pass
+
+# The mark of a workspace on its machine: another machine of the same name does not have it.
+MARKS = "~/.local/state/remote-sandbox-mcp/workspaces"
+MARK_BYTES = 1000
+# How many problems are remembered as told.
+MOST_TOLD = 10_000
+
+
+class WorkspaceService:
+    """The workspaces of one configuration; what passes need is imported with the first one."""
+
+    def __init__(self, fleet: Fleet, transfers: TransferService, state: Path, configuration: str = "") -> None:
+        """`configuration`: only its workspaces are seen, because names of sandboxes mean the same only there."""
+        self._fleet = fleet
+        self._transfers = transfers
+        self._records = Records(state, configuration)
+        self._turns: dict[str, asyncio.Lock] = {}
+        # Sandboxes that have shown the mark of a workspace since they were opened.
+        self._marked: dict[str, Sandbox] = {}
+        self._told: set[tuple[str, str]] = set()
+
+    def close(self) -> None:
+        self._records.close()
+
+    # Finding
+
+    def find(self, folder: str) -> Workspace | None:
+        """The workspace that a local folder lies in. Asked with every call: reads only after a change."""
+        rows = self._records.mine()
+        real = os.path.realpath(folder) if rows else ""
+        found = [row.workspace for row in rows if row.workspace.holds(real)]
+        return max(found, key=lambda workspace: len(workspace.folder), default=None)
+
+    def all(self) -> list[Workspace]:
+        return [row.workspace for row in self._records.mine()]
+
+    # Linking
+
+    async def preview(self, order: LinkOrder) -> Preview:
+        """What a link would send, and to where. Raises BadArgument, SandboxError."""
+        from .passes import look_before
+
+        folder = self._folder_of(order)
+        name = self._fleet.member(order.sandbox).name
+        remote = check.text_argument("remote", order.remote or posixpath.basename(folder))
+        look = await look_before(self._transfers.syncs, replace(order, folder=folder, sandbox=name, remote=remote))
+        self._check_place(f"{name}:{look.remote}", look.remote, look.home)
+        self._check_others(replace(order, folder=folder, sandbox=name, remote=look.remote))
+        return look.preview
+
+    async def link(self, order: LinkOrder, listener: Listener = unheard) -> Linked:
+        """Make a workspace, or change the rules of one, and do its first pass. Raises BadArgument, SandboxError.
+
+        A link that is cut off in its first pass stays: linking again goes on.
+        """
+        preview = await self.preview(order)
+        if preview.is_large and not order.confirmed:
+            raise BadArgument(
+                f"{preview.folder} has {counted(preview.files, 'file')} ({size(preview.bytes)}) to send to "
+                f"{preview.sandbox}, so this needs a confirmation; leave out what need not go there by excludes, or "
+                "confirm it",
+                "confirm",
+            )
+        known = self._exactly(preview.folder)
+        workspace = Workspace(
+            known.id if known else secrets.token_hex(8),
+            preview.folder,
+            preview.sandbox,
+            preview.remote,
+            order.rules,
+            order.free,
+        )
+        await self._mark(workspace)
+        self._records.put(workspace, os.stat(workspace.folder).st_ino)
+        try:
+            return Linked(workspace, preview, await self._pass(workspace, listener, _whole))
+        except (BadArgument, SideLost):
+            if not known:
+                self._records.remove(workspace)
+            raise
+
+    async def unlink(self, folder: str) -> Workspace:
+        """Forget a workspace; both sides keep their files. Raises BadArgument where the folder is in none."""
+        workspace = self.find(absolute(folder))
+        if workspace is None:
+            raise BadArgument(f"{folder} is not in a linked folder; {self._linked_folders()}")
+        async with self._turn(workspace):
+            self._records.remove(workspace)
+        self._marked.pop(workspace.id, None)
+        return workspace
+
+    def _folder_of(self, order: LinkOrder) -> str:
+        check.text_argument("folder", order.folder)
+        folder = os.path.realpath(absolute(order.folder))
+        if not os.path.isdir(folder):
+            raise BadArgument(f"{order.folder} is not a folder")
+        with contextlib.suppress(UnicodeEncodeError):
+            folder.encode()
+            self._check_place(folder, folder, os.path.realpath(os.path.expanduser("~")))
+            return folder
+        raise BadArgument(f"the name of {folder!a} is not UTF-8, so it cannot be linked; rename it")
+
+    def _check_place(self, said: str, real: str, home: str) -> None:
+        if what := precious_place(real, home):
+            raise BadArgument(f"{said} is not linked, because it is {what}; link a folder that holds one project only")
+
+    def _check_others(self, order: LinkOrder) -> None:
+        """Refuse what would make two workspaces write the same files. Raises BadArgument."""
+        for row in self._records.rows():
+            other = row.workspace
+            if other.folder == order.folder:
+                if (other.sandbox, other.remote) != (order.sandbox, order.remote):
+                    raise BadArgument(f"{other.folder} is linked to {other.sandbox}:{other.remote}; unlink it first")
+            elif _is_nested(other.folder, other.rules, order.folder) or _is_nested(
+                order.folder, order.rules, other.folder
+            ):
+                raise BadArgument(
+                    f"{order.folder} cannot be linked, because {other.folder} is linked and one lies in the other; "
+                    "unlink that one, or exclude the inner folder from the outer one"
+                )
+            elif other.sandbox == order.sandbox and _overlap(other.remote, order.remote):
+                raise BadArgument(
+                    f"{order.sandbox}:{order.remote} cannot be linked, because {other.folder} is linked to "
+                    f"{other.sandbox}:{other.remote}, and one lies in the other; choose another remote folder"
+                )
+
+    def _exactly(self, folder: str) -> Workspace | None:
+        return next((row.workspace for row in self._records.rows() if row.workspace.folder == folder), None)
+
+    def _linked_folders(self) -> str:
+        return f"linked are: {', '.join(each.folder for each in self.all())}" if self.all() else "none is linked"
+
+    # Passes
+
+    async def send(self, workspace: Workspace, listener: Listener = unheard) -> Moved:
+        """Carry over what changed here since the last pass. Raises SideLost, SandboxError."""
+
+        async def send(work: Pass) -> Moved:
+            moved = await work.send()
+            if moved is None:
+                await self._check_mark(workspace)
+                moved = await self._new_pass(workspace, listener).whole()
+            return moved
+
+        return await self._pass(workspace, listener, send, looks_there=False)
+
+    async def bring(self, workspace: Workspace, after_run: str = "", listener: Listener = unheard) -> Moved:
+        """Carry over what changed on either side. Raises SideLost, SandboxError."""
+        return await self._pass(workspace, listener, _whole)
+
+    async def decide(
+        self, workspace: Workspace, keep_local: Sequence[str], keep_remote: Sequence[str], listener: Listener = unheard
+    ) -> Moved:
+        """Make both sides the same at these paths, as one of them has it. Raises BadArgument, SandboxError."""
+        from .passes import Decisions
+
+        here, there = (_relative(workspace, paths) for paths in (keep_local, keep_remote))
+        if both := here & there:
+            raise BadArgument(f"{os.fsdecode(min(both))} is in both keep_local and keep_remote; choose one of them")
+        decisions = Decisions(here, there)
+        return await self._pass(workspace, listener, lambda work: work.whole(decisions))
+
+    async def state(self, workspace: Workspace) -> WorkspaceState:
+        """How its sides stand. Raises nothing that concerns this workspace alone: that is its trouble."""
+        found: list[Reconciled] = []
+
+        async def look(work: Pass) -> Moved:
+            found.append(await work.look())
+            return Moved()
+
+        try:
+            await self._pass(workspace, unheard, look)
+        except (SideLost, ConnectError, BadArgument, FileProblem) as problem:
+            return WorkspaceState(workspace, trouble=str(problem))
+        result = found[-1]
+        conflicts = tuple(os.fsdecode(conflict.path) for conflict in result.conflicts)
+        return WorkspaceState(workspace, moves(result.push), moves(result.pull), conflicts)
+
+    async def _pass(
+        self,
+        workspace: Workspace,
+        listener: Listener,
+        work: Callable[[Pass], Awaitable[Moved]],
+        looks_there: bool = True,
+    ) -> Moved:
+        """Do one piece of work on a workspace, again after a cut. Problems that were told before are not repeated."""
+        from ..sync.patience import persist
+
+        async def attempt(hear: Listener) -> Moved:
+            if looks_there:
+                await self._check_mark(workspace)
+            return await work(self._new_pass(workspace, hear))
+
+        async with self._turn(workspace):
+            return self._without_told(workspace, await persist(attempt, listener))
+
+    def _new_pass(self, workspace: Workspace, listener: Listener) -> Pass:
+        from .passes import Pass
+
+        row = self._records.row(workspace)
+        return Pass(row.workspace, row.inode, self._transfers.syncs, self._records, listener)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, workspace: Workspace) -> AsyncIterator[None]:
+        async with self._turns.setdefault(workspace.id, asyncio.Lock()), self._records.locked(workspace):
+            yield
+
+    def _without_told(self, workspace: Workspace, moved: Moved) -> Moved:
+        new = tuple(problem for problem in moved.problems if (workspace.id, problem) not in self._told)
+        if len(self._told) < MOST_TOLD:
+            self._told.update((workspace.id, problem) for problem in new)
+        return replace(moved, problems=new)
+
+    # The mark on the machine
+
+    async def _mark(self, workspace: Workspace) -> None:
+        """Leave the mark on the machine. Raises SandboxError."""
+        sandbox = await self._fleet.get(workspace.sandbox)
+        await sandbox.write(f"{MARKS}/{workspace.id}", f"{workspace.remote}\n".encode("utf-8", "surrogateescape"))
+        self._marked[workspace.id] = sandbox
+
+    async def _check_mark(self, workspace: Workspace) -> None:
+        """Once for each connection. Raises SideLost where it is another machine."""
+        sandbox = await self._fleet.get(workspace.sandbox)
+        if self._marked.get(workspace.id) is sandbox:
+            return
+        try:
+            await sandbox.read(f"{MARKS}/{workspace.id}", Span(limit=MARK_BYTES))
+        except FileProblem as problem:
+            raise SideLost(
+                f"{workspace.sandbox} is not the machine that {workspace.folder} was linked to ({problem}); nothing "
+                "was changed on either side. If it is the right one all the same, unlink and link again"
+            ) from None
+        self._marked[workspace.id] = sandbox
+
+
+async def _whole(work: Pass) -> Moved:
+    return await work.whole()
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether two folders are the same, or one lies in the other."""
+    first, second = f"{one.rstrip('/')}/", f"{other.rstrip('/')}/"
+    return first.startswith(second) or second.startswith(first)
+
+
+def _is_nested(outer: str, rules: Rules, inner: str) -> bool:
+    """Whether a folder lies in another one that does not exclude it."""
+    start = f"{outer.rstrip('/')}/"
+    if not inner.startswith(start):
+        return False
+    excludes = Ignore([line.encode("utf-8", "surrogateescape") for line in rules.excludes])
+    return not excludes.leaves_out_below(inner[len(start) :].encode("utf-8", "surrogateescape"), True)
+
+
+def _relative(workspace: Workspace, paths: Collection[str]) -> frozenset[bytes]:
+    """Paths as callers write them: relative to the workspace, or absolute on either side. Raises BadArgument."""
+    found = set()
+    for path in paths:
+        check.text_argument("path", path)
+        there = workspace.remote_path(path)
+        below = posixpath.relpath(there, workspace.remote)
+        if below == "." or below.startswith("../") or below == "..":
+            raise BadArgument(f"{path} is not a path in {workspace.folder}")
+        found.add(below.encode("utf-8", "surrogateescape"))
+    return frozenset(found)

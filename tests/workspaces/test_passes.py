@@ -1,0 +1,100 @@
+"""What goes and what comes in passes over a workspace, between two real folders."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from remote_sandbox_mcp.core.errors import BadArgument
+from remote_sandbox_mcp.core.reconcile import SideLost
+from tests.workspaces.conftest import World, contents, write
+
+FIRST = {"a.py": "print(1)\n", "src/b.py": "b = 2\n"}
+
+
+async def test_linking_sends_the_project_and_a_second_send_asks_the_machine_nothing(world: World) -> None:
+    write(world.here, {**FIRST, ".git/config": "", ".env": "KEY=1", "node_modules/x.js": "", "build/o": ""})
+    write(world.here, {".gitignore": "build/\n"})
+    moved = await world.link()
+    assert contents(world.there) == {**FIRST, ".gitignore": "build/\n"}
+    assert (moved.sent_count, moved.sent_bytes) == (3, 22)
+    assert (await world.bring()).is_quiet
+    world.sandbox.asked.clear()
+    assert (await world.send()).is_quiet
+    assert not world.sandbox.asked
+
+
+async def test_a_change_goes_without_a_look_at_the_other_side_and_what_a_command_makes_comes_back(world: World) -> None:
+    write(world.here, FIRST)
+    await world.link()
+    await world.bring()
+    world.sandbox.asked.clear()
+    write(world.here, {"a.py": "print(22)\n", "new/c.py": "c\n"})
+    (world.here / "src/b.py").unlink()
+    moved = await world.send()
+    assert contents(world.there) == {"a.py": "print(22)\n", "new/c.py": "c\n"}
+    assert (moved.sent, moved.deleted_there) == (("a.py", "new/c.py"), 1)
+    assert not world.sandbox.asked["scan"]
+    write(world.there, {"new/c.py": "c = 3\n", "lock": "text", "model.bin": b"\0\1", "results/model.bin": b"\0\1"})
+    (world.there / "a.py").unlink()
+    moved = await world.bring()
+    assert contents(world.here) == {"new/c.py": "c = 3\n", "lock": "text", "results/model.bin": "\0\1"}
+    assert moved.came == ("lock", "new/c.py", "results/model.bin")
+    assert moved.deleted_here == ("a.py",)
+    assert (await world.bring()).is_quiet
+
+
+async def test_what_changed_on_both_sides_stays_as_it_is_until_it_is_decided(world: World) -> None:
+    write(world.here, {"a": "1", "b": "1", "c": "1"})
+    await world.link()
+    write(world.here, {"a": "here", "b": "here", "c": "same"})
+    write(world.there, {"a": "far away", "b": "far away", "c": "same"})
+    moved = await world.send()
+    assert moved.conflicts == ("a", "b")
+    assert (contents(world.here)["a"], contents(world.there)["a"]) == ("here", "far away")
+    write(world.here, {"d": "new"})
+    assert (await world.send()).sent == ("d",)
+    assert (await world.bring()).conflicts == ("a", "b")
+    moved = await world.decide(keep_local=("a",), keep_remote=(f"{world.here}/b",))
+    assert not moved.conflicts
+    assert contents(world.here) == contents(world.there) == {"a": "here", "b": "far away", "c": "same", "d": "new"}
+
+
+@pytest.mark.parametrize("side", ["here", "there"])
+@pytest.mark.parametrize("how", ["emptied", "missing", "replaced"])
+async def test_a_side_that_is_lost_changes_nothing(world: World, side: str, how: str) -> None:
+    write(world.here, FIRST)
+    await world.link()
+    await world.bring()
+    lost, other = (world.here, world.there) if side == "here" else (world.there, world.here)
+    shutil.move(lost, f"{lost}.away")
+    if how != "missing":
+        lost.mkdir()
+    if how == "replaced":
+        write(lost, {"other": "project"})
+    write(other, {"a.py": "edited"})
+    before = contents(other)
+    for work in (world.send, world.bring):
+        with pytest.raises(SideLost, match="nothing was changed"):
+            await work()
+    assert contents(other) == before
+    shutil.rmtree(lost, ignore_errors=True)
+    os.rename(f"{lost}.away", lost)
+    await world.bring()
+    assert contents(lost) == before
+
+
+async def test_a_link_is_refused_where_another_one_is_in_the_way(world: World) -> None:
+    write(world.here, {"inner/a": "1", "b": "2"})
+    await world.link()
+    assert world.app.workspaces.find(str(world.here / "inner")) == world.workspace
+    with pytest.raises(BadArgument, match="one lies in the other"):
+        await world.app.workspaces.link(world.order(folder=str(world.here / "inner"), remote=str(world.there) + "-2"))
+    other = world.here.parent / "other"
+    write(other, {"x": "1"})
+    with pytest.raises(BadArgument, match="choose another remote folder"):
+        await world.app.workspaces.link(world.order(folder=str(other), remote=str(world.there / "below")))
+    assert await world.app.workspaces.unlink(str(world.here)) == world.workspace
+    assert world.app.workspaces.all() == []
