@@ -369,6 +369,8 @@ class App:
         # Not the method itself: it would make the service, which most processes do not need.
         self.transfers.fetch = lambda order, listener: self.workspaces.fetch(order, listener)
         self.jobs = JobService(fleet, self.settings, config_file)
+        # Local changes of workspaces in use are sent before a command asks for it.
+        self.sends_ahead = False
         # Makes this process the watchdog; None: the hub is asked to be it.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
         self._ending = Chores("ending a command")
@@ -407,7 +409,9 @@ class App:
     def workspaces(self) -> WorkspaceService:
         from .workspaces.service import WorkspaceService
 
-        return WorkspaceService(self.fleet, self.transfers, paths.state_path(), self.identity)
+        service = WorkspaceService(self.fleet, self.transfers, paths.state_path(), self.identity)
+        service.sends_ahead = self.sends_ahead
+        return service
 
     def _find_disposable(self, name: str) -> Member | None:
         """An unknown name may be a disposable sandbox's, which the fleet learns only when the service is created."""
@@ -514,7 +518,7 @@ class App:
         if self.has_disposables:
             await self.disposables.close()
         if "workspaces" in self.__dict__:
-            self.workspaces.close()
+            await self.workspaces.close()
         await self.transfers.close()
         await self.jobs.close()
         await asyncio.gather(*(member.close() for member in self._outdated), return_exceptions=True)

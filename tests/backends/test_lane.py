@@ -222,6 +222,11 @@ async def test_it_runs_under_every_python(python: str, tmp_path: Path) -> None:
     tree = await scan(ours, "~/source", gitignore=True, squeeze=True)
     small = [path for path, meta in listed(tree).items() if not meta.startswith(b"d") and path != "big"]
     assert sorted(small) == sorted([*HOSTILE_NAMES.values(), "d/.gitignore", "d/link"])
+    first = await ask(ours, "follow", path="~/source", rules=[], gitignore=True, since=0)
+    os.utime(source / "d/.gitignore")
+    then = await ask(ours, "follow", path="~/source", rules=[], gitignore=True, since=first.end["number"])
+    assert (first.end["whole"], then.end["whole"], then.end["watched"]) == (True, False, True)
+    assert 0 < len(then.out) < len(first.out)
     for squeeze in ("", "zlib"):
         said, arrived = await carry(ours, theirs, (source, target), names(*small), squeeze=squeeze)
         assert (said["problem_count"], arrived["problem_count"], arrived["files"]) == (0, 0, len(small))
@@ -297,6 +302,8 @@ NONSENSE: dict[str, bytes] = {
     "look at NUL": b'{"verb": "look", "path": "a\\u0000b"}',
     "look at a surrogate": b'{"verb": "look", "path": "\\ud800"}',
     "no rules": b'{"verb": "scan", "path": "ROOT", "rules": 3}',
+    "follow since nothing": b'{"verb": "follow", "path": "ROOT"}',
+    "follow after a path": b'{"verb": "follow", "path": "ROOT", "since": 0, "after": "../x"}',
     "send from nowhere": b'{"verb": "send"}\0a\0b\0',
     "send from nothing": b'{"verb": "send", "root": "ROOT/missing"}\0a\0b\0',
     "a part without a length": b'{"verb": "part", "root": "ROOT", "offset": 0}\0\0file',
@@ -1530,6 +1537,7 @@ RAWS = st.lists(SOME_NAMES, max_size=5).map(b"\0".join) | st.binary(max_size=40)
 NUMBERS = st.sampled_from([-1, 0, 1, 5, 1 << 16, 1 << 63, 1 << 70]) | st.none() | st.text(max_size=3) | st.booleans()
 VERBS = ["look", "rest", "scan", "send", "part", "check", "mark", "index", "digests", "texts", "blocks", "receive"]
 MORE_VERBS = [
+    "follow",
     "clear",
     "delete",
     "finish",
@@ -1543,7 +1551,9 @@ MORE_VERBS = [
     "partial_blocks",
 ]
 ORDERS = st.dictionaries(
-    st.sampled_from(["size", "offset", "start", "mtime", "mode", "first", "fresh", "large", "uses_old", "squeeze"]),
+    st.sampled_from(
+        ["size", "offset", "start", "mtime", "mode", "first", "fresh", "large", "uses_old", "squeeze", "since"]
+    ),
     NUMBERS,
     max_size=6,
 )

@@ -68,4 +68,4 @@ def test_the_table_names_files_that_send_the_order(rows: dict[str, Any]) -> None
 
 def test_a_lane_over_sftp_knows_no_verb_that_other_lanes_do_not_have() -> None:
     known = sftp_lane.FROM_SOURCE | sftp_lane.TO_TARGET | sftp_lane.LARGE | sftp_lane.PIECES
-    assert known | {"look", "scan", "rest", "receive", "bridge"} == set(lane.VERBS)
+    assert known | {"look", "scan", "follow", "rest", "receive", "bridge"} == set(lane.VERBS)

@@ -21,6 +21,7 @@ class StandIn:
     squeezers = ()
     moved = 0
     knows_pieces = False
+    follows = False
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -402,6 +402,42 @@ class ScanAnswer(LookAtPathAnswer, ProblemsAnswer):
     ids: NotRequired[Ids]
 
 
+class FollowOrder(TypedDict):
+    """Like a scan, but answered with the folders that differ from an earlier listing of the same lane."""
+
+    verb: Literal["follow"]
+    path: str
+    rules: list[str]
+    watched: list[str]
+    gitignore: bool
+    squeeze: bool
+    exact: NotRequired[Ids]
+    # The number of the listing that the near side has; 0 for none.
+    since: int
+    # The id of a run: it is looked only after that has ended on this machine. A CANCEL says that it has.
+    after: NotRequired[str]
+
+
+class FollowAnswer(LookAtPathAnswer, ProblemsAnswer):
+    meta: str
+    hits: list[str]
+    leftovers: list[str]
+    # Missing where they are those of the listing before.
+    gitignores: NotRequired[list[list[str]]]
+    ids: NotRequired[Ids]
+    # The number of this listing; 0 if the lane does not remember it.
+    number: int
+    # The listing that the folders differ from; 0 where they are all there are, which `whole` says as well.
+    since: int
+    whole: bool
+    # Folders that are no longer there, with all that was in them.
+    gone: list[str]
+    # Of the top folder.
+    inode: int
+    # Whether changes are seen by inotify, so that unchanged folders need not be read.
+    watched: bool
+
+
 class RestOrder(TypedDict):
     verb: Literal["rest"]
 
@@ -593,6 +629,7 @@ class PartialBlocksOrder(TypedDict):
 LaneOrder = (
     LookAtPathOrder
     | ScanOrder
+    | FollowOrder
     | RestOrder
     | BridgeOrder
     | SendOrder
@@ -638,6 +675,7 @@ OUTPOST_ANSWERS = {
 LANE_ANSWERS = {
     "look": LookAtPathAnswer,
     "scan": ScanAnswer,
+    "follow": FollowAnswer,
     "rest": Nothing,
     "bridge": Nothing,
     "send": ProblemsAnswer,

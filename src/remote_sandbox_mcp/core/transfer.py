@@ -227,6 +227,11 @@ class Lane(Protocol):
         """Whether it can compare files without moving them (mark, index, index_old, blocks, partial_blocks)."""
         ...
 
+    @property
+    def follows(self) -> bool:
+        """Whether it remembers listings, and answers what differs from one (follow)."""
+        ...
+
     def begin(
         self,
         order: LaneOrder,
@@ -247,7 +252,7 @@ class Lane(Protocol):
         ...
 
     def pass_on(self, kind: int, number: int, body: bytes) -> None:
-        """Hand over a frame for a request that receives data."""
+        """Hand over a frame for a request that receives data, or that waits for something."""
         ...
 
     async def room(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from .errors import FileProblem
@@ -21,6 +22,8 @@ SPECIAL = 0o7000
 # A kind and three octal digits: a mode without special bits.
 PLAIN_HEAD = 4
 UP = b".."
+# What is raised where the end of a listing makes no sense.
+UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
 LEADS_OUT = "skipped: it is a link that leads out of the folder"
 
 
@@ -132,6 +135,39 @@ class Tree:
         return dict(zip(names, fields[1::2], strict=True))
 
 
+def updated(tree: Tree, part: Tree, gone: Collection[bytes]) -> Tree:
+    """A tree after a listing of what differs from it: without the folders that are gone, and all in them.
+
+    Without differences it shares its folders with the tree before. Raises ValueError if it is too large.
+    """
+    folders, counts = tree.folders, tree.counts
+    if gone:
+        folders = {folder: block for folder, block in folders.items() if not _is_in(folder, gone)}
+    if part.folders:
+        folders = {**folders, **part.folders}
+    if folders is not tree.folders:
+        _check_size(folders)
+        both = {**counts, **part.counts}
+        counts = {folder: both[folder] for folder in folders}
+    return replace(part, folders=folders, counts=counts)
+
+
+def _is_in(folder: bytes, folders: Collection[bytes]) -> bool:
+    """Whether a folder is one of these, or in one of them."""
+    while folder and folder not in folders:
+        folder = folder.rpartition(b"/")[0]
+    return folder in folders
+
+
+def _check_size(folders: dict[bytes, bytes]) -> None:
+    """Many small listings may add up to one that would be refused. Raises ValueError."""
+    blocks = folders.values()
+    if sum(map(len, blocks)) > MOST_BYTES:
+        raise ValueError("it has too many bytes")
+    if len(folders) > MOST_FOLDERS or sum(block.count(b"\0") for block in blocks) // 2 > MOST_ENTRIES:
+        raise ValueError(f"it has more than {MOST_ENTRIES} entries or {MOST_FOLDERS} folders")
+
+
 class TreeReader:
     """Takes a scan's parts as they come and counts them, so that an endless listing is refused early."""
 
@@ -183,11 +219,24 @@ class TreeReader:
     def finish(self, end: dict[str, Any]) -> Tree:
         """The tree, with the answer's last words. Raises FileProblem."""
         try:
-            tree = _read_end(end)
-            if self._rest:
-                raise ValueError("it is cut off")
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as problem:
+            return self._finish(end)
+        except UNREADABLE as problem:
             raise self._unreadable(problem) from None
+
+    def finish_differences(self, end: dict[str, Any], before: Tree) -> Tree:
+        """The tree after a listing of what differs from the one before. Raises FileProblem."""
+        try:
+            part = self._finish(end)
+            if "gitignores" not in end:
+                part.gitignores = before.gitignores
+            return updated(before, part, frozenset(map(_folder, end["gone"])))
+        except UNREADABLE as problem:
+            raise self._unreadable(problem) from None
+
+    def _finish(self, end: dict[str, Any]) -> Tree:
+        tree = _read_end(end)
+        if self._rest:
+            raise ValueError("it is cut off")
         tree.folders, tree.counts = self._folders, self._counts
         return tree
 
@@ -222,6 +271,14 @@ def _expanded(part: bytes) -> bytes:
     if len(data) > LARGEST_PART:
         raise ValueError("a part of it has too many bytes")
     return data
+
+
+def _folder(name: object) -> bytes:
+    """Raises ValueError for something that cannot be the path of a folder below the top."""
+    folder = _bytes(name)
+    if not all(map(is_name, folder.split(b"/"))):
+        raise ValueError("it names a folder in a way that is not possible")
+    return folder
 
 
 def _bytes(text: object) -> bytes:

@@ -203,6 +203,7 @@ class Houses:
         members = self.stock.take(source.current)
         app = compose(source.current, members=members, are_lent=True)
         app.begin_watching = self.begin_watching
+        app.sends_ahead = True
         make = functools.partial(make_server, self.stock, members)
         house = House(where, first, environ, source, app, SessionLog(), make)
         house.log.follow(app.settings.logging)

@@ -43,6 +43,10 @@ class Lanes:
         self.round_trip_s = min(self.round_trip_s, time.perf_counter() - begun)
         return lane
 
+    async def open(self) -> Lane:
+        """A further lane, which its caller keeps and closes. Raises ConnectError, Unsupported."""
+        return await self._opener()
+
     async def take_more(self, count: int) -> list[Lane]:
         """Up to `count` lanes; fewer, or none, where no more can be opened."""
         taken: list[Lane] = []

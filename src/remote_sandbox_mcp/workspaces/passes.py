@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..core.errors import BadArgument, FileProblem
@@ -21,6 +21,7 @@ from ..sync.patience import CutOff
 from ..sync.sending import BATCH_FILES
 from ..sync.service import Syncs
 from ..sync.streams import batches, names_of, text_of
+from .looks import Looks
 from .records import Base, Pending, Records
 
 # How often something that cannot be carried over is tried, until it changes.
@@ -67,11 +68,14 @@ NOTHING = Carried(Plan())
 class Pass:
     """One pass. A quick one looks at this side only, and takes the common state for the other one."""
 
-    def __init__(self, workspace: Workspace, inode: int, syncs: Syncs, records: Records, listener: Listener) -> None:
+    def __init__(
+        self, workspace: Workspace, inode: int, syncs: Syncs, records: Records, looks: Looks, listener: Listener
+    ) -> None:
         """Raises BadArgument where the gate closes the folder by now, SideLost where another one is in its place."""
         self.workspace = workspace
         self._syncs = syncs
         self._records = records
+        self._looks = looks
         self._listener = listener
         self.base = records.base(workspace)
         here, there = Place("", workspace.folder, workspace.free), Place(workspace.sandbox, workspace.remote)
@@ -141,6 +145,9 @@ class Pass:
         decisions = decisions or Decisions()
         async with self._closing():
             here, there = await self._look_at_both()
+            if not decisions.all and self._looks.is_settled(self.workspace.id, here, there, self.base):
+                return Moved()
+            before = self.base
             base = replace(self.base, folders=self._with_arrived(here, there))
             if decisions.all:
                 base.folders = decide(base.folders, here, there, decisions.keep_here, decisions.keep_there)
@@ -161,7 +168,10 @@ class Pass:
             stayed = result.stayed if result.stayed != base.stayed else 0
             base.stayed = result.stayed
             self._keep(base, result, pushed, pulled)
-            return replace(moved(pushed, pulled, base.conflicts, told), stayed_there=stayed)
+            done = replace(moved(pushed, pulled, base.conflicts, told), stayed_there=stayed)
+            if done.is_quiet and self._records.base(self.workspace) is before:
+                self._looks.settle(self.workspace.id, here, there, before)
+            return done
 
     def _leave_large(self, plan: Plan) -> tuple[bytes, ...]:
         """Take out of a plan what is too large to be waited for; the smallest files stay in it."""
@@ -220,8 +230,17 @@ class Pass:
         return _Closing(self._push, self._pull)
 
     async def _look(self, end: End) -> Tree:
-        await end.open()
-        return await end.scan(self._order)
+        return await self._looks.look(self.workspace.id, end, self._order)
+
+    async def watch(self) -> Callable[[], Awaitable[object]]:
+        """Gives what looks at the folder here, with a result that is equal as long as nothing changes."""
+        follower = await self._looks.follower(self.workspace.id, self._here, self._order)
+
+        async def look() -> object:
+            await follower.look()
+            return follower, follower.version
+
+        return look
 
     async def _look_at_both(self) -> tuple[Tree, Tree]:
         looks = asyncio.gather(self._look(self._here), self._look(self._there))
@@ -273,6 +292,8 @@ class Pass:
 
     async def _texts(self, paths: list[bytes]) -> dict[bytes, bool]:
         found = {}
+        if paths:
+            await self._there.open()
         for batch in _batches(paths):
             said = await self._there.ask({"verb": "texts", "root": self._there.root_name}, names_of(batch))
             found.update({item.path: said.out[at : at + 1] == b"\1" for at, item in enumerate(batch)})
@@ -280,6 +301,8 @@ class Pass:
 
     async def _equal(self, paths: list[bytes]) -> dict[bytes, bool]:
         found = {}
+        if paths:
+            await asyncio.gather(self._here.open(), self._there.open())
         for batch in _batches(paths):
             raw = names_of(batch)
             ours, theirs = await asyncio.gather(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import posixpath
 import re
@@ -30,6 +31,8 @@ from .records import Records
 
 if TYPE_CHECKING:
     from ..core.sandbox import Sandbox
+    from .live import Live
+    from .looks import Looks
     from .passes import Pass
 
 # The mark of a workspace on its machine: another machine of the same name does not have it.
@@ -51,9 +54,27 @@ class WorkspaceService:
         # Sandboxes that have shown the mark of a workspace since they were opened.
         self._marked: dict[str, Sandbox] = {}
         self._told: set[tuple[str, str]] = set()
+        # In a process that serves calls: changes are sent as they are made, while a workspace is in use.
+        self.sends_ahead = False
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        if "_live" in self.__dict__:
+            await self._live.close()
+        if "_looks" in self.__dict__:
+            await self._looks.close()
         self._records.close()
+
+    @functools.cached_property
+    def _looks(self) -> Looks:
+        from .looks import Looks
+
+        return Looks()
+
+    @functools.cached_property
+    def _live(self) -> Live:
+        from .live import Live
+
+        return Live(lambda workspace: self._new_pass(workspace, unheard).watch(), self._send_ahead)
 
     # Finding
 
@@ -131,6 +152,8 @@ class WorkspaceService:
             raise BadArgument(f"{folder} is not in a linked folder; {self._linked_folders()}")
         async with self._turn(workspace):
             self._records.remove(workspace)
+            self._live.forget(workspace)
+            await self._looks.forget(workspace.id)
         self._marked.pop(workspace.id, None)
         return workspace
 
@@ -186,7 +209,16 @@ class WorkspaceService:
                 moved = await self._new_pass(workspace, listener).whole()
             return moved
 
-        return await self._pass(workspace, listener, send, looks_there=False)
+        try:
+            return await self._pass(workspace, listener, send, looks_there=False)
+        finally:
+            if self.sends_ahead:
+                self._live.use(workspace)
+
+    async def _send_ahead(self, workspace: Workspace) -> None:
+        """Send what changed here, if that needs no whole pass; the next command tells what could not be sent."""
+        async with self._turn(workspace):
+            await self._new_pass(workspace, unheard).send()
 
     async def bring(self, workspace: Workspace, after_run: str = "", listener: Listener = unheard) -> Moved:
         """Carry over what changed on either side. Raises SideLost, SandboxError."""
@@ -283,7 +315,8 @@ class WorkspaceService:
         from .passes import Pass
 
         row = self._records.row(workspace)
-        return Pass(_in_force(row.workspace), row.inode, self._transfers.syncs, self._records, listener)
+        workspace = _in_force(row.workspace)
+        return Pass(workspace, row.inode, self._transfers.syncs, self._records, self._looks, listener)
 
     @contextlib.asynccontextmanager
     async def _turn(self, workspace: Workspace) -> AsyncIterator[None]:

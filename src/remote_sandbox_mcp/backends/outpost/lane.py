@@ -78,6 +78,7 @@ class OutpostLane:
     """A lane to the program in far/lane.py."""
 
     knows_pieces = True
+    follows = True
 
     def __init__(self, line: WideLine, name: str) -> None:
         self.name = name

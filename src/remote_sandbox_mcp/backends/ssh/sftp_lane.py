@@ -64,6 +64,7 @@ class SftpLane:
     """A lane whose far side is any SFTP server."""
 
     knows_pieces = False
+    follows = False
     squeezers: tuple[str, ...] = ()
 
     def __init__(self, client: asyncssh.SFTPClient, name: str, home: str, let_go: Callable[[], None]) -> None:
@@ -150,7 +151,7 @@ class SftpLane:
             return await self._ask_source(request)
         if verb in TO_TARGET or verb in LARGE:
             return await self._ask_target(verb, request)
-        if verb in PIECES:
+        if verb in PIECES or verb == "follow":
             raise Refusal("unsupported", f"SFTP cannot do what {verb!r} asks for")
         raise Refusal("broken", f"the verb {verb!r} is not known here")
 

@@ -7,12 +7,16 @@ import select
 import struct
 import subprocess
 import sys
+import time
 
+from .follow import AwaitedRun, follow
 from .place import to_path
 from .source import Source, Speaker, zstd
 from .target import Receiving, Target, expand
 from .tree import BadName, Refusal, Root, look_at, scan
 from .wire import (
+    BEAT,
+    CANCEL,
     DONE,
     END,
     FAIL,
@@ -29,7 +33,7 @@ from .wire import (
 )
 
 # After this silence all files are closed: a near side that vanished must not hold locks on partial files.
-PATIENCE_MS = 600 * 1000
+PATIENCE_S = 600.0
 # Longer answers are split into frames of this size, far below the largest that a frame may have.
 MOST_AT_ONCE = 1 << 20
 # Exceptions that a malformed request causes.
@@ -38,7 +42,7 @@ FROM_SOURCE = ("send", "part", "check", "mark", "index", "digests", "texts", "bl
 LARGE = ("begin", "join", "commit", "leave", "index_old", "partial_blocks")
 TO_TARGET = ("clear", "delete", "finish", "touch", "tidy") + LARGE
 # All that a lane does: the table of orders in docs/architecture.md is compared with it.
-VERBS = ("look", "scan", "rest", "bridge", "receive") + FROM_SOURCE + TO_TARGET
+VERBS = ("look", "scan", "follow", "rest", "bridge", "receive") + FROM_SOURCE + TO_TARGET
 
 
 class Bridge:
@@ -76,9 +80,10 @@ class Bridge:
 
 MYPY = False
 if MYPY:
-    from typing import Any, Mapping
+    from typing import Any, Callable, Mapping
 
     from ....core.orders import BridgeOrder, Nothing
+    from .follow import Following
 
 
 class Lane:
@@ -90,6 +95,9 @@ class Lane:
         self.sources: "dict[str, Source]" = {}
         self.targets: "dict[str, Target]" = {}
         self.receiving: "dict[int, Receiving]" = {}
+        self.followed: "dict[str, Following]" = {}
+        self.awaited: "list[AwaitedRun]" = []
+        self.heard = time.monotonic()
         # Files are made with the exact mode that they should have. A top folder, whose mode no entry gives, is made
         # with the user's umask.
         self.umask = os.umask(0)
@@ -101,20 +109,54 @@ class Lane:
                 self.heed(kind, request, body)
 
     def wait(self) -> bool:
-        """Wait for bytes from the near side, passing on what comes over a bridge meanwhile."""
+        """Wait for bytes from the near side; meanwhile do what needs none."""
         while True:
-            poller = select.poll()
-            poller.register(0, select.POLLIN)
-            if self.bridge:
-                poller.register(self.bridge.out, select.POLLIN)
-            ready = [fd for fd, _ in poller.poll(PATIENCE_MS)]
-            if not ready:
-                self.let_go()
-            elif self.bridge and self.bridge.out in ready and not self.bridge.pass_back():
+            ready = self.poll()
+            if self.bridge and self.bridge.out in ready and not self.bridge.pass_back():
                 self.bridge.close()
                 self.bridge = None
+            self.answer_awaited(ready)
             if 0 in ready:
+                self.heard = time.monotonic()
                 return True
+            if not ready:
+                self.use_idle_moment(time.monotonic())
+
+    def poll(self) -> "list[int]":
+        """The descriptors that can be read, of the near side, of a bridge, and of what watches runs; [] in time."""
+        poller = select.poll()
+        poller.register(0, select.POLLIN)
+        if self.bridge:
+            poller.register(self.bridge.out, select.POLLIN)
+        for awaited in self.awaited:
+            if awaited.fd >= 0:
+                poller.register(awaited.fd, select.POLLIN)
+        now = time.monotonic()
+        pauses = [awaited.pause_s for awaited in self.awaited]
+        pauses += [following.due_s(now) for following in self.followed.values()]
+        return [fd for fd, _ in poller.poll(1000.0 * min(pauses + [PATIENCE_S]))]
+
+    def use_idle_moment(self, now: float) -> None:
+        if now - self.heard > PATIENCE_S:
+            self.heard = now
+            self.let_go()
+        for following in self.followed.values():
+            if following.due_s(now) <= 0:
+                following.read_a_slice()
+
+    def answer_awaited(self, ready: "list[int]") -> None:
+        """Answer the requests that wait for the end of a run."""
+        for awaited in list(self.awaited):
+            if awaited.fd in ready or not ready:
+                if awaited.is_over():
+                    self.answer_now(awaited)
+                elif awaited.is_beat_due():
+                    write_all(1, frame(BEAT, awaited.request))
+
+    def answer_now(self, awaited: AwaitedRun) -> None:
+        awaited.close()
+        self.awaited.remove(awaited)
+        self.attempt(awaited.request, lambda: self.follow(awaited.request, awaited.order))
 
     def let_go(self) -> "Nothing":
         """Close all trees, so that the next transfer opens them anew and sees what is there then."""
@@ -124,23 +166,36 @@ class Lane:
             target.close()
         self.sources.clear()
         self.targets.clear()
+        for following in self.followed.values():
+            following.rest()
         for receiving in self.receiving.values():
             # Its descriptors are closed, and their numbers may be reused for other folders.
             receiving.failure = Refusal("let_go", "the other side was silent for too long")
         return {}
 
     def heed(self, kind: int, request: int, body: memoryview) -> None:
-        end: "Mapping[str, object] | None" = None
+        self.attempt(request, lambda: self.dispatch(kind, request, body))
+
+    def dispatch(self, kind: int, request: int, body: memoryview) -> "Mapping[str, object] | None":
+        if kind == REQUEST:
+            return self.answer(request, body.tobytes())
+        if kind == DONE and request in self.receiving:
+            return self.receiving.pop(request).result()
+        if kind == FORWARD:
+            if self.bridge:
+                self.bridge.send(body.tobytes())
+        elif kind == CANCEL:
+            # The near side knows that the run has ended.
+            for awaited in [awaited for awaited in self.awaited if awaited.request == request]:
+                self.answer_now(awaited)
+        else:
+            self.take(kind, request, body)
+        return None
+
+    def attempt(self, request: int, work: "Callable[[], Mapping[str, object] | None]") -> None:
+        """Do something for a request, and say its END, if it is over, or why it failed."""
         try:
-            if kind == REQUEST:
-                end = self.answer(request, body.tobytes())
-            elif kind == FORWARD:
-                if self.bridge:
-                    self.bridge.send(body.tobytes())
-            elif kind == DONE and request in self.receiving:
-                end = self.receiving.pop(request).result()
-            else:
-                self.take(kind, request, body)
+            end = work()
         except (Refusal, BadName) as refusal:
             self.fail(request, getattr(refusal, "reason", "name"), str(refusal))
         except OSError as problem:
@@ -187,9 +242,25 @@ class Lane:
             return self.build_bridge(order, raw)
         if verb == "scan":
             return scan(order, lambda data: write_all(1, frame(OUT, request, data)))
+        if verb == "follow":
+            return self.follow_when_due(request, order)
         if verb == "receive":
             self.receiving[request] = Receiving(self.target(order), order, raw)
         return None
+
+    def follow_when_due(self, request: int, order: "Any") -> "Mapping[str, object] | None":
+        """Look at a tree at once, or after the end of the run that the order names."""
+        if not order.get("after"):
+            return self.follow(request, order)
+        awaited = AwaitedRun(request, order)
+        if awaited.is_over():
+            awaited.close()
+            return self.follow(request, order)
+        self.awaited.append(awaited)
+        return None
+
+    def follow(self, request: int, order: "Any") -> "Mapping[str, object]":
+        return follow(self.followed, order, lambda data: write_all(1, frame(OUT, request, data)))
 
     def build_bridge(self, order: "BridgeOrder", raw: bytes) -> "Nothing":
         if not self.may_bridge or self.bridge:

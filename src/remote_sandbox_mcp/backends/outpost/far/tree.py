@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import itertools
+import operator
 import os
 import re
 import stat
@@ -17,11 +18,12 @@ MYPY = False
 if MYPY:
     from typing import Any, Callable, Iterator
 
-    from ....core.orders import LookAtPathAnswer, LookAtPathOrder, ProblemsAnswer, ScanAnswer, ScanOrder
+    from ....core.orders import FollowOrder, LookAtPathAnswer, LookAtPathOrder, ProblemsAnswer, ScanAnswer, ScanOrder
 
 # Header of a folder in a scan: length of its path, length of its entries, how many of these are files or links.
 FOLDER = struct.Struct(">HII")
 MOST_TREE_PROBLEMS = 200
+BY_NAME = operator.attrgetter("name")
 MOST_LEFTOVERS = 10000
 OPEN_FOLDERS = 64
 # O_PATH opens a folder on the way that may be entered but not read; systems without it need a readable one.
@@ -35,6 +37,8 @@ PARTIAL = b".remote-sandbox-part-"
 # A file of another machine's sync is abandoned after this time; a partial file may be resumed for this long.
 FOREIGN_S = 3600
 RESUMED_S = 7 * 86400
+# Bits of a mode that say what it is of, and how they are set for a file.
+FORMAT, REGULAR = stat.S_IFMT(0xFFFF), stat.S_IFREG
 # How many entries of the folder around a single file are looked at.
 MOST_BESIDE = 100000
 SKIPPED = {
@@ -191,6 +195,11 @@ def stat_exactly(path: bytes, ids: "list[list[int]]") -> os.stat_result:
     return found
 
 
+def stat_at(path: bytes, exact: "list[list[int]] | None") -> os.stat_result:
+    """The stat of a path as a request names it: through links, or by the ids of the way to it."""
+    return os.stat(path) if exact is None else stat_exactly(path, exact)
+
+
 def check_no_link(path: bytes, found: os.stat_result) -> None:
     if stat.S_ISLNK(found.st_mode):
         raise Refusal("moved", "%s leads elsewhere since it was looked at: a link was put there" % to_text(path))
@@ -224,7 +233,7 @@ def kind_of(mode: int) -> str:
     return "file" if stat.S_ISREG(mode) else "other"
 
 
-def look_at(order: "LookAtPathOrder | ScanOrder") -> "LookAtPathAnswer":
+def look_at(order: "LookAtPathOrder | ScanOrder | FollowOrder") -> "LookAtPathAnswer":
     """What is at a path. A link there is followed, because the user named it."""
     path, exact = to_path(str(order["path"])), order.get("exact")
     home = os.path.realpath(os.path.expanduser(b"~"))
@@ -237,7 +246,7 @@ def look_at(order: "LookAtPathOrder | ScanOrder") -> "LookAtPathAnswer":
     if exact is None:
         fields["real"] = to_text(os.path.realpath(path))
     try:
-        found = os.stat(path) if exact is None else stat_exactly(path, exact)
+        found = stat_at(path, exact)
     except FileNotFoundError:
         if os.path.islink(path):
             fields["kind"] = "other"
@@ -258,9 +267,7 @@ def scan(order: "ScanOrder", send: "Callable[[bytes], None]") -> "ScanAnswer":
                 teller.tell(folder, block, files)
         teller.flush()
     elif survey.fields["kind"] == "file":
-        exact = order.get("exact")
-        found = os.stat(survey.root) if exact is None else stat_exactly(survey.root, exact)
-        survey.meta = to_text(meta_of(found))
+        survey.meta = to_text(meta_of(stat_at(survey.root, order.get("exact"))))
     if order.get("beside") and survey.fields["kind"] in ("file", "missing"):
         survey.look_beside(to_bytes(str(order["beside"])))
     answer = survey.result()
@@ -276,9 +283,10 @@ class Teller:
         self.send = send
         self.squeeze = squeeze
         self.pending: "list[bytes]" = []
-        self.size = 0
+        self.size = self.count = 0
 
     def tell(self, folder: bytes, block: bytes, files: int) -> None:
+        self.count += 1
         self.pending += [FOLDER.pack(len(folder), len(block), files), folder, block]
         self.size += len(block)
         if self.size > BLOCK:
@@ -299,7 +307,7 @@ def meta_of(found: os.stat_result) -> bytes:
 class Survey:
     """One scan of a tree."""
 
-    def __init__(self, order: "ScanOrder", fields: "LookAtPathAnswer") -> None:
+    def __init__(self, order: "ScanOrder | FollowOrder", fields: "LookAtPathAnswer") -> None:
         self.fields = fields
         self.root = to_bytes(self.fields["path"])
         self.ignore = Ignore([to_bytes(str(line)) for line in order.get("rules", ())])
@@ -343,26 +351,40 @@ class Survey:
         folders = [b""]
         while folders:
             folder = folders.pop()
-            try:
-                with os.scandir(self.enter(folder)) as found:
-                    entries = sorted(found, key=by_name)
-            except OSError as problem:
-                self.problems.note(folder, problem)
-                continue
-            if self.gitignore:
-                self.heed_gitignore(folder, entries)
-            before = len(folders)
-            fields = self.describe(folder, entries, folders)
-            yield folder, b"\0".join(fields), len(fields) // 2 - len(folders) + before
+            listed = self.read(folder)
+            if listed is not None:
+                yield folder, listed[0], listed[1]
+                folders += listed[2]
+
+    def read(self, folder: bytes) -> "tuple[bytes, int, list[bytes]] | None":
+        """A folder's block, how many files it has, and its folders; None, and a problem, if it cannot be read."""
+        try:
+            with os.scandir(self.enter(folder)) as found:
+                entries = sorted(found, key=BY_NAME)
+        except OSError as problem:
+            self.problems.note(folder, problem)
+            return None
+        if self.gitignore:
+            self.heed_gitignore(folder, entries)
+        folders: "list[bytes]" = []
+        fields = self.describe(folder, entries, folders)
+        return b"\0".join(fields), len(fields) // 2 - len(folders), folders
 
     def heed_gitignore(self, folder: bytes, entries: "list[Any]") -> None:
+        text = self.read_gitignore(folder, entries)
+        if text is not None:
+            self.add_rules(folder, text)
+
+    def read_gitignore(self, folder: bytes, entries: "list[Any]") -> "bytes | None":
         if not any(entry.name == b".gitignore" for entry in entries):
-            return
+            return None
         try:
-            text = read_text(os.path.join(self.where, b".gitignore"), os.O_NOFOLLOW if self.top else 0)
+            return read_text(os.path.join(self.where, b".gitignore"), os.O_NOFOLLOW if self.top else 0)
         except OSError as problem:
             self.problems.note(child(folder, b".gitignore"), problem)
-            return
+            return None
+
+    def add_rules(self, folder: bytes, text: bytes) -> None:
         self.ignored_bytes += len(text)
         if self.ignored_bytes > MOST_GITIGNORED:
             self.problems.note(child(folder, b".gitignore"), OSError(errno.EFBIG, "too many rules; not heeded"))
@@ -372,31 +394,37 @@ class Survey:
 
     def describe(self, folder: bytes, entries: "list[Any]", folders: "list[bytes]") -> "list[bytes]":
         """Name and meta of each entry in turn. Equal folders give equal bytes, so that they can be compared quickly."""
-        fields = []
+        fields: "list[bytes]" = []
         prefix = folder + b"/" if folder else b""
         leaves_out = self.ignore.leaves_out
         for entry in entries:
             name = entry.name
+            path = prefix + name
             try:
                 is_dir = entry.is_dir(follow_symlinks=False)
-                if leaves_out(prefix + name, is_dir):
+                if leaves_out(path, is_dir):
                     if name in self.watched:
                         self.hits.add(name)
-                elif name.startswith(OURS):
-                    self.note_leftover(prefix + name)
+                    continue
+                if name.startswith(OURS):
+                    self.note_leftover(path)
+                    continue
+                found = entry.stat(follow_symlinks=False)
+                mode = found.st_mode
+                if mode & FORMAT == REGULAR:
+                    fields += name, b"f%o %d %d" % (mode & 0o7777, found.st_size, found.st_mtime_ns)
                 elif is_dir:
-                    found = entry.stat(follow_symlinks=False)
-                    folders.append(prefix + name)
-                    fields += [name, b"d%o 0 %d" % (found.st_mode & 0o7777, found.st_mtime_ns)]
+                    folders.append(path)
+                    self.note_folder(path, found)
+                    fields += name, b"d%o 0 %d" % (mode & 0o7777, found.st_mtime_ns)
                 else:
-                    found = entry.stat(follow_symlinks=False)
-                    if stat.S_ISREG(found.st_mode):
-                        fields += [name, b"f%o %d %d" % (found.st_mode & 0o7777, found.st_size, found.st_mtime_ns)]
-                    else:
-                        fields += self.describe_other(prefix + name, found)
+                    fields += self.describe_other(path, found)
             except OSError as problem:
-                self.problems.note(prefix + name, problem)
+                self.problems.note(path, problem)
         return fields
+
+    def note_folder(self, path: bytes, found: os.stat_result) -> None:
+        """Called with every folder that is found."""
 
     def describe_other(self, path: bytes, found: os.stat_result) -> "list[bytes]":
         if not stat.S_ISLNK(found.st_mode):
@@ -458,11 +486,6 @@ def read_text(path: bytes, how: int = 0) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "is not a file")
         return file.read(1 << 20)
-
-
-def by_name(entry: "Any") -> bytes:
-    name: bytes = entry.name
-    return name
 
 
 def started(pid: "int | str") -> str:

@@ -1,0 +1,99 @@
+"""Changes that are sent before a command asks for it, and looks that cost nothing where nothing changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.workspaces import live
+from tests.support.server import until
+from tests.workspaces.conftest import World, contents, write
+
+
+@pytest.fixture
+async def used(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A workspace in which a call was made a moment ago."""
+    monkeypatch.setattr(live, "POLL_S", 0.01)
+    monkeypatch.setattr(live, "QUIET_S", 0.05)
+    write(world.here, {"a.py": "1"})
+    await world.link()
+    world.app.workspaces.sends_ahead = True
+    await world.bring()
+    await world.send()
+    await until(lambda: world.app.workspaces._live._tasks, "it to begin")
+    return world
+
+
+def has(folder: Path, name: str, text: str) -> bool:
+    return contents(folder).get(name) == text
+
+
+async def test_a_change_is_there_before_the_next_command(used: World) -> None:
+    write(used.here, {"a.py": "22", "new/b.py": "b"})
+    await until(lambda: has(used.there, "new/b.py", "b") and has(used.there, "a.py", "22"), "the changes to arrive")
+    (used.here / "a.py").unlink()
+    await until(lambda: "a.py" not in contents(used.there), "the file to go")
+    assert (await used.send()).is_quiet
+
+
+async def test_what_changes_all_the_time_is_sent_when_it_is_quiet(used: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "QUIET_S", 30.0)
+    asked = len(list(used.sandbox.asked.elements()))
+    write(used.here, {"a.py": "22"})
+    await until(lambda: used.app.workspaces._live._until, "it to go on")
+    assert len(list(used.sandbox.asked.elements())) == asked
+    assert (await used.send()).sent == ("a.py",)
+
+
+async def test_what_fails_in_the_background_is_told_by_the_next_command(
+    used: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a conflict, for which the other side has to be looked at, too."""
+    monkeypatch.setattr(live, "REST_AFTER_FAILURE_S", 0.01)
+    write(used.there, {"a.py": "of the machine"})
+    passes: list[object] = []
+    usual = used.app.workspaces._live._send
+
+    async def send(workspace: object) -> None:
+        passes.append(await usual(workspace))  # type: ignore[arg-type]
+
+    used.app.workspaces._live._send = send
+    write(used.here, {"a.py": "of this computer"})
+    await until(lambda: passes, "a pass")
+    assert has(used.there, "a.py", "of the machine")
+    assert (await used.send()).conflicts == ("a.py",)
+    assert has(used.here, "a.py", "of this computer")
+
+
+async def test_it_ends_some_time_after_the_last_call_and_with_the_link(
+    used: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sending = used.app.workspaces._live
+    monkeypatch.setattr(live, "IN_USE_S", 0.0)
+    sending.use(used.workspace)
+    await until(lambda: not sending._tasks, "it to end")
+    monkeypatch.setattr(live, "IN_USE_S", 300.0)
+    await used.send()
+    assert len(sending._tasks) == 1
+    await used.app.workspaces.unlink(str(used.here))
+    await until(lambda: not sending._tasks, "it to end")
+
+
+async def test_an_unchanged_workspace_is_not_compared_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(world.here, {"a.py": "1"})
+    await world.link()
+    # The first one notes which folder it is over there.
+    await world.bring()
+    await world.bring()
+    world.sandbox.asked.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr("remote_sandbox_mcp.workspaces.passes.reconcile", None)
+        assert (await world.bring()).is_quiet
+        assert (await world.send()).is_quiet
+    assert world.sandbox.asked == {"follow": 1}
+    write(world.there, {"b.py": "2"})
+    assert (await world.bring()).came == ("b.py",)
+    # The pass itself has changed this side; what it wrote is not news.
+    assert (await world.send()).is_quiet
+    assert (await world.bring()).is_quiet
