@@ -271,6 +271,7 @@ class _Reconciler:
         """Of what comes by itself, too much at once comes not at all: it is an unpacked archive, or a mistake."""
         unasked = [path for path, choice in self.choices.items() if choice.to == HERE and self.sight.is_by_itself(path)]
         new = [path for path in unasked if self.choices[path].found is None and self.brings_file(path)]
+        gone = [path for path in unasked if self.choices[path].text is None]
         here = Entries(self.here.folders)
         unseen = [path for path in self.result.unseen if here.at(path) is None]
         if len(new) > MOST_NEW or len(new) + len(unseen) > 4 * MOST_NEW:
@@ -278,7 +279,6 @@ class _Reconciler:
             self.drop(new)
             dropped = set(unseen)
             self.result.unseen = [path for path in self.result.unseen if path not in dropped]
-        gone = [path for path in unasked if self.choices[path].text is None]
         if len(gone) > MOST_NEW:
             self.result.spared = len(gone)
             self.drop(gone)
