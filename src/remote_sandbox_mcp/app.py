@@ -37,6 +37,7 @@ from .core.machine import CommandPlace, Engine, LocalPlace, Machine
 from .core.pages import read_cursor
 from .core.progress import Progress, silent
 from .core.sandbox import Description, Sandbox
+from .core.session_handle import Sessions, read_handle
 from .core.slurm import Cluster
 from .core.text import Clipped, clip_both, replace_shown, visible
 from .core.usage import Usage, idle_score
@@ -400,6 +401,11 @@ class App:
 
         return SuiteService(self.fleet, self.jobs.commands)
 
+    @functools.cached_property
+    def sessions(self) -> Sessions:
+        """Sessions that keep their state between calls, of every kind."""
+        return Sessions({})
+
     def _find_disposable(self, name: str) -> Member | None:
         """An unknown name may be a disposable sandbox's, which the fleet learns only when the service is created."""
         # Creating the service replaces fleet.find, so this function is not called again.
@@ -719,7 +725,9 @@ class App:
         return seen
 
     async def whereabouts(self, session: str, watch_id: int = 0) -> str:
-        """The sandbox of a job, or of a run that outlasted its call; empty where it is unknown here."""
+        """The sandbox of a job, of a run that outlasted its call, or of a session; empty where it is unknown here."""
+        if handle := read_handle(session):
+            return await self.sessions.whereabouts(handle)
         if not RUN_ID.match(session):
             return await self.jobs.whereabouts(session, watch_id)
         row = await self.jobs.commands.find(session)
