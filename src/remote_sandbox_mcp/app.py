@@ -18,7 +18,7 @@ from .config import paths
 from .config.load import identity_of
 from .config.schema import Configuration, Settings
 from .core import check
-from .core.client import Call, current_call, is_again, name_for_call
+from .core.client import Call, is_again, name_for_call
 from .core.command import RUN_ID, Command, Completed, Missing, Observation, Running, new_run_id
 from .core.disposable import DISPOSABLE_ID, Offer, Provider
 from .core.errors import (
@@ -37,11 +37,13 @@ from .core.machine import CommandPlace, Engine, LocalPlace, Machine
 from .core.pages import read_cursor
 from .core.progress import Progress, silent
 from .core.sandbox import Description, Sandbox
+from .core.session_handle import PYTHON, Sessions, read_handle
 from .core.slurm import Cluster
 from .core.text import Clipped, clip_both, replace_shown, visible
 from .core.usage import Usage, idle_score
 from .fleet import Fleet, Member, unforeseen
 from .gate import private_files
+from .jobs.commands import forgetting
 from .jobs.service import ELSEWHERE_S, JobService, there
 from .probe.measure import measure
 from .session import current
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from .apps.service import AppService
     from .backends.ssh.connection import Gate
     from .disposable.verbs import Disposables
+    from .interpreters.service import PythonService
     from .store.disposables import DisposableRows
     from .suites.service import SuiteService
     from .sync.service import Routes
@@ -66,8 +69,6 @@ MOST_OPENING, LATE_S = 32, 8.0
 OPEN_S = 60.0
 MOST_FOUND_HOSTS = 100
 UNASKED = "it was not asked, because only a pattern of `hosts` offers it; name it in a call, and it is opened"
-# By then the client has the answer, or another process of ours has asked for it again.
-ANSWERED_S = 30.0
 
 
 class Stock:
@@ -413,6 +414,17 @@ class App:
         service.sends_ahead = self.sends_ahead
         return service
 
+    @functools.cached_property
+    def pythons(self) -> PythonService:
+        from .interpreters.service import PythonService
+
+        return PythonService(self.fleet, self.jobs.commands, self.jobs.known.sessions(PYTHON))
+
+    @functools.cached_property
+    def sessions(self) -> Sessions:
+        """Sessions that keep their state between calls, of every kind."""
+        return Sessions({PYTHON: lambda: self.pythons})
+
     def _find_disposable(self, name: str) -> Member | None:
         """An unknown name may be a disposable sandbox's, which the fleet learns only when the service is created."""
         # Creating the service replaces fleet.find, so this function is not called again.
@@ -743,7 +755,9 @@ class App:
         return seen
 
     async def whereabouts(self, session: str, watch_id: int = 0) -> str:
-        """The sandbox of a job, or of a run that outlasted its call; empty where it is unknown here."""
+        """The sandbox of a job, of a run that outlasted its call, or of a session; empty where it is unknown here."""
+        if handle := read_handle(session):
+            return await self.sessions.whereabouts(handle)
         if not RUN_ID.match(session):
             return await self.jobs.whereabouts(session, watch_id)
         row = await self.jobs.commands.find(session)
@@ -872,15 +886,6 @@ def check_run(script: str, cwd: str, timeout_s: float, limit: int) -> None:
     check.text_argument("cwd", cwd, required=False)
     check.in_range("timeout_s", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)
     check.in_range("max_output_chars", limit, 1, check.MOST_OUTPUT_CHARS)
-
-
-def forgetting(sandbox: Sandbox, run_id: str) -> Callable[[], None]:
-    """Lets the machine drop a result; if this process may be replaced, only once the client surely has it."""
-
-    def forget_later() -> None:
-        asyncio.get_running_loop().call_later(ANSWERED_S, sandbox.forget, run_id)
-
-    return forget_later if current_call() else functools.partial(sandbox.forget, run_id)
 
 
 def make_report(seen: Completed | Running | Missing, limit: int, room: int | None = None) -> Report:

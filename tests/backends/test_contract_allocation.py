@@ -9,7 +9,7 @@ import pytest
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from tests.backends.contract import Contract, JobContract, Opener, PortContract
+from tests.backends.contract import Contract, JobContract, Opener, PortContract, PythonContract
 from tests.support.allocations import Place
 from tests.support.slurm import Cluster
 
@@ -27,5 +27,5 @@ def opener(shared_slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> I
     shared_slurm.reset()
 
 
-class TestAllocation(Contract, JobContract, PortContract):
+class TestAllocation(Contract, JobContract, PortContract, PythonContract):
     pass

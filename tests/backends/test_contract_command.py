@@ -10,7 +10,7 @@ from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.shell.alone import ShellAlone
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from tests.backends.contract import Contract, JobContract, Opener, PortContract, RunContract
+from tests.backends.contract import Contract, JobContract, Opener, PortContract, PythonContract, RunContract
 from tests.support.commands import open_door, shell_of
 from tests.support.sshd import Fleet, Sshd
 
@@ -26,7 +26,7 @@ def opener(shared_sshd: Sshd) -> Iterator[Opener]:
     shared_sshd.reset()
 
 
-class TestCommand(Contract, JobContract, PortContract):
+class TestCommand(Contract, JobContract, PortContract, PythonContract):
     pass
 
 

@@ -10,7 +10,7 @@ from remote_sandbox_mcp.backends.bubblewrap.local import open_local, why_not
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.machine import LocalPlace
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from tests.backends.contract import Contract, JobContract, Opener
+from tests.backends.contract import Contract, JobContract, Opener, PythonContract
 
 
 @pytest.fixture(scope="module")
@@ -25,5 +25,5 @@ def opener(tmp_path_factory: pytest.TempPathFactory) -> Opener:
     return open_it
 
 
-class TestLocal(Contract, JobContract):
+class TestLocal(Contract, JobContract, PythonContract):
     pass

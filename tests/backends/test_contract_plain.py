@@ -10,7 +10,7 @@ from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.errors import Unsupported
 from remote_sandbox_mcp.core.job import JobLook
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from tests.backends.contract import Contract, JobContract, Opener
+from tests.backends.contract import Contract, JobContract, Opener, PythonContract
 from tests.support.sshd import Fleet
 
 
@@ -27,7 +27,10 @@ def opener(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Opener:
     return open_it
 
 
-class TestPlain(Contract, JobContract):
+class TestPlain(Contract, JobContract, PythonContract):
+    # It is on no PATH there.
+    PYTHON = "/usr/bin/python3"
+
     async def test_text_reaches_a_job(self, sandbox: Sandbox, session: str) -> None:
         """The one thing that jobs cannot have here is told."""
         with pytest.raises(Unsupported, match="that needs tmux and python3, and there is no python3 on the machine"):

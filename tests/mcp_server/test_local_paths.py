@@ -69,6 +69,7 @@ NOT_LOCAL = {
     "cancel_file_transfer_task": {"task_id"},
     "create_sandbox": {"env{}", "name", "memory", "network[]", "gpu", "on", "slurm{}"},
     "run_command": {"sandbox_id", "command", "cwd"},
+    "run_python": {"code", "session", "sandbox_name", "python", "cwd"},
     "upload_files": {"sandbox_id", "files[].path", "files[].content", "files[].text"},
     "download_files": {"sandbox_id", "paths[]", "encoding"},
     "delete_sandbox": {"sandbox_id"},

@@ -17,10 +17,11 @@ from remote_sandbox_mcp.mcp_server.server import build
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.mcp_server.conftest import connected, member
 from tests.mcp_server.pin import FILE, HOW, surface
+from tests.support.pythons import python_answer
 from tests.support.server import Caller, error_of
 
 BYTES_PER_TOKEN = 4
-MOST_TOKENS = 7660
+MOST_TOKENS = 7900
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +115,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "select_sandbox": {"sandbox_name": "other"},
     "get_active_sandbox": {},
     "exec_bash": {"command": "true"},
+    "run_python": {"code": "1"},
     "exec_bash_background": {"command": "true", "ensure_watchdog": False},
     "wait_background_task": {"tmux_session": "run-0123456789abcdef"},
     "list_background_tasks": {},
@@ -152,6 +154,10 @@ async def prepared(tools: Caller, app: App, tool: str) -> dict[str, Any]:
     if tool in ("delete_sandbox", "run_tests"):
         await tools.call("create_sandbox", name="clean")
         given = given | {"sandbox_id": "clean"}
+    if tool == "run_python":
+        for sandbox in (await app.fleet.get("fake"), await app.fleet.get("other")):
+            assert isinstance(sandbox, FakeSandbox)
+            sandbox.answers = python_answer
     if tool == "send_background_input":
         await tools.call("exec_bash_background", command="ask", session_name="prompt", watch=False)
     if "task_id" in given:
@@ -198,6 +204,7 @@ async def test_an_unknown_argument_is_refused_with_the_right_names(refusing: Cal
 # Sent by configurations that were written for earlier programs.
 EARLIER: dict[str, dict[str, Any]] = {
     "create_sandbox": {"keep": True},
+    "run_python": {"max_output_chars": 100},
     "exec_bash_background": {
         "ensure_watchdog": False,
         "run_id": "r-1",

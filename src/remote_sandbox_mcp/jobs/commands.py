@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..core.client import current_call
 from ..core.command import Command, Completed, Excerpt, Missing, Observation, Running, new_run_id
 from ..core.errors import SandboxError
 from ..core.job import JobSeen, JobState
@@ -26,6 +28,8 @@ LISTED_S, MOST_ASKED = 86400.0, 30
 # Time between writing the row and the machine knowing the command.
 STARTING_S = 30.0
 SHOWN = 50
+# By then the client has the answer, or another process of ours has asked for it again.
+ANSWERED_S = 30.0
 # A command that runs longer than the first is recorded while it runs; an ended one within the second.
 MOMENT_S, SOON_S = 0.1, 0.25
 
@@ -195,6 +199,15 @@ class Commands:
             return Sight(member.name, as_job(row), kind=COMMAND)
         self.note(seen, tail_of(seen))
         return Sight(member.name, as_job(row, seen), kind=COMMAND)
+
+
+def forgetting(sandbox: Sandbox, run_id: str) -> Callable[[], None]:
+    """Lets the machine drop a result; if this process may be replaced, only once the client surely has it."""
+
+    def forget_later() -> None:
+        asyncio.get_running_loop().call_later(ANSWERED_S, sandbox.forget, run_id)
+
+    return forget_later if current_call() else functools.partial(sandbox.forget, run_id)
 
 
 def place_of(member: Member) -> str:

@@ -20,7 +20,7 @@ from ..core.watch import Status, Watch
 if TYPE_CHECKING:
     from ..store.database import Database
     from ..store.jobs import JobRecord, JobRecords, RunRecords
-    from ..store.sessions import ForwardRows
+    from ..store.sessions import ForwardRows, KeptSessionRows
     from ..store.watches import Watches
 # A watch's last state as the state of its job; all others are unknown.
 STATES = {
@@ -64,6 +64,12 @@ class Known:
         from ..store.sessions import ForwardRows
 
         return ForwardRows(self._database, configuration)
+
+    def sessions(self, kind: str) -> KeptSessionRows:
+        """Sessions of one kind that keep their state between calls."""
+        from ..store.sessions import KeptSessionRows
+
+        return KeptSessionRows(self._database, kind)
 
     async def close(self) -> None:
         if "_database" in self.__dict__:

@@ -19,6 +19,7 @@ from ..core.job import JobLook, JobSeen, JobState, JobWait, JobWaited, session_n
 from ..core.progress import Beat, Progress, silent
 from ..core.queue import pending_text
 from ..core.sandbox import Sandbox
+from ..core.session_handle import read_handle
 from ..core.text import last_line
 from ..fleet import Fleet, Member, unforeseen
 from ..waiting import within
@@ -161,6 +162,10 @@ class JobService:
             return Target(watch.sandbox, look, record, watch)
         if not which.session:
             raise BadArgument("say which job: pass its tmux_session or watch_id (list_background_tasks shows them)")
+        if handle := read_handle(which.session):
+            raise BadArgument(
+                f"{handle} is a session and no job; stop_background_task ends it, and nothing else is told"
+            )
         wanted, element = split_element(check.text_argument("tmux_session", which.session))
         session = session_name(wanted)
         name = which.sandbox or await self.whereabouts(session)

@@ -26,6 +26,7 @@ OPENERS = {
     "exec_bash": "command",
     "exec_bash_background": "command",
     "run_command": "command",
+    "run_python": "code",
     "read_remote_file": "remote_path",
     "list_remote_files": "",
     "search_remote_files": "",

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 Answer = CallToolResult | InputRequiredResult
 # What these begin has a name made from the call, so it is found again where it runs.
-NAMED = frozenset({"exec_bash", "run_command", "exec_bash_background", "exec_bash_background_watch"})
+NAMED = frozenset({"exec_bash", "run_command", "run_python", "exec_bash_background", "exec_bash_background_watch"})
 # Repeating these does no harm, but the second answer would be an error.
 ANSWERED_ONCE = frozenset({"delete_sandbox"})
 UNKNOWN = (

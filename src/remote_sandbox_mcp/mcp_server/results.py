@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_types import CallToolResult, ImageContent, TextContent
 
@@ -19,6 +19,9 @@ from ..core.usage import as_resources
 from .clients import calling
 from .texts import one_line
 
+if TYPE_CHECKING:
+    from ..interpreters.service import PythonReport
+
 LONGEST_SENTENCE = 1000
 # Characters of each stream, printed before a failure, that the error's text contains.
 SO_FAR_CHARS = 5000
@@ -30,7 +33,7 @@ NOT_STARTED = "nothing was started"
 STARTERS = frozenset(
     {
         *("exec_bash", "run_command", "exec_bash_background", "exec_bash_background_watch"),
-        *("run_tests", "deploy_app"),
+        *("run_tests", "deploy_app", "run_python"),
     }
 )
 # Length of a text that the client does not show to its model.
@@ -198,10 +201,10 @@ def exec_fields(report: Report) -> dict[str, Any]:
     elif isinstance(seen, Running):
         fields = {"running": True, "tmux_session": seen.run_id}
     fields |= lean(stdout=report.stdout.text, stderr=report.stderr.text)
-    return fields | _truncation(report)
+    return fields | truncation(report)
 
 
-def _truncation(report: Report) -> dict[str, Any]:
+def truncation(report: Report | PythonReport) -> dict[str, Any]:
     seen = report.seen
     fields: dict[str, Any] = {}
     for stream, clipped, excerpt in (("stdout", report.stdout, seen.stdout), ("stderr", report.stderr, seen.stderr)):
@@ -217,7 +220,7 @@ def exec_text(report: Report) -> str:
     return "\n".join(filter(None, (exec_head(report), report.stdout.text, stderr)))
 
 
-def exec_head(report: Report) -> str:
+def exec_head(report: Report | PythonReport) -> str:
     """The first line of that text: how the command ended, or that it goes on."""
     seen = report.seen
     if isinstance(seen, Completed):

@@ -59,6 +59,7 @@ Standard input is empty. A command that needs longer than one call may wait come
 tmux_session; it goes on until its timeout_s: wait with wait_background_task, end it with stop_background_task. Output
 that is too long keeps its beginning and end; the rest can be read from the file that is named. After an error of
 a connection, repeat a command only where it says that nothing was started; else look first.
+run_python keeps a Python on the sandbox between calls: variables, and a model on the GPU, stay.
 
 In parallel: exec_bash(sandbox_names=[...] or "all") runs one command on many sandboxes at once. Most clients run calls
 of exec_bash one after another, and only tools that read at the same time. So start each piece of other work with
@@ -428,10 +429,10 @@ def build(app: App, clients: Clients | None = None) -> SandboxServer:
     """The server with all of its tools. By default all calls come from one client."""
     # Imported here, because these modules import SandboxServer from this one.
     from . import prompts, resources
-    from .tools import apps, containers, exec, files, jobs, lifecycle, sandboxes, sync, watches, workspaces
+    from .tools import apps, containers, exec, files, jobs, lifecycle, python, sandboxes, sync, watches, workspaces
 
     server = SandboxServer(app, clients)
-    for subject in (sandboxes, exec, jobs, files, sync, workspaces, containers, apps, watches, lifecycle):
+    for subject in (sandboxes, exec, python, jobs, files, sync, workspaces, containers, apps, watches, lifecycle):
         subject.offer(server)
     prompts.offer_completions(server)
 

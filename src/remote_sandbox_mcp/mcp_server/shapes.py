@@ -56,6 +56,12 @@ class ExecShape(OutcomeShape, total=False):
     results: list[dict[str, Any]]
 
 
+class PythonShape(TypedDict, total=False):
+    value: str
+    stdout: str
+    traceback: str
+
+
 class EntryShape(TypedDict):
     path: str
     is_dir: bool

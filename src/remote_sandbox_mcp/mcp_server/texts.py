@@ -277,10 +277,18 @@ def _readable(content: str) -> str:
 # Jobs
 
 
+# What an entry of the list of jobs is, where it is no job.
+KINDS_OF_TASK = {
+    "command": " (a command of exec_bash)",
+    "shell": " (a session of exec_bash)",
+    "python": " (run_python)",
+}
+
+
 def job_line(task: Fields) -> str:
     """One job of a list."""
     rest = {name: value for name, value in task.items() if name not in ("status", "tmux_session", "sandbox", "kind")}
-    kind = " (a command of exec_bash)" if "kind" in task else ""
+    kind = KINDS_OF_TASK.get(task.get("kind", ""), "")
     return f"{task['status']}: {one_line(task['tmux_session'])} on {task['sandbox']}{kind}; {_inline(rest)}"
 
 

@@ -1,7 +1,8 @@
-"""Rows of clients' sessions: selected sandboxes, calls in progress, forwarded ports."""
+"""Rows of clients' sessions: selected sandboxes, calls in progress, forwarded ports, and their shells."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -165,3 +166,59 @@ class ForwardRows:
         with self._database.reading() as connection:
             found = connection.execute(statements("forwards")["of"], values).fetchall()
         return tuple(KeptForward(row["sandbox"], row["port"], row["local_port"]) for row in found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptSession:
+    """A session that keeps its state between calls, as it was used last from here."""
+
+    kind: str
+    sandbox: str
+    name: str
+    as_root: bool = False
+    folder: str = ""
+    used: float = 0.0
+
+
+class KeptSessionRows:
+    """The rows of one kind of session. Each method is one short transaction. Raises ConfigError."""
+
+    def __init__(self, database: Database, kind: str) -> None:
+        self._database = database
+        self._kind = kind
+
+    def note(self, session: KeptSession) -> None:
+        """Record that it was used."""
+        folder = os.fsencode(session.folder).decode("utf-8", "replace")
+        values = {"sandbox": session.sandbox, "name": session.name, "as_root": session.as_root, "folder": folder}
+        self._write("note", values | {"used": session.used})
+
+    def list(self, sandbox: str = "") -> tuple[KeptSession, ...]:
+        """Those of one sandbox, or of all; the last used first."""
+        with self._database.reading() as connection:
+            found = connection.execute(
+                statements("kept_sessions")["list"], {"kind": self._kind, "sandbox": sandbox}
+            ).fetchall()
+        return tuple(
+            KeptSession(
+                kind=self._kind,
+                sandbox=row["sandbox"],
+                name=row["name"],
+                as_root=bool(row["as_root"]),
+                folder=row["folder"],
+                used=row["used"],
+            )
+            for row in found
+        )
+
+    def remove(self, sandbox: str, name: str) -> None:
+        """It was closed: root's state of the same name, too."""
+        self._write("remove", {"sandbox": sandbox, "name": name})
+
+    def prune(self, before: float) -> None:
+        """Drop those that were not used since."""
+        self._write("prune", {"before": before})
+
+    def _write(self, statement: str, values: dict[str, object]) -> None:
+        with self._database.writing() as connection:
+            connection.execute(statements("kept_sessions")[statement], {"kind": self._kind} | values)

@@ -3,7 +3,7 @@
 RunContract and FileContract say what they need in Programs, so that a sandbox without a shell can keep them too.
 ShellContract is about the real thing: shells, processes, modes, links. Contract is all three; JobContract is for those
 that have background jobs, WholeJobContract for each program that keeps jobs, PortContract for those whose ports can be
-reached.
+reached, PythonContract for those that have a Python.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from .basics import Opener, counted, finish
 from .files import FileContract
 from .jobs import JobContract, WholeJobContract
 from .ports import PortContract
+from .pythons import PythonContract
 from .runs import RunContract
 from .shell import ShellContract
 
@@ -21,6 +22,7 @@ __all__ = [
     "JobContract",
     "Opener",
     "PortContract",
+    "PythonContract",
     "RunContract",
     "ShellContract",
     "WholeJobContract",

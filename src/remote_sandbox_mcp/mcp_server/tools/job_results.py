@@ -10,6 +10,7 @@ from typing import Any
 
 from ...core.job import SLURM, ArrayCounts, Checkpoint, JobSeen, JobState, JobUsage, JobWaited
 from ...core.queue import fate_text, odd_state, pending_text, queue_text
+from ...core.session_handle import SessionSeen
 from ...core.text import harmless, without_broken_end, without_broken_start
 from ...core.watch import Event, Watch
 from ...jobs.service import Begun, Sight
@@ -180,6 +181,13 @@ def sight_fields(sight: Sight) -> dict[str, Any]:
         fields |= {"started_ts": round(record.created, 3)}
     watch_id = record.watch_id if record else 0
     return fields | lean(watch_id=watch_id or None, connection_error=sentence(sight.trouble))
+
+
+def session_fields(seen: SessionSeen) -> dict[str, Any]:
+    """One session of the list of jobs."""
+    fields: dict[str, Any] = {"sandbox": seen.sandbox, "kind": seen.handle.kind, "tmux_session": str(seen.handle)}
+    fields |= {"status": seen.status, "used_ts": round(seen.used, 3)} | lean(folder=plain_text(seen.folder))
+    return fields | lean(as_root=seen.as_root, **seen.more) | lean(connection_error=sentence(seen.trouble))
 
 
 def _short(command: str) -> str:

@@ -17,6 +17,7 @@ from ...core.command import RUN_ID, Running
 from ...core.errors import BadArgument
 from ...core.job import JobWait
 from ...core.progress import Beat, Progress
+from ...core.session_handle import read_handle
 from ...core.text import last_line
 from ...core.watch import WatchOrder
 from ...jobs.service import Wanted, Which
@@ -30,7 +31,7 @@ from ..texts import tasks_text, told
 from ..toolbox import UNLISTED
 from ..watchdog import start_watchdog
 from .exec import ASK, END, RUN, patience
-from .job_results import begun_fields, fit_log, seen_fields, seen_text, sight_fields, waited_fields
+from .job_results import begun_fields, fit_log, seen_fields, seen_text, session_fields, sight_fields, waited_fields
 
 TYPE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
 
@@ -208,6 +209,10 @@ def stop_task(server: SandboxServer) -> Any:
             report = await server.app.stop(tmux_session, name=sandbox_name, room=room())
             trouble = {"error": STILL_RUNNING} if isinstance(report.seen, Running) else {}
             return run_reply(task_fields(report, 50) | trouble, report)
+        if handle := read_handle(tmux_session):
+            closed = await server.app.sessions.close(handle, sandbox_name)
+            fields = {"tmux_session": str(handle), "running": False, "stopped": True}
+            return reply(fields, f"closed {handle} on {closed.sandbox}; its state is gone")
         which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
         seen, rest = fit_log(await server.app.jobs.stop(which, grace_s=grace_s), room())
         trouble = {} if seen.is_over else {"error": STILL_RUNNING if seen.is_running else STILL_QUEUED}
@@ -227,7 +232,8 @@ def list_tasks(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, JobsShape]:
         """Every job, and command that outlasted exec_bash, newest first, also of earlier conversations."""
         sights = await server.app.jobs.list(sandbox=sandbox_name, state=status, limit=limit)
-        tasks = [sight_fields(sight) for sight in sights]
+        sessions = await server.app.sessions.list(sandbox_name, status)
+        tasks = [*map(sight_fields, sights), *map(session_fields, sessions)][:limit]
         return reply({"tasks": tasks}, tasks_text(tasks))
 
     return list_background_tasks

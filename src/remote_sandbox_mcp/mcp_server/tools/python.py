@@ -1,0 +1,124 @@
+"""The tool that runs Python in a session that lives on the sandbox."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from mcp.server.mcpserver import Context
+from mcp.types import CallToolResult
+from pydantic import Field
+
+from ...core.command import Excerpt, Running
+from ...core.image import recognise
+from ...core.interpreter import PythonOrder, PythonRecord
+from ...core.text import clip, harmless
+from ..clients import room
+from ..reporting import Reporting, beats
+from ..results import Images, exec_head, lean, plain_text, reply, truncation
+from ..server import SandboxName, SandboxServer
+from ..shapes import PythonShape
+from ..toolbox import UNLISTED
+from .exec import RUN, patience
+
+if TYPE_CHECKING:
+    from ...interpreters.service import PythonReport
+
+MEGABYTE = 1_000_000
+GOES_ON = "the code did not end when it was interrupted and still runs; the session is busy until it ends"
+
+
+def offer(server: SandboxServer) -> None:
+    server.offer(run_code(server), title="Run Python", annotations=RUN)
+
+
+def run_code(server: SandboxServer) -> Any:
+    async def run_python(
+        code: Annotated[str, Field(description="Empty: last result")],
+        ctx: Context[None, Any],
+        session: Annotated[str, Field(description="Name")] = "main",
+        timeout_s: Annotated[float, Field(description="Limit")] = 120,
+        sandbox_name: SandboxName = "",
+        python: Annotated[str, Field(description="Program or environment")] = "",
+        cwd: Annotated[str, Field(description="Default: home")] = "",
+        max_output_chars: Annotated[int, UNLISTED] = 20000,
+    ) -> Annotated[CallToolResult, PythonShape]:
+        """Run code in a Python that lives on the sandbox between calls, with its variables. Figures are shown."""
+        order = PythonOrder(
+            code=code, session=session, timeout_s=timeout_s, python=python, cwd=cwd, limit=max_output_chars
+        )
+        async with Reporting(ctx) as reporting:
+            report = await server.app.pythons.run(
+                order, name=sandbox_name, patience_s=patience(server, ctx), room=room(), progress=beats(reporting)
+            )
+        return told(report, min(max_output_chars, room() // 3))
+
+    return run_python
+
+
+def told(report: PythonReport, limit: int) -> CallToolResult:
+    if report.record is None or isinstance(report.seen, Running):
+        fields = {"running": True, "tmux_session": report.seen.run_id}
+        fields |= lean(stdout=report.stdout.text, stderr=report.stderr.text) | truncation(report)
+        return reply(fields, python_text(exec_head(report), fields))
+    images = Images()
+    fields = record_fields(report, report.record, limit) | lean(images=image_fields(report, images))
+    return reply(fields, python_text(first_line(report.record), fields), images=images.blocks)
+
+
+def record_fields(report: PythonReport, record: PythonRecord, limit: int) -> dict[str, Any]:
+    return lean(
+        value=clipped(record.value, limit),
+        stdout=report.stdout.text,
+        stderr=report.stderr.text,
+        traceback=clipped(record.traceback, limit),
+        timed_out=record.state == "timed_out",
+        interrupted=record.state == "interrupted",
+        still_running=GOES_ON if record.goes_on else "",
+        died=plain_text(record.death),
+        earlier_output=clipped(record.earlier, limit // 2),
+        earlier_output_dropped=record.earlier_dropped or None,
+        **session_fields(record),
+        note=report.note,
+        images_not_shown=record.unseen or None,
+        memory_mb=round(record.memory / MEGABYTE) or None,
+        gpu_memory_mb=round(record.gpu / MEGABYTE) or None,
+    ) | truncation(report)
+
+
+def session_fields(record: PythonRecord) -> dict[str, Any]:
+    """What a caller has to know of the session: that it is new, or in another folder than the call wanted."""
+    python = plain_text(f"{record.version} {record.python}") if record.is_new else ""
+    return {"new": record.is_new, "python": python, "folder": plain_text(record.folder)}
+
+
+def image_fields(report: PythonReport, images: Images) -> list[dict[str, Any]]:
+    """One entry for each image; what is none, or is too large, is not shown and says why."""
+    rows = []
+    for found in report.images:
+        image = recognise(found.data)
+        rows.append(images.add(image, found) if image else {"size": found.size, "problem": "it is no image"})
+    return rows
+
+
+def clipped(text: str, limit: int) -> str:
+    data = text.encode("utf-8", "surrogateescape")
+    return clip(Excerpt(data, total=len(data)), max(200, limit)).text
+
+
+def first_line(record: PythonRecord) -> str:
+    how = {"done": "done", "error": "an exception", "timed_out": "timed out", "died": "died"}.get(record.state)
+    new = f", in a new session of {record.version} {record.python}" if record.is_new else ""
+    return harmless(f"{how or record.state} after {record.seconds:.1f} s{new}".encode("utf-8", "surrogateescape"))
+
+
+def python_text(first: str, fields: dict[str, Any]) -> str:
+    """The result for clients that read only text, in the order in which a person would see it."""
+    parts = [first]
+    for name in ("died", "still_running", "folder", "note", "earlier_output"):
+        parts += [f"{name}: {fields[name]}"] if name in fields else []
+    parts += [fields["stdout"].rstrip("\n")] if "stdout" in fields else []
+    for name in ("stderr", "traceback", "value"):
+        parts += [f"{name}:\n{fields[name]}"] if name in fields else []
+    parts += [f"memory: {fields['memory_mb']} MB"] if "memory_mb" in fields else []
+    parts += [f"GPU memory: {fields['gpu_memory_mb']} MB"] if "gpu_memory_mb" in fields else []
+    return "\n".join(parts)
