@@ -29,7 +29,10 @@ async def test_each_pass_follows_what_is_accepted_then_and_no_edit_of_the_file(w
     await world.link()
     assert sorted(contents(world.there)) == [".env.test", NAME, "a"]
     write(world.here, {NAME: "excludes = []\nonly_remote = false"})
-    assert (await world.send()).sent == (NAME,)
+    moved = await world.send()
+    assert moved.sent == (NAME,)
+    assert "has changed; what was accepted of it before stays in force" in moved.line()
+    assert (await world.send()).is_quiet
     # A machine may send one back, too.
     write(world.there, {NAME: 'includes = ["id_rsa"]'})
     await world.bring()
