@@ -366,6 +366,8 @@ class App:
         self.patience_s = patience_s
         self.settings = settings or Settings()
         self.transfers = TransferService(fleet, self.settings, routes, private, identity)
+        # Not the method itself: it would make the service, which most processes do not need.
+        self.transfers.fetch = lambda order, listener: self.workspaces.fetch(order, listener)
         self.jobs = JobService(fleet, self.settings, config_file)
         # Makes this process the watchdog; None: the hub is asked to be it.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None

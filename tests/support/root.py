@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +33,15 @@ def as_root(*argv: str) -> list[str]:
 
 def run_as_root(*argv: str) -> None:
     subprocess.run(as_root(*argv), check=True)
+
+
+@contextmanager
+def tmpfs(path: Path, size: str) -> Iterator[None]:
+    """A small disk of its own."""
+    path.mkdir(parents=True)
+    options = f"size={size},uid={os.geteuid()},gid={os.getegid()}"
+    run_as_root("mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path))
+    try:
+        yield
+    finally:
+        run_as_root("umount", "-l", str(path))

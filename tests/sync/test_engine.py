@@ -12,7 +12,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from remote_sandbox_mcp.sync.ends import End
 from remote_sandbox_mcp.sync.engine import Synchronization
 from remote_sandbox_mcp.sync.lanes import Lanes
 from tests.support.pace import at_most
-from tests.support.root import run_as_root
+from tests.support.root import run_as_root, tmpfs
 from tests.support.trees import MIB, File, Folder, Link, Node, differences, leftovers, noise, put, snapshot, touch
 from tests.support.values import is_empty
 from tests.sync.conftest import Pool
@@ -619,17 +618,6 @@ async def test_small_files_that_are_written_all_the_time_are_right_in_the_end(po
 
 
 # Trouble
-
-
-@contextmanager
-def tmpfs(path: Path, size: str) -> Iterator[None]:
-    path.mkdir()
-    options = f"size={size},uid={os.geteuid()},gid={os.getegid()}"
-    run_as_root("mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path))
-    try:
-        yield
-    finally:
-        run_as_root("umount", "-l", str(path))
 
 
 def remount(path: Path, option: str) -> None:

@@ -75,7 +75,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.here, self.there = folder / "here", folder / "far" / "project"
-        self.here.mkdir()
+        self.here.mkdir(exist_ok=True)
         self.sandbox = FolderSandbox(folder / "far")
         self.app = self.new_app()
         self.rules = Rules()
@@ -101,6 +101,10 @@ class World:
         linked = await self.app.workspaces.link(self.order(**more))
         self._workspace = linked.workspace
         return linked.moved
+
+    def find(self) -> None:
+        """Take the workspace that another process has linked."""
+        self._workspace = self.app.workspaces.find(str(self.here))
 
     @property
     def workspace(self) -> Workspace:

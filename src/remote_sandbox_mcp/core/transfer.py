@@ -64,6 +64,8 @@ class Order:
     confirmed: bool = False
     # A person gave it with flags; an agent gives it with arguments of tools.
     by_command_line: bool = False
+    # The id of the workspace whose large files it brings: what of them comes is decided when it runs.
+    workspace: str = ""
 
     @property
     def terms(self) -> Terms:

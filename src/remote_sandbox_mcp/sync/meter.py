@@ -160,7 +160,7 @@ class Tally:
     deleted_dirs: int = 0
     problem_count: int = 0
     problems: list[Problem] = field(default_factory=list)
-    # What was put in place and is not what the scan found at the source, by its path.
+    # What was put in place, by its path, and is not or may not be what the scan found at the source.
     otherwise: dict[Raw, Raw] = field(default_factory=dict)
 
     def hear(self, reply: Reply) -> Reply:

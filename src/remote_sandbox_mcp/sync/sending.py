@@ -124,9 +124,8 @@ class Sending:
         try:
             file = LargeFile(item, name, found, streams, self.meter, self.chunks, where)
             told = await file.carry()
-            if file.put != item.text:
-                self.tally.otherwise[item.path] = file.put
             if told:
+                self.tally.otherwise[item.path] = file.put
                 self.tally.note(Problem(text_of(item.path), told))
             self.tally.sent += 1
             self.tally.bytes += item.size

@@ -94,9 +94,12 @@ class BackgroundTransfers:
         if running:
             await asyncio.wait(running)
 
-    async def begin(self, order: Order, runner: Runner, *, wait_s: float) -> Transfer:
-        """Start it in this process; returns the row when it is over, or after `wait_s`."""
-        drive = await self._see_through(self._start(order, runner))
+    async def begin(self, order: Order, runner: Runner, *, wait_s: float, of_call: bool = True) -> Transfer:
+        """Start it in this process; returns the row when it is over, or after `wait_s`.
+
+        `of_call`: the current call is about this one, and finds it again when it is repeated.
+        """
+        drive = await self._see_through(self._start(order, runner, of_call))
         return await self.check(drive.id, wait_s=wait_s)
 
     async def begun_before(self, runner: Runner) -> Transfer | None:
@@ -193,16 +196,16 @@ class BackgroundTransfers:
         # In a thread: another thread that waits for the database would block the loop.
         await asyncio.wait((asyncio.ensure_future(asyncio.to_thread(self._records.close)),), timeout=LEAVE_S)
 
-    async def _start(self, order: Order, runner: Runner) -> Drive:
-        return self._drive(*await asyncio.to_thread(self._add_running, order), runner)
+    async def _start(self, order: Order, runner: Runner, of_call: bool) -> Drive:
+        return self._drive(*await asyncio.to_thread(self._add_running, order, of_call), runner)
 
     def _drive(self, transfer: Transfer, lock: Lock, runner: Runner) -> Drive:
         drive = self._drives[transfer.id] = Drive(self._records, transfer, lock, runner)
         drive.task.add_done_callback(lambda _: self._drives.pop(drive.id))
         return drive
 
-    def _add_running(self, order: Order) -> tuple[Transfer, Lock]:
-        task_id = self._records.new_id()
+    def _add_running(self, order: Order, of_call: bool) -> tuple[Transfer, Lock]:
+        task_id = self._records.new_id(of_call=of_call)
         # The lock first, then the row: a row without a held lock would be taken up by another process.
         lock = Lock.take(self._records.lock_file(task_id))
         try:

@@ -94,13 +94,13 @@ class Records:
     def log(self, task_id: str) -> Log:
         return Log(self._folder / f"{task_id}.log")
 
-    def new_id(self) -> str:
-        """An unguessable id, the same for each repetition of a call; makes the folder for its files."""
+    def new_id(self, *, of_call: bool = True) -> str:
+        """An unguessable id, with `of_call` the same for each repetition of a call; makes the folder for its files."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"unable to make {self._folder}: {error.strerror}") from error
-        named = name_for_call("tr")
+        named = name_for_call("tr") if of_call else ""
         return f"tr-{named[-8:] if named else os.urandom(4).hex()}"
 
     def add(self, task_id: str, order: Order, status: str, pid: int = 0, configuration: str = "") -> Transfer:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..sync.sending import Bridging
     from ..sync.service import Routes, Syncs
     from .background import BackgroundTransfers
+    from .drive import Runner
 
 LARGEST_RULES = 1 << 20
 
@@ -52,6 +53,8 @@ class TransferService:
         self._gate = Gate(settings, private)
         self._identity = identity
         self._routes = routes
+        # Brings the large files of a workspace; set where workspaces can be used.
+        self.fetch: Runner | None = None
 
     def needs(self) -> Sequence[str]:
         """The transfers that this process runs, as sentences."""
@@ -229,7 +232,13 @@ class TransferService:
         await self.take_up()
         return await self.background.check(task_id, wait_s=wait_s)
 
+    async def begin_fetching(self, order: Order) -> Transfer:
+        """Bring the large files of a workspace in the background; returns its row at once."""
+        return await self.background.begin(order, self._run, wait_s=0, of_call=False)
+
     async def _run(self, order: Order, listener: Listener) -> Outcome:
+        if order.workspace and self.fetch:
+            return await self.fetch(order, listener)
         return await self.syncs.attempt(order, listener)
 
 

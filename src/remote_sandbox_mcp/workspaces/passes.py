@@ -11,10 +11,10 @@ from ..core.files import Problem
 from ..core.gate import Ground, Sieve
 from ..core.plan import Item, Plan
 from ..core.reconcile import Entries, Reconciled, SideLost, amend, check_sides, decide, moves, reconcile
-from ..core.scope import Scope, survey
+from ..core.scope import Scope, Sight, survey
 from ..core.transfer import Listener, Order, Outcome, Place
 from ..core.tree import LEADS_OUT, Tree
-from ..core.workspace import LinkOrder, Moved, Preview, Workspace
+from ..core.workspace import LARGE_PULL, LinkOrder, Moved, Preview, Workspace
 from ..sync.ends import End
 from ..sync.engine import NONSENSE, Synchronization
 from ..sync.patience import CutOff
@@ -83,6 +83,8 @@ class Pass:
         lines = workspace.rules.scan_lines(self.scope.closed)
         self._order = Order(source=here, target=there, excludes=lines, respect_gitignore=True)
         self._resting: frozenset[bytes] = frozenset()
+        # Files that are left to a transfer in the background.
+        self._left: frozenset[bytes] = frozenset()
 
     def _check_folder(self, inode: int) -> None:
         assert self._here.admitted is not None
@@ -118,7 +120,7 @@ class Pass:
                 return Moved()
             there = Tree("dir", base.real, base.real, "", folders=base.folders, ids=base.ids)
             self._rest(here, there)
-            frozen = self._resting.union(base.conflicts)
+            frozen = self._resting.union(base.conflicts, base.fetching)
             result = reconcile(base.folders, here, there, replace(self.scope, frozen=frozen))
             if not moves(result.push):
                 self._keep(base, result, NOTHING)
@@ -131,10 +133,8 @@ class Pass:
                     raise
                 # The folder there is another one: the whole pass tells it.
                 return None
-            if pushed.failed:
-                return None
             self._keep(base, result, pushed)
-            return moved(pushed, NOTHING, ())
+            return None if pushed.failed else moved(pushed, NOTHING, ())
 
     async def whole(self, decisions: Decisions | None = None) -> Moved:
         """Look at both sides and carry over what changed on either. Raises SideLost, SandboxError."""
@@ -145,8 +145,10 @@ class Pass:
             if decisions.all:
                 base.folders = decide(base.folders, here, there, decisions.keep_here, decisions.keep_there)
             self._rest(here, there, decisions.all)
-            scope = replace(self.scope, frozen=self._resting, decided=decisions.all)
+            frozen = self._resting.union(base.fetching)
+            scope = replace(self.scope, frozen=frozen, decided=decisions.all)
             result = await self._decide(base, here, there, scope)
+            base.fetching += self._leave_large(result.pull)
             if moves(result.push) or moves(result.pull):
                 self._announce(result)
             pushed = await self._carry(self._push, result.push, here, there)
@@ -160,6 +162,41 @@ class Pass:
             base.stayed = result.stayed
             self._keep(base, result, pushed, pulled)
             return replace(moved(pushed, pulled, base.conflicts, told), stayed_there=stayed)
+
+    def _leave_large(self, plan: Plan) -> tuple[bytes, ...]:
+        """Take out of a plan what is too large to be waited for; the smallest files stay in it."""
+        room, large = LARGE_PULL, set()
+        for item in sorted(plan.send, key=lambda item: item.size):
+            room -= item.size
+            if room < 0:
+                large.add(item.path)
+        plan.send = [item for item in plan.send if item.path not in large]
+        self._left = frozenset(large)
+        return tuple(sorted(large))
+
+    async def fetch(self) -> Carried:
+        """Bring what was too large to be waited for, as far as it is to come still. Raises SideLost, SandboxError.
+
+        Other passes may be made meanwhile: they leave these files alone.
+        """
+        wanted = frozenset(self.base.fetching)
+        async with self._closing():
+            here, there = await self._look_at_both()
+            result = await self._decide(self.base, here, there, replace(self.scope, decided=wanted))
+            items = [item for item in result.pull.send if item.path in wanted]
+            self._push.release()
+            return await self._carry(self._pull, Plan(send=items, found=result.pull.found), there, here)
+
+    def note_fetched(self, fetched: Carried) -> None:
+        """Keep what has arrived in the common state, as other passes have left it; the rest is left to the next one."""
+        base, sight = self._records.base(self.workspace), Sight(self.scope, Tree("", "", "", ""), Tree("", "", "", ""))
+        arrived = {item.path: fetched.otherwise.get(item.path, item.text) for item in fetched.arrived()}
+        folders, before = dict(base.folders), Entries(base.folders)
+        amend(folders, arrived)
+        came = {path for path in arrived if before.at(path) is None and sight.is_pulled(path)}
+        self._records.keep(
+            self.workspace, replace(base, folders=folders, came=base.came | came, fetching=(), transfer="")
+        )
 
     async def look(self) -> Reconciled:
         """What a whole pass would do, as far as the scans tell. Raises SideLost, SandboxError."""
@@ -280,6 +317,7 @@ class Pass:
     def _keep(self, base: Base, result: Reconciled, *carried: Carried) -> None:
         """Keep the common state that was really reached."""
         folders, before = dict(result.base), Entries(base.folders)
+        amend(folders, {path: before.at(path) for path in self._left})
         for part in carried:
             amend(folders, {path: before.at(path) for path in part.failed})
             amend(folders, part.otherwise)

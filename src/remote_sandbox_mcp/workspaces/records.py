@@ -48,6 +48,9 @@ class Base:
     # The folder there, without links in its path, with device and inode of each folder on the way.
     real: str = ""
     ids: tuple[tuple[int, int], ...] = ()
+    # Large files that a transfer in the background brings, and its id.
+    fetching: tuple[bytes, ...] = ()
+    transfer: str = ""
 
     def to_bytes(self) -> bytes:
         said = {
@@ -58,6 +61,8 @@ class Base:
             "is_coarse": self.is_coarse,
             "real": self.real,
             "ids": self.ids,
+            "fetching": list(map(_text, self.fetching)),
+            "transfer": self.transfer,
         }
         head = json.dumps(said).encode()
         parts = [LENGTH.pack(len(head)), head]
@@ -87,6 +92,8 @@ class Base:
             said["is_coarse"],
             said["real"],
             tuple((device, inode) for device, inode in said["ids"]),
+            tuple(map(_bytes, said["fetching"])),
+            said["transfer"],
         )
 
 

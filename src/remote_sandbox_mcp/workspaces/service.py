@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import posixpath
+import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
@@ -14,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from ..config.workspace_file import accepted_file, current_rules, notice, rules_of
 from ..core import check
-from ..core.errors import BadArgument, ConnectError, FileProblem
+from ..core.errors import BadArgument, ConnectError, FileProblem, SandboxError
 from ..core.files import Span
 from ..core.ignore import Ignore
 from ..core.plan import precious_place
 from ..core.reconcile import Reconciled, SideLost, moves
 from ..core.text import counted, size
-from ..core.transfer import Listener, unheard
+from ..core.transfer import Listener, Order, Outcome, Place, unheard
 from ..core.workspace import Linked, LinkOrder, Moved, Preview, Rules, Workspace, WorkspaceState
 from ..fleet import Fleet
 from ..session import absolute
@@ -192,6 +193,45 @@ class WorkspaceService:
         """Carry over what changed on either side. Raises SideLost, SandboxError."""
         return self._noticed(workspace, await self._pass(workspace, listener, _whole))
 
+    async def fetch(self, order: Order, listener: Listener) -> Outcome:
+        """Bring the large files of a workspace that were left to the background. Raises SandboxError."""
+        workspace = next((row.workspace for row in self._records.rows() if row.workspace.id == order.workspace), None)
+        if workspace is None:
+            raise SandboxError(f"{order.target.path} is not linked any more, so its large files are not fetched")
+        # The pass that left them may not be over yet.
+        async with self._turn(workspace):
+            await self._check_mark(workspace)
+            work = self._new_pass(workspace, listener)
+        fetched = await work.fetch()
+        async with self._turn(workspace):
+            work.note_fetched(fetched)
+        return fetched.outcome or Outcome(synced_type="directory")
+
+    async def _leave_to_background(self, workspace: Workspace, moved: Moved) -> Moved:
+        """Begin to bring the files that a pass has left, if it has."""
+        base = self._records.base(workspace)
+        if not base.fetching or base.transfer:
+            return moved
+        there, here = Place(workspace.sandbox, workspace.remote), Place("", workspace.folder, workspace.free)
+        # The rules are for versions that do not know of workspaces: they would bring these files, and no others.
+        rules = ["*", *(f"!{line}" for path in base.fetching for line in _lines_to(path))]
+        order = Order(source=there, target=here, excludes=tuple(dict.fromkeys(rules)), workspace=workspace.id)
+        transfer = await self._transfers.begin_fetching(replace(order, default_excludes=False))
+        self._records.keep(workspace, replace(base, transfer=transfer.id))
+        return replace(moved, transfer=transfer.id)
+
+    async def _forget_ended_fetch(self, workspace: Workspace) -> None:
+        """What a transfer in the background was to bring and did not is decided about again."""
+        base = self._records.base(workspace)
+        if base.fetching and (not base.transfer or await self._has_ended(base.transfer)):
+            self._records.keep(workspace, replace(base, fetching=(), transfer=""))
+
+    async def _has_ended(self, transfer: str) -> bool:
+        try:
+            return (await self._transfers.check(transfer)).is_over
+        except BadArgument:
+            return True
+
     async def decide(
         self, workspace: Workspace, keep_local: Sequence[str], keep_remote: Sequence[str], listener: Listener = unheard
     ) -> Moved:
@@ -233,10 +273,12 @@ class WorkspaceService:
         async def attempt(hear: Listener) -> Moved:
             if looks_there:
                 await self._check_mark(workspace)
+                await self._forget_ended_fetch(workspace)
             return await work(self._new_pass(workspace, hear))
 
         async with self._turn(workspace):
-            return self._without_told(workspace, await persist(attempt, listener))
+            moved = self._without_told(workspace, await persist(attempt, listener))
+            return await self._leave_to_background(workspace, moved)
 
     def _new_pass(self, workspace: Workspace, listener: Listener) -> Pass:
         from .passes import Pass
@@ -290,6 +332,13 @@ def _in_force(workspace: Workspace) -> Workspace:
 
 async def _whole(work: Pass) -> Moved:
     return await work.whole()
+
+
+def _lines_to(path: bytes) -> list[str]:
+    """.gitignore lines that fit a file and the folders that it is in, and nothing else."""
+    names = re.sub(r"[*?\[\\ ]", r"\\\g<0>", os.fsdecode(path)).split("/")
+    folders = [f"/{'/'.join(names[:depth])}/" for depth in range(1, len(names))]
+    return [*folders, f"/{'/'.join(names)}"]
 
 
 def _overlap(one: str, other: str) -> bool:

@@ -1,0 +1,246 @@
+"""What can go wrong in a pass: nothing that a person wrote is lost, and the next pass is right."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.config import paths
+from remote_sandbox_mcp.config.schema import Settings
+from remote_sandbox_mcp.core.errors import BadArgument, FileProblem
+from remote_sandbox_mcp.core.reconcile import SideLost
+from remote_sandbox_mcp.core.workspace import Rules
+from tests.support.doc_pages import ROOT
+from tests.support.root import tmpfs
+from tests.support.waiting import eventually
+from tests.workspaces.conftest import FolderSandbox, World, contents, write
+
+MIB = 1 << 20
+
+
+async def in_step(world: World, files: dict[str, str | bytes]) -> None:
+    """A workspace whose sides have these files, and have been looked at."""
+    write(world.here, files)
+    await world.link()
+    await world.bring()
+
+
+async def test_a_file_that_grows_while_it_is_sent_is_no_conflict_and_arrives_with_the_next_pass(world: World) -> None:
+    await in_step(world, {"log": "1\n", "large": bytes(2 * MIB)})
+
+    def grow(verb: str, lane: object) -> None:
+        if verb in ("receive", "commit"):
+            for name in ("log", "large"):
+                with (world.here / name).open("ab") as file:
+                    file.write(b"more\n")
+
+    write(world.here, {"log": "1\n2\n", "large": bytes(2 * MIB + 7)})
+    world.sandbox.asking = grow
+    assert not (await world.send()).conflicts
+    world.sandbox.asking = lambda verb, lane: None
+    for work in (world.bring, world.send):
+        assert not (await work()).conflicts
+    assert contents(world.there) == contents(world.here)
+
+
+async def test_what_cannot_be_written_there_is_told_and_tried_three_times_only(world: World) -> None:
+    await in_step(world, {"d/a": "1", "b": "1"})
+    write(world.there, {"d/.venv/x": "left out, and in the way"})
+    (world.here / "d/a").unlink()
+    (world.here / "d").rmdir()
+    write(world.here, {"d": "a file by now"})
+    told = [(await world.send()).problems for _ in range(5)]
+    assert [any(line.startswith("d: ") for line in lines) for lines in told] == [True, *[False] * 4]
+    world.sandbox.asked.clear()
+    assert (await world.bring()).is_quiet
+    assert not world.sandbox.asked["receive"]
+    # It is tried again as soon as it changes.
+    (world.there / "d/.venv/x").unlink()
+    (world.there / "d/.venv").rmdir()
+    write(world.here, {"d": "another file"})
+    assert (await world.send()).sent == ("d",)
+    assert contents(world.there)["d"] == "another file"
+
+
+async def test_links_out_of_the_project_git_and_submodules_stay_where_they_are(world: World) -> None:
+    write(world.here, {"a": "1", ".git": "gitdir: elsewhere", "sub/.git": "gitdir: ../.git/modules/sub", "sub/b": "2"})
+    (world.here / "inside").symlink_to("sub/b")
+    (world.here / "outside").symlink_to("/etc/hostname")
+    (world.here / "sub/above").symlink_to("../../else")
+    moved = await world.link()
+    assert contents(world.there) == {"a": "1", "sub/b": "2", "inside": "-> sub/b"}
+    assert [line.partition(" ")[0] for line in moved.problems] == ["outside", "sub/above"]
+    write(world.there, {".git/hooks/x": "run me", ".envrc": "run me", ".vscode/tasks.json": "{}", "c": "3"})
+    (world.there / "evil").symlink_to("/etc/passwd")
+    moved = await world.bring()
+    assert moved.came == ("c",)
+    assert {"evil", ".vscode/tasks.json"} == {line.split(": ")[0].split(" ")[0] for line in moved.problems}
+    # All of it is told once.
+    assert (await world.bring()).is_quiet
+
+
+async def test_another_machine_under_the_same_name_is_not_taken_for_the_first(world: World, tmp_path: Path) -> None:
+    await in_step(world, {"a": "1"})
+    old, world.sandbox = world.sandbox, FolderSandbox(tmp_path / "other")
+    app, world.app = world.app, world.new_app()
+    os.rename(world.there, tmp_path / "away")
+    write(world.there, {"a": "of another machine"})
+    write(world.here, {"a": "22"})
+    for work in (world.send, world.bring):
+        with pytest.raises(SideLost, match="is not the machine"):
+            await work()
+    assert contents(world.there) == {"a": "of another machine"}
+    state = await world.app.workspaces.state(world.workspace)
+    assert "is not the machine" in state.trouble
+    await world.close()
+    world.app, world.sandbox = app, old
+
+
+async def test_an_edit_there_that_a_send_does_not_know_of_is_kept(world: World) -> None:
+    await in_step(world, {"a": "1", "b": "1", "c": "1"})
+    write(world.there, {"a": "edited there", "b": "edited there", "new": "there"})
+    write(world.here, {"a": "edited here, too", "new": "here, as well"})
+    (world.here / "b").unlink()
+    moved = await world.send()
+    assert moved.conflicts == ("a", "new")
+    assert contents(world.there) == {"a": "edited there", "b": "edited there", "c": "1", "new": "there"}
+    assert contents(world.here) == {"a": "edited here, too", "b": "edited there", "c": "1", "new": "here, as well"}
+
+
+async def test_a_full_disk_in_the_middle_is_told_and_the_next_pass_goes_on(world: World) -> None:
+    files = {f"f{number}": os.urandom(300_000) for number in range(25)}
+    with tmpfs(world.there, "8m"):
+        await in_step(world, {"a": "1"})
+        write(world.there, {".venv/ballast": bytes(5 * MIB)})
+        write(world.here, {**files, "a": "22"})
+        with pytest.raises(FileProblem, match="No space left on device"):
+            await world.send()
+        # Files that may have arrived are edited and deleted: that is no conflict.
+        write(world.here, {"a": "333", "f0": "short"})
+        (world.here / "f1").unlink()
+        (world.there / ".venv/ballast").unlink()
+        (world.there / ".venv").rmdir()
+        moved = await world.bring()
+        assert not moved.conflicts
+        assert contents(world.there) == contents(world.here)
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from tests.workspaces.conftest import World
+
+async def main(folder, verb, count):
+    world = World(Path(folder))
+    world.find()
+    def kill(asked, lane):
+        if world.sandbox.asked[verb] >= count:
+            os.kill(os.getpid(), signal.SIGKILL)
+    world.sandbox.asking = kill
+    await world.bring()
+
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+"""
+
+
+@pytest.mark.parametrize(("verb", "count"), [("receive", 4), ("send", 1)], ids=["sending", "fetching"])
+async def test_the_pass_after_a_kill_is_right(world: World, tmp_path: Path, verb: str, count: int) -> None:
+    await in_step(world, {"keep": "1", "gone": "1"})
+    new = {f"d{number % 7}/f{number}": f"first {number}" for number in range(1200)}
+    write(world.here if verb == "receive" else world.there, new if verb == "receive" else {"n": "text", "keep": "222"})
+    (world.here / "gone").unlink()
+    words = [sys.executable, "-c", KILLED, str(tmp_path), verb, str(count)]
+    child = await asyncio.create_subprocess_exec(*words, cwd=ROOT)
+    assert await child.wait() == -signal.SIGKILL
+    # What may have arrived by then is edited here: only one side was edited by anybody.
+    edited = {name: f"second, longer {name}" for name in list(new)[::3]} if verb == "receive" else {"extra": "2"}
+    write(world.here, edited)
+    assert not (await world.bring()).conflicts
+    assert contents(world.there) == contents(world.here)
+    assert "gone" not in contents(world.there)
+
+
+async def test_two_processes_take_turns(world: World) -> None:
+    await in_step(world, {"a": "1"})
+    other = world.new_app()
+    write(world.here, {"a": "22", "b": "1"})
+    write(world.there, {"c": "1"})
+    passes = [world.bring(), other.workspaces.bring(world.workspace), other.workspaces.send(world.workspace)]
+    done = await asyncio.gather(*passes)
+    await other.close()
+    assert sum(moved.sent_count for moved in done) == 2
+    assert sum(moved.came_count for moved in done) == 1
+    assert contents(world.here) == contents(world.there) == {"a": "22", "b": "1", "c": "1"}
+
+
+async def test_large_results_come_in_the_background_and_an_edit_meanwhile_is_kept(world: World) -> None:
+    await in_step(world, {"a": "1"})
+    write(
+        world.there, {"results/small": "s", "results/large": os.urandom(5 * MIB), "results/other": os.urandom(5 * MIB)}
+    )
+    moved = await world.bring()
+    assert (moved.came, bool(moved.transfer)) == (("results/small",), True)
+    write(world.here, {"results/other": "made here, in between"})
+    await world.app.transfers.settled()
+    assert (world.here / "results/large").read_bytes() == (world.there / "results/large").read_bytes()
+    moved = await world.bring()
+    assert (moved.conflicts, moved.came_count, moved.transfer) == (("results/other",), 0, "")
+    # They are results: what becomes of them here stays here.
+    (world.here / "results/large").unlink()
+    assert not (await world.send()).deleted_there
+    assert (world.there / "results/large").exists()
+
+
+async def test_another_process_goes_on_with_large_results(world: World) -> None:
+    await in_step(world, {"a": "1"})
+    write(world.there, {"results/large": os.urandom(9 * MIB)})
+    # The process ends before the transfer does.
+    assert (await world.bring()).transfer
+    await world.app.close()
+    assert not (world.here / "results/large").exists()
+    world.app = world.new_app()
+
+    async def brought() -> bool:
+        await world.bring()
+        return (world.here / "results/large").exists()
+
+    await eventually(brought, bool, "the large file")
+    await world.app.transfers.settled()
+    assert (await world.bring()).is_quiet
+
+
+async def test_a_preview_names_secrets_and_a_large_project_needs_a_confirmation(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(world.here, {"a": "1", "b": "2", ".env": "", "conf/id_rsa": "", "node_modules/x": ""})
+    preview = await world.app.workspaces.preview(world.order())
+    assert (preview.files, preview.bytes, preview.excluded) == (2, 2, ("node_modules",))
+    assert preview.secrets == (".env", "conf/id_rsa")
+    included = world.order(rules=Rules(includes=("id_rsa",)))
+    assert (await world.app.workspaces.preview(included)).secrets == (".env",)
+    monkeypatch.setattr("remote_sandbox_mcp.core.workspace.MOST_UNASKED_FILES", 1)
+    with pytest.raises(BadArgument, match="2 files") as told:
+        await world.link()
+    assert (told.value.reason, world.app.workspaces.all(), world.there.exists()) == ("confirm", [], False)
+    assert (await world.link(confirmed=True)).sent_count == 2
+
+
+async def test_an_agent_links_only_what_the_gate_opens(world: World, clean_environment: Path) -> None:
+    write(clean_environment, {".ssh/key": "secret"})
+    write(world.here, {"a": "1"})
+    with pytest.raises(BadArgument, match="part of remote-sandbox-mcp itself"):
+        await world.link(folder=str(paths.state_folder()), free=False)
+    with pytest.raises(BadArgument, match="keys and settings"):
+        await world.link(folder=str(clean_environment / ".ssh"))
+    with pytest.raises(BadArgument, match="the home folder"):
+        await world.link(folder=str(clean_environment))
+    world.app.transfers._gate.reconfigure(replace(Settings(), allowed_roots=(str(clean_environment),)), ())
+    with pytest.raises(BadArgument, match="outside of the folders that may be used"):
+        await world.link(free=False)
+    assert (await world.link()).sent_count == 1
