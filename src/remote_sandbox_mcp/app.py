@@ -686,6 +686,15 @@ class App:
             return None
         return replace(seen, reason="the process that ran it was killed, and the command with it, if it had begun")
 
+    async def was_begun(self, name: str) -> bool:
+        """Whether an earlier process of ours has begun the command or the job of the current call."""
+        if not is_again():
+            return False
+        run_id = name_for_call("run")
+        seen = await (await self.fleet.get(name)).observe(run_id, keep=1)
+        is_run = not isinstance(seen, Missing) or await self.jobs.commands.recall(run_id) is not None
+        return is_run or await asyncio.to_thread(self.jobs.known.begun, name_for_call("job")) is not None
+
     async def check(self, handle: str, *, limit: int = 20_000, name: str = "", room: int | None = None) -> Report:
         """State of a run that outlasted its call."""
         run_id, keep = check.run_handle(handle), 2 * limit + 8

@@ -33,6 +33,8 @@ LOCAL = {
     "upload_files": {"files[].local_path"},
     "download_files": {"local_dir"},
 }
+# ... those that name a folder to link, or paths in one that is linked (tests/e2e/test_workspaces.py attacks these) ...
+LINKED = {"link_workspace": {"local_path", "keep_local[]", "keep_remote[]"}}
 # ... those that a provider of sandboxes judges, which shows them inside of one ...
 SHOWN_INSIDE = {"create_sandbox": {"image", "volumes[]"}}
 # ... and those that name something else: a sandbox, a file there, a command, a text.
@@ -62,6 +64,7 @@ NOT_LOCAL = {
     "sync_local_to_remote": SYNC,
     "sync_remote_to_local": SYNC,
     "sync_local_to_remote_background": SYNC,
+    "link_workspace": {"remote_path", "sandbox_name"},
     "check_file_transfer_task": {"task_id"},
     "cancel_file_transfer_task": {"task_id"},
     "create_sandbox": {"env{}", "name", "memory", "network[]", "gpu", "on", "slurm{}"},
@@ -103,7 +106,7 @@ def test_every_argument_is_known_to_name_a_local_file_or_not() -> None:
         # Of all that it takes: what is not listed can name a file just as well.
         takes = tool.fn_metadata.arg_model.model_json_schema()
         found = set(texts(takes, takes.get("$defs", {})))
-        known = [table.get(tool.name, set()) for table in (LOCAL, SHOWN_INSIDE, NOT_LOCAL)]
+        known = [table.get(tool.name, set()) for table in (LOCAL, LINKED, SHOWN_INSIDE, NOT_LOCAL)]
         unknown = found - set().union(*known)
         assert not unknown, f"{tool.name}: say in this file whether {unknown} names a file of the user's machine"
 

@@ -20,7 +20,7 @@ from tests.mcp_server.pin import FILE, HOW, surface
 from tests.support.server import Caller, error_of
 
 BYTES_PER_TOKEN = 4
-MOST_TOKENS = 7400
+MOST_TOKENS = 7660
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +127,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "search_remote_files": {"glob": "*.py"},
     "sync_local_to_remote": {"local_path": "/etc/hostname", "remote_path": "/nowhere/x", "dry_run": True},
     "sync_remote_to_local": {"remote_path": "/etc/hostname", "local_path": "/nowhere/x", "dry_run": True},
+    "link_workspace": {},
     "create_sandbox": {"name": "clean"},
     "run_command": {"command": "true", "sandbox_id": "fake"},
     "upload_files": {"sandbox_id": "fake", "files": [{"path": "~/new", "text": "x"}]},

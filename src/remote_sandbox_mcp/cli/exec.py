@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -47,13 +47,19 @@ def add_arguments(subparsers: Any) -> None:
         "the words of one command. Ends with the command's exit code, 124 after a timeout, 255 without a connection. "
         "Ctrl-C stops the command there. Its standard input is empty. With --on or --all it runs on several sandboxes "
         "at once, and what each printed follows its name when it has ended; then the exit code is 0 if all of theirs "
-        "are, else 1.",
+        "are, else 1. In a linked folder (see link) it runs in the workspace: what changed here is sent before, what "
+        "it made comes back, and standard error says what moved.",
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--sandbox", metavar="NAME", default="", help="where (default: the default sandbox)")
+    where.add_argument(
+        "--sandbox",
+        metavar="NAME",
+        default="",
+        help="where (default: the folder's workspace, else the default sandbox)",
+    )
     where.add_argument("--on", metavar="NAME,NAME", help="on these at once")
     where.add_argument("--all", action="store_true", help="on all that are configured, at once")
-    parser.add_argument("--cwd", metavar="DIR", default="", help="folder to start in (default: home)")
+    parser.add_argument("--cwd", metavar="DIR", default="", help="folder to start in (default: home, or the workspace)")
     parser.add_argument("--timeout", metavar="S", type=float, help="seconds after which it is ended (default: never)")
     add_json(parser, help="for programs: what exec_bash returns")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="shell source, or words")
@@ -95,17 +101,23 @@ def source(words: Sequence[str]) -> str:
 
 async def _run(app: App, options: argparse.Namespace) -> int:
     from ..core.check import LONGEST_TIMEOUT_S
+    from .workspaces import at_hand
 
     show = Show() if options.json else LiveShow()
-    work = app.run(
-        source(options.command),
-        cwd=options.cwd,
-        timeout_s=LONGEST_TIMEOUT_S if options.timeout is None else options.timeout,
-        limit=AGENT_CHARS if options.json else MOST_CHARS,
-        name=options.sandbox,
-        progress=show,
-    )
-    task = asyncio.ensure_future(work)
+
+    def work(script: str, cwd: str, name: str) -> Coroutine[Any, Any, Report]:
+        return app.run(
+            script,
+            cwd=cwd,
+            timeout_s=LONGEST_TIMEOUT_S if options.timeout is None else options.timeout,
+            limit=AGENT_CHARS if options.json else MOST_CHARS,
+            name=name,
+            progress=show,
+        )
+
+    script, inside = source(options.command), at_hand(app, options.sandbox)
+    running = inside.run(script, options.cwd, work) if inside else work(script, options.cwd, options.sandbox)
+    task = asyncio.ensure_future(running)
     async with stopped_by_signals(task) as caught, show.beside(task):
         try:
             report = await task
@@ -113,7 +125,7 @@ async def _run(app: App, options: argparse.Namespace) -> int:
             if not caught and not show.unwritten:
                 raise
             return _stopped(caught[0]) if caught else _unwritten(show.unwritten)
-    return show.tell(report)
+    return show.tell(report, inside.moved.line() if inside else "")
 
 
 async def _run_on_several(app: App, names: list[str] | Literal["all"], options: argparse.Namespace) -> int:
@@ -219,11 +231,12 @@ class Show:
         line = progress.add_task("running; Ctrl-C stops it", total=None)
         self._update = lambda text: progress.update(line, description=text)
 
-    def tell(self, report: Report) -> int:
-        from ..mcp_server.results import exec_fields
-        from .render import print_json
+    def tell(self, report: Report, moved: str) -> int:
+        """Tell the result, and what moved in its workspace; returns the exit code."""
+        from ..mcp_server.results import exec_fields, lean
+        from .render import one_line, print_json
 
-        print_json(exec_fields(report))
+        print_json(exec_fields(report) | lean(workspace=one_line(moved)))
         return exit_code(report.seen)
 
 
@@ -261,11 +274,13 @@ class LiveShow(Show):
         if self._outflow:
             self._outflow.add(stream, data)
 
-    def tell(self, report: Report) -> int:
+    def tell(self, report: Report, moved: str) -> int:
+        from .render import one_line
+
         if self._outflow:
             self._outflow.complete(report.seen)
             self._outflow.finish()
-        _complain(*remarks(report.seen))
+        _complain(*remarks(report.seen), *([f"workspace: {one_line(moved)}"] if moved else []))
         # The pipe may have closed before all output was written.
         return _unwritten(self.unwritten) if self.unwritten else exit_code(report.seen)
 

@@ -18,9 +18,11 @@ WINDOWS = (
 )
 
 VERBS = (
-    *("doctor", "sandboxes", "exec", "push", "pull", "transfers", "watchdog", "hub", "login", "platform", "hosts"),
-    *("config", "hook"),
+    *("doctor", "sandboxes", "exec", "push", "pull", "transfers", "link", "unlink", "workspaces", "watchdog", "hub"),
+    *("login", "platform", "hosts", "config", "hook"),
 )
+# Verbs whose file is named after another one.
+SHARED = {"link": "workspaces", "unlink": "workspaces"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,9 +94,8 @@ def parser() -> argparse.ArgumentParser:
     top.set_defaults(config=None, json=False)
     add_json(top, help=argparse.SUPPRESS)
     verbs = top.add_subparsers(dest="verb", metavar="VERB")
-    for verb in VERBS:
-        module = importlib.import_module(f".{verb}", __package__)
-        module.add_arguments(verbs)
+    for file in dict.fromkeys(SHARED.get(verb, verb) for verb in VERBS):
+        importlib.import_module(f".{file}", __package__).add_arguments(verbs)
     return top
 
 
@@ -111,7 +112,7 @@ def _run_verb(options: argparse.Namespace) -> int:
 
     from ..core.errors import SandboxError
 
-    module = importlib.import_module(f".{options.verb}", __package__)
+    module = importlib.import_module(f".{SHARED.get(options.verb, options.verb)}", __package__)
     try:
         return int(asyncio.run(module.run(options)))
     except SandboxError as problem:

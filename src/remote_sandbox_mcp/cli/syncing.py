@@ -198,8 +198,12 @@ async def _agrees(plan: Plan, why: str) -> bool:
     if not files + folders:
         return True
     complain(why)
-    asked = f"Delete {count(files, 'file')} and {count(folders, 'folder')} there? [y/N] "
-    print(asked, end="", file=sys.stderr, flush=True)
+    return await asked(f"Delete {count(files, 'file')} and {count(folders, 'folder')} there? [y/N] ")
+
+
+async def asked(question: str) -> bool:
+    """Whether the person at the terminal says yes."""
+    print(question, end="", file=sys.stderr, flush=True)
     answer = ""
     try:
         answer = await _typed_line()

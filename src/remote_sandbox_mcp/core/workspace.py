@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from .errors import SandboxError
+from .shell import quote
 from .text import counted, size
 from .transfer import DEFAULT_EXCLUDES
 
@@ -109,6 +111,29 @@ class Workspace:
             path = path[len(self.folder.rstrip("/")) + 1 :]
         slash = "/" if path.endswith("/") and path != "/" else ""
         return posixpath.normpath(posixpath.join(self.remote, path)) + slash
+
+    def start_folder(self, named: str, client_folder: str) -> str:
+        """The folder over there in which a command starts: the one that its caller names, else the client's own."""
+        return self.remote_path(named) if named else self.remote_folder(client_folder)
+
+    def may_hold(self, remote_path: str) -> bool:
+        """Whether a remote path may lie in it; of one that begins with ~ that cannot be told."""
+        return remote_path.startswith("~") or f"{remote_path.rstrip('/')}/".startswith(f"{self.remote.rstrip('/')}/")
+
+    def source(self, script: str, start: str) -> str:
+        """A script that starts in the folder `start`, after the init lines, which run in the workspace's folder.
+
+        >>> ours = Workspace("w", "/home/ann/p", "gpu1", "/data/p", Rules(init=(". env/bin/activate",)))
+        >>> ours.source("make", "/data/p")
+        '. env/bin/activate\\nmake'
+        """
+        if not self.rules.init or not script.strip():
+            return script
+        lines = list(self.rules.init)
+        if start.rstrip("/") != self.remote.rstrip("/"):
+            lines.insert(0, f"rs_start=$PWD; cd -- {quote(self.remote)} || exit")
+            lines.append('cd -- "$rs_start" || exit; unset rs_start')
+        return "\n".join((*lines, script))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +242,25 @@ class Moved:
     def is_quiet(self) -> bool:
         return self == Moved()
 
+    def and_then(self, later: Moved) -> Moved:
+        """What moved in this pass and in a later one."""
+        return replace(
+            later,
+            sent=self.sent + later.sent,
+            sent_count=self.sent_count + later.sent_count,
+            sent_bytes=self.sent_bytes + later.sent_bytes,
+            deleted_there=self.deleted_there + later.deleted_there,
+            came=self.came + later.came,
+            came_count=self.came_count + later.came_count,
+            came_bytes=self.came_bytes + later.came_bytes,
+            deleted_here=self.deleted_here + later.deleted_here,
+            deleted_here_count=self.deleted_here_count + later.deleted_here_count,
+            conflicts=_once(self.conflicts, later.conflicts),
+            stayed_there=max(self.stayed_there, later.stayed_there),
+            problems=_once(self.problems, later.problems),
+            transfer=later.transfer or self.transfer,
+        )
+
     def line(self) -> str:
         """All of it in one line; empty where nothing moved and nothing is in conflict.
 
@@ -239,6 +283,28 @@ class Moved:
         if self.stayed_there:
             parts.append(f"{counted(self.stayed_there, 'new file')} stayed there, because they are too many")
         return "; ".join((*parts, *self.problems, *_conflict(self.conflicts)))
+
+
+class OutOfStep(SandboxError):
+    """What changed here could not be sent, so nothing was done over there: it would have had old files."""
+
+    code = "workspace"
+
+
+def not_sent(workspace: Workspace, problem: SandboxError) -> OutOfStep:
+    return OutOfStep(
+        f"nothing was done on {workspace.sandbox}, because what changed in {workspace.folder} could not be sent there "
+        f"first: {problem}"
+    )
+
+
+def not_brought(workspace: Workspace, problem: SandboxError) -> Moved:
+    """Told with the result of a command, which is true whatever became of the pass after it."""
+    return Moved(problems=(f"what changed on {workspace.sandbox} was not fetched: {problem}",))
+
+
+def _once(first: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*first, *more)))
 
 
 def _names(names: Sequence[str], count: int) -> str:

@@ -41,7 +41,7 @@ async def converse(
         await _say(writer, {"pid": os.getpid(), "version": __version__, "notes": house.app.problems})
         heard = Heard(reader)
         if not house.is_made:
-            await heard.until(house.made, Opening(house.app, selection))
+            await heard.until(house.made, Opening(house.app, selection, session.folder))
         await conversation.hold(heard)
     finally:
         houses.leave_house(house, session)
@@ -128,6 +128,8 @@ class Conversation:
         """End the command of a call that the client cancelled, in case the previous hub died before it could."""
         with contextlib.suppress(SandboxError):
             where = str(left.get("sandbox") or "") or await self._session.selection.name()
+            if not where and (workspace := self._house.app.workspaces.find(self._session.folder)):
+                where = workspace.sandbox
             several = left.get("sandboxes") or ()
             await self._house.app.give_up(f"{self._session.name} {left.get('name')}", where, several)
 

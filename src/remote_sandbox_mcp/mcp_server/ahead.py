@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -57,9 +58,12 @@ async def serve(source: Source, early: Early | None, loaded: Callable[[], None])
 class Opening:
     """Opens the sandboxes that calls name, or else the one that this client has selected."""
 
-    def __init__(self, app: App, selection: KeptSelection) -> None:
+    def __init__(self, app: App, selection: KeptSelection, folder: str = "") -> None:
+        """`folder` is the client's current one, where this process has another."""
+        self._app = app
         self._fleet = app.fleet
         self._selection = selection
+        self._folder = folder
         self._chores = Chores("opening a sandbox ahead of its call")
         self.is_asked = False
 
@@ -85,13 +89,19 @@ class Opening:
     async def _open(self, named: str) -> None:
         # The call itself reports why the sandbox cannot be found.
         with contextlib.suppress(SandboxError):
-            name = named or await self._selection.name() or self._fleet.default
+            name = named or await self._selection.name() or self._linked or self._fleet.default
             # Other names may be disposable sandboxes, which are not loaded yet.
             if name in self._fleet.names:
                 member = self._fleet.member(name)
                 if member.sandbox is None:
                     await asyncio.to_thread(member.prepare)
                 member.open_ahead()
+
+    @property
+    def _linked(self) -> str:
+        """The sandbox of the workspace that the client is in."""
+        found = self._app.workspaces.find(self._folder or os.getcwd())
+        return found.sandbox if found else ""
 
 
 def sandbox_in(call: dict[str, Any]) -> str | None:

@@ -14,6 +14,8 @@ STATE = "remote_sandbox_mcp.session"
 # Size of a result besides its content: other fields, and the first line of its text.
 BESIDES = 1000
 LEAST_ROOM = 1000
+# A call that has already waited for something else, such as a hub that died, still waits this long.
+LEAST_PATIENCE_S = 5.0
 
 # The client whose call is being answered.
 calling: ContextVar[Client] = ContextVar("calling", default=STRANGER)

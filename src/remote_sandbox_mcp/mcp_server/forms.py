@@ -1,9 +1,10 @@
-"""Shows what a machine asks during a login to the client's user, as a form, in old and new versions of the protocol."""
+"""Questions to the client's user, as forms, in old and new versions of the protocol: of a login, or of ours."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import OrderedDict
 from collections.abc import Collection
 from typing import Any
 
@@ -24,6 +25,7 @@ DECLINED = "the form with its question was {action}"
 UNREADABLE = "the form with its question came back without an answer"
 UNABLE = "this client did not show the form with its question"
 OVER = "the call that could have asked is over"
+MOST_CONSENTS = 100
 
 
 class Form:
@@ -84,6 +86,34 @@ def _is_sendable(answer: str) -> bool:
     return len(answer) <= LONGEST_ANSWER and answer.isprintable()
 
 
+class Consent:
+    """A question of ours that is answered with yes or no. `about` is all that the answer depends on."""
+
+    def __init__(self, about: str) -> None:
+        self.about = about
+        self.key = f"consent-{secrets.token_hex(16)}"
+        self._field = f"agreed_{secrets.token_hex(4)}"
+
+    @property
+    def message(self) -> str:
+        return self.about
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        fields = {self._field: {"type": "boolean", "title": "Yes, do it"}}
+        return {"type": "object", "properties": fields, "required": [*fields]}
+
+    @property
+    def request(self) -> ElicitRequest:
+        return ElicitRequest(params=ElicitRequestFormParams(message=self.message, requested_schema=self.schema))
+
+    def read(self, result: object) -> bool:
+        """Raises NoAnswer."""
+        if not isinstance(result, ElicitResult):
+            raise NoAnswer(UNREADABLE)
+        return result.action == "accept" and (result.content or {}).get(self._field) is True
+
+
 class Asker:
     """Asks the user of the client that made one call, about the sandboxes that the call names."""
 
@@ -99,6 +129,7 @@ class Asker:
         self._is_over = False
         # Forms that the client is to show before it makes the call again.
         self._shown: list[Form] = []
+        self._consents: list[Consent] = []
 
     def __enter__(self) -> Asker:
         """While the call runs, machines that are opened for it may ask its client's user."""
@@ -126,7 +157,19 @@ class Asker:
         self._shown.append(form)
         raise AnswerNeeded(f"{question.challenge.host} asks a question, which the client has to show")
 
-    async def _elicit(self, context: Context[None, Any], form: Form) -> ElicitResult:
+    async def agrees(self, about: str) -> bool:
+        """Whether the client's user says yes to a question of ours. Raises NoAnswer, AnswerNeeded."""
+        assert self._context
+        if not is_in_rounds(self._context):
+            consent = Consent(about)
+            return consent.read(await self._elicit(self._context, consent))
+        answered = self._forms.consent(self._context, about)
+        if answered is not None:
+            return answered
+        self._consents.append(self._forms.keep_consent(Consent(about)))
+        raise AnswerNeeded("this needs its user's consent, for which the client has to ask")
+
+    async def _elicit(self, context: Context[None, Any], form: Form | Consent) -> ElicitResult:
         asked = context.session.elicit_form(form.message, form.schema, context.request_id)
         try:
             return await within(asked, self._limit_s)
@@ -139,6 +182,7 @@ class Asker:
     def finish(self, answer: CallToolResult | InputRequiredResult) -> CallToolResult | InputRequiredResult:
         """The forms, if the call failed because it needs answers; otherwise the answer, with the forms withdrawn."""
         waiting: InputRequests = {form.key: form.request for form in self._shown if not form.question.answers.done()}
+        waiting |= {consent.key: consent.request for consent in self._consents}
         if waiting and isinstance(answer, CallToolResult) and answer.is_error:
             return InputRequiredResult(input_requests=waiting)
         self._withdraw()
@@ -154,6 +198,7 @@ class Forms:
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[Session, Form]] = {}
+        self._consents: OrderedDict[str, tuple[Session, Consent]] = OrderedDict()
 
     def asker(self, context: Context[None, Any] | None, names: Collection[str], limit_s: float) -> Asker:
         """An Asker for one call, about the sandboxes that it names."""
@@ -162,6 +207,21 @@ class Forms:
     def keep(self, form: Form) -> None:
         self._open[form.key] = current(), form
         form.question.answers.add_done_callback(lambda _: self._open.pop(form.key, None))
+
+    def keep_consent(self, consent: Consent) -> Consent:
+        self._consents[consent.key] = current(), consent
+        if len(self._consents) > MOST_CONSENTS:
+            self._consents.popitem(last=False)
+        return consent
+
+    def consent(self, context: Context[None, Any], about: str) -> bool | None:
+        """The answer that comes with a call, to this very question and of the same session; None without one."""
+        for key, result in (context.input_responses or {}).items():
+            session, asked = self._consents.get(key, (None, None))
+            if asked is not None and asked.about == about and session is current():
+                del self._consents[key]
+                return asked.read(result)
+        return None
 
     def deliver(self, context: Context[None, Any] | None) -> None:
         """Pass answers that come with a call to the logins that wait for them, within the same session only."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from mcp.server.mcpserver import Context
@@ -19,6 +20,9 @@ PAUSE_S, SAME_S = 0.5, 5.0
 SIGN_S = 3.0
 
 T = TypeVar("T")
+
+# Seconds that the current call has spent on something else before its own work began.
+spent_s: ContextVar[float] = ContextVar("spent_s", default=0.0)
 
 
 class Reporting:
@@ -95,7 +99,7 @@ def beats(reporting: Reporting) -> Progress:
 
     call = current_call()
     # For a command that an earlier process started, time is counted from there.
-    before_s = call.waited_s if call else 0.0
+    before_s = (call.waited_s if call else 0.0) + spent_s.get()
 
     def send(beat: Beat, /) -> None:
         reporting.send(before_s + beat.seconds, None, beat.line or "nothing printed yet")

@@ -17,6 +17,7 @@ from ..core.image import MOST_BYTES, Image, recognise
 from ..core.text import clip, harmless, reveal_file, visible
 from ..core.usage import as_resources
 from .clients import calling
+from .texts import one_line
 
 LONGEST_SENTENCE = 1000
 # Characters of each stream, printed before a failure, that the error's text contains.
@@ -144,6 +145,23 @@ def told_where(answer: CallToolResult, sandbox: str) -> CallToolResult:
         return failed(first.text if sandbox in first.text else f"on {sandbox}: {first.text}", told)
     content = [TextContent(type="text", text=f"on {sandbox}: {first.text}"), *others]
     return CallToolResult(content=content, structured_content=told)
+
+
+def told_moved(answer: CallToolResult, line: str) -> CallToolResult:
+    """The answer to a call in a workspace, with a line about what moved with it."""
+    if not line:
+        return answer
+    # It has names of files in it, which may come from the other machine.
+    line = visible(one_line(sentence(line)))
+    first, *others = answer.content
+    assert isinstance(first, TextContent)
+    text = f"{first.text}\nworkspace: {line}"
+    if answer.is_error:
+        return failed(text, about_error(answer) | {"workspace": line})
+    content = [TextContent(type="text", text=text), *others]
+    return CallToolResult(
+        content=content, structured_content=dict(answer.structured_content or {}) | {"workspace": line}
+    )
 
 
 def sentence(problem: SandboxError | str) -> str:

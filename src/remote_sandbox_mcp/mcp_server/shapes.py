@@ -215,6 +215,13 @@ class WatchdogShape(TypedDict, total=False):
     notes: list[str]
 
 
+class WorkspaceShape(TypedDict, total=False):
+    """How a workspace stands; results also have local_path, remote_path, moved, notes and more."""
+
+    status: str
+    conflicts: list[str]
+
+
 class DisposableShape(TypedDict):
     sandbox_id: str
     status: str

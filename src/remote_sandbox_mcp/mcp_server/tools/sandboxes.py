@@ -11,7 +11,8 @@ from pydantic import Field
 
 from ...core import check
 from ...core.errors import ConfigError, UnknownSandbox, Unsupported
-from ..results import lean, reply, sandbox_fields, sentence
+from ...core.workspace import Workspace
+from ..results import lean, plain_text, reply, sandbox_fields, sentence
 from ..server import SandboxServer
 from ..shapes import ActiveShape, SandboxesShape, SelectedShape
 from ..texts import sandbox_line, sandboxes_text
@@ -45,8 +46,11 @@ def offer(server: SandboxServer) -> None:
             surveying, app.apps.list(), app.disposables.troubles(disposables)
         )
         trouble += troubles
+        workspace = server.workspaces.at_hand()
         listed = [
-            sandbox_fields(view) | made.get(view.name, {}) | lean(apps=app_fields(deployed, view.name))
+            sandbox_fields(view)
+            | made.get(view.name, {})
+            | lean(apps=app_fields(deployed, view.name), workspace=place_in(workspace, view.name))
             for view in views
         ]
         fields: dict[str, Any] = {"active_sandbox": active, "sandboxes": listed}
@@ -76,6 +80,11 @@ def offer(server: SandboxServer) -> None:
     server.offer(list_sandboxes, title="List sandboxes", annotations=LOOK)
     server.offer(select_sandbox, title="Select a sandbox", annotations=CHOOSE)
     server.offer(get_active_sandbox, title="Show the active sandbox", annotations=LOOK)
+
+
+def place_in(workspace: Workspace | None, sandbox: str) -> str:
+    """The client's workspace, on the sandbox that it is linked to."""
+    return plain_text(f"{workspace.folder} = {workspace.remote}") if workspace and workspace.sandbox == sandbox else ""
 
 
 async def active_sandbox(server: SandboxServer, ctx: Context[None, Any] | None) -> tuple[str, list[str]]:

@@ -1,0 +1,302 @@
+"""`link`, `unlink` and `workspaces`: bind a folder here to a folder of a sandbox, and show how both sides stand."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from .verb import add_json, complain, say, with_app
+
+if TYPE_CHECKING:
+    from ..app import App, Report
+    from ..core.workspace import Linked, LinkOrder, Preview, Workspace, WorkspaceState
+
+GOES_ON = "stopped; the same command, given again, goes on from there"
+MOST_NAMED = 20
+EXIT_CODES = "Ends with 0, with 2 when it failed, 255 without a connection, 130 after Ctrl-C."
+
+
+def add_arguments(subparsers: Any) -> None:
+    _add_link(subparsers)
+    _add_unlink(subparsers)
+    _add_workspaces(subparsers)
+
+
+def _add_link(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "link",
+        help="edit here, run there: bind a folder to one of a sandbox",
+        usage="remote-sandbox-mcp link SANDBOX:REMOTE [FOLDER] [options]",
+        description="Binds FOLDER to a folder of a sandbox. Agents and `exec` that are started in it then run over "
+        "there: before a command what changed here is sent, after it results and changed text files come back. Shows "
+        "first what would be sent, and asks. .git, what .gitignore excludes and files whose names speak of secrets are "
+        "not sent.",
+        epilog=EXIT_CODES,
+    )
+    add = parser.add_argument
+    add("remote", metavar="SANDBOX:REMOTE", help="the folder there; it is made where it is missing")
+    add("folder", metavar="FOLDER", nargs="?", default="", help="the folder here (default: the current one)")
+    add("--exclude", action="append", default=[], metavar="PATTERN", help="a .gitignore line for what is left out")
+    add("--include", action="append", default=[], metavar="PATTERN", help="send these in spite of their names: .env")
+    add("--pull", action="append", default=[], metavar="PATTERN", help="also bring back what fits: /plots/**")
+    add("--yes", action="store_true", help="do not ask, however much it is")
+    add("--dry-run", action="store_true", help="only show what would be sent")
+    add_json(parser)
+
+
+def _add_unlink(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "unlink",
+        help="end a link; both sides keep their files",
+        description="Ends the link of a folder. Nothing is deleted on either side.",
+        epilog=EXIT_CODES,
+    )
+    parser.add_argument("folder", metavar="FOLDER", nargs="?", default="", help="(default: the current one)")
+    add_json(parser)
+
+
+def _add_workspaces(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "workspaces",
+        help="which folders are linked, and whether both sides are in step",
+        description="Lists the linked folders and how they stand. --keep-local and --keep-remote decide conflicts of "
+        "the current folder's.",
+        epilog="Ends with 0, with 1 where something is in conflict or a side cannot be seen, with 2 when it failed.",
+    )
+    add = parser.add_argument
+    add("--keep-local", nargs="+", default=[], metavar="PATH", help="in conflict: the file here is right")
+    add("--keep-remote", nargs="+", default=[], metavar="PATH", help="in conflict: the file there is right")
+    add_json(parser)
+
+
+async def run(options: argparse.Namespace) -> int:
+    from .syncing import until_stopped
+
+    verbs: dict[str, Callable[[App, argparse.Namespace], Coroutine[Any, Any, int]]]
+    verbs = {"link": _link, "unlink": _unlink, "workspaces": _workspaces}
+    return await with_app(options, lambda app: until_stopped(verbs[options.verb](app, options), GOES_ON))
+
+
+# Linking
+
+
+async def _link(app: App, options: argparse.Namespace) -> int:
+    from .bar import Bar
+
+    order = make_order(app, options)
+    with Bar() as bar:
+        preview = await app.workspaces.preview(order)
+        if options.dry_run:
+            _show_preview(preview, options.json)
+            return 0
+        with bar.aside():
+            await _agree(preview, options)
+        linked = await app.workspaces.link(replace(order, confirmed=True), bar.hear)
+    _show_linked(linked, options.json)
+    return 1 if linked.moved.conflicts else 0
+
+
+def make_order(app: App, options: argparse.Namespace) -> LinkOrder:
+    """Raises UnknownSandbox."""
+    from ..core.errors import BadArgument
+    from ..core.workspace import DEFAULT_PULL, LinkOrder, Rules
+    from ..session import absolute
+
+    sandbox, colon, remote = options.remote.partition(":")
+    if not colon:
+        raise BadArgument(f"{options.remote} names no sandbox; write SANDBOX:FOLDER, such as gpu1:project")
+    folder = os.path.realpath(absolute(options.folder or "."))
+    known = next((each for each in app.workspaces.all() if each.folder == folder), None)
+    before = known.rules if known else Rules()
+    rules = replace(
+        before,
+        excludes=_or(options.exclude, before.excludes),
+        includes=_or(options.include, before.includes),
+        pull=(*DEFAULT_PULL, *options.pull) if options.pull else before.pull,
+    )
+    name = app.fleet.member(sandbox).name
+    return LinkOrder(folder=folder, sandbox=name, remote=remote, rules=rules, free=True)
+
+
+def _or(given: Sequence[str], before: Sequence[str]) -> tuple[str, ...]:
+    """What was given now, or else what was said when it was linked before."""
+    return tuple(given) or tuple(before)
+
+
+async def _agree(preview: Preview, options: argparse.Namespace) -> None:
+    """Show what would be sent, and ask. Raises BadArgument without a yes."""
+    from ..core.errors import BadArgument
+    from .syncing import asked
+
+    if options.yes:
+        return
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        complain_plainly(*preview.lines())
+        if not await asked("Link it? [y/N] "):
+            raise BadArgument("nothing was done")
+    elif preview.is_large:
+        # Without a terminal there is no person to ask.
+        raise BadArgument(f"{preview.lines()[0]} are much to send, so nothing was done; add --yes, or --exclude some")
+
+
+def complain_plainly(*lines: str) -> None:
+    """For a person, beside the question on standard error."""
+    from .render import one_line
+
+    print(*map(one_line, lines), sep="\n", file=sys.stderr)
+
+
+def _show_preview(preview: Preview, as_json: bool) -> None:
+    if as_json:
+        from dataclasses import asdict
+
+        from .render import print_json
+
+        return print_json(asdict(preview))
+    first, *others = preview.lines()
+    say(*map(_safe, (f"Would send {first}", *others)))
+
+
+def _show_linked(linked: Linked, as_json: bool) -> None:
+    if as_json:
+        from ..mcp_server.tools.workspaces import linked_fields
+        from .render import print_json
+
+        return print_json(linked_fields(linked))
+    first, moved = f"Linked {linked.workspace}", linked.moved.line()
+    say(*map(_safe, filter(None, (first, moved and moved[0].upper() + moved[1:], *linked.preview.lines()[1:]))))
+
+
+def _safe(line: str) -> str:
+    from .render import one_line
+
+    return one_line(line)
+
+
+# Ending one
+
+
+async def _unlink(app: App, options: argparse.Namespace) -> int:
+    from ..session import absolute
+
+    gone = await app.workspaces.unlink(absolute(options.folder or "."))
+    if options.json:
+        from ..mcp_server.tools.workspaces import workspace_fields
+        from .render import print_json
+
+        print_json(workspace_fields("unlinked", gone))
+    else:
+        say(_safe(f"Unlinked {gone}; both sides keep their files."))
+    return 0
+
+
+# Showing them
+
+
+async def _workspaces(app: App, options: argparse.Namespace) -> int:
+    if options.keep_local or options.keep_remote:
+        await _decide(app, options)
+    workspaces = app.workspaces.all()
+    states = await asyncio.gather(*map(app.workspaces.state, workspaces))
+    if options.json:
+        from ..mcp_server.tools.workspaces import state_fields
+        from .render import print_json
+
+        print_json({"workspaces": [state_fields(state) for state in states]})
+    else:
+        _show_states(states)
+    return 1 if any(state.conflicts or state.trouble for state in states) else 0
+
+
+async def _decide(app: App, options: argparse.Namespace) -> None:
+    """Raises BadArgument where the current folder is not linked."""
+    from ..core.errors import BadArgument
+
+    if not (workspace := app.workspaces.find(os.getcwd())):
+        raise BadArgument("the current folder is not linked; go to the folder whose conflicts you want to decide")
+    moved = await app.workspaces.decide(workspace, _absolute(options.keep_local), _absolute(options.keep_remote))
+    if line := moved.line():
+        complain(f"workspace: {line}")
+
+
+def _absolute(paths: Sequence[str]) -> list[str]:
+    """Paths as a shell completes them: relative to the current folder."""
+    return [os.path.abspath(path) for path in paths]
+
+
+def _show_states(states: Sequence[WorkspaceState]) -> None:
+    from .render import Page, styled
+
+    page = Page()
+    rows = []
+    for state in states:
+        is_bad, where = bool(state.conflicts or state.trouble), state.workspace
+        mark = page.mark("failed" if state.trouble else "warning" if is_bad else "ok")
+        place = styled((where.folder, "bold"), (f" = {where.sandbox}:{where.remote}", ""))
+        rows.append((mark, place, styled((told_of(state), "yellow" if is_bad else "dim"))))
+    page.rows(rows, indent=0)
+    if not states:
+        page.print("No folder is linked; remote-sandbox-mcp link SANDBOX:FOLDER links the current one.")
+    if any(state.conflicts for state in states):
+        page.print(styled(("decide by: remote-sandbox-mcp workspaces --keep-local PATH --keep-remote PATH", "dim")))
+
+
+def told_of(state: WorkspaceState) -> str:
+    """How a workspace stands, in words."""
+    from ..core.text import counted
+    from .render import one_line
+
+    if state.trouble:
+        return one_line(state.trouble)
+    told = [f"in conflict: {', '.join(map(one_line, state.conflicts[:MOST_NAMED]))}"] if state.conflicts else []
+    told += [f"{counted(state.to_send, 'change')} to send"] if state.to_send else []
+    told += [f"{counted(state.to_come, 'change')} to come"] if state.to_come else []
+    return "; ".join(told) or "in step"
+
+
+# Commands in one
+
+
+class Inside:
+    """A command of `exec` in the workspace that the current folder is in."""
+
+    def __init__(self, app: App, workspace: Workspace) -> None:
+        from ..core.workspace import Moved
+
+        self._app = app
+        self._workspace = workspace
+        self.moved = Moved()
+
+    async def run(self, script: str, cwd: str, run: Callable[[str, str, str], Awaitable[Report]]) -> Report:
+        """Send what changed, run the script by `run` (script, folder, sandbox), and bring back what it changed.
+
+        Raises SandboxError, with nothing run, where what changed cannot be sent.
+        """
+        from ..core.errors import ConnectError, SandboxError
+        from ..core.workspace import not_brought, not_sent
+
+        workspace, service = self._workspace, self._app.workspaces
+        try:
+            self.moved = await service.send(workspace)
+        except ConnectError:
+            raise
+        except SandboxError as problem:
+            raise not_sent(workspace, problem) from None
+        start = workspace.start_folder(cwd, os.getcwd())
+        report = await run(workspace.source(script, start), start, workspace.sandbox)
+        try:
+            self.moved = self.moved.and_then(await service.bring(workspace))
+        except SandboxError as problem:
+            self.moved = self.moved.and_then(not_brought(workspace, problem))
+        return report
+
+
+def at_hand(app: App, sandbox: str) -> Inside | None:
+    """The workspace that the current folder is in, unless another sandbox is named."""
+    found = app.workspaces.find(os.getcwd())
+    return Inside(app, found) if found and (not sandbox or app.fleet.member(sandbox).name == found.sandbox) else None

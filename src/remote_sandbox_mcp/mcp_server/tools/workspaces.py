@@ -1,0 +1,194 @@
+"""The tool that links the client's folder to a folder of a sandbox, shows that link, decides conflicts and ends it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import Context
+from mcp.types import CallToolResult, ToolAnnotations
+from pydantic import Field
+
+from ...asking import NoAnswer, asking
+from ...core.errors import BadArgument
+from ...core.workspace import Linked, LinkOrder, Moved, Preview, Workspace, WorkspaceState
+from ...session import absolute
+from ..forms import Asker
+from ..reporting import Reporting
+from ..results import lean, plain_text, reply, sentence
+from ..server import SandboxServer
+from ..shapes import WorkspaceShape
+from ..texts import one_line, told
+from ..toolbox import UNLISTED
+from ..workspace import client_folder
+from .sync import listener
+
+LINK = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
+NONE = (
+    "{folder} is in no workspace; link_workspace(remote_path='SANDBOX:FOLDER') makes one, so that what you edit here "
+    "runs there"
+)
+HOW_TO_SEND = "exclude data by a line in .gitignore, or ask the user, then repeat this with confirm=true"
+
+
+def offer(server: SandboxServer) -> None:
+    server.offer(link(server), title="Edit here, run there", annotations=LINK)
+
+
+def link(server: SandboxServer) -> Any:
+    async def link_workspace(
+        ctx: Context[None, Any],
+        remote_path: Annotated[str, Field(description="gpu1:project; none: show the state")] = "",
+        local_path: Annotated[str, Field(description="Default: current folder")] = "",
+        # Not listed: remote_path can name it.
+        sandbox_name: Annotated[str, UNLISTED] = "",
+        keep_local: Annotated[Sequence[str], Field(description="Paths in conflict: take the local file")] = (),
+        keep_remote: Annotated[Sequence[str], Field(description="Take the remote one")] = (),
+        unlink: Annotated[bool, Field(description="End it; files stay")] = False,
+        dry_run: Annotated[bool, Field(description="Only show it")] = False,
+        confirm: Annotated[bool, Field(description="The user agrees to send much")] = False,
+    ) -> Annotated[CallToolResult, WorkspaceShape]:
+        """Bind a local project to a sandbox's folder: calls run there, edits are sent before, results come back."""
+        verbs = Verbs(server, ctx)
+        if remote_path:
+            if keep_local or keep_remote or unlink:
+                raise BadArgument("remote_path makes a link; to decide conflicts or to unlink, leave it out")
+            return await verbs.link(sandbox_name, remote_path, local_path, dry_run=dry_run, confirm=confirm)
+        workspace = verbs.own(local_path)
+        if workspace is None:
+            return none_here()
+        if unlink:
+            return await verbs.unlink(workspace)
+        if keep_local or keep_remote:
+            return await verbs.decide(workspace, keep_local, keep_remote)
+        return await verbs.show(workspace)
+
+    return link_workspace
+
+
+class Verbs:
+    """What one call of link_workspace may do: make a link, and anything to the workspace that its client is in."""
+
+    def __init__(self, server: SandboxServer, ctx: Context[None, Any]) -> None:
+        self._server = server
+        self._ctx = ctx
+        self._service = server.app.workspaces
+
+    def own(self, local_path: str) -> Workspace | None:
+        """The client's workspace. Raises BadArgument for that of another folder: its own clients decide about it."""
+        found = self._server.workspaces.at_hand()
+        if local_path and self._service.find(absolute(local_path)) != found:
+            raise BadArgument(
+                f"{local_path} is not the workspace that you work in, so nothing was changed; a person can show or "
+                "end it by: remote-sandbox-mcp workspaces, remote-sandbox-mcp unlink FOLDER"
+            )
+        return found
+
+    # Making one
+
+    async def link(
+        self, sandbox: str, remote_path: str, local_path: str, *, dry_run: bool, confirm: bool
+    ) -> CallToolResult:
+        order = await self._order(sandbox, remote_path, local_path)
+        preview = await self._service.preview(order)
+        if dry_run:
+            fields = place_fields("would link", preview.folder, preview.sandbox, preview.remote)
+            fields |= {"would_send_files": preview.files, "would_send_bytes": preview.bytes, **notes(preview)}
+            return reply(fields, told(f"would link, and send {preview.lines()[0]}", fields, without=("status",)))
+        if preview.is_large and not confirm:
+            await self._consent(preview)
+        async with Reporting(self._ctx) as reporting:
+            linked = await self._service.link(replace(order, confirmed=True), listener(reporting))
+        if session := self._server.clients.session(self._ctx):
+            # Calls without sandbox_name mean the workspace's from now on.
+            await session.selection.choose("")
+        fields = linked_fields(linked)
+        return reply(fields, told("linked", fields, without=("status",)))
+
+    async def _order(self, sandbox: str, remote_path: str, local_path: str) -> LinkOrder:
+        app = self._server.app
+        named = app.transfers.sandbox_in(remote_path)
+        remote = remote_path[len(named) + 1 :] if named else remote_path
+        where = app.fleet.member(named or sandbox or await self._server.meant(self._ctx)).name
+        folder = absolute(local_path or ".")
+        known = self._linked(folder)
+        if known:
+            # To link again goes on where the first time was cut off; the rules stay those of its owner.
+            return LinkOrder(folder=folder, sandbox=where, remote=remote, rules=known.rules, free=known.free)
+        return LinkOrder(folder=folder, sandbox=where, remote=remote)
+
+    def _linked(self, folder: str) -> Workspace | None:
+        """The workspace of this very folder."""
+        found = self._service.find(folder)
+        return found if found and found.folder == os.path.realpath(folder) else None
+
+    async def _consent(self, preview: Preview) -> None:
+        """Ask the client's user. Raises BadArgument without a yes."""
+        what, ask = preview.lines()[0], asking.get()
+        if not isinstance(ask, Asker):
+            raise BadArgument(f"{what} are much to send, so nothing was sent; {HOW_TO_SEND}")
+        try:
+            agreed = await ask.agrees(f"Send {what}?")
+        except NoAnswer as problem:
+            raise BadArgument(f"{what} are much to send, and {problem}, so nothing was sent; {HOW_TO_SEND}") from None
+        if not agreed:
+            raise BadArgument(f"{what} are much to send, and the user did not agree, so nothing was sent")
+
+    # The client's own
+
+    async def unlink(self, workspace: Workspace) -> CallToolResult:
+        gone = await self._service.unlink(workspace.folder)
+        fields = workspace_fields("unlinked", gone)
+        return reply(fields, told("unlinked; both sides keep their files", fields, without=("status",)))
+
+    async def decide(
+        self, workspace: Workspace, keep_local: Sequence[str], keep_remote: Sequence[str]
+    ) -> CallToolResult:
+        moved = await self._service.decide(workspace, keep_local, keep_remote)
+        return await self.show(workspace, moved)
+
+    async def show(self, workspace: Workspace, moved: Moved | None = None) -> CallToolResult:
+        state = await self._service.state(workspace)
+        fields = state_fields(state) | (moved_fields(moved) if moved else {})
+        return reply(fields, told(fields["status"], fields, without=("status",)))
+
+
+def none_here() -> CallToolResult:
+    folder = plain_text(client_folder())
+    return reply({"status": "none", "local_path": folder}, NONE.format(folder=folder))
+
+
+def place_fields(status: str, folder: str, sandbox: str, remote: str) -> dict[str, Any]:
+    return {"status": status, "local_path": plain_text(folder), "remote_path": plain_text(f"{sandbox}:{remote}")}
+
+
+def workspace_fields(status: str, workspace: Workspace) -> dict[str, Any]:
+    return place_fields(status, workspace.folder, workspace.sandbox, workspace.remote)
+
+
+def linked_fields(linked: Linked) -> dict[str, Any]:
+    return workspace_fields("linked", linked.workspace) | moved_fields(linked.moved) | notes(linked.preview)
+
+
+def state_fields(state: WorkspaceState) -> dict[str, Any]:
+    """How a workspace stands; also for `workspaces --json`."""
+    fields = workspace_fields(word_for(state), state.workspace)
+    fields |= lean(to_send=state.to_send or None, to_come=state.to_come or None)
+    return fields | lean(conflicts=list(map(plain_text, state.conflicts)), problem=sentence(state.trouble))
+
+
+def word_for(state: WorkspaceState) -> str:
+    if state.trouble:
+        return "unknown"
+    return "in conflict" if state.conflicts else "in step" if state.is_in_step else "changed"
+
+
+def moved_fields(moved: Moved) -> dict[str, Any]:
+    return lean(moved=one_line(sentence(moved.line())))
+
+
+def notes(preview: Preview) -> dict[str, Any]:
+    """What is not sent, and what is there already."""
+    return lean(notes=[one_line(sentence(line)) for line in preview.lines()[1:]])

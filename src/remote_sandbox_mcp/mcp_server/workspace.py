@@ -1,0 +1,300 @@
+"""The workspace that a call is made in: fills in sandbox, folder and paths, and moves what changed before and after."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from mcp.server.mcpserver import Context
+from mcp.types import CallToolResult, InputRequiredResult
+
+from ..app import App
+from ..core.client import is_again
+from ..core.errors import ConnectError, Defect, SandboxError, UnknownSandbox
+from ..core.transfer import Headway
+from ..core.workspace import Moved, OutOfStep, Workspace, not_brought, not_sent
+from ..fleet import unforeseen
+from ..session import current
+from ..waiting import Chores
+from .clients import LEAST_PATIENCE_S, calling
+from .reporting import SIGN_S, Reporting, spent_s
+from .results import sentence, told_moved
+from .tools.sync_results import headway_text
+
+if TYPE_CHECKING:
+    from ..workspaces.service import WorkspaceService
+
+Answer = CallToolResult | InputRequiredResult
+Make = Callable[[dict[str, Any]], Awaitable[Answer]]
+# How many jobs and commands are remembered whose results were fetched after their end.
+MOST_FETCHED = 1000
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a workspace does for a call of one tool. Its arguments are named here, so that no tool has to know of it."""
+
+    # Before the call, what changed here is sent; after it, what changed there comes back.
+    sends: bool = False
+    brings: bool = False
+    # The argument for a folder over there, which is the workspace's own where it is left out.
+    folder: str = ""
+    # Arguments for paths over there: a text, a list of texts, or a list of objects with a `path`.
+    paths: tuple[str, ...] = ()
+    # Arguments with shell source, which runs after the workspace's init lines.
+    scripts: tuple[str, ...] = ()
+    # The argument that names something that has been started before: then nothing is sent.
+    handle: str = ""
+    # It only reads, and does so even where what changed here could not be sent.
+    only_looks: bool = False
+
+
+RUNS = Part(sends=True, brings=True, folder="cwd", scripts=("command",))
+STARTS = Part(sends=True, folder="cwd", scripts=("command", "resume_command"))
+READS = Part(sends=True, paths=("remote_path",), only_looks=True)
+LOOKS = Part(sends=True, folder="remote_path", only_looks=True)
+WRITES = Part(sends=True, brings=True, paths=("remote_path",))
+ASKS = Part(brings=True, handle="tmux_session")
+COPIES = Part(paths=("remote_path",))
+
+PARTS: dict[str, Part] = {
+    "exec_bash": RUNS,
+    "run_command": RUNS,
+    "run_python": replace(RUNS, scripts=()),
+    "run_tests": replace(RUNS, folder="path", handle="tmux_session"),
+    "exec_bash_background": STARTS,
+    "exec_bash_background_watch": STARTS,
+    "deploy_app": STARTS,
+    "read_remote_file": READS,
+    "list_remote_files": LOOKS,
+    "search_remote_files": LOOKS,
+    "write_remote_file": WRITES,
+    "edit_remote_file": WRITES,
+    "upload_files": replace(WRITES, paths=("files",)),
+    "download_files": replace(READS, paths=("paths",)),
+    "sync_local_to_remote": COPIES,
+    "sync_remote_to_local": COPIES,
+    "check_background_task": ASKS,
+    "wait_background_task": ASKS,
+    "stop_background_task": ASKS,
+}
+# A session keeps its own folder from call to call: only its first one begins in the workspace's.
+SESSION = "session"
+
+
+class Workspaces:
+    """The workspaces of one server's clients. Any number of calls may be made in one of them at the same time."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        # Passes that outlast their call's patience, and what they moved: the next call tells it.
+        self._late = Chores("bringing a workspace in step", expected=(SandboxError,))
+        self._untold: dict[str, Moved] = {}
+        self._fetched: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    @property
+    def service(self) -> WorkspaceService:
+        return self._app.workspaces
+
+    def at_hand(self) -> Workspace | None:
+        """The workspace that the client's current folder is in."""
+        return self.service.find(client_folder())
+
+    def of_call(self, tool: str, given: Mapping[str, Any], sandbox: str) -> InWorkspace | None:
+        """How a call is made in the client's workspace; None where that plays no part in it."""
+        part = PARTS.get(tool)
+        workspace = self.at_hand() if part and sandbox else None
+        if part is None or workspace is None or self._name(sandbox) != workspace.sandbox:
+            return None
+        return InWorkspace(self, workspace, part, given)
+
+    def _name(self, sandbox: str) -> str:
+        try:
+            return self._app.fleet.member(sandbox).name
+        except UnknownSandbox:
+            # The tool reports it.
+            return ""
+
+    async def was_begun(self, sandbox: str) -> bool:
+        return await self._app.was_begun(sandbox)
+
+    def leave(self, workspace: Workspace, late: asyncio.Future[Moved]) -> None:
+        """Let a pass go on after its call; what it moves is told with the next one."""
+
+        def ended(done: asyncio.Future[Moved]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self._untold[workspace.id] = self.take_untold(workspace).and_then(done.result())
+
+        self._late.start(late).add_done_callback(ended)
+
+    def take_untold(self, workspace: Workspace) -> Moved:
+        return self._untold.pop(workspace.id, Moved())
+
+    def is_fetched(self, workspace: Workspace, handle: str) -> bool:
+        return (workspace.id, handle) in self._fetched
+
+    def note_fetched(self, workspace: Workspace, handle: str) -> None:
+        self._fetched[workspace.id, handle] = None
+        if len(self._fetched) > MOST_FETCHED:
+            self._fetched.popitem(last=False)
+
+
+class InWorkspace:
+    """One call in a workspace."""
+
+    def __init__(self, workspaces: Workspaces, workspace: Workspace, part: Part, given: Mapping[str, Any]) -> None:
+        self._workspaces = workspaces
+        self._workspace = workspace
+        self._part = part
+        self._begun = time.monotonic()
+        self._patience_s = calling.get().patience_s
+        self._handle = str(given.get(part.handle) or "") if part.handle else ""
+        self.arguments = self._filled(given)
+
+    # Arguments
+
+    def _filled(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments, with the workspace's folder where they leave it out and with paths as the sandbox has them."""
+        part, workspace, filled = self._part, self._workspace, dict(given)
+        named = given.get(part.folder, "") if part.folder else None
+        start = workspace.start_folder(named, client_folder()) if isinstance(named, str) else ""
+        if start and (named or not given.get(SESSION)):
+            filled[part.folder] = start
+        for name in part.paths:
+            if name in given:
+                filled[name] = self._mapped(given[name])
+        for name in part.scripts:
+            if isinstance(script := given.get(name), str):
+                filled[name] = workspace.source(script, start)
+        return filled
+
+    def _mapped(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._workspace.remote_path(value) if value else value
+        if isinstance(value, (list, tuple)):
+            return [self._mapped(item) for item in value]
+        return {**value, "path": self._mapped(value["path"])} if isinstance(value, dict) and "path" in value else value
+
+    # The call
+
+    async def answer(self, make: Make, context: Context[None, Any] | None) -> Answer:
+        """Send what changed here, make the call, and bring back what changed there. Raises SandboxError."""
+        self._context = context
+        sent = await self._send() if self._is_sending else Moved()
+        used = time.monotonic() - self._begun
+        client = calling.get()
+        left = calling.set(replace(client, patience_s=max(LEAST_PATIENCE_S, client.patience_s - used)))
+        spent = spent_s.set(used)
+        try:
+            answer = await make(self.arguments)
+        finally:
+            spent_s.reset(spent)
+            calling.reset(left)
+        if not isinstance(answer, CallToolResult):
+            return answer
+        brought = await self._bring() if self._is_bringing(answer) else Moved()
+        moved = self._workspaces.take_untold(self._workspace).and_then(sent).and_then(brought)
+        return told_moved(answer, moved.line())
+
+    # Before it
+
+    @property
+    def _is_sending(self) -> bool:
+        if self._handle or not self._part.sends:
+            return False
+        paths = [self.arguments.get(name) for name in (*self._part.paths, self._part.folder) if self._part.only_looks]
+        named = [path for path in paths if isinstance(path, str)]
+        # What lies elsewhere on the machine is looked at without a pass.
+        return not named or any(map(self._workspace.may_hold, named))
+
+    async def _send(self) -> Moved:
+        workspace, sandbox = self._workspace, self._workspace.sandbox
+        if is_again() and await self._workspaces.was_begun(sandbox):
+            # An earlier process of ours has sent it, and the command may be running on it.
+            return Moved()
+        hearing = Hearing(f"sending what changed to {sandbox}")
+        task = asyncio.ensure_future(self._workspaces.service.send(workspace, hearing.hear))
+        limit_s = max(LEAST_PATIENCE_S, self._patience_s - LEAST_PATIENCE_S)
+        if not await self._ended(task, limit_s, hearing):
+            raise OutOfStep(
+                f"what changed in {workspace.folder} is still being sent to {sandbox} ({hearing.text}); nothing was "
+                "done there yet, and the sending goes on: make this call again in a while"
+            )
+        problem = _problem_of(task, f"sending {workspace.folder} to {sandbox}")
+        if problem is None:
+            return task.result()
+        if self._part.only_looks and not isinstance(problem, ConnectError):
+            return Moved(problems=(f"what changed here could not be sent, so this may be old: {sentence(problem)}",))
+        raise problem if isinstance(problem, ConnectError) else not_sent(workspace, problem)
+
+    # After it
+
+    def _is_bringing(self, answer: CallToolResult) -> bool:
+        fields = answer.structured_content or {}
+        if not self._part.brings or answer.is_error or fields.get("running") or fields.get("pending"):
+            return False
+        return not (self._handle and self._workspaces.is_fetched(self._workspace, self._handle))
+
+    async def _bring(self) -> Moved:
+        workspace, sandbox = self._workspace, self._workspace.sandbox
+        hearing = Hearing(f"fetching what changed on {sandbox}")
+        task = asyncio.ensure_future(self._workspaces.service.bring(workspace))
+        left_s = self._patience_s - (time.monotonic() - self._begun)
+        if not await self._ended(task, max(LEAST_PATIENCE_S, left_s), hearing):
+            return Moved(problems=(f"what changed on {sandbox} is still being fetched; the next call tells what came",))
+        problem = _problem_of(task, f"fetching what changed on {sandbox}")
+        if problem is not None:
+            return not_brought(workspace, problem)
+        if self._handle:
+            self._workspaces.note_fetched(workspace, self._handle)
+        return task.result()
+
+    async def _ended(self, task: asyncio.Future[Moved], limit_s: float, hearing: Hearing) -> bool:
+        """Wait for a pass; one that takes longer goes on. It is cancelled with the call."""
+        until = time.monotonic() + limit_s
+        try:
+            async with nullcontext() if self._context is None else Reporting(self._context) as reporting:
+                while not task.done() and (left_s := until - time.monotonic()) > 0:
+                    await asyncio.wait((task,), timeout=min(SIGN_S, left_s))
+                    if reporting and not task.done():
+                        reporting.send(time.monotonic() - self._begun, None, hearing.text)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait((task,))
+            raise
+        if not task.done():
+            self._workspaces.leave(self._workspace, task)
+        return task.done()
+
+
+class Hearing:
+    """How far a pass is, in words."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._newest: Headway | None = None
+
+    def hear(self, headway: Headway) -> None:
+        self._newest = headway
+
+    @property
+    def text(self) -> str:
+        return f"{self._what}: {headway_text(self._newest)}" if self._newest else self._what
+
+
+def client_folder() -> str:
+    """The client's current folder, or this process's own where it serves one client alone."""
+    return current().folder or os.getcwd()
+
+
+def _problem_of(task: asyncio.Future[Moved], doing: str) -> SandboxError | None:
+    problem = asyncio.CancelledError() if task.cancelled() else task.exception()
+    if problem is None or isinstance(problem, SandboxError):
+        return problem
+    return Defect(unforeseen(problem, doing))
