@@ -120,12 +120,12 @@ def problems(agent: Agent, folder: Path) -> Iterator[str]:
     home, project = folder / "home", folder / "project"
     for each in (folder, home, project, project / "src"):
         each.mkdir()
-    (project / ".remote-sandbox.toml").write_text("only_remote = true\n")
+    (project / ".remote-sandbox.toml").write_text('sandbox = "local:work"\nonly_remote = true\n')
     (project / NOTES).write_text(BEFORE)
     (project / "src" / "answer.py").write_text("print(41)\n")
     env, ours = environment(home), serving.COMMAND
     try:
-        for words in (["git", "init", "-q"], [ours, "config", "allow"], [ours, "link", "local:work", "--yes"]):
+        for words in (["git", "init", "-q"], [ours, "config", "allow"], [ours, "link", "--yes"]):
             done = _run(words, env, project)
             if done.returncode:
                 yield f"{' '.join(words)}: {(done.stdout + done.stderr).strip()[-300:]}"

@@ -49,6 +49,9 @@ class Scripted:
         self.gate = asyncio.Event()
         self.gate.set()
 
+    def given(self, workspace: Workspace) -> Rules:
+        return workspace.rules
+
     def find(self, folder: str) -> Workspace | None:
         return self.workspace if self.workspace.holds(folder) else None
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.cli.workspaces import make_order
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.accepted import accept, withdraw
 from remote_sandbox_mcp.config.workspace_file import NAME, find
-from remote_sandbox_mcp.core.errors import ConfigError
+from remote_sandbox_mcp.core.errors import BadArgument, ConfigError
 from remote_sandbox_mcp.core.workspace import Rules
 from tests.workspaces.conftest import World, contents, write
 
@@ -29,7 +31,10 @@ async def test_each_pass_follows_what_is_accepted_then_and_no_edit_of_the_file(w
     await world.link()
     assert sorted(contents(world.there)) == [".env.test", NAME, "a"]
     write(world.here, {NAME: "excludes = []\nonly_remote = false"})
-    assert (await world.send()).sent == (NAME,)
+    moved = await world.send()
+    assert moved.sent == (NAME,)
+    assert "has changed; what was accepted of it before stays in force" in moved.line()
+    assert (await world.send()).is_quiet
     # A machine may send one back, too.
     write(world.there, {NAME: 'includes = ["id_rsa"]'})
     await world.bring()
@@ -53,9 +58,12 @@ async def test_rules_end_when_the_acceptance_does(world: World) -> None:
 
 
 async def test_a_project_names_its_sandbox_if_that_is_configured(world: World) -> None:
-    assert world.app.workspaces.named(str(world.here)) == ("", "")
-    accepted(world.here, 'sandbox = "x:projects/vision"')
-    assert world.app.workspaces.named(str(world.here)) == ("x", "projects/vision")
+    wanted = argparse.Namespace(remote="", folder=str(world.here), exclude=[], include=[], pull=[])
+    with pytest.raises(BadArgument, match="is not said"):
+        make_order(world.app, wanted)
+    accepted(world.here, 'sandbox = "x:projects/vision"\nexcludes = "data/"')
+    order = make_order(world.app, wanted)
+    assert (order.sandbox, order.remote, order.rules) == ("x", "projects/vision", Rules())
     accepted(world.here, 'sandbox = "elsewhere"')
     with pytest.raises(ConfigError, match="which your configuration does not offer"):
-        world.app.workspaces.named(str(world.here))
+        make_order(world.app, wanted)

@@ -31,7 +31,7 @@ def _add_link(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "link",
         help="edit here, run there: bind a folder to one of a sandbox",
-        usage="remote-sandbox-mcp link SANDBOX:REMOTE [FOLDER] [options]",
+        usage="remote-sandbox-mcp link [SANDBOX:REMOTE [FOLDER]] [options]",
         description="Binds FOLDER to a folder of a sandbox. Agents and `exec` that are started in it then run over "
         "there: before a command what changed here is sent, after it results and changed text files come back. Shows "
         "first what would be sent, and asks. .git, what .gitignore excludes and files whose names speak of secrets are "
@@ -39,7 +39,8 @@ def _add_link(subparsers: Any) -> None:
         epilog=EXIT_CODES,
     )
     add = parser.add_argument
-    add("remote", metavar="SANDBOX:REMOTE", help="the folder there; it is made where it is missing")
+    told = "the folder there, made where it is missing (default: as the project's accepted .remote-sandbox.toml says)"
+    add("remote", metavar="SANDBOX:REMOTE", nargs="?", default="", help=told)
     add("folder", metavar="FOLDER", nargs="?", default="", help="the folder here (default: the current one)")
     add("--exclude", action="append", default=[], metavar="PATTERN", help="a .gitignore line for what is left out")
     add("--include", action="append", default=[], metavar="PATTERN", help="send these in spite of their names: .env")
@@ -107,12 +108,19 @@ def make_order(app: App, options: argparse.Namespace) -> LinkOrder:
     from ..core.workspace import DEFAULT_PULL, LinkOrder, Rules
     from ..session import absolute
 
-    sandbox, colon, remote = options.remote.partition(":")
-    if not colon:
-        raise BadArgument(f"{options.remote} names no sandbox; write SANDBOX:FOLDER, such as gpu1:project")
     folder = os.path.realpath(absolute(options.folder or "."))
+    sandbox, colon, remote = options.remote.partition(":")
+    if options.remote and not colon:
+        raise BadArgument(f"{options.remote} names no sandbox; write SANDBOX:FOLDER, such as gpu1:project")
+    if not options.remote:
+        sandbox, remote = app.workspaces.named(folder)
+        if not sandbox:
+            raise BadArgument(
+                f"where {folder} is to be linked to is not said; write SANDBOX:FOLDER, such as gpu1:project, or accept "
+                "a .remote-sandbox.toml with a sandbox in it by: remote-sandbox-mcp config allow"
+            )
     known = next((each for each in app.workspaces.all() if each.folder == folder), None)
-    before = known.rules if known else Rules()
+    before = app.workspaces.given(known) if known else Rules()
     rules = replace(
         before,
         excludes=_or(options.exclude, before.excludes),

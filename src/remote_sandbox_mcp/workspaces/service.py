@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..config.workspace_file import accepted_file, current_rules, rules_of
+from ..config.workspace_file import accepted_file, current_rules, notice, rules_of
 from ..core import check
 from ..core.errors import BadArgument, ConnectError, FileProblem, SandboxError
 from ..core.files import Span
@@ -139,7 +139,8 @@ class WorkspaceService:
         await self._mark(workspace)
         self._records.put(workspace, os.stat(workspace.folder).st_ino)
         try:
-            return Linked(_in_force(workspace), preview, await self._pass(workspace, listener, _whole))
+            moved = self._noticed(workspace, await self._pass(workspace, listener, _whole))
+            return Linked(_in_force(workspace), preview, moved)
         except (BadArgument, SideLost):
             if not known:
                 self._records.remove(workspace)
@@ -210,7 +211,7 @@ class WorkspaceService:
             return moved
 
         try:
-            return await self._pass(workspace, listener, send, looks_there=False)
+            return self._noticed(workspace, await self._pass(workspace, listener, send, looks_there=False))
         finally:
             if self.sends_ahead:
                 self._live.use(workspace)
@@ -222,7 +223,7 @@ class WorkspaceService:
 
     async def bring(self, workspace: Workspace, after_run: str = "", listener: Listener = unheard) -> Moved:
         """Carry over what changed on either side. Raises SideLost, SandboxError."""
-        return await self._pass(workspace, listener, _whole)
+        return self._noticed(workspace, await self._pass(workspace, listener, _whole))
 
     async def fetch(self, order: Order, listener: Listener) -> Outcome:
         """Bring the large files of a workspace that were left to the background. Raises SandboxError."""
@@ -322,6 +323,11 @@ class WorkspaceService:
     async def _turn(self, workspace: Workspace) -> AsyncIterator[None]:
         async with self._turns.setdefault(workspace.id, asyncio.Lock()), self._records.locked(workspace):
             yield
+
+    def _noticed(self, workspace: Workspace, moved: Moved) -> Moved:
+        """With a sentence, once, where the project's file is not what its user has accepted."""
+        told = self._without_told(workspace, Moved(problems=(notice(workspace.folder).rstrip("."),))).problems
+        return replace(moved, problems=(*moved.problems, *filter(None, told)))
 
     def _without_told(self, workspace: Workspace, moved: Moved) -> Moved:
         new = tuple(problem for problem in moved.problems if (workspace.id, problem) not in self._told)

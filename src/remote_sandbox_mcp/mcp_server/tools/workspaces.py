@@ -116,7 +116,8 @@ class Verbs:
         known = self._linked(folder)
         if known:
             # To link again goes on where the first time was cut off; the rules stay those of its owner.
-            return LinkOrder(folder=folder, sandbox=where, remote=remote, rules=known.rules, free=known.free)
+            rules = self._service.given(known)
+            return LinkOrder(folder=folder, sandbox=where, remote=remote, rules=rules, free=known.free)
         return LinkOrder(folder=folder, sandbox=where, remote=remote)
 
     def _linked(self, folder: str) -> Workspace | None:
