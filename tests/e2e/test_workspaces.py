@@ -155,6 +155,8 @@ async def test_what_a_job_made_comes_when_it_has_ended(scene: Scene, remote: str
         ended = await server.call("wait_background_task", tmux_session=job["tmux_session"], timeout_s=20)
         assert (ended["exit_code"], "results/n" in ended["workspace"]) == (0, True)
         assert (project / "results/n").read_text() == "7\n"
+        assert scene.there(f"{remote}/.codex_logs").exists()
+        assert not (project / ".codex_logs").exists()
 
 
 async def test_a_hub_that_dies_during_a_call_leaves_the_workspace_in_step(scene: Scene, remote: str) -> None:

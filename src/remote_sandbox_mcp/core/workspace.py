@@ -20,6 +20,8 @@ SECRET_LIKE = (
     *("id_ecdsa*", "id_ed25519*", "credentials", "credentials.*", "*credentials*.json", "secrets.*", ".htpasswd"),
     *("*.tfstate", "*.tfstate.*", ".git-credentials", "service-account*.json", "kubeconfig"),
 )
+# Where background jobs write their logs by default: check_background_task shows them.
+JOB_LOGS = ".codex_logs/"
 # Larger files come back only where a pull pattern names them.
 SMALL_FILE = 256 << 10
 # How many new files come back with one command beyond the pull patterns.
@@ -46,12 +48,12 @@ class Rules:
 
     def lines(self, closed: Sequence[str] = ()) -> tuple[str, ...]:
         """What is left out of the project, behind the default excludes; `closed` is what the gate closes in it."""
-        return (*SECRET_LIKE, *(f"!{line}" for line in self.includes), *self.excludes, *closed)
+        return (JOB_LOGS, *SECRET_LIKE, *(f"!{line}" for line in self.includes), *self.excludes, *closed)
 
     def scan_lines(self, closed: Sequence[str] = (), secrets: Sequence[str] = SECRET_LIKE) -> tuple[str, ...]:
         """The same for a scan, which has to find what the pull patterns name although .gitignore excludes it."""
         included = (*(f"!{line}" for line in self.includes), *_found_lines(self.pull))
-        return (*secrets, *included, *self.excludes, *closed)
+        return (JOB_LOGS, *secrets, *included, *self.excludes, *closed)
 
 
 def _found_lines(patterns: Sequence[str]) -> tuple[str, ...]:
@@ -182,7 +184,7 @@ class Preview:
             lines.append(f"{there} are there already: what is the same stays, what differs is a conflict to decide")
         if self.secret_count:
             names = _names(self.secrets, self.secret_count)
-            lines.append(f"not sent, because the name is that of a secret: {names}; `includes` sends one all the same")
+            lines.append(f"not sent, because the name is that of a secret: {names}; link with --include to send one")
         if self.link_count:
             lines.append(f"not sent, because the link leads out of the project: {_names(self.links, self.link_count)}")
         if self.excluded:

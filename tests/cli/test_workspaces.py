@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli, at_a_terminal
+from tests.support.sshd import Sshd
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a program, data and a secret."""
+    folder = tmp_path / "project"
+    (folder / "src").mkdir(parents=True)
+    (folder / "a.py").write_text("print('one')\n")
+    (folder / "src/b.txt").write_text("b\n")
+    (folder / ".env").write_text("TOKEN=1\n")
+    (folder / "big.bin").write_bytes(b"\0" * 1000)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def there(good: Sshd, tmp_path: Path) -> Path:
+    """A folder on the machine that no other test has used."""
+    return good.home / f"there-{tmp_path.name}"
+
+
+@pytest.fixture
+def linked(cli: Cli, project: Path, there: Path) -> Iterator[Path]:
+    done = cli("link", f"shared:{there.name}", "--exclude", "*.bin")
+    assert (done.code, done.stderr) == (0, "")
+    yield project
+    os.chdir(project)
+    cli("unlink")
+
+
+def shell(sshd: Sshd, command: str) -> None:
+    """What a person does on the machine."""
+    subprocess.run(sshd.client(command), check=True, capture_output=True, timeout=10)
+
+
+def test_a_link_is_shown_before_it_is_made_and_is_listed_until_it_is_ended(
+    cli: Cli, project: Path, there: Path
+) -> None:
+    place = f"shared:{there.name}"
+    planned = cli("link", place, "--dry-run")
+    assert (planned.code, there.exists()) == (0, False)
+    first, *notes = planned.stdout.splitlines()
+    assert first == f"Would send 3 files (1.01 KB) of {project} to shared:{there}"
+    assert notes[0].startswith("not sent, because the name is that of a secret: .env;")
+    assert cli("link", place, "--dry-run", "--json", "--include", ".env").json["files"] == 4
+    made = cli("link", place, "--exclude", "*.bin")
+    assert made.stdout.splitlines()[0] == f"Linked {project} = shared:{there}"
+    assert sorted(path.name for path in there.iterdir()) == ["a.py", "src"]
+    again = cli("link", place)
+    assert (again.code, (there / "big.bin").exists()) == (0, False)
+    listed = cli("workspaces")
+    assert (listed.code, "in step" in listed.stdout, str(project) in listed.stdout) == (0, True, True)
+    assert [each["status"] for each in cli("workspaces", "--json").json["workspaces"]] == ["in step"]
+    ended = cli("unlink", str(project / "src"))
+    assert ended.stdout == f"Unlinked {project} = shared:{there}; both sides keep their files.\n"
+    assert cli("workspaces").stdout.startswith("No folder is linked; ")
+    assert ((project / "a.py").exists(), (there / "a.py").exists()) == (True, True)
+    assert cli("unlink").code == 2
+
+
+@pytest.mark.parametrize(("typed", "is_made"), [(b"y\n", True), (b"n\n", False)], ids=["yes", "no"])
+def test_a_person_at_a_terminal_is_asked(cli: Cli, project: Path, there: Path, typed: bytes, is_made: bool) -> None:
+    seen = at_a_terminal(cli, "link", f"shared:{there.name}", typed=typed)
+    assert "3 files (1.01 KB)" in seen
+    assert "Link it? [y/N]" in seen
+    assert (there.exists(), "nothing was done" in seen) == (is_made, not is_made)
+    if is_made:
+        cli("unlink")
+
+
+def test_a_command_in_a_linked_folder_runs_there_with_what_changed(cli: Cli, linked: Path, there: Path) -> None:
+    (linked / "a.py").write_text("print('two')\n")
+    done = cli("exec", "--", "sh", "-c", "pwd; python3 a.py; echo x >made.txt; exit 3")
+    assert (done.code, done.stdout) == (3, f"{there}\ntwo\n")
+    assert done.stderr == "remote-sandbox-mcp: workspace: sent a.py (13 bytes); came back: made.txt (2 bytes)\n"
+    assert (linked / "made.txt").read_text() == "x\n"
+    os.chdir(linked / "src")
+    quiet = cli("exec", "pwd; cat b.txt")
+    assert (quiet.stdout, quiet.stderr) == (f"{there}/src\nb\n", "")
+    (linked / "a.py").write_text("three\n")
+    assert cli("exec", "--json", "--cwd", ".", "cat a.py").json == {
+        "exit_code": 0,
+        "stdout": "three\n",
+        "workspace": "sent a.py (6 bytes)",
+    }
+    os.chdir("/")
+    assert cli("exec", "pwd").stdout == f"{there.parent}\n"
+
+
+def test_nothing_runs_where_what_changed_cannot_be_sent(cli: Cli, linked: Path, good: Sshd, there: Path) -> None:
+    linked.rename(linked.with_name("moved"))
+    linked.mkdir()
+    os.chdir(linked)
+    refused = cli("exec", "touch ran")
+    linked.rmdir()
+    linked.with_name("moved").rename(linked)
+    assert (refused.code, refused.stdout, (there / "ran").exists()) == (2, "", False)
+    assert refused.stderr.startswith("remote-sandbox-mcp: nothing was done on shared, because what changed in ")
+
+
+def test_conflicts_are_shown_and_decided(cli: Cli, linked: Path, good: Sshd, there: Path) -> None:
+    shell(good, f"cd {there} && echo theirs | tee a.py >src/b.txt")
+    for file in ("a.py", "src/b.txt"):
+        (linked / file).write_text("ours is longer\n")
+    shown = cli("workspaces")
+    assert (shown.code, "in conflict: a.py, src/b.txt" in shown.stdout) == (1, True)
+    os.chdir(linked / "src")
+    decided = cli("workspaces", "--keep-local", "../a.py", "--keep-remote", "b.txt")
+    assert (decided.code, "in step" in decided.stdout) == (0, True)
+    assert ((there / "a.py").read_text(), (linked / "src/b.txt").read_text()) == ("ours is longer\n", "theirs\n")
+    assert cli("workspaces", "--keep-remote", "../../x").code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["link", "project"], "names no sandbox; write SANDBOX:FOLDER"),
+        (["link", "nowhere:project"], "nowhere"),
+        (["link", "shared:~"], "the home folder"),
+        (["link", "shared:/etc", "."], "a folder of the operating system"),
+        (["link", "shared:p", "/"], "the root of the file system"),
+        (["link", "shared:p", "missing"], "is not a folder"),
+        (["workspaces", "--keep-local", "a.py"], "the current folder is not linked"),
+    ],
+)
+def test_mistakes_are_told_and_nothing_is_linked(
+    cli: Cli, good: Sshd, project: Path, words: list[str], told: str
+) -> None:
+    failed = cli(*words)
+    assert (failed.code, failed.stdout) == (2, "")
+    assert told in failed.stderr
+    assert cli("workspaces", "--json").json == {"workspaces": []}
