@@ -279,18 +279,18 @@ async def test_it_looks_when_a_run_over_there_has_ended(machine: Any, sshd: Sshd
     await until(lambda: (sshd.home / "followed/a").exists(), "the run to begin")
     assert names(await soon(follower.look())) == {b"a"}
     quick = Command("touch followed/quick")
-    looked, _ = await soon(asyncio.gather(follower.look(quick.run_id), machine.run(quick)))
+    looked, _ = await soon(asyncio.gather(follower.look_after(quick.run_id), machine.run(quick)))
     assert names(looked) == {b"a", b"quick"}
     assert not waiting.done()
     await machine.run(Command("touch followed/go"))
     await soon(running)
     assert names(await soon(waiting)) == {b"a", b"b", b"go", b"quick"}
     # Of one that is not known there it waits for a moment only, or until it is told of its end.
-    assert names(await soon(follower.look("run-unknown"))) == names(await follower.look())
-    hurried = asyncio.ensure_future(follower.look("run-unknown"))
+    assert await soon(follower.look_after("run-unknown")) is None
+    hurried = asyncio.ensure_future(follower.look_after("run-unknown"))
     await asyncio.sleep(0)
     follower.hurry("run-unknown")
-    await soon(hurried)
+    assert names(await soon(hurried)) == names(await follower.look())
     await follower.close()
 
 
@@ -329,6 +329,7 @@ async def test_without_python_it_scans(fleet: Fleet, known_hosts: Path) -> None:
     await machine.run(Command("mkdir followed; touch followed/a"))
     follower = Follower(machine.open_lane, Followed(name="there", path="followed"))
     first = await follower.look()
+    assert await follower.look_after("run-unknown") is None
     second = await follower.look("run-unknown")
     assert second.folders is first.folders
     assert (names(second), follower.changed, follower.inode, follower.is_watched) == ({b"a"}, False, 0, False)

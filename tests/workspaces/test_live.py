@@ -1,4 +1,4 @@
-"""Changes that are sent before a command asks for it, and looks that cost nothing where nothing changed."""
+"""Changes that are sent before a command asks for it; and looks at what is unchanged, or after a run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.core.workspace import Moved
 from remote_sandbox_mcp.workspaces import live
 from tests.support.server import until
 from tests.workspaces.conftest import World, contents, write
@@ -97,3 +98,61 @@ async def test_an_unchanged_workspace_is_not_compared_again(world: World, monkey
     # The pass itself has changed this side; what it wrote is not news.
     assert (await world.send()).is_quiet
     assert (await world.bring()).is_quiet
+
+
+# Looking after a run
+
+
+@pytest.fixture
+async def settled(world: World) -> World:
+    write(world.here, {"a.py": "1"})
+    await world.link()
+    await world.bring()
+    return world
+
+
+async def expect(world: World) -> None:
+    """Order a look after a run; the order is there when this returns."""
+    world.sandbox.asked.clear()
+    world.app.workspaces.expect(world.workspace, "run-1")
+    await until(lambda: world.sandbox.asked["follow"], "the order")
+    world.sandbox.asked.clear()
+
+
+async def bring_after_run(world: World) -> Moved:
+    return await world.app.workspaces.bring(world.workspace, "run-1")
+
+
+async def test_what_was_seen_after_a_run_saves_the_pass_a_round_trip(settled: World) -> None:
+    await expect(settled)
+    write(settled.there, {"made.txt": "by the run"})
+    assert (await bring_after_run(settled)).came == ("made.txt",)
+    assert not settled.sandbox.asked["follow"]
+    assert (await bring_after_run(settled)).is_quiet
+
+
+async def test_what_was_seen_before_another_pass_is_not_taken_for_the_present(settled: World) -> None:
+    """A file that was sent meanwhile would seem to have been deleted over there."""
+    await expect(settled)
+    write(settled.here, {"meanwhile.py": "sent"})
+    assert (await settled.send()).sent == ("meanwhile.py",)
+    write(settled.there, {"made.txt": "by the run"})
+    moved = await bring_after_run(settled)
+    assert (moved.came, moved.deleted_here) == (("made.txt",), ())
+    assert contents(settled.here) == contents(settled.there)
+
+
+async def test_what_was_seen_before_the_end_of_a_run_is_not_taken_for_its_result(settled: World) -> None:
+    """A run that the lane does not find is not waited for."""
+    await expect(settled)
+    await until(lambda: not settled.app.workspaces._looks._tasks, "the look without the run")
+    write(settled.there, {"made.txt": "by the run"})
+    assert (await bring_after_run(settled)).came == ("made.txt",)
+
+
+async def test_a_run_over_a_line_that_is_cut_is_looked_at_later(settled: World) -> None:
+    await expect(settled)
+    write(settled.there, {"made.txt": "by the run"})
+    for lane in settled.sandbox.lanes:
+        await lane.close()
+    assert (await bring_after_run(settled)).came == ("made.txt",)

@@ -436,6 +436,8 @@ class FollowAnswer(LookAtPathAnswer, ProblemsAnswer):
     inode: int
     # Whether changes are seen by inotify, so that unchanged folders need not be read.
     watched: bool
+    # Where the order names a run: whether that had ended, as far as is known.
+    ended: NotRequired[bool]
 
 
 class RestOrder(TypedDict):

@@ -97,17 +97,25 @@ class Follower:
         self._closing = Chores(f"closing the lane that follows {followed.name}")
 
     async def look(self, after_run: str = "") -> Tree:
-        """The tree as it is now; with `after_run`, as it is when that run on the same machine has ended.
+        """The tree as it is now; with `after_run`, when that run on the same machine has ended or is not known there.
 
         A lane that was cut is opened again once. Raises FileProblem, ConnectError, Unsupported.
         """
+        return (await self._look(after_run))[0]
+
+    async def look_after(self, run_id: str) -> Tree | None:
+        """The tree after the end of a run; None if that is not known to have ended. Raises like look."""
+        tree, has_ended = await self._look(run_id)
+        return tree if has_ended else None
+
+    async def _look(self, after_run: str) -> tuple[Tree, bool]:
         cuts = 0
         for attempt in range(MOST_ATTEMPTS):
             lane = await self._opened()
             try:
-                if lane.follows:
-                    return await self._follow(lane, after_run, self._number if not attempt else 0)
-                return await self._scan(lane)
+                if not lane.follows:
+                    return await self._scan(lane), False
+                return await self._follow(lane, after_run, self._number if not attempt else 0)
             except Unreachable as problem:
                 cuts += 1
                 if cuts > 1 or isinstance(problem, BrokenRules):
@@ -115,8 +123,6 @@ class Follower:
             except FileProblem as problem:
                 if problem.reason != AGAIN:
                     raise
-                # The run has ended, if there was one.
-                after_run = ""
         raise FileProblem(f"{self.followed.name}: its machine does not tell what is in it; try again later", "hostile")
 
     def hurry(self, run_id: str) -> None:
@@ -148,7 +154,7 @@ class Follower:
                 self._lane = lane
             return self._lane
 
-    async def _follow(self, lane: Lane, after_run: str, since: int) -> Tree:
+    async def _follow(self, lane: Lane, after_run: str, since: int) -> tuple[Tree, bool]:
         order = self.followed.follow_order(self._squeeze, since, after_run)
         reader, number = TreeReader(self.followed.name), next(numbers)
         self._waiting[number] = after_run, lane
@@ -162,7 +168,7 @@ class Follower:
             self._put_off_closing()
             if after_run and not answered:
                 lane.pass_on(CANCEL, number, b"")
-        return self._take(lane, reply, reader)
+        return self._take(lane, reply, reader), reply.end.get("ended") is True
 
     def _take(self, lane: Lane, reply: Reply, reader: TreeReader) -> Tree:
         """Raises FileProblem; the lane is given up then, unless everything has to be told again."""

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import operator
 
+from ..core.errors import SandboxError
 from ..core.transfer import DEFAULT_EXCLUDES, Order
 from ..core.tree import Tree
 from ..sync.ends import End
 from ..sync.follow import Followed, Follower
 from ..sync.lanes import Lanes
+from ..waiting import Chores, within
+
+# How many looks after runs may be under way; and how long one is waited for after the run, before another is begun.
+MOST_EXPECTED, EXPECTED_S = 50, 2.0
 
 
 class Looks:
@@ -19,6 +24,9 @@ class Looks:
         self._followers: dict[tuple[str, str], tuple[Lanes, Follower]] = {}
         # Both sides and the common state where a pass had nothing to do: with the same ones, none has.
         self._settled: dict[str, tuple[object, object, object]] = {}
+        # Looks after the end of runs, with the common state at the time of the order.
+        self._expected: dict[tuple[str, str], tuple[asyncio.Future[Tree | None], object]] = {}
+        self._tasks = Chores("looking at a workspace after a run", expected=(SandboxError,))
 
     async def look(self, workspace_id: str, end: End, order: Order) -> Tree:
         """What a scan of this end would give. Raises FileProblem, ConnectError, Unsupported."""
@@ -36,6 +44,30 @@ class Looks:
             await follower.close()
         return fresh
 
+    def expect(self, workspace_id: str, end: End, order: Order, run_id: str, base: object) -> None:
+        """Begin to look at an end when a run there has ended: the order travels together with that of the run."""
+
+        async def look() -> Tree | None:
+            return await (await self.follower(workspace_id, end, order)).look_after(run_id)
+
+        while len(self._expected) >= MOST_EXPECTED:
+            self._expected.pop(next(iter(self._expected)))[0].cancel()
+        self._expected[workspace_id, run_id] = self._tasks.start(look()), base
+
+    async def expected(self, workspace_id: str, end: End, order: Order, run_id: str, base: object) -> Tree | None:
+        """What was seen after the end of a run; None if that is not known, or passes have changed something since."""
+        looking, before = self._expected.pop((workspace_id, run_id), (None, None))
+        if looking is None:
+            return None
+        if before is not base:
+            looking.cancel()
+            return None
+        (await self.follower(workspace_id, end, order)).hurry(run_id)
+        try:
+            return await within(looking, EXPECTED_S)
+        except (SandboxError, asyncio.TimeoutError):
+            return None
+
     def settle(self, workspace_id: str, here: Tree, there: Tree, base: object) -> None:
         """Note that a pass over these had nothing to do."""
         self._settled[workspace_id] = here.folders, there.folders, base
@@ -51,6 +83,10 @@ class Looks:
             await self._followers.pop(key)[1].close()
 
     async def close(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         followers = [follower for _, follower in self._followers.values()]
         self._followers.clear()
         await asyncio.gather(*(follower.close() for follower in followers), return_exceptions=True)

@@ -76,6 +76,8 @@ class Pass:
         self._syncs = syncs
         self._records = records
         self._looks = looks
+        # The run before this pass: the other side may have been looked at when that ended.
+        self.after_run = ""
         self._listener = listener
         self.base = records.base(workspace)
         here, there = Place("", workspace.folder, workspace.free), Place(workspace.sandbox, workspace.remote)
@@ -232,6 +234,16 @@ class Pass:
     async def _look(self, end: End) -> Tree:
         return await self._looks.look(self.workspace.id, end, self._order)
 
+    async def _look_there(self) -> Tree:
+        where = self.workspace.id, self._there, self._order
+        tree = await self._looks.expected(*where, self.after_run, self.base) if self.after_run else None
+        return tree or await self._looks.look(*where)
+
+    def expect(self, run_id: str) -> None:
+        """Look at the other side as soon as a run there has ended; the pass after that run is given what was seen."""
+        if not self._records.pending(self.workspace):
+            self._looks.expect(self.workspace.id, self._there, self._order, run_id, self.base)
+
     async def watch(self) -> Callable[[], Awaitable[object]]:
         """Gives what looks at the folder here, with a result that is equal as long as nothing changes."""
         follower = await self._looks.follower(self.workspace.id, self._here, self._order)
@@ -243,7 +255,7 @@ class Pass:
         return look
 
     async def _look_at_both(self) -> tuple[Tree, Tree]:
-        looks = asyncio.gather(self._look(self._here), self._look(self._there))
+        looks = asyncio.gather(self._look(self._here), self._look_there())
         try:
             here, there = await looks
         except BaseException:

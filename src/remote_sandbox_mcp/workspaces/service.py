@@ -222,8 +222,18 @@ class WorkspaceService:
             await self._new_pass(workspace, unheard).send()
 
     async def bring(self, workspace: Workspace, after_run: str = "", listener: Listener = unheard) -> Moved:
-        """Carry over what changed on either side. Raises SideLost, SandboxError."""
-        return self._noticed(workspace, await self._pass(workspace, listener, _whole))
+        """Carry over what changed on either side, after a run that has ended. Raises SideLost, SandboxError."""
+
+        async def bring(work: Pass) -> Moved:
+            work.after_run = after_run
+            return await work.whole()
+
+        return self._noticed(workspace, await self._pass(workspace, listener, bring))
+
+    def expect(self, workspace: Workspace, run_id: str) -> None:
+        """Called as a run begins whose id `bring` will be given: saves that a round trip. Raises nothing."""
+        with contextlib.suppress(SandboxError):
+            self._new_pass(workspace, unheard).expect(run_id)
 
     async def fetch(self, order: Order, listener: Listener) -> Outcome:
         """Bring the large files of a workspace that were left to the background. Raises SandboxError."""

@@ -597,6 +597,7 @@ class AwaitedRun:
             raise ValueError("%r is not the name of a run" % self.run_id)
         self.folder: "bytes | None" = None
         self.alarm: "Inotify | None" = None
+        self.is_unknown = False
         self.began = self.beaten = time.monotonic()
 
     @property
@@ -616,7 +617,8 @@ class AwaitedRun:
         if self.folder is None:
             self.folder = find_run(self.run_id)
             if self.folder is None:
-                return time.monotonic() - self.began > UNKNOWN_RUN_S
+                self.is_unknown = time.monotonic() - self.began > UNKNOWN_RUN_S
+                return self.is_unknown
             self.watch(os.path.join(self.folder, b"run"))
         return bool(read_record(self.folder)[1]) or not is_locked(self.folder)
 

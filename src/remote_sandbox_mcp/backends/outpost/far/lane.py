@@ -156,7 +156,9 @@ class Lane:
     def answer_now(self, awaited: AwaitedRun) -> None:
         awaited.close()
         self.awaited.remove(awaited)
-        self.attempt(awaited.request, lambda: self.follow(awaited.request, awaited.order))
+        self.attempt(
+            awaited.request, lambda: dict(self.follow(awaited.request, awaited.order), ended=not awaited.is_unknown)
+        )
 
     def let_go(self) -> "Nothing":
         """Close all trees, so that the next transfer opens them anew and sees what is there then."""
@@ -253,10 +255,9 @@ class Lane:
         if not order.get("after"):
             return self.follow(request, order)
         awaited = AwaitedRun(request, order)
-        if awaited.is_over():
-            awaited.close()
-            return self.follow(request, order)
         self.awaited.append(awaited)
+        if awaited.is_over():
+            self.answer_now(awaited)
         return None
 
     def follow(self, request: int, order: "Any") -> "Mapping[str, object]":
