@@ -1,9 +1,9 @@
 """What every Sandbox keeps to: a backend's test file gives an `opener` and inherits the tests.
 
 RunContract and FileContract say what they need in Programs, so that a sandbox without a shell can keep them too.
-ShellContract is about the real thing: shells, processes, modes, links. Contract is all three; JobContract is for those
-that have background jobs, WholeJobContract for each program that keeps jobs, PortContract for those whose ports can be
-reached.
+ShellContract is about the real thing: shells, processes, modes, links; SessionContract is about shells that keep their
+state. Contract is all four; JobContract is for those that have background jobs, WholeJobContract for each program that
+keeps jobs, PortContract for those whose ports can be reached.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from .files import FileContract
 from .jobs import JobContract, WholeJobContract
 from .ports import PortContract
 from .runs import RunContract
+from .sessions import SessionContract
 from .shell import ShellContract
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Opener",
     "PortContract",
     "RunContract",
+    "SessionContract",
     "ShellContract",
     "WholeJobContract",
     "counted",
@@ -29,5 +31,5 @@ __all__ = [
 ]
 
 
-class Contract(RunContract, FileContract, ShellContract):
+class Contract(RunContract, FileContract, ShellContract, SessionContract):
     """All of it."""
