@@ -3,7 +3,7 @@
 RunContract and FileContract say what they need in Programs, so that a sandbox without a shell can keep them too.
 ShellContract is about the real thing: shells, processes, modes, links. Contract is all three; JobContract is for those
 that have background jobs, WholeJobContract for each program that keeps jobs, PortContract for those whose ports can be
-reached, PythonContract for those that have a Python.
+reached, PythonContract for those that have a Python (WholePythonContract once).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .basics import Opener, counted, finish
 from .files import FileContract
 from .jobs import JobContract, WholeJobContract
 from .ports import PortContract
-from .pythons import PythonContract
+from .pythons import PythonContract, WholePythonContract
 from .runs import RunContract
 from .shell import ShellContract
 
@@ -26,6 +26,7 @@ __all__ = [
     "RunContract",
     "ShellContract",
     "WholeJobContract",
+    "WholePythonContract",
     "counted",
     "finish",
 ]
