@@ -10,7 +10,7 @@ from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from tests.backends.contract import Contract, JobContract, Opener, PythonContract
+from tests.backends.contract import Contract, JobContract, Opener, WholePythonContract
 from tests.support.sshd import Sshd
 
 
@@ -27,5 +27,5 @@ def opener(shared_sshd: Sshd, tmp_path_factory: pytest.TempPathFactory) -> Itera
     shared_sshd.reset()
 
 
-class TestSsh(Contract, JobContract, PythonContract):
+class TestSsh(Contract, JobContract, WholePythonContract):
     pass

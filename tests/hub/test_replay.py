@@ -67,6 +67,24 @@ def test_a_command_that_runs_when_the_hub_dies_runs_once_and_its_result_comes_ba
     assert result["exit_code"] == 3
     assert count.read_text() == "x\n"
     assert "another takes its place" in line.stderr
+
+
+def test_python_that_runs_when_the_hub_dies_runs_once_and_its_session_goes_on(machine: Sshd, line: Wire) -> None:
+    count = machine.home / "count-python"
+    code = f"""
+import os, time
+with open({str(count)!r}, "a") as file: file.write("x")
+while not os.path.exists({f"{count}.go"!r}): time.sleep(0.05)
+n = 7
+n"""
+    number = line.start_call("run_python", code=code, session="replayed")
+    wait_until(count.exists, what="the code to begin", seconds=20)
+    end_hub(line, signal.SIGKILL)
+    Path(f"{count}.go").touch()
+    assert result_of(line, number)["structuredContent"]["value"] == "7"
+    assert count.read_text() == "x"
+    assert line.call("run_python", code="n + 1", session="replayed")["structuredContent"]["value"] == "8"
+    line.call("stop_background_task", tmux_session="python:replayed")
     assert line.call("exec_bash", command="echo on")["structuredContent"]["stdout"] == "on\n"
 
 

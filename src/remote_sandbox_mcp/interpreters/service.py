@@ -91,7 +91,7 @@ class PythonService:
         if record and record.python:
             self._pythons[member.name] = record.python
         await self._note(member, order)
-        shown = clip_both(seen.stdout, seen.stderr, order.limit, room and room // 2)
+        shown = clip_both(seen.stdout, seen.stderr, order.limit, room and room // 3)
         return PythonReport(member.name, seen, record, *shown, images, call.note(record))
 
     def knows(self, member: Member, session: str) -> bool:

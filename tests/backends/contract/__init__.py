@@ -4,7 +4,7 @@ RunContract and FileContract say what they need in Programs, so that a sandbox w
 ShellContract is about the real thing: shells, processes, modes, links; SessionContract is about shells that keep their
 state. Contract is all four; JobContract is for those that have background jobs, WholeJobContract for each program that
 keeps jobs, PortContract for those whose ports can be reached, PythonContract for those
-that have a Python.
+that have a Python (WholePythonContract once).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .basics import Opener, counted, finish
 from .files import FileContract
 from .jobs import JobContract, WholeJobContract
 from .ports import PortContract
-from .pythons import PythonContract
+from .pythons import PythonContract, WholePythonContract
 from .runs import RunContract
 from .sessions import SessionContract
 from .shell import ShellContract
@@ -29,6 +29,7 @@ __all__ = [
     "SessionContract",
     "ShellContract",
     "WholeJobContract",
+    "WholePythonContract",
     "counted",
     "finish",
 ]

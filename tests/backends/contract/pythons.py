@@ -129,6 +129,23 @@ class PythonContract(Basics):
         again = await told(run, "'x' in globals()", session="s1")
         assert (again.is_new, again.value) == (True, "False")
 
+    async def test_sessions_are_listed_and_closed_with_all_that_they_started(
+        self, run: Run, app: App, sandbox: Sandbox
+    ) -> None:
+        started = await value_of(run, "import subprocess\nsubprocess.Popen(['sleep', '600']).pid", session="s5")
+        name = sandbox.description.name
+        (seen,) = [it for it in await app.pythons.list(name) if it.handle.name == "s5"]
+        assert (seen.status, seen.trouble) == ("idle", "")
+        await app.pythons.close("s5", name)
+        assert await is_dead(sandbox, int(started))
+        assert "s5" not in {it.handle.name for it in await app.pythons.list(name)}
+        with pytest.raises(BadArgument, match="there is no Python session s5"):
+            await app.pythons.close("s5", name)
+
+
+class WholePythonContract(PythonContract):
+    """What depends on how a backend runs commands and less on which one it is."""
+
     async def test_a_cancelled_call_ends_the_code_and_not_the_session(self, run: Run) -> None:
         await run("import threading, time\nbegun = threading.Event()\nx = 7", session="s2")
         task = asyncio.ensure_future(run("begun.set()\nwhile True: time.sleep(0.01)", session="s2"))
@@ -164,19 +181,6 @@ class PythonContract(Basics):
         assert sizes == [(5, 4), (1600, 3)]
         many = await told(run, "for _ in range(7): display(Image(1, 1))", session="s4")
         assert (len(many.images), many.unseen) == (4, 3)
-
-    async def test_sessions_are_listed_and_closed_with_all_that_they_started(
-        self, run: Run, app: App, sandbox: Sandbox
-    ) -> None:
-        started = await value_of(run, "import subprocess\nsubprocess.Popen(['sleep', '600']).pid", session="s5")
-        name = sandbox.description.name
-        (seen,) = [it for it in await app.pythons.list(name) if it.handle.name == "s5"]
-        assert (seen.status, seen.trouble) == ("idle", "")
-        await app.pythons.close("s5", name)
-        assert await is_dead(sandbox, int(started))
-        assert "s5" not in {it.handle.name for it in await app.pythons.list(name)}
-        with pytest.raises(BadArgument, match="there is no Python session s5"):
-            await app.pythons.close("s5", name)
 
     async def test_a_session_survives_the_line_where_runs_do(self, run: Run, opener: Opener, sandbox: Sandbox) -> None:
         await run("x = 5", session="s6")

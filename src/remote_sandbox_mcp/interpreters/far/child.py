@@ -35,8 +35,11 @@ PLAIN = (list, tuple, set, frozenset, dict)
 
 # Taken now: code may replace them in their modules.
 write, read, getpid, leave = os.write, os.read, os.getpid, os._exit
-show_exception, show_exception_only = traceback.format_exception, traceback.format_exception_only
+# The function itself, and not that of the module signal, which asks the builtins that code may have replaced.
+set_handler = __import__("_signal").signal
+show_exception = traceback.format_exception
 modules = sys.modules
+SIGINT, ONLY_PARSE, Expr, Expression = signal.SIGINT, ast.PyCF_ONLY_AST, ast.Expr, ast.Expression
 
 
 def future_flags() -> "list[tuple[str, int]]":
@@ -142,7 +145,7 @@ class Interpreter:
 
     def hear_interrupts(self) -> None:
         """Code may have put a handler of its own in the place of ours."""
-        signal.signal(signal.SIGINT, self.interrupts)
+        set_handler(SIGINT, self.interrupts)
 
     # One piece of code
 
@@ -170,12 +173,12 @@ class Interpreter:
         """Run code and, if it ends with an expression, send the value."""
         # Lines of code for tracebacks: an entry without a time is never looked for on the disk.
         linecache.cache[name] = (len(code), None, code.splitlines(True), name)
-        tree = ast.parse(code, name)
+        tree = compile(code, name, "exec", ONLY_PARSE | self.flags, True)
         last = tree.body[-1] if tree.body else None
-        if isinstance(last, ast.Expr) and not code.rstrip().endswith(";"):
+        if isinstance(last, Expr) and not code.rstrip().endswith(";"):
             tree.body.pop()
             self.execute(tree, name, "exec")
-            value = self.execute(ast.Expression(last.value), name, "eval")
+            value = self.execute(Expression(last.value), name, "eval")
             if value is not None:
                 self.space["_"] = value
                 self.tell_value(value)

@@ -17,7 +17,7 @@ if MYPY:
     Record = dict[str, Any]
 
 # How long a supervisor may take to begin, to answer a question, and to end everything that it has started.
-BEGIN_S, ANSWER_S, END_S = 20.0, 3.0, 8.0
+BEGIN_S, ANSWER_S, END_S = 20.0, 2.0, 6.0
 # A result that took longer, or is larger, is not put behind what was printed: the caller asks for it, and whoever reads
 # the output of a call that outlasted its time sees plain text.
 LARGEST_RECORD = 24000

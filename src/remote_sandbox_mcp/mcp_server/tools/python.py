@@ -17,6 +17,7 @@ from ..reporting import Reporting, beats
 from ..results import Images, exec_head, lean, plain_text, reply, truncation
 from ..server import SandboxName, SandboxServer
 from ..shapes import PythonShape
+from ..texts import told
 from ..toolbox import UNLISTED
 from .exec import RUN, patience
 
@@ -50,19 +51,21 @@ def run_code(server: SandboxServer) -> Any:
             report = await server.app.pythons.run(
                 order, name=sandbox_name, patience_s=patience(server, ctx), room=room(), progress=beats(reporting)
             )
-        return told(report, min(max_output_chars, room() // 3))
+        # Value, traceback and what was printed have to fit together.
+        return result_of(report, min(max_output_chars, room() // 4))
 
     return run_python
 
 
-def told(report: PythonReport, limit: int) -> CallToolResult:
+def result_of(report: PythonReport, limit: int) -> CallToolResult:
     if report.record is None or isinstance(report.seen, Running):
         fields = {"running": True, "tmux_session": report.seen.run_id}
         fields |= lean(stdout=report.stdout.text, stderr=report.stderr.text) | truncation(report)
-        return reply(fields, python_text(exec_head(report), fields))
+        return reply(fields, told(exec_head(report), fields, without=("running", "tmux_session")))
     images = Images()
     fields = record_fields(report, report.record, limit) | lean(images=image_fields(report, images))
-    return reply(fields, python_text(first_line(report.record), fields), images=images.blocks)
+    without = ("new", "python", "timed_out", "interrupted")
+    return reply(fields, told(first_line(report.record), fields, without=without), images=images.blocks)
 
 
 def record_fields(report: PythonReport, record: PythonRecord, limit: int) -> dict[str, Any]:
@@ -75,7 +78,7 @@ def record_fields(report: PythonReport, record: PythonRecord, limit: int) -> dic
         interrupted=record.state == "interrupted",
         still_running=GOES_ON if record.goes_on else "",
         died=plain_text(record.death),
-        earlier_output=clipped(record.earlier, limit // 2),
+        earlier_output=clipped(record.earlier, limit // 3),
         earlier_output_dropped=record.earlier_dropped or None,
         **session_fields(record),
         note=report.note,
@@ -109,16 +112,3 @@ def first_line(record: PythonRecord) -> str:
     how = {"done": "done", "error": "an exception", "timed_out": "timed out", "died": "died"}.get(record.state)
     new = f", in a new session of {record.version} {record.python}" if record.is_new else ""
     return harmless(f"{how or record.state} after {record.seconds:.1f} s{new}".encode("utf-8", "surrogateescape"))
-
-
-def python_text(first: str, fields: dict[str, Any]) -> str:
-    """The result for clients that read only text, in the order in which a person would see it."""
-    parts = [first]
-    for name in ("died", "still_running", "folder", "note", "earlier_output"):
-        parts += [f"{name}: {fields[name]}"] if name in fields else []
-    parts += [fields["stdout"].rstrip("\n")] if "stdout" in fields else []
-    for name in ("stderr", "traceback", "value"):
-        parts += [f"{name}:\n{fields[name]}"] if name in fields else []
-    parts += [f"memory: {fields['memory_mb']} MB"] if "memory_mb" in fields else []
-    parts += [f"GPU memory: {fields['gpu_memory_mb']} MB"] if "gpu_memory_mb" in fields else []
-    return "\n".join(parts)

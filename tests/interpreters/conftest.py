@@ -1,0 +1,41 @@
+"""Python sessions in the embedded sandbox: code in it may do its worst."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from remote_sandbox_mcp.app import App
+from remote_sandbox_mcp.backends.bubblewrap.local import describe, open_local
+from remote_sandbox_mcp.core.interpreter import PythonOrder
+from remote_sandbox_mcp.core.machine import LocalPlace
+from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.fleet import Fleet, Member
+from remote_sandbox_mcp.interpreters.service import PythonReport
+from tests.support.means import require_bubblewrap
+
+Run = Callable[..., Awaitable[PythonReport]]
+
+
+@pytest.fixture(scope="module")
+async def app(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[App]:
+    require_bubblewrap()
+    place, folder = LocalPlace(), tmp_path_factory.mktemp("state")
+    app = App(Fleet([Member(place.name, lambda: describe(place), lambda: open_local(place, folder))]))
+    yield app
+    await app.close()
+
+
+@pytest.fixture
+async def sandbox(app: App) -> Sandbox:
+    return await app.fleet.get()
+
+
+@pytest.fixture
+def run(app: App) -> Run:
+    async def run(code: str, **given: Any) -> PythonReport:
+        return await app.pythons.run(PythonOrder(code=code, **given))
+
+    return run

@@ -1,0 +1,148 @@
+"""What a session does for ordinary code, and what it says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from remote_sandbox_mcp.core.errors import BadArgument, NotStarted, Unsupported
+from remote_sandbox_mcp.core.interpreter import PythonRecord
+from remote_sandbox_mcp.core.sandbox import Sandbox
+from tests.support.waiting import eventually
+
+from .conftest import Run
+
+PROGRAMS = """
+import multiprocessing, os, subprocess, sys
+def square(n): return n * n
+with multiprocessing.get_context("fork").Pool(2) as pool: squares = pool.map(square, [1, 2, 3])
+if not os.fork():
+    raise ValueError("in a copy of this process")
+os.wait()
+subprocess.run(["echo", "from a program"])
+os.system("echo from a shell >&2")
+squares
+"""
+CODE = {
+    "the value of a last expression": ("x = 3\nx", "done", "3"),
+    "no value after a semicolon": ("x;", "done", ""),
+    "no value of an assignment": ("y = x", "done", ""),
+    "the value before": ("_", "done", "3"),
+    "awaiting": ("import asyncio\nawait asyncio.sleep(0, 'slept')", "done", "'slept'"),
+    "a future statement stays": ("from __future__ import annotations", "done", ""),
+    "as its next code shows": ("def f(a: no_such_name): pass\nf.__annotations__", "done", "{'a': 'no_such_name'}"),
+    "input is at its end": ("try: input()\nexcept EOFError: print('end')", "done", ""),
+    "code that is none": ("a b", "error", ""),
+    "nothing but a comment": ("# nothing", "done", ""),
+    "classes can be pickled": (
+        "class A: pass\nimport pickle\ntype(pickle.loads(pickle.dumps(A()))) is A",
+        "done",
+        "True",
+    ),
+}
+
+
+async def told(run: Run, code: str, **given: object) -> PythonRecord:
+    record = (await run(code, **given)).record
+    assert record is not None
+    return record
+
+
+async def test_code_is_run_as_at_a_prompt(run: Run) -> None:
+    for name, (code, state, value) in CODE.items():
+        record = await told(run, code)
+        assert record.state == state, (name, record)
+        assert record.value == value, (name, record)
+    failed = await told(run, "async def g():\n    1 / 0\nawait g()")
+    assert failed.traceback.startswith('Traceback (most recent call last):\n  File "<run_python')
+    assert "    1 / 0\n" in failed.traceback
+    large = await told(run, "list(range(10**6))")
+    assert large.value.startswith("list of 1000000 items, which begins with 0, 1, 2,")
+
+
+async def test_an_interrupt_ends_what_is_awaited_and_programs_that_are_waited_for(run: Run) -> None:
+    slept = await told(run, "import asyncio\nawait asyncio.sleep(60)", timeout_s=0.2)
+    assert (slept.state, slept.goes_on) == ("timed_out", False)
+    shell = await told(run, "import os\nos.system('sleep 60')", timeout_s=0.2)
+    assert (shell.state, shell.goes_on) == ("timed_out", False)
+    assert (await told(run, "await asyncio.sleep(0, 5)")).value == "5"
+
+
+async def test_programs_and_copies_of_the_process_work_and_do_not_answer_for_it(run: Run) -> None:
+    report = await run(PROGRAMS, session="programs")
+    assert report.record is not None
+    assert (report.record.state, report.record.value) == ("done", "[1, 4, 9]")
+    assert report.stdout.text == "from a program\n"
+    assert "ValueError: in a copy of this process" in report.stderr.text
+    assert report.stderr.text.endswith("from a shell\n")
+
+
+THREAD = """
+import os, threading, time
+def speak():
+    while not os.path.exists("go"): time.sleep(0.01)
+    print("x" * 100_000 + "the end")
+    open("gone", "w").close()
+threading.Thread(target=speak, daemon=True).start()
+"""
+
+
+async def test_what_threads_print_between_calls_comes_with_the_next_one(run: Run, sandbox: Sandbox) -> None:
+    await run(THREAD, session="threads")
+    await sandbox.write("go", b"")
+    await eventually(lambda: sandbox.list(""), lambda found: "gone" in str(found.entries), "what the thread prints")
+    report = await run("print('now')", session="threads")
+    assert report.record is not None
+    assert (report.stdout.text, report.record.earlier[-8:]) == ("now\n", "the end\n")
+    assert (len(report.record.earlier), report.record.earlier_dropped) == (65536, 100_008 - 65536)
+    assert not (await told(run, "1", session="threads")).earlier
+
+
+async def test_a_flood_of_output_is_bounded_and_told(run: Run) -> None:
+    report = await run("print('a' * 30_000_000)\n'end'", session="flood")
+    assert report.record is not None
+    assert (report.record.state, report.record.value, report.record.out) == ("done", "'end'", 30_000_001)
+    assert report.seen.stdout.total == 30_000_001
+    assert len(report.stdout.text) < 21_000
+
+
+async def test_a_second_call_waits_for_its_turn(run: Run) -> None:
+    first = asyncio.ensure_future(run("import time\ntime.sleep(0.6)\nx = 1", session="turns"))
+    await asyncio.sleep(0.2)
+    assert (await told(run, "x", session="turns")).value == "1"
+    await first
+
+
+async def test_another_folder_and_another_python_than_the_sessions_are_told(run: Run, sandbox: Sandbox) -> None:
+    await sandbox.write("venv/bin/python", b'#!/bin/sh\nexec python3 "$@"\n')
+    await run("import os; os.chmod('venv/bin/python', 0o755)", session="places")
+    moved = await told(run, "1", session="places", cwd="/tmp")
+    assert (moved.state, moved.folder.startswith("/home")) == ("done", True)
+    with pytest.raises(NotStarted, match=r"session places on local runs .*python.*, not venv; use another session"):
+        await run("1", session="places", python="venv")
+    fresh = await told(run, "import os; os.getcwd()", session="venv", python="~/venv", cwd="/tmp")
+    assert (fresh.value, fresh.python.endswith("venv/bin/python")) == ("'/tmp'", True)
+    with pytest.raises(Unsupported, match=r"unable to run Python on local: 'python9' is no Python there"):
+        await run("1", session="none", python="python9")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"session": "../x"}, "cannot be a session's name"),
+        ({"code": "x" * 500_001}, "at most 500000 can be sent; write it to a file"),
+        ({"timeout_s": 0}, "timeout_s is 0"),
+        ({"code": "", "session": "never"}, "session never on local has no result to show"),
+    ],
+    ids=["name", "size", "limit", "no result"],
+)
+async def test_what_makes_no_sense_is_refused(run: Run, given: dict[str, object], sentence: str) -> None:
+    with pytest.raises(BadArgument, match=sentence):
+        await run(**{"code": "1"} | given)
+
+
+async def test_long_code_arrives_whole(run: Run) -> None:
+    noise = random.Random(1).randbytes(150_000).hex()
+    assert (await told(run, f"len({noise!r})", session="long")).value == "300000"
