@@ -19,7 +19,7 @@ WINDOWS = (
 
 VERBS = (
     *("doctor", "sandboxes", "exec", "jobs", "push", "pull", "transfers", "watchdog", "hub", "login", "platform"),
-    *("hosts", "config", "calls"),
+    *("hosts", "config", "calls", "events", "create", "delete", "forward"),
 )
 
 
