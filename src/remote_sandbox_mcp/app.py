@@ -43,6 +43,7 @@ from .core.text import Clipped, clip_both, replace_shown, visible
 from .core.usage import Usage, idle_score
 from .fleet import Fleet, Member, unforeseen
 from .gate import private_files
+from .history import History
 from .jobs.commands import forgetting
 from .jobs.service import ELSEWHERE_S, JobService, there
 from .probe.measure import measure
@@ -376,6 +377,7 @@ class App:
         self.jobs = JobService(fleet, self.settings, config_file)
         # Local changes of workspaces in use are sent before a command asks for it.
         self.sends_ahead = False
+        self.history = History(self.settings.keep_calls_days, identity)
         # Makes this process the watchdog; None: the hub is asked to be it.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
         self._ending = Chores("ending a command")
@@ -517,6 +519,7 @@ class App:
             settings, routes_between(configuration.machines), private_files(configuration), gone
         )
         self.jobs.reconfigure(settings)
+        self.history.reconfigure(settings.keep_calls_days)
         if self.has_disposables:
             self.disposables.reconfigure(settings.rules, offers_of(settings, self.fleet))
         if "apps" in self.__dict__:
@@ -543,6 +546,7 @@ class App:
             await self.workspaces.close()
         await self.transfers.close()
         await self.jobs.close()
+        await self.history.close()
         await asyncio.gather(*(member.close() for member in self._outdated), return_exceptions=True)
         await self.fleet.close()
 

@@ -18,8 +18,8 @@ WINDOWS = (
 )
 
 VERBS = (
-    *("doctor", "sandboxes", "exec", "jobs", "push", "pull", "transfers", "link", "unlink", "workspaces", "watchdog"),
-    *("hub", "login", "platform", "hosts", "config", "hook"),
+    *("doctor", "sandboxes", "exec", "jobs", "push", "pull", "transfers", "link", "unlink", "workspaces", "create"),
+    *("delete", "forward", "events", "calls", "watchdog", "hub", "login", "platform", "hosts", "config", "hook"),
 )
 # Verbs whose file is named after another one.
 SHARED = {"link": "workspaces", "unlink": "workspaces"}

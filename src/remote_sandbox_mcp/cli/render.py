@@ -29,6 +29,8 @@ PIPED_WIDTH = 2000
 MARKS = {"ok": ("✓", "+", "green"), "warning": ("!", "!", "yellow"), "failed": ("✗", "x", "red bold")}
 MARKS |= {"skipped": ("–", "-", "dim")}
 FILLED, EMPTY = "█", "░"
+# Descriptors whose readers have gone.
+_closed: set[int] = set()
 
 
 def print_json(value: object) -> None:
@@ -44,6 +46,12 @@ def write(text: str) -> None:
     except BrokenPipeError:
         # Python flushes once more at exit, and would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _closed.add(sys.stdout.fileno())
+
+
+def is_read() -> bool:
+    """Whether somebody still reads standard output: a verb that follows something ends with its reader."""
+    return sys.stdout.fileno() not in _closed
 
 
 def command_path() -> str:

@@ -45,6 +45,7 @@ SERVER_READERS: dict[str, Reader] = {
     "allow_hidden": readers.texts,
     "allowed_roots": readers.folders,
     "forward_ports": readers.port_ranges,
+    "keep_calls_days": readers.count,
 }
 # Variables for a key; the first one that is set counts.
 SERVER_VARIABLES = {
@@ -167,6 +168,8 @@ class Settings:
     logging: Logging = field(default_factory=Logging)
     # The longest result; None: what the client is known to accept.
     result_chars: int | None = None
+    # How long the history of calls goes back; 0: none is kept.
+    keep_calls_days: int = 30
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .errors import ConnectError, Unsupported
+from .errors import BadArgument, ConnectError, Unsupported
 from .sandbox import Sandbox
 from .secret import Secret
 from .slurm import Options
@@ -291,3 +291,44 @@ def canonical_host(host: str) -> str:
     """One name for a registry that is known by several."""
     lower = host.lower()
     return HUB if lower in _ALSO_HUB else lower
+
+
+# As callers write them
+
+
+def megabytes(text: str) -> int:
+    """512m, 2g, 1.5GiB, or a plain number of megabytes."""
+    units = {
+        "": 1.0,
+        "m": 1.0,
+        "mb": 1.0,
+        "mib": 1.0,
+        "mi": 1.0,
+        "g": 1024.0,
+        "gb": 1024.0,
+        "gib": 1024.0,
+        "gi": 1024.0,
+    }
+    number = text.strip().lower()
+    unit = number.lstrip("0123456789.")
+    try:
+        return int(float(number[: len(number) - len(unit)]) * units[unit.strip()]) if number else 0
+    except (KeyError, ValueError, OverflowError):
+        raise BadArgument(f"memory is {text[:40]!r}; write it as 512m or 2g") from None
+
+
+def gpus(wanted: int | str) -> dict[str, Any]:
+    """A number says how many; a text names cards."""
+    if isinstance(wanted, int):
+        return {"gpus": wanted}
+    cards = tuple(dict.fromkeys(card.strip() for card in wanted.split(",") if card.strip()))
+    return {"gpus": len(cards), "cards": cards}
+
+
+def volume(text: str) -> Volume:
+    """source:/target, or source:/target:rw."""
+    source, _, rest = text.partition(":")
+    target, _, mode = rest.partition(":")
+    if not source or not target.startswith("/") or mode not in ("", "ro", "rw"):
+        raise BadArgument(f"a volume is written as source:/target or source:/target:rw, not {text[:80]!r}")
+    return Volume(source, target, read_only=mode != "rw")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+
+# Every one that is in use, by its address: two equal ones must not take each other's place.
+_in_use: weakref.WeakValueDictionary[int, Secret] = weakref.WeakValueDictionary()
 
 
 class Secret:
@@ -11,12 +15,13 @@ class Secret:
     `source` says where it is kept ("env:NAME"); empty for one that was given as plain text.
     """
 
-    __slots__ = ("_resolve", "_text", "source")
+    __slots__ = ("__weakref__", "_resolve", "_text", "source")
 
     def __init__(self, text: str) -> None:
         self._text: str | None = text
         self._resolve: Callable[[], str] | None = None
         self.source = ""
+        _in_use[id(self)] = self
 
     @classmethod
     def later(cls, resolve: Callable[[], str], source: str) -> Secret:
@@ -57,3 +62,9 @@ class Secret:
     def _identity(self) -> object:
         # Secrets kept elsewhere are equal if their source is the same: a comparison must not fetch them.
         return self._text if self._resolve is None else self._resolve
+
+
+def texts_in_use() -> frozenset[str]:
+    """The secrets in use whose text is at hand, only to find and hide them; nothing is fetched."""
+    secrets = (reference() for reference in _in_use.valuerefs())
+    return frozenset(secret._text for secret in secrets if secret is not None and secret._text)

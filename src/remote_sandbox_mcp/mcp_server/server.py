@@ -43,6 +43,7 @@ from ..waiting import Chores, within
 from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of
 from .forms import Forms
 from .journal import Journal, is_kept
+from .noting import note
 from .results import code_of, failure, sentence, told_where
 from .toolbox import Offer, Toolbox, ToolFunction, with_own_names
 from .workspace import Workspaces
@@ -226,7 +227,7 @@ class SandboxServer(MCPServer[None]):
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
         # If no answer comes, the call was cancelled.
-        begun, outcome = time.monotonic(), "cancelled"
+        begun, outcome, answer = time.monotonic(), "cancelled", None
         called_by = calling.set(self._client(context))
         session = self.clients.session(context)
         if session:
@@ -238,6 +239,7 @@ class SandboxServer(MCPServer[None]):
             return answer
         finally:
             calling.reset(called_by)
+            note(self.app.history, context, name, arguments, answer, outcome, time.monotonic() - begun)
             if log.isEnabledFor(logging.INFO):
                 log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - begun)
 

@@ -15,7 +15,7 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...core.disposable import PENDING, Disposable, Limits, SandboxOrder, Volume
+from ...core.disposable import PENDING, Disposable, Limits, SandboxOrder, gpus, megabytes, volume
 from ...core.errors import BadArgument, FileProblem, SandboxError
 from ...core.files import Problem
 from ...core.slurm import read_options
@@ -253,40 +253,3 @@ def decoded(content: str, path: str) -> bytes:
         return base64.b64decode(content, validate=True)
     except (binascii.Error, ValueError):
         raise BadArgument(f"content of {path[:200]} is not base64; send base64, or use text") from None
-
-
-def megabytes(text: str) -> int:
-    """512m, 2g, 1.5GiB, or a plain number of megabytes."""
-    units = {
-        "": 1.0,
-        "m": 1.0,
-        "mb": 1.0,
-        "mib": 1.0,
-        "mi": 1.0,
-        "g": 1024.0,
-        "gb": 1024.0,
-        "gib": 1024.0,
-        "gi": 1024.0,
-    }
-    number = text.strip().lower()
-    unit = number.lstrip("0123456789.")
-    try:
-        return int(float(number[: len(number) - len(unit)]) * units[unit.strip()]) if number else 0
-    except (KeyError, ValueError, OverflowError):
-        raise BadArgument(f"memory is {text[:40]!r}; write it as 512m or 2g") from None
-
-
-def gpus(wanted: int | str) -> dict[str, Any]:
-    """A number says how many; a text names cards."""
-    if isinstance(wanted, int):
-        return {"gpus": wanted}
-    cards = tuple(dict.fromkeys(card.strip() for card in wanted.split(",") if card.strip()))
-    return {"gpus": len(cards), "cards": cards}
-
-
-def volume(text: str) -> Volume:
-    source, _, rest = text.partition(":")
-    target, _, mode = rest.partition(":")
-    if not source or not target.startswith("/") or mode not in ("", "ro", "rw"):
-        raise BadArgument(f"a volume is written as source:/target or source:/target:rw, not {text[:80]!r}")
-    return Volume(source, target, read_only=mode != "rw")

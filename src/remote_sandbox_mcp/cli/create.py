@@ -1,0 +1,93 @@
+"""`create`: a disposable sandbox; prints its id."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Any
+
+from .verb import add_json, complain, say, with_app
+
+if TYPE_CHECKING:
+    from ..app import App
+    from ..core.disposable import Disposable, SandboxOrder
+
+# How long one may wait in the queue of a cluster before the command returns; it goes on waiting there.
+QUEUE_S = 30.0
+
+
+def add_arguments(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "create",
+        help="make a disposable sandbox; prints its id",
+        description="Makes a clean, isolated sandbox and prints its id, which every verb takes as --sandbox. It lives "
+        "until it is deleted, or has not been used for its timeout.",
+    )
+    parser.add_argument("--image", default="", metavar="IMAGE", help="default: the configured one")
+    parser.add_argument("--name", default="", metavar="NAME", help="to call it by")
+    parser.add_argument("--timeout", type=float, default=0.0, metavar="S", help="seconds to live without being used")
+    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of its commands")
+    parser.add_argument("--cpu", type=float, default=0.0, metavar="N", help="cores, at most")
+    parser.add_argument("--memory", default="", metavar="SIZE", help="as 512m or 2g, at most")
+    parser.add_argument("--gpu", default="0", metavar="N", help='how many; "0,2": these cards')
+    parser.add_argument("--volume", action="append", default=[], metavar="SOURCE:TARGET[:rw]", help="where allowed")
+    parser.add_argument("--on", default="", metavar="NAME", help="a machine with docker, podman or slurm")
+    network = parser.add_mutually_exclusive_group()
+    network.add_argument("--network", action="store_true", default=None, help="with all of the network")
+    network.add_argument("--no-network", dest="network", action="store_false", help="with none, or fail")
+    network.add_argument("--host", action="append", default=[], metavar="HOST", help="with these hosts only")
+    add_json(parser, help="for programs: what create_sandbox returns")
+
+
+async def run(options: argparse.Namespace) -> int:
+    return await with_app(options, lambda app: _create(app, options))
+
+
+async def _create(app: App, options: argparse.Namespace) -> int:
+    from ..core.disposable import PENDING
+
+    made = await app.disposables.create(_order(app, options))
+    if made.status == PENDING:
+        complain(f"{made.id} is pending: {made.reason}")
+        made = await app.disposables.await_start(made.id, QUEUE_S, lambda reason: None)
+    return _tell(made, options.json)
+
+
+def _tell(made: Disposable, as_json: bool) -> int:
+    if as_json:
+        from ..mcp_server.tools.app_results import disposable_fields
+        from .render import print_json
+
+        print_json(disposable_fields(made))
+        return 0
+    say(made.id)
+    complain(*made.notes)
+    return 0
+
+
+def _order(app: App, options: argparse.Namespace) -> SandboxOrder:
+    from ..core.disposable import Limits, SandboxOrder, gpus, megabytes, volume
+
+    is_folder = options.image.startswith(("/", "~", "."))
+    cards = gpus(int(options.gpu) if options.gpu.isdecimal() else options.gpu)
+    return SandboxOrder(
+        name=options.name,
+        image=os.path.abspath(os.path.expanduser(options.image)) if is_folder else options.image,
+        timeout_s=options.timeout or app.settings.rules.default_timeout_s,
+        env=dict(map(_variable, options.env)),
+        limits=Limits(cpu=options.cpu, memory_mb=megabytes(options.memory), **cards),
+        network=True if options.host else options.network,
+        hosts=tuple(options.host),
+        volumes=tuple(map(volume, options.volume)),
+        provider=options.on,
+    )
+
+
+def _variable(text: str) -> tuple[str, str]:
+    """NAME=VALUE; a NAME alone is passed on from here, so that its value is not in the list of processes."""
+    from ..core.errors import BadArgument
+
+    name, equals, value = text.partition("=")
+    if not equals and name not in os.environ:
+        raise BadArgument(f"--env {name[:60]}: that variable is not set here; write NAME=VALUE, or set it")
+    return name, value if equals else os.environ[name]

@@ -1,0 +1,51 @@
+"""`delete`: ends disposable sandboxes, with all that runs in them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from .verb import MISTAKE, add_json, complain, say, with_app
+
+if TYPE_CHECKING:
+    from ..app import App
+
+
+def add_arguments(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "delete",
+        help="end disposable sandboxes",
+        description="Ends disposable sandboxes with all that runs in them, and removes their files. One that cannot be "
+        "deleted does not keep the others; the exit code is 0 if all are gone.",
+    )
+    parser.add_argument("ids", nargs="+", metavar="ID", help="ids or names")
+    add_json(parser)
+
+
+async def run(options: argparse.Namespace) -> int:
+    return await with_app(options, lambda app: _delete(app, options))
+
+
+async def _delete(app: App, options: argparse.Namespace) -> int:
+    from ..core.errors import SandboxError
+
+    deleted, problems = [], []
+    for name in options.ids:
+        try:
+            gone = await app.disposables.delete(name)
+            await app.apps.forget(gone.id)
+            deleted.append({"sandbox_id": gone.id, "status": "deleted"})
+        except SandboxError as problem:
+            problems.append({"sandbox_id": name, "error": str(problem), "code": problem.code})
+    _tell(deleted, problems, options.json)
+    return MISTAKE if problems else 0
+
+
+def _tell(deleted: list[dict[str, str]], problems: list[dict[str, str]], as_json: bool) -> None:
+    if as_json:
+        from .render import print_json
+
+        print_json({"deleted": deleted} | ({"problems": problems} if problems else {}))
+        return
+    say(*(f"{it['sandbox_id']} is deleted" for it in deleted))
+    complain(*(it["error"] for it in problems))

@@ -1,0 +1,78 @@
+"""`events`: what happened to watched jobs, newest last."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .verb import add_json, complain, with_app
+
+if TYPE_CHECKING:
+    from ..app import App
+    from ..core.watch import Event
+
+LISTED = 50
+LOOK_S, MOST_AT_ONCE = 0.5, 1_000
+STYLES = {"completed": "green", "running_restored": "green", "resume_started": "cyan"}
+
+
+def add_arguments(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "events",
+        help="what happened to watched jobs, newest last",
+        description="Events of watched jobs: interrupted, resumed, completed, a machine that does not answer.",
+    )
+    parser.add_argument("-n", "--lines", type=int, default=LISTED, metavar="N", help=f"the last N (default: {LISTED})")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with new ones, until Ctrl-C")
+    add_json(parser, help="for programs: one JSON object on each line")
+
+
+async def run(options: argparse.Namespace) -> int:
+    return await with_app(options, lambda app: _show(app, options))
+
+
+async def _show(app: App, options: argparse.Namespace) -> int:
+    from .render import is_read
+
+    exists, events = app.jobs.known.exists, app.jobs.watching.events
+    # At least one, which tells where to go on.
+    found = await events(limit=max(1, options.lines)) if exists() else ()
+    last = max((event.id for event in found), default=0)
+    if not found and not options.follow and not options.json:
+        complain("no events yet; jobs that are watched have them")
+    _print(found[len(found) - max(0, options.lines) :] if options.lines < len(found) else found, options.json)
+    while options.follow and is_read():
+        await asyncio.sleep(LOOK_S)
+        found = await events(after=last, limit=MOST_AT_ONCE) if exists() else ()
+        last = max([last, *(event.id for event in found)])
+        _print(found, options.json)
+    return 0
+
+
+def _print(found: Sequence[Event], as_json: bool) -> None:
+    from .render import Page, one_line, styled, write
+
+    if as_json:
+        write("".join(f"{json.dumps(fields(event))}\n" for event in found))
+    elif found:
+        Page().rows(
+            [
+                (
+                    styled((time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.created)), "dim")),
+                    styled((event.type.value, STYLES.get(event.type.value, "yellow"))),
+                    one_line(event.summary),
+                )
+                for event in found
+            ],
+            indent=0,
+        )
+
+
+def fields(event: Event) -> dict[str, Any]:
+    """An event for programs, as list_background_watch_events names its parts."""
+    told = {"id": event.id, "watch_id": event.watch_id, "event_type": event.type.value, "summary": event.summary}
+    return {**told, "created_ts": event.created, "payload": dict(event.payload)}

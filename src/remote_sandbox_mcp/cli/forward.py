@@ -1,0 +1,49 @@
+"""`forward`: brings a port of a sandbox to this computer, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from .verb import add_json, complain, say, with_app
+
+if TYPE_CHECKING:
+    from ..app import App
+
+# The person at the terminal may choose any port; forward_ports of the configuration is for agents.
+ANY_PORT = ("1-65535",)
+
+
+def add_arguments(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "forward",
+        help="bring a port of a sandbox to this computer",
+        description="Prints the address on 127.0.0.1 that leads to the port, and keeps it open until Ctrl-C. After a "
+        "lost connection, the next one through it opens another.",
+    )
+    parser.add_argument("sandbox", metavar="SANDBOX", help="a machine, or the id of a disposable sandbox")
+    parser.add_argument("port", type=int, metavar="PORT", help="in the sandbox")
+    told = "here (default: the same if it is free, else any)"
+    parser.add_argument("--local-port", type=int, default=0, metavar="N", help=told)
+    add_json(parser)
+
+
+async def run(options: argparse.Namespace) -> int:
+    return await with_app(options, lambda app: _forward(app, options))
+
+
+async def _forward(app: App, options: argparse.Namespace) -> int:
+    await app.apps.reconfigure(ANY_PORT, ())
+    opened = await app.apps.forward(options.sandbox, options.port, local_port=options.local_port)
+    if options.json:
+        from ..mcp_server.tools.app_results import forward_fields
+        from .render import print_json
+
+        print_json(forward_fields(opened))
+    else:
+        say(opened.url)
+        if not opened.answers:
+            complain(f"nothing listens on port {opened.port} yet; the address works as soon as something does")
+    await asyncio.Event().wait()
+    return 0

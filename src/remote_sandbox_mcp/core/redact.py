@@ -1,0 +1,383 @@
+"""Hides secrets in texts and arguments before they are kept: by value, by name, and by their usual shapes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+HIDDEN = "[hidden]"
+# A shorter configured secret is not looked for, and one shorter than the second only as a word of its own: "test" must
+# not be found in "pytest".
+LEAST_SECRET, LEAST_INSIDE = 4, 8
+# How much of a text is looked at. What is kept is shorter, so that a secret at this border is never seen in part.
+MOST_READ = 20_000
+SEAM = 2_000
+LONGEST_TEXT, LONGEST_ARGUMENTS = 1_000, 4_000
+MOST_ITEMS, DEEPEST = 20, 4
+
+# Arguments that hold the content of a file, or what is typed into a program: only their size is kept.
+CONTENTS = frozenset({"content", "old_text", "new_text", "text"})
+# All that is below these names is hidden: variables of a sandbox, and addresses whose path is often their key.
+HIDDEN_BELOW = frozenset({"env", "webhook_url"})
+
+# Names of secrets. Those of the first kind count inside of a longer name, too (DB_PASSWORD_2); the others on their own.
+_STRONG = (
+    r"password|passwd|passphrase|passcode|secret|credential|token(?!iz)|authorization|cookie"
+    r"|(?:api|access|private|secret|auth|signing|encryption|account|license)[_-]?key"
+)
+_WEAK = r"(?<![A-Za-z])(?:pass|auth|otp)(?![A-Za-z])|(?<=[_-])(?:pwd|key)(?![A-Za-z])|(?<=[?&])key(?==)"
+_NAME = re.compile(rf"(?:{_STRONG})[A-Za-z0-9_-]{{0,40}}|{_WEAK}", re.IGNORECASE)
+_STRONG_NAME = re.compile(_STRONG, re.IGNORECASE)
+_WHOLE_NAMES = frozenset({"key", "keys", "pass", "pwd", "auth", "otp", "pin"})
+# Options that name where a secret is, instead of the secret.
+_PLACES = re.compile(r"[_-](?:stdin|file|path|env)\Z", re.IGNORECASE)
+_SEPARATOR = re.compile(r"([\\\"'\])]{0,4})([ \t]{0,3})(=>|:=|={1,3}|:)([ \t]{0,3})")
+# Between an option and its value: blanks, a continued line, or the comma of a list of words.
+_GAP = re.compile(r"[\\\"']{0,3}(?:,\s{0,8}|(?:\s|\\\n){1,8})")
+_SCHEME = re.compile(r"(?:Bearer|Basic|Token|ApiKey)\s{1,4}", re.IGNORECASE)
+_BEFORE = re.compile(r"[A-Za-z0-9_.-]{0,60}\Z")
+
+# Keys that are known by how they begin, and tokens of three parts.
+_SHAPES = re.compile(
+    r"\b(?:AKIA|ASIA)[0-9A-Z]{12,}"
+    r"|\bgh[opsur]_\w{16,}|\bgithub_pat_\w{16,}|\bglpat-[\w-]{16,}"
+    r"|\bsk-[\w-]{16,}|\b[prs]k_(?:live|test)_\w{10,}|\bhf_\w{16,}|\bnpm_\w{16,}|\bpypi-[\w-]{16,}"
+    r"|\bxox[a-z]-[\w-]{8,}|\bxapp-[\w-]{8,}|\bAIza[\w-]{30,}"
+    r"|\beyJ[\w.-]{16,}"
+)
+_BEARER = re.compile(r"\bBearer[ \t]{1,4}(?=\S)", re.IGNORECASE)
+_URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+]{1,20})://")
+_URL_STOP = re.compile(r"[\s\"'<>`]")
+_WEBHOOK = re.compile(r"\b(?:hooks\.slack\.com|discord(?:app)?\.com/api/webhooks|open\.feishu\.cn/open-apis/bot)/")
+_PEM = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_PEM_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+# Options and words of well-known programs whose next word is, or ends with, a password.
+_LOGIN = re.compile(r"\slogin\s{1,4}\S{1,60}\s{1,4}password\s{1,4}|\bpass:(?=\S)")
+_USER = re.compile(r"(?<!\S)(?:-u|-U|--user|--proxy-user)(?:=|[ \t]{0,3})([\"']?)[^\s:\"'@/]{1,60}:(?=[^\s/])")
+_WITH_P = re.compile(
+    r"\b(?:sshpass|mysql\w{0,10}|mariadb\w{0,10}|(?:docker|podman|nerdctl|oc|helm|skopeo|az)[ \t]{1,4}"
+    r"(?:registry[ \t]{1,4})?login)\b"
+)
+_P = re.compile(r"[ \t]-p[ \t]{0,4}(?=[^\s-])")
+# Programs that read a password from their standard input.
+_EATER = re.compile(
+    r"\bsudo[ \t](?:-\w{1,9}[ \t]{1,4}){0,4}-[A-Za-z]{0,4}S\b|\bsudo\b[^\n|;&]{0,40}--stdin\b|--password-stdin\b"
+    r"|--with-token\b|\bchpasswd\b|\bpasswd[ \t]{1,4}--stdin\b"
+)
+_ECHO = re.compile(r"\b(?:echo|printf)[ \t]{1,4}")
+_ENDS_OUTER = frozenset(" \t\r\n;&|),}]")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether the value of an argument with this name is to be hidden.
+
+    >>> is_secret_name("api_key"), is_secret_name("key"), is_secret_name("max_tokens"), is_secret_name("tokenizer")
+    (True, True, True, False)
+    """
+    return name.lower() in _WHOLE_NAMES or bool(_NAME.search(name))
+
+
+def without_secrets(text: str, known: Iterable[str] = ()) -> str:
+    """The text with [hidden] for each secret: those in `known`, and what looks like one."""
+    for secret in known:
+        text = _without(text, secret)
+    text = _without_keys(text)
+    for spans in (_in_urls, _after_names, _in_programs):
+        text = _hide(text, spans(text))
+    return text
+
+
+def shorten_safely(text: str, known: Iterable[str] = (), most: int = LONGEST_TEXT) -> str:
+    """The beginning of a text without secrets; one that is cut off at its end is not shown in part."""
+    shown = without_secrets(text[:MOST_READ], known)
+    if len(text) > MOST_READ:
+        shown = shown[:-SEAM]
+    return shown if len(shown) <= most and len(text) <= MOST_READ else f"{shown[:most]}…"
+
+
+def first_line(text: str, known: Iterable[str] = (), most: int = 300) -> str:
+    """The first line of a result."""
+    return shorten_safely(text[: MOST_READ + 1].partition("\n")[0], known, most)
+
+
+# Arguments of a call
+
+
+def shown_arguments(arguments: Mapping[str, Any], known: Iterable[str] = ()) -> dict[str, Any]:
+    """The arguments of a call as they may be kept: without secrets and contents of files, and short."""
+    secrets = tuple(known)
+    for most in (LONGEST_TEXT, LONGEST_TEXT // 5, LONGEST_TEXT // 20):
+        shown = _shown("", arguments, secrets, most, DEEPEST)
+        if len(json.dumps(shown)) <= LONGEST_ARGUMENTS:
+            return dict(shown)
+    return {"left_out": f"{len(arguments)} arguments, too long to be kept"}
+
+
+def _shown(name: str, value: Any, known: tuple[str, ...], most: int, deep: int) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if name in HIDDEN_BELOW or is_secret_name(name):
+        return dict.fromkeys((_label(key, known) for key in value), HIDDEN) if isinstance(value, Mapping) else HIDDEN
+    if isinstance(value, str):
+        return f"({len(value)} characters)" if name in CONTENTS else shorten_safely(value, known, most)
+    if isinstance(value, (int, float)):
+        return value
+    if not deep or not isinstance(value, (Mapping, list, tuple)):
+        return "…"
+    return _parts(name, value, known, most, deep - 1)
+
+
+def _parts(name: str, value: Any, known: tuple[str, ...], most: int, deep: int) -> Any:
+    left = len(value) - MOST_ITEMS
+    if isinstance(value, Mapping):
+        kept = [*value.items()][:MOST_ITEMS]
+        shown = {_label(key, known): _shown(str(key), item, known, most, deep) for key, item in kept}
+        return shown | ({"…": f"and {left} more"} if left > 0 else {})
+    listed = [_shown(name, item, known, most, deep) for item in value[:MOST_ITEMS]]
+    return [*listed, f"and {left} more"] if left > 0 else listed
+
+
+def _label(key: object, known: tuple[str, ...]) -> str:
+    return shorten_safely(str(key), known, 80)
+
+
+# Which tool did what, in one line
+
+_TELLING = (
+    *("command", "remote_path", "tmux_session", "session_name", "task_id", "path", "paths", "files", "image"),
+    *("port", "watch_id", "sandbox_id", "sandbox_name"),
+)
+
+
+def summary_of(arguments: Mapping[str, Any]) -> str:
+    """What a call was about, from its kept arguments.
+
+    >>> summary_of({"timeout_s": 5, "command": "make all"}), summary_of({"local_path": "a", "remote_path": "b"})
+    ('make all', 'a, b')
+    """
+    if "local_path" in arguments and "remote_path" in arguments:
+        return f"{arguments['local_path']}, {arguments['remote_path']}"
+    told = next((arguments[name] for name in _TELLING if arguments.get(name)), "")
+    return told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
+
+
+# By value
+
+
+def spellings(secret: str) -> list[str]:
+    """A secret as it may stand in shell source, in JSON and in an address."""
+    from urllib.parse import quote
+
+    if len(secret) < LEAST_SECRET:
+        return []
+    safe = secret.encode("utf-8", "surrogatepass")
+    found = (secret, secret.replace("'", "'\"'\"'"), secret.replace("'", "'\\''"), json.dumps(secret)[1:-1])
+    return [*dict.fromkeys((*found, json.dumps(secret, ensure_ascii=False)[1:-1], quote(safe, safe="")))]
+
+
+def _without(text: str, secret: str) -> str:
+    if len(secret) < LEAST_SECRET or secret not in text:
+        return text
+    if len(secret) >= LEAST_INSIDE:
+        return text.replace(secret, HIDDEN)
+    return _hide(text, _as_word(text, secret))
+
+
+def _as_word(text: str, secret: str) -> Iterator[tuple[int, int]]:
+    at = text.find(secret)
+    while at >= 0:
+        end = at + len(secret)
+        is_inside = text[at - 1 : at].isalnum() and secret[0].isalnum()
+        if not is_inside and not (text[end : end + 1].isalnum() and secret[-1].isalnum()):
+            yield at, end
+        at = text.find(secret, at + 1)
+
+
+# By shape
+
+
+def _without_keys(text: str) -> str:
+    text = _hide(text, _private_keys(text))
+    text = _SHAPES.sub(HIDDEN, text)
+    return _hide(text, ((found.end(), _word_end(text, found.end())) for found in _BEARER.finditer(text)))
+
+
+def _private_keys(text: str) -> Iterator[tuple[int, int]]:
+    at = 0
+    while begun := _PEM.search(text, at):
+        over = _PEM_END.search(text, begun.end())
+        at = over.end() if over else len(text)
+        yield begun.start(), at
+
+
+def _in_urls(text: str) -> Iterator[tuple[int, int]]:
+    """What is before the @ of an address: all of it on the web, else the password."""
+    word_end = 0
+    for found in _URL.finditer(text):
+        # Once for each word, which may hold many addresses.
+        if found.end() >= word_end:
+            stop = _URL_STOP.search(text, found.end())
+            word_end = stop.start() if stop else len(text)
+        end = _end_of_authority(text, found.end(), word_end)
+        at = text.rfind("@", found.end(), end)
+        start = found.end() if found[1].lower() in ("http", "https") else text.find(":", found.end(), end) + 1
+        if at > start > 0:
+            yield start, at
+    for found in _WEBHOOK.finditer(text):
+        yield found.end(), _word_end(text, found.end())
+
+
+def _end_of_authority(text: str, at: int, end: int) -> int:
+    """Where the host ends: at a slash, but for one of a password that is followed by an @ in the same word."""
+    slash = text.find("/", at, end)
+    if slash < 0:
+        return end
+    at_sign = text.rfind("@", slash, end)
+    has_password = ":" in text[at:slash] and not text[at:slash].rpartition(":")[2].isdecimal()
+    return end if at_sign > 0 and has_password else slash
+
+
+# By name
+
+
+def _after_names(text: str) -> Iterator[tuple[int, int]]:
+    """Values after names of secrets: NAME=value, name: value, "name": "value", --name value."""
+    done = 0
+    for found in _NAME.finditer(text):
+        if found.start() < done or _PLACES.search(found[0]):
+            continue
+        span = _value_of(text, found)
+        if span and span[1] > span[0] and not _is_count(found[0], text[span[0] : span[1]]):
+            done = span[1]
+            yield span
+
+
+def _value_of(text: str, found: re.Match[str]) -> tuple[int, int] | None:
+    before = _BEFORE.search(text, max(0, found.start() - 60), found.start())
+    begun = before.start() if before else found.start()
+    separator = _SEPARATOR.match(text, found.end())
+    if separator is None:
+        return _value_of_option(text, found, begun)
+    is_strong = bool(_STRONG_NAME.match(found[0]))
+    closing, left, sign, right = separator.groups()
+    if sign == ":" and not is_strong and not (closing and right):
+        return None
+    quote = text[begun - 1 : begun] if not closing else ""
+    return _given(text, separator.end(), quote, is_line=sign == ":" or bool(left or right), is_data=sign == ":")
+
+
+def _given(text: str, at: int, outer: str, *, is_line: bool, is_data: bool) -> tuple[int, int]:
+    """A value from `at` on; `outer` is a quote that was opened before its name."""
+    if scheme := _SCHEME.match(text, at):
+        at = scheme.end()
+        return at, _word_end(text, at)
+    if outer in ("'", '"') and text[at : at + 1] != outer:
+        return at, _outer_end(text, at, outer)
+    if text[at : at + 2] in ('\\"', "\\'"):
+        return at, _escaped_end(text, at + 2, text[at : at + 2])
+    if text[at : at + 1] in ('"', "'"):
+        inner = _quote_end(text, at + 1, text[at]) + 1
+        # In JSON the value ends here; a word of the shell may go on.
+        return at, min(len(text), inner) if is_data else _word_end(text, at)
+    return at, _line_end(text, at) if is_line else _word_end(text, at)
+
+
+def _value_of_option(text: str, found: re.Match[str], begun: int) -> tuple[int, int] | None:
+    gap = _GAP.match(text, found.end()) if text[begun : begun + 1] == "-" else None
+    if gap is None or text[gap.end() : gap.end() + 1] in ("-", ""):
+        return None
+    at = gap.end()
+    return at, _word_end(text, at)
+
+
+def _is_count(name: str, value: str) -> bool:
+    """A number of tokens, as in --max-tokens 512."""
+    return name.lower().startswith("tokens") and value.isdecimal()
+
+
+def _in_programs(text: str) -> Iterator[tuple[int, int]]:
+    """Passwords where well-known programs take them."""
+    spans = [(found.end(), _word_end(text, found.end())) for found in _LOGIN.finditer(text)]
+    for found in _USER.finditer(text):
+        end = _outer_end(text, found.end(), found[1]) if found[1] else _word_end(text, found.end())
+        if not text[found.end() : end].strip("\"'").isdecimal():
+            spans.append((found.end(), end))
+    for found in _WITH_P.finditer(text):
+        if option := _P.search(text, found.end(), _line_end(text, found.end())):
+            spans.append((option.end(), _word_end(text, option.end())))
+    for found in _EATER.finditer(text):
+        spans += _fed(text, found.start(), _line_end(text, found.end()))
+    return iter(sorted(spans))
+
+
+def _fed(text: str, eater: int, line_end: int) -> Iterator[tuple[int, int]]:
+    """What a line writes into the standard input of the program at `eater`."""
+    line = text.rfind("\n", 0, eater) + 1
+    pipe = text.rfind("|", line, eater)
+    echoes = [found.end() for found in _ECHO.finditer(text, line, max(line, pipe))] if pipe >= 0 else []
+    if echoes:
+        yield echoes[0], pipe
+    here = text.find("<<<", eater, line_end)
+    if here >= 0:
+        start = here + 3 + (len(text[here + 3 :]) - len(text[here + 3 :].lstrip(" \t")))
+        yield start, _word_end(text, start)
+
+
+# Where words and lines end
+
+
+def _word_end(text: str, at: int, *, has_quotes: bool = False) -> int:
+    """The end of a word of the shell that begins at `at`, with its quoted parts."""
+    start = at
+    while at < len(text):
+        char = text[at]
+        if char in " \t\r\n":
+            return at
+        if char == "\\":
+            at += 2
+        elif char in "\"'":
+            if at > start and not has_quotes and (at + 1 == len(text) or text[at + 1] in _ENDS_OUTER):
+                # The quote was opened before this word.
+                return at
+            at, has_quotes = _quote_end(text, at + 1, char) + 1, True
+        else:
+            at += 1
+    return len(text)
+
+
+def _quote_end(text: str, at: int, quote: str) -> int:
+    """Where the closing quote is, or the end of the text."""
+    while at < len(text) and text[at] != quote:
+        at += 2 if text[at] == "\\" and quote == '"' else 1
+    return min(at, len(text))
+
+
+def _outer_end(text: str, at: int, quote: str) -> int:
+    """The end of a value inside of quotes; after a closing quote the same word may go on, as in 'it'"'"'s'."""
+    end = _quote_end(text, at, quote)
+    goes_on = end + 1 < len(text) and text[end + 1] not in _ENDS_OUTER
+    return _word_end(text, end + 1, has_quotes=True) if goes_on else end
+
+
+def _escaped_end(text: str, at: int, quote: str) -> int:
+    """The end of a value in quotes that are escaped themselves, as in JSON inside of JSON."""
+    over = text.find(quote, at)
+    while over > 0 and text[over - 1] == "\\":
+        over = text.find(quote, over + 1)
+    return len(text) if over < 0 else over + 2
+
+
+def _line_end(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end
+
+
+def _hide(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    pieces, at = [], 0
+    for start, end in spans:
+        if end > max(at, start):
+            pieces += [text[at : max(at, start)], HIDDEN]
+            at = end
+    return "".join((*pieces, text[at:])) if pieces else text

@@ -1,0 +1,172 @@
+"""The history of calls: each tool call of each session, written beside the work, without secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from .config import paths
+from .core.errors import SandboxError
+from .session import Session
+
+if TYPE_CHECKING:
+    from .store.history import CallRow, HistoryRows
+
+log = logging.getLogger(__name__)
+
+# A call is written within this time; more that wait, as on a disk that hangs, are not kept.
+SOON_S, MOST_WAITING = 0.25, 1_000
+# How long a server that ends waits for the last ones.
+LEAVE_S = 1.0
+LONGEST_NAME, LONGEST_FOLDER = 80, 500
+# A result's text before it is cut to its first line.
+MOST_TEXT = 30_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeCall:
+    """A call that has ended, as it was made: with everything that must not be kept."""
+
+    tool: str
+    arguments: Mapping[str, Any] = field(repr=False)
+    outcome: str
+    begun: float
+    seconds: float
+    session: Session
+    client: str = ""
+    version: str = ""
+    # Where it ran, if the answer says so.
+    sandbox: str = ""
+    exit_code: int | None = None
+    text: str = field(default="", repr=False)
+
+
+class History:
+    """Keeps calls. Writing never delays a call nor fails one: on a full disk only these rows are lost."""
+
+    def __init__(self, days: float, configuration: str = "") -> None:
+        self._days = days
+        self._configuration = configuration
+        self._waiting: list[MadeCall] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._writer: asyncio.Task[None] | None = None
+        self._labels: WeakKeyDictionary[Session, str] = WeakKeyDictionary()
+        self._is_failing = False
+        # Where none are to be kept: whether those of an earlier time were dropped.
+        self._is_forgotten = False
+
+    def reconfigure(self, days: float) -> None:
+        self._days = days
+
+    @functools.cached_property
+    def _rows(self) -> HistoryRows:
+        from .store.database import STATE_FILE, Database
+        from .store.history import HistoryRows
+
+        return HistoryRows(Database(paths.state_folder() / STATE_FILE))
+
+    def note(self, call: MadeCall) -> None:
+        """Keep a call. Only puts it into a queue: secrets are hidden, and rows written, in another thread."""
+        if len(self._waiting) >= MOST_WAITING or (self._days <= 0 and self._is_forgotten):
+            return
+        self._is_forgotten = self._days <= 0
+        self._waiting.append(call)
+        if self._timer is None and (self._writer is None or self._writer.done()):
+            self._timer = asyncio.get_running_loop().call_later(SOON_S, self._start_writing)
+
+    def _start_writing(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting and (self._writer is None or self._writer.done()):
+            self._writer = asyncio.ensure_future(self._write())
+
+    async def _write(self) -> None:
+        while self._waiting:
+            calls, self._waiting = self._waiting, []
+            try:
+                await asyncio.to_thread(self._store, calls)
+                self._is_failing = False
+            except SandboxError as problem:
+                # Told once: a disk stays full for a while.
+                if not self._is_failing:
+                    log.warning("calls could not be written down: %s", problem)
+                self._is_failing = True
+
+    def _store(self, calls: Sequence[MadeCall]) -> None:
+        if self._days <= 0:
+            if self._rows.exists():
+                self._rows.forget(self._configuration)
+            return
+        known = all_spellings()
+        rows = [kept for call in calls if (kept := self._kept(call, known)) is not None]
+        self._rows.write(rows, self._days, self._configuration)
+
+    def _kept(self, call: MadeCall, known: Sequence[str]) -> CallRow | None:
+        try:
+            return row_of(call, self._label(call.session), known)
+        except Exception:
+            # Whatever a client sends: its other calls are kept all the same.
+            log.exception("a call of %s could not be described", call.tool[:LONGEST_NAME])
+            return None
+
+    def _label(self, session: Session) -> str:
+        """Tells sessions apart; one that moves to another process keeps its own."""
+        return session.name or self._labels.setdefault(session, secrets.token_hex(6))
+
+    async def close(self) -> None:
+        """Write what is left, within a moment."""
+        self._start_writing()
+        if self._writer is not None and not self._writer.done():
+            await asyncio.wait((self._writer,), timeout=LEAVE_S)
+        if "_rows" in self.__dict__:
+            await asyncio.to_thread(self._rows.database.close)
+
+
+def all_spellings() -> list[str]:
+    """The secrets of all configurations in use as they may be written, longest first: one may begin another."""
+    from .core.redact import spellings
+    from .core.secret import texts_in_use
+
+    return sorted({each for text in texts_in_use() for each in spellings(text)}, key=len, reverse=True)
+
+
+def row_of(call: MadeCall, session: str, known: Sequence[str] = ()) -> CallRow:
+    """A call as it is kept."""
+    from .core.redact import first_line, shorten_safely, shown_arguments
+    from .store.history import CallRow
+
+    def short(text: str, most: int = LONGEST_NAME) -> str:
+        return " ".join(shorten_safely(text, known, most).split())
+
+    return CallRow(
+        tool=short(call.tool),
+        outcome=call.outcome,
+        begun=call.begun,
+        seconds=call.seconds,
+        client=short(call.client),
+        version=short(call.version),
+        session=session,
+        folder=short(call.session.folder, LONGEST_FOLDER),
+        sandbox=short(call.sandbox or named_in(call.arguments), LONGEST_FOLDER),
+        arguments=shown_arguments(call.arguments, known),
+        exit_code=call.exit_code,
+        told=first_line(call.text, known),
+    )
+
+
+def named_in(arguments: Mapping[str, Any]) -> str:
+    """The sandboxes that a call names."""
+    for name in ("sandbox_name", "sandbox_id", "sandbox_names"):
+        value = arguments.get(name)
+        if value and isinstance(value, str):
+            return value
+        if value and isinstance(value, (list, tuple)):
+            return ", ".join(map(str, value))
+    return ""

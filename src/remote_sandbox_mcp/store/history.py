@@ -1,0 +1,118 @@
+"""Rows of the history of calls: what each client asked for, and what came of it; old ones are dropped."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from .database import Database, statements
+
+if TYPE_CHECKING:
+    import sqlite3
+
+DAY_S = 86400.0
+MOST_ROWS, MOST_BYTES = 100_000, 64 << 20
+# Rows are pruned with the first write of a process, and again after so many.
+PRUNE_EVERY = 1_000
+# What a row takes besides its texts.
+BESIDES = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallRow:
+    """A call that has ended. `arguments` and `told` hold no secrets; `outcome` is "done" or a code."""
+
+    tool: str
+    outcome: str
+    begun: float
+    seconds: float
+    client: str = ""
+    version: str = ""
+    session: str = ""
+    folder: str = ""
+    sandbox: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    exit_code: int | None = None
+    told: str = ""
+    id: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which calls are asked for: the newest that have a higher number than `after`."""
+
+    after: int = 0
+    client: str = ""
+    sandbox: str = ""
+    tool: str = ""
+    failed: bool = False
+    limit: int = 50
+
+
+class HistoryRows:
+    """The rows. Any number of processes may use them at once. Raises ConfigError."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._unpruned = PRUNE_EVERY
+
+    def exists(self) -> bool:
+        """Whether there is a database; does not create one."""
+        return self.database.file.exists()
+
+    def write(self, calls: Sequence[CallRow], days: float, configuration: str = "") -> None:
+        """Add calls that are kept so many days; now and then, drop what is old or too much."""
+        with self.database.writing() as connection:
+            rows = [_fields(call, days, configuration) for call in calls]
+            connection.executemany(statements("history")["add"], rows)
+            self._unpruned += len(rows)
+            if self._unpruned >= PRUNE_EVERY:
+                _prune(connection, days, configuration)
+                self._unpruned = 0
+
+    def forget(self, configuration: str) -> None:
+        """Drop all calls made under a configuration."""
+        with self.database.writing() as connection:
+            _prune(connection, 0.0, configuration)
+
+    def newest(self, wanted: Wanted) -> tuple[CallRow, ...]:
+        """Oldest first."""
+        with self.database.reading() as connection:
+            rows = connection.execute(statements("history")["newest"], {**vars(wanted), "now": time.time()}).fetchall()
+        return tuple(map(_row, rows))
+
+    def last(self) -> int:
+        """The highest number; 0 for none."""
+        with self.database.reading() as connection:
+            return int(connection.execute(statements("history")["last"]).fetchone()[0])
+
+
+def _prune(connection: sqlite3.Connection, days: float, configuration: str) -> None:
+    now = time.time()
+    old = {"now": now, "most": MOST_ROWS, "configuration": configuration, "before": now - days * DAY_S}
+    connection.execute(statements("history")["prune"], old)
+    too_large = connection.execute(statements("history")["too_large"], {"most": MOST_BYTES}).fetchone()[0]
+    if too_large is not None:
+        connection.execute(statements("history")["drop"], {"id": too_large})
+
+
+def _fields(call: CallRow, days: float, configuration: str) -> dict[str, object]:
+    texts = {name: _clean(getattr(call, name)) for name in ("client", "version", "session", "folder", "sandbox")}
+    texts |= {"tool": _clean(call.tool), "outcome": call.outcome, "told": _clean(call.told)}
+    texts["arguments"] = json.dumps(dict(call.arguments))
+    size = BESIDES + sum(map(len, texts.values()))
+    numbers = {"begun": call.begun, "seconds": call.seconds, "exit_code": call.exit_code, "size": size}
+    return {**texts, **numbers, "configuration": configuration, "expires": call.begun + days * DAY_S}
+
+
+def _row(row: sqlite3.Row) -> CallRow:
+    values = {one.name: row[one.name] for one in fields(CallRow)}
+    return CallRow(**{**values, "arguments": json.loads(row["arguments"])})
+
+
+def _clean(text: str) -> str:
+    """A text that SQLite takes: a name may hold bytes that are not valid UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
