@@ -51,7 +51,7 @@ def test_an_older_handshake_by_hand_is_answered_in_its_own_version(tmp_path: Pat
         assert hello["serverInfo"]["name"] == "remote-sandbox-mcp"
         assert hello["instructions"]
         assert "tools" in hello["capabilities"]
-        assert len(line.ask("tools/list")["result"]["tools"]) == 28
+        assert len(line.ask("tools/list")["result"]["tools"]) == 29
         answer = line.call("exec_bash", command="ls", comand="ls")
         assert answer["isError"] is True
         assert code_of(answer) == "bad_argument"

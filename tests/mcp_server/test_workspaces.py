@@ -73,7 +73,7 @@ class Scripted:
             raise result
         return result
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Nothing is open."""
 
 

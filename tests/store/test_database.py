@@ -203,7 +203,9 @@ def test_jobs_of_versions_without_apps_are_not_apps(file: Path, number: int) -> 
     database.close()
 
 
-@pytest.mark.parametrize("name", ["transfers", "chunks", "watches", "jobs", "disposables", "runs", "kept_sessions", "history"])
+@pytest.mark.parametrize(
+    "name", ["transfers", "chunks", "watches", "jobs", "disposables", "runs", "kept_sessions", "history"]
+)
 def test_every_statement_has_a_name_and_one_end(name: str) -> None:
     found = statements(name)
     assert all(sqlite3.complete_statement(statement) for statement in found.values())

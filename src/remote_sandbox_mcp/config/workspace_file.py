@@ -164,9 +164,9 @@ def _read(content: str, path: str, tell: Tell) -> tuple[dict[str, Any], list[str
     }
     try:
         document = _parsed(content.removeprefix("\ufeff"))
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as unreadable:
         # The parser's message may quote the file; the position is enough.
-        place = re.search(r"line \d+, column \d+", str(error))
+        place = re.search(r"line \d+, column \d+", str(unreadable))
         return {}, [f"it is not valid TOML{f' ({place[0]})' if place else ''}"]
     return readers.read_table(document, known, plain(path, 200), tell)
 
