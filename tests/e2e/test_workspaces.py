@@ -14,9 +14,10 @@ import pytest
 from mcp.types import ElicitResult
 
 from remote_sandbox_mcp.core import workspace as bounds
+from tests.support import warm
 from tests.support.hubs import kill_hub
 from tests.support.in_process import serve_here
-from tests.support.server import Server, entry, serve, until
+from tests.support.server import Server, arguments, entry, environment, serve, until
 from tests.support.sshd import Sshd
 
 
@@ -240,6 +241,22 @@ async def test_what_more_than_a_project_depends_on_is_not_linked(scene: Scene, r
         assert (await server.call("link_workspace"))["status"] == "none"
     assert not scene.there(remote).exists()
     assert [path.name for path in scene.machine.home.glob("**/id_rsa")] == []
+
+
+async def test_to_link_again_keeps_the_rules_of_the_person_who_linked(
+    scene: Scene, remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = scene.project(**{"data.bin": "kept here"})
+    monkeypatch.chdir(project)
+    words = arguments(scene.home, local=False)
+    place, env = f"{scene.machine.name}:{remote}", environment(scene.home, (entry(scene.machine),))
+    linked = warm.run([*words, "link", place, "--exclude", "data.bin"], env, timeout=30)
+    assert linked.returncode == 0, linked.stderr
+    async with scene.client(project) as server:
+        assert (await link(server, scene.machine, remote))["status"] == "linked"
+        assert await server.output("ls") == "a.py\n"
+        moved = await server.fail("link_workspace", remote_path=f"{place}-elsewhere")
+        assert "unlink it first" in moved["error"]
 
 
 async def test_a_client_cannot_touch_the_workspace_of_another_folder(scene: Scene, remote: str) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +26,8 @@ from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.mcp_server import workspace as heeding
 from remote_sandbox_mcp.mcp_server.clients import OneClient
 from remote_sandbox_mcp.mcp_server.server import build
-from remote_sandbox_mcp.mcp_server.workspace import PARTS
-from remote_sandbox_mcp.session import Session
+from remote_sandbox_mcp.mcp_server.workspace import PARTS, InWorkspace, Workspaces
+from remote_sandbox_mcp.session import Session, begin
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
 from tests.mcp_server.conftest import member
 from tests.mcp_server.pin import FILE
@@ -175,6 +177,22 @@ async def test_the_init_lines_run_before_each_command_in_the_folder_of_the_works
         'cd -- "$rs_start" || exit; unset rs_start\nmake'
     )
     assert world.ran.cwd == "/data/p/sub"
+
+
+def test_a_shell_that_keeps_its_state_begins_in_the_workspace_and_stays_where_it_goes(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    ours = replace(OURS, remote=str(tmp_path), rules=Rules(init=("seen=$PWD; echo init",)))
+
+    def script(**given: str) -> str:
+        inside = InWorkspace(Workspaces(App(Fleet([]))), ours, PARTS["exec_bash"], {"session": "main", **given})
+        assert inside.arguments.get("cwd") == (f"{tmp_path}/sub" if "cwd" in given else None)
+        return str(inside.arguments["command"])
+
+    begin(Session(folder="/home/ann/p/sub"))
+    said = "\n".join((script(command="pwd; cd /"), script(command='pwd; echo "$seen"')))
+    done = subprocess.run(["bash", "-euc", said], capture_output=True, text=True, check=True, timeout=10)
+    assert done.stdout == f"init\n{tmp_path}/sub\n/\n{tmp_path}\n"
+    assert script(command="ls", cwd="sub").endswith("\nls")
 
 
 def test_the_table_names_arguments_that_the_tools_have() -> None:

@@ -137,6 +137,13 @@ class Workspace:
             lines.append('cd -- "$rs_start" || exit; unset rs_start')
         return "\n".join((*lines, script))
 
+    def session_source(self, script: str, start: str) -> str:
+        """A script for a shell that keeps its state: its first one here begins in `start`, after the init lines."""
+        begin = self.source(f"cd -- {quote(start)} || exit", self.remote)
+        mark = quote(self.id)
+        first = f'if [ "${{rs_workspace-}}" != {mark} ]; then rs_workspace={mark}; cd -- {quote(self.remote)} || exit'
+        return f"{first}\n{begin}\nfi\n{script}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class LinkOrder:

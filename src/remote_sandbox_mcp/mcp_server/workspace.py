@@ -84,7 +84,7 @@ PARTS: dict[str, Part] = {
     "wait_background_task": ASKS,
     "stop_background_task": ASKS,
 }
-# A session keeps its own folder from call to call: only its first one begins in the workspace's.
+# A shell that keeps its state keeps its folder, too: only its first command begins in the workspace's.
 SESSION = "session"
 
 
@@ -164,14 +164,16 @@ class InWorkspace:
         part, workspace, filled = self._part, self._workspace, dict(given)
         named = given.get(part.folder, "") if part.folder else None
         start = workspace.start_folder(named, client_folder()) if isinstance(named, str) else ""
-        if start and (named or not given.get(SESSION)):
+        keeps_folder = bool(given.get(SESSION) and part.scripts and not named)
+        if start and not keeps_folder:
             filled[part.folder] = start
         for name in part.paths:
             if name in given:
                 filled[name] = self._mapped(given[name])
         for name in part.scripts:
             if isinstance(script := given.get(name), str):
-                filled[name] = workspace.source(script, start)
+                make = workspace.session_source if keeps_folder and script.strip() else workspace.source
+                filled[name] = make(script, start)
         return filled
 
     def _mapped(self, value: Any) -> Any:

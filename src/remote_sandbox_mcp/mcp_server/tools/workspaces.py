@@ -127,7 +127,7 @@ class Verbs:
 
     async def _consent(self, preview: Preview) -> None:
         """Ask the client's user. Raises BadArgument without a yes."""
-        what, ask = preview.lines()[0], asking.get()
+        what, ask = one_line(sentence(preview.lines()[0])), asking.get()
         if not isinstance(ask, Asker):
             raise BadArgument(f"{what} are much to send, so nothing was sent; {HOW_TO_SEND}")
         try:
