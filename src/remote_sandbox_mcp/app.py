@@ -18,7 +18,7 @@ from .config import paths
 from .config.load import identity_of
 from .config.schema import Configuration, Settings
 from .core import check
-from .core.client import Call, is_again, name_for_call
+from .core.client import Call, is_again, name_for_call, run_begins
 from .core.command import RUN_ID, Command, Completed, Missing, Observation, Running, new_run_id
 from .core.disposable import DISPOSABLE_ID, Offer, Provider
 from .core.errors import (
@@ -666,6 +666,8 @@ class App:
                 self._end_later(member, command.run_id)
             raise
         commands.begin(member, command)
+        if begins := run_begins.get():
+            begins(command.run_id)
         state = ""
         try:
             if session:

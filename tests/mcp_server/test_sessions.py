@@ -76,3 +76,27 @@ async def test_odd_names_are_refused(tools: Caller, name: str) -> None:
         "cannot be a session's name"
         in (await tools.fail("stop_background_task", tmux_session=f"shell:{name}"))["error"]
     )
+
+
+async def test_a_shell_lives_from_call_to_call_until_it_is_closed(local_tools: Caller) -> None:
+    first = await local_tools.call("exec_bash", command="mkdir w; cd w; x=1; echo hi; exit 3", session="main")
+    assert (first["exit_code"], first["stdout"], first["session"]) == (3, "hi\n", "new")
+    second = await local_tools.call("exec_bash", command="pwd; echo $x", session="main")
+    assert (second["stdout"].split("/")[-1], second["session"]) == ("w\n1\n", "kept")
+    (row,) = (await local_tools.call("exec_bash", command="echo $x", session="main", sandbox_names=["local"]))[
+        "results"
+    ]
+    assert (row["stdout"], row["session"]) == ("1\n", "kept")
+    assert "session" not in await local_tools.call("exec_bash", command="echo ${x-}")
+    (listed,) = (await local_tools.call("list_background_tasks"))["tasks"]
+    assert (listed["tmux_session"], listed["kind"], listed["status"]) == ("shell:main", "shell", "idle")
+    assert listed["folder"].endswith("/w")
+    await local_tools.call("stop_background_task", tmux_session="shell:main")
+    assert (await local_tools.call("list_background_tasks"))["tasks"] == []
+    assert (
+        "there is no session main"
+        in (await local_tools.fail("stop_background_task", tmux_session="shell:main"))["error"]
+    )
+    again = await local_tools.call("exec_bash", command="echo ${x-none}; pwd", session="main")
+    assert (again["stdout"].startswith("none\n"), again["session"]) == (True, "new")
+    assert "cannot be a session's name" in (await local_tools.fail("exec_bash", command="x", session="../x"))["error"]

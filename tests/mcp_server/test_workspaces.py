@@ -75,6 +75,9 @@ class Scripted:
             raise result
         return result
 
+    def expect(self, workspace: Workspace, run_id: str) -> None:
+        """It looks at nothing."""
+
     async def close(self) -> None:
         """Nothing is open."""
 

@@ -94,6 +94,8 @@ class Calls:
 
 # Called with the name with which a client has introduced itself, for `hub status`.
 introduced: ContextVar[Callable[[str], None] | None] = ContextVar("introduced", default=None)
+# Called with the id of a command that is about to run for this call.
+run_begins: ContextVar[Callable[[str], None] | None] = ContextVar("run_begins", default=None)
 _call: ContextVar[Call | None] = ContextVar("call", default=None)
 
 

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 from ..config import paths
 from ..config.schema import Settings
 from ..core import check
+from ..core.command import Command
 from ..core.errors import BadArgument, ConnectError, LostContact, NotStarted, SandboxError, UnknownSandbox, Unsupported
 from ..core.job import JobLook, JobSeen, JobState, JobWait, JobWaited, session_name, split_element
 from ..core.progress import Beat, Progress, silent
 from ..core.queue import pending_text
 from ..core.sandbox import Sandbox
+from ..core.screen import MOST_SCREEN, Screen, read_screen, screen_script, why_no_screen
 from ..core.session_handle import read_handle
 from ..core.text import last_line
 from ..fleet import Fleet, Member, unforeseen
@@ -47,6 +49,8 @@ LEAVE_S = 0.08
 # Pauses between two looks at the log of a job that is waited for; the first is short.
 SOON_S, BEAT_S = 0.5, 2.0
 LAST_LINES, LAST_BYTES = 5, 4096
+# How long tmux may take to show a window.
+SCREEN_S = 20.0
 
 
 class JobService:
@@ -147,6 +151,21 @@ class JobService:
                 raise NotStarted(f"{why}; text can be typed into it when it runs") from None
             raise
         return name
+
+    async def screen(self, which: Which) -> tuple[JobSeen, Screen]:
+        """What a person would see of a running job in tmux. Raises Unsupported for a job that has no screen."""
+        seen = await self.check(which, lines=1)
+        if why := why_no_screen(seen):
+            raise Unsupported(why)
+        sandbox, _, _ = await self.find(which)
+        command = Command(screen_script(seen.session), timeout_s=SCREEN_S, keep=MOST_SCREEN)
+        done = await sandbox.run(command)
+        sandbox.forget(command.run_id)
+        try:
+            return seen, read_screen(done.stdout.head)
+        except ValueError:
+            said = last_line(done.stderr.head) or "it printed nothing"
+            raise Unsupported(f"the screen of {seen.session} cannot be read by tmux: {said}") from None
 
     async def find(self, which: Which) -> tuple[Sandbox, JobLook, JobRecord | None]:
         """The job that is meant, and its sandbox. Raises BadArgument."""

@@ -217,12 +217,17 @@ def truncation(report: Report | PythonReport) -> dict[str, Any]:
 def exec_text(report: Report) -> str:
     """exec_bash's result for clients that read only text."""
     stderr = f"stderr:\n{report.stderr.text}" if report.stderr.text else ""
-    session = f"session: {sentence(report.session)}" if report.session else ""
-    return "\n".join(filter(None, (exec_head(report), session, report.stdout.text, stderr)))
+    return "\n".join(filter(None, (exec_head(report), report.stdout.text, stderr)))
 
 
 def exec_head(report: Report | PythonReport) -> str:
-    """The first line of that text: how the command ended, or that it goes on."""
+    """The first line of that text: how the command ended, or that it goes on; what became of its session."""
+    told = report.session if isinstance(report, Report) else ""
+    session = f"; session: {sentence(told)}" if told else ""
+    return f"{_end_of(report)}{session}"
+
+
+def _end_of(report: Report | PythonReport) -> str:
     seen = report.seen
     if isinstance(seen, Completed):
         return f"exit {seen.exit_code} after {seen.seconds:.1f} s{_how(seen)}"

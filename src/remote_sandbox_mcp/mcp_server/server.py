@@ -219,9 +219,9 @@ class SandboxServer(MCPServer[None]):
         for uri in filter(subscribed.__contains__, updated):
             await connection.send_resource_updated(uri)
 
-    def offer(self, tool: ToolFunction, *, title: str, annotations: ToolAnnotations) -> None:
-        """Register a tool."""
-        self._toolbox.offer(Offer(tool, title, annotations))
+    def offer(self, tool: ToolFunction, *, title: str, annotations: ToolAnnotations, is_listed: bool = True) -> None:
+        """Register a tool; one that is not listed can be called all the same."""
+        self._toolbox.offer(Offer(tool, title, annotations, is_listed))
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None

@@ -33,6 +33,8 @@ class Offer:
     function: ToolFunction
     title: str
     annotations: ToolAnnotations
+    # Whether the tool list shows it; it can be called all the same.
+    is_listed: bool = True
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Toolbox(ToolManager):
         return super().get_tool(name)
 
     def list_tools(self) -> list[Tool]:
-        return [tool for name in self._offers if (tool := self.get_tool(name))]
+        return [tool for name, offer in self._offers.items() if offer.is_listed and (tool := self.get_tool(name))]
 
     def _make(self, name: str, offer: Offer) -> None:
         """Build the tool, with schemas reduced to what an agent needs."""

@@ -15,7 +15,7 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, InputRequiredResult
 
 from ..app import App
-from ..core.client import is_again
+from ..core.client import is_again, run_begins
 from ..core.errors import ConnectError, Defect, SandboxError, UnknownSandbox
 from ..core.transfer import Headway
 from ..core.workspace import Moved, OutOfStep, Workspace, not_brought, not_sent
@@ -155,6 +155,8 @@ class InWorkspace:
         self._begun = time.monotonic()
         self._patience_s = calling.get().patience_s
         self._handle = str(given.get(part.handle) or "") if part.handle else ""
+        # The command that this call runs, after whose end the other side is looked at.
+        self._run_id = ""
         self.arguments = self._filled(given)
 
     # Arguments
@@ -193,9 +195,11 @@ class InWorkspace:
         client = calling.get()
         left = calling.set(replace(client, patience_s=max(LEAST_PATIENCE_S, client.patience_s - used)))
         spent = spent_s.set(used)
+        begins = run_begins.set(self._run_begins if self._part.brings else None)
         try:
             answer = await make(self.arguments)
         finally:
+            run_begins.reset(begins)
             spent_s.reset(spent)
             calling.reset(left)
         if not isinstance(answer, CallToolResult):
@@ -237,6 +241,10 @@ class InWorkspace:
 
     # After it
 
+    def _run_begins(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._workspaces.service.expect(self._workspace, run_id)
+
     def _is_bringing(self, answer: CallToolResult) -> bool:
         fields = answer.structured_content or {}
         if not self._part.brings or answer.is_error or fields.get("running") or fields.get("pending"):
@@ -246,7 +254,7 @@ class InWorkspace:
     async def _bring(self) -> Moved:
         workspace, sandbox = self._workspace, self._workspace.sandbox
         hearing = Hearing(f"fetching what changed on {sandbox}")
-        task = asyncio.ensure_future(self._workspaces.service.bring(workspace))
+        task = asyncio.ensure_future(self._workspaces.service.bring(workspace, self._run_id))
         left_s = self._patience_s - (time.monotonic() - self._begun)
         if not await self._ended(task, max(LEAST_PATIENCE_S, left_s), hearing):
             return Moved(problems=(f"what changed on {sandbox} is still being fetched; the next call tells what came",))

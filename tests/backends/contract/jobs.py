@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from remote_sandbox_mcp.core.command import Command
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.job import (
@@ -31,6 +32,7 @@ from remote_sandbox_mcp.core.job import (
     next_attempt,
 )
 from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.screen import read_screen, screen_script, why_no_screen
 from tests.support.jobs import begin, has_printed, look, not_running, run
 from tests.support.pace import at_most
 from tests.support.waiting import eventually
@@ -42,6 +44,8 @@ from .basics import Basics, is_dead, prepare, read_pid, said, table
 Interrupt = Callable[[JobStarted], Awaitable[object]]
 
 STAYS = "echo begun; sleep 300"
+# Draws as an installer does: wipes the screen, then goes to places on it.
+MENU = r"printf 'wiped\033[2J\033[2;5H[x] one\033[3;1Hchoose '; sleep 300"
 
 
 class JobContract(Basics):
@@ -116,6 +120,23 @@ class JobContract(Basics):
         await sandbox.jobs.send(look, text="it's; $x", keys=["Enter"])
         waited = await sandbox.jobs.wait(look, JobWait(seconds=15))
         assert waited.seen.log == b"ready\n<it's; $x>\nEXIT_CODE=0\n"
+
+    async def test_the_screen_of_a_job_is_what_a_person_sees(self, sandbox: Sandbox, session: str) -> None:
+        started = await sandbox.jobs.start(self.order(session, MENU))
+        (seen,) = await sandbox.jobs.look([JobLook(job_id=started.job_id)])
+        if started.via != "tmux":
+            assert "so it has no screen" in why_no_screen(replace(seen, state=JobState.RUNNING))
+            await sandbox.jobs.stop(JobLook(job_id=started.job_id), 0)
+            return
+        assert why_no_screen(seen) == ""
+        shown = await eventually(
+            lambda: sandbox.run(Command(screen_script(seen.session))), lambda done: b"choose" in done.stdout.head, "it"
+        )
+        screen = read_screen(shown.stdout.head)
+        assert (screen.columns, screen.rows, screen.line, screen.column) == (200, 50, 3, 8)
+        # What was wiped is not on it; the log has it.
+        assert [line.rstrip() for line in screen.text.rstrip(b"\n").split(b"\n")] == [b"", b"    [x] one", b"choose"]
+        await sandbox.jobs.stop(JobLook(job_id=started.job_id), 0)
 
     async def test_all_jobs_are_listed(self, sandbox: Sandbox, session: str) -> None:
         started = await sandbox.jobs.start(self.order(session, "exit 2"))

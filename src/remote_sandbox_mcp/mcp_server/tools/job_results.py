@@ -10,6 +10,7 @@ from typing import Any
 
 from ...core.job import SLURM, ArrayCounts, Checkpoint, JobSeen, JobState, JobUsage, JobWaited
 from ...core.queue import fate_text, odd_state, pending_text, queue_text
+from ...core.screen import Screen
 from ...core.session_handle import SessionSeen
 from ...core.text import harmless, without_broken_end, without_broken_start
 from ...core.watch import Event, Watch
@@ -73,6 +74,15 @@ def seen_fields(seen: JobSeen) -> dict[str, Any]:
     if seen.recalled:
         fields |= {"connection_error": sentence(seen.recalled)} | lean(last_seen_ts=round(seen.recalled_at, 3) or None)
     return fields | lean(usage=seen.usage and usage_fields(seen.usage), still_alive=list(seen.survivors))
+
+
+def screen_fields(seen: JobSeen, screen: Screen, room: int) -> dict[str, Any]:
+    """A job's window in tmux; empty lines at its end are left out."""
+    lines = harmless(screen.text).rstrip("\n").split("\n")
+    text = "\n".join(line.rstrip() for line in lines)[: max(LEAST_LOG, room)]
+    fields: dict[str, Any] = {"tmux_session": seen.session, "running": True, "screen": text}
+    fields |= {"screen_size": f"{screen.columns}x{screen.rows}"}
+    return fields | {"cursor": {"line": screen.line, "column": screen.column}}
 
 
 def _trouble(seen: JobSeen) -> str:

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from ...app import Report
 from ...core.command import RUN_ID, Running
-from ...core.errors import BadArgument
+from ...core.errors import BadArgument, Unsupported
 from ...core.job import JobWait
 from ...core.progress import Beat, Progress
 from ...core.session_handle import read_handle
@@ -31,7 +31,16 @@ from ..texts import tasks_text, told
 from ..toolbox import UNLISTED
 from ..watchdog import start_watchdog
 from .exec import ASK, END, RUN, patience
-from .job_results import begun_fields, fit_log, seen_fields, seen_text, session_fields, sight_fields, waited_fields
+from .job_results import (
+    begun_fields,
+    fit_log,
+    screen_fields,
+    seen_fields,
+    seen_text,
+    session_fields,
+    sight_fields,
+    waited_fields,
+)
 
 TYPE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
 
@@ -67,6 +76,8 @@ def offer(server: SandboxServer) -> None:
     server.offer(stop_task(server), title="End a job or a running command", annotations=END)
     server.offer(list_tasks(server), title="List background jobs", annotations=ASK)
     server.offer(send_input(server), title="Type into a job", annotations=TYPE)
+    # The same as check_background_task with screen, under the name that agents look for.
+    server.offer(see_screen(server), title="See a job's window", annotations=ASK, is_listed=False)
 
 
 def start(server: SandboxServer) -> Any:
@@ -147,9 +158,14 @@ def check_task(server: SandboxServer) -> Any:
         last_n_lines: Lines = 50,
         sandbox_name: SandboxName = "",
         log_cursor: Cursor = NO_CURSOR,
+        screen: Annotated[
+            bool, Field(description="Its window in tmux as a person sees it, instead of the log")
+        ] = False,
     ) -> Annotated[CallToolResult, JobShape]:
         """Does it run or wait in a queue, how did it end, what did it print last, what does it use: a job, or a
         command that outlasted exec_bash."""
+        if screen:
+            return await screen_reply(server, Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name))
         # A command that outlasted exec_bash has a run id in place of a session name.
         if RUN_ID.match(tmux_session):
             report = await server.app.check(tmux_session, name=sandbox_name, room=room())
@@ -161,6 +177,25 @@ def check_task(server: SandboxServer) -> Any:
         return reply(fields, seen_text(seen, fields))
 
     return check_background_task
+
+
+def see_screen(server: SandboxServer) -> Any:
+    async def read_screen(
+        tmux_session: Session = "", watch_id: UnlistedWatchId = 0, sandbox_name: SandboxName = ""
+    ) -> Annotated[CallToolResult, JobShape]:
+        """What a person would see of a job in tmux now, for menus, debuggers and installers."""
+        return await screen_reply(server, Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name))
+
+    return read_screen
+
+
+async def screen_reply(server: SandboxServer, which: Which) -> CallToolResult:
+    if RUN_ID.match(which.session):
+        raise Unsupported(f"{which.session} is a command of exec_bash and runs without tmux, so it has no screen")
+    seen, screen = await server.app.jobs.screen(which)
+    fields = screen_fields(seen, screen, room())
+    head = f"{fields['screen_size']}, cursor in line {screen.line}, column {screen.column}"
+    return reply(fields, f"{seen.session}: {head}\n{fields['screen']}")
 
 
 def wait_for_task(server: SandboxServer) -> Any:
