@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from .asking import Questions
 from .config import paths
@@ -37,7 +37,7 @@ from .core.machine import CommandPlace, Engine, LocalPlace, Machine
 from .core.pages import read_cursor
 from .core.progress import Progress, silent
 from .core.sandbox import Description, Sandbox
-from .core.session_handle import PYTHON, Sessions, read_handle
+from .core.session_handle import PYTHON, SHELL, Sessions, check_session, read_handle
 from .core.slurm import Cluster
 from .core.text import Clipped, clip_both, replace_shown, visible
 from .core.usage import Usage, idle_score
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .backends.ssh.connection import Gate
     from .disposable.verbs import Disposables
     from .interpreters.service import PythonService
+    from .shells.service import ShellService
     from .store.disposables import DisposableRows
     from .suites.service import SuiteService
     from .sync.service import Routes
@@ -288,8 +289,11 @@ class Report:
     seen: Completed | Running | Missing
     stdout: Clipped
     stderr: Clipped
+    # What became of the session in which it ran; empty without one.
+    session: str = ""
 
 
+Ended = TypeVar("Ended")
 Clip = Callable[[Completed | Running | Missing], Report]
 
 
@@ -331,7 +335,7 @@ class Bounds:
         async with self.opening:
             return await member.open()
 
-    async def ended(self, run: Awaitable[Completed | Running], member: Member, command: Command) -> Completed | Running:
+    async def ended(self, run: Awaitable[Ended], member: Member, command: Command) -> Ended:
         if self.run_s is None:
             return await run
         try:
@@ -410,7 +414,13 @@ class App:
     @functools.cached_property
     def sessions(self) -> Sessions:
         """Sessions that keep their state between calls, of every kind."""
-        return Sessions({PYTHON: lambda: self.pythons})
+        return Sessions({SHELL: lambda: self.shells, PYTHON: lambda: self.pythons})
+
+    @functools.cached_property
+    def shells(self) -> ShellService:
+        from .shells.service import ShellService
+
+        return ShellService(self.fleet, self.jobs.known)
 
     def _find_disposable(self, name: str) -> Member | None:
         """An unknown name may be a disposable sandbox's, which the fleet learns only when the service is created."""
@@ -567,14 +577,18 @@ class App:
     async def run(
         self, script: str, *, cwd: str = "", timeout_s: float = 120, limit: int = 20_000, name: str = "",
         patience_s: float | None = None, room: int | None = None, progress: Progress = silent, as_root: bool = False,
+        session: str = "",
     ) -> Report:  # fmt: skip
-        """Run a script within the caller's patience; returns up to `limit` characters per stream, `room` in all."""
-        check_run(script, cwd, timeout_s, limit)
+        """Run a script within the caller's patience; returns up to `limit` characters per stream, `room` in all.
+
+        With a `session` it runs in the shell of that name, in whose folder it begins unless `cwd` names another.
+        """
+        check_run(script, cwd, timeout_s, limit, session)
         member = self.fleet.member(name)
         run_id = name_for_call("run") or new_run_id()
         command = Command(script, cwd, timeout_s, keep=2 * limit + 8, run_id=run_id, as_root=as_root)
         clip = functools.partial(make_report, limit=limit, room=room)
-        return await self._run(member, command, clip, patience_s, progress)
+        return await self._run(member, command, clip, patience_s, progress, session=session)
 
     async def several(self, names: Sequence[str] | Literal["all"]) -> list[Member]:
         """The named sandboxes, each once; "all": those that are configured. Raises BadArgument, UnknownSandbox."""
@@ -594,10 +608,10 @@ class App:
     async def run_on_each(
         self, members: Sequence[Member], script: str, *, cwd: str = "", timeout_s: float = 120, limit: int = 20_000,
         clip: Clip | None = None, patience_s: float | None = None, ended: Callable[[Row], None] = lambda row: None,
-        progress: Callable[[str], Progress] = lambda name: silent, as_root: bool = False,
+        progress: Callable[[str], Progress] = lambda name: silent, as_root: bool = False, session: str = "",
     ) -> list[Row]:  # fmt: skip
         """Run a script on all of them at once. What fails is told in its row; `ended` gets each row as it is there."""
-        check_run(script, cwd, timeout_s, limit)
+        check_run(script, cwd, timeout_s, limit, session)
         opening, begun = asyncio.Semaphore(MOST_OPENING), time.monotonic()
         make = clip or functools.partial(make_report, limit=limit)
 
@@ -607,7 +621,7 @@ class App:
             turn = nullcontext() if member.sandbox and member.sandbox.is_open else opening
             bounds = Bounds(turn, patience_s or OPEN_S, min(timeout_s, patience_s or timeout_s) + LATE_S)
             try:
-                report = await self._run(member, command, make, patience_s, progress(member.name), bounds)
+                report = await self._run(member, command, make, patience_s, progress(member.name), bounds, session)
                 row = Row(member.name, time.monotonic() - begun, report)
             except SandboxError as problem:
                 row = Row(member.name, time.monotonic() - begun, problem=problem)
@@ -619,7 +633,7 @@ class App:
 
     async def _run(
         self, member: Member, command: Command, clip: Clip, patience_s: float | None, progress: Progress,
-        bounds: Bounds = NO_BOUNDS,
+        bounds: Bounds = NO_BOUNDS, session: str = "",
     ) -> Report:  # fmt: skip
         commands = self.jobs.commands
         try:
@@ -633,15 +647,21 @@ class App:
                 self._end_later(member, command.run_id)
             raise
         commands.begin(member, command)
+        state = ""
         try:
-            seen = await bounds.ended(sandbox.run(command, patience_s=patience_s, progress=progress), member, command)
+            if session:
+                running = self.shells.run(member, sandbox, command, session, patience_s, progress)
+                seen, state = await bounds.ended(running, member, command)
+            else:
+                run = sandbox.run(command, patience_s=patience_s, progress=progress)
+                seen = await bounds.ended(run, member, command)
         except LostContact:
             # It may be running, so its record stays.
             raise
         except SandboxError:
             commands.never_began(command)
             raise
-        report = clip(seen)
+        report = replace(clip(seen), session=state)
         is_whole = isinstance(seen, Completed) and not (report.stdout.omitted or report.stderr.omitted)
         # The result is stored before the machine is told to drop its own copy.
         then = forgetting(sandbox, command.run_id) if is_whole else None
@@ -856,8 +876,10 @@ def _row_of(member: Member, row: Row | BaseException, begun: float) -> Row:
     return Row(member.name, time.monotonic() - begun, problem=problem)
 
 
-def check_run(script: str, cwd: str, timeout_s: float, limit: int) -> None:
+def check_run(script: str, cwd: str, timeout_s: float, limit: int, session: str = "") -> None:
     """Raises BadArgument."""
+    if session:
+        check_session(session)
     check.text_argument("command", script)
     check.text_argument("cwd", cwd, required=False)
     check.in_range("timeout_s", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)

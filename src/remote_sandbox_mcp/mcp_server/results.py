@@ -182,7 +182,7 @@ def exec_fields(report: Report) -> dict[str, Any]:
         )
     elif isinstance(seen, Running):
         fields = {"running": True, "tmux_session": seen.run_id}
-    fields |= lean(stdout=report.stdout.text, stderr=report.stderr.text)
+    fields |= lean(session=sentence(report.session), stdout=report.stdout.text, stderr=report.stderr.text)
     return fields | truncation(report)
 
 
@@ -199,7 +199,8 @@ def truncation(report: Report | PythonReport) -> dict[str, Any]:
 def exec_text(report: Report) -> str:
     """exec_bash's result for clients that read only text."""
     stderr = f"stderr:\n{report.stderr.text}" if report.stderr.text else ""
-    return "\n".join(filter(None, (exec_head(report), report.stdout.text, stderr)))
+    session = f"session: {sentence(report.session)}" if report.session else ""
+    return "\n".join(filter(None, (exec_head(report), session, report.stdout.text, stderr)))
 
 
 def exec_head(report: Report | PythonReport) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -31,7 +32,7 @@ def run_command(server: SandboxServer) -> Any:
     async def exec_bash(
         command: Annotated[str, Field(description="Shell source, any length")],
         ctx: Context[None, Any],
-        cwd: Annotated[str, Field(description="Folder to start in; default: home")] = "",
+        cwd: Annotated[str, Field(description="Folder to start in; default: home, or the session's")] = "",
         timeout_s: Annotated[float, Field(description="Default 120. Then the whole process tree is ended")] = 120,
         max_output_chars: Annotated[int, Field(description="Per stream, default 20000; both ends are kept")] = 20000,
         sandbox_name: SandboxName = "",
@@ -39,14 +40,16 @@ def run_command(server: SandboxServer) -> Any:
             list[str] | Literal["all"] | None, Field(description="Run on all of these at once; a row each")
         ] = None,
         as_root: Annotated[bool, Field(description="By sudo, where the operator allows it")] = False,
+        session: Annotated[str, Field(description="A shell that keeps folder, variables and functions")] = "",
     ) -> Annotated[CallToolResult, ExecShape]:
-        """Run a command in a new shell and return its exit code and output.
+        """Run a command in a new shell, or in a session's, and return its exit code and output.
 
         One that outlasts the call returns running=true and a tmux_session for check_background_task, and goes on."""
         if sandbox_names is not None:
             if sandbox_name:
                 raise BadArgument("sandbox_name and sandbox_names were both given; pass one of them")
-            return await run_on_several(server, ctx, sandbox_names, command, cwd, timeout_s, max_output_chars, as_root)
+            several = functools.partial(run_on_several, server, ctx, sandbox_names, command, cwd, timeout_s)
+            return await several(max_output_chars, as_root, session)
         async with Reporting(ctx) as reporting:
             report = await server.app.run(
                 command,
@@ -58,6 +61,7 @@ def run_command(server: SandboxServer) -> Any:
                 room=room(),
                 progress=beats(reporting),
                 as_root=as_root,
+                session=session,
             )
         return reply(exec_fields(report), exec_text(report))
 
@@ -73,6 +77,7 @@ async def run_on_several(
     timeout_s: float,
     limit: int,
     as_root: bool,
+    session: str,
 ) -> CallToolResult:
     """Run a command on several sandboxes at once."""
     members = await server.app.several(names)
@@ -89,6 +94,7 @@ async def run_on_several(
             ended=progress.ended,
             progress=progress.of,
             as_root=as_root,
+            session=session,
         )
     return reply(rows_fields(rows, room()), rows_text(rows))
 
