@@ -47,7 +47,7 @@ JOB = {*WATCHED, "command", "session_name", "watch_name"} - {"watch_id"}
 SYNC = {"remote_path", "excludes[]", "sandbox_name"}
 NOT_LOCAL = {
     "select_sandbox": {"sandbox_name"},
-    "exec_bash": {"command", "cwd", "sandbox_name", "sandbox_names", "sandbox_names[]"},
+    "exec_bash": {"command", "cwd", "sandbox_name", "sandbox_names", "sandbox_names[]", "session"},
     "exec_bash_background": JOB,
     "exec_bash_background_watch": JOB,
     "watch_background_task": {*WATCHED, "tmux_session", "name", "launch_command"} - {"watch_id"},
