@@ -19,7 +19,7 @@ WINDOWS = (
 
 VERBS = (
     *("doctor", "sandboxes", "exec", "jobs", "push", "pull", "transfers", "watchdog", "hub", "login", "platform"),
-    *("hosts", "config", "calls", "events", "create", "delete", "forward"),
+    *("hosts", "config", "calls", "events", "create", "delete", "forward", "completion"),
 )
 
 
@@ -29,6 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(WINDOWS, file=sys.stderr)
         return 2
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["__complete"]:
+        from .completion import answer
+
+        return answer(arguments[1:])
     if not any(word in VERBS for word in arguments):
         # A server that is told to end while it starts has not failed.
         from .serve import leave_when_told
@@ -66,8 +70,8 @@ def _plain_server(arguments: Sequence[str]) -> tuple[str, bool] | None:
     return None
 
 
-def parser() -> argparse.ArgumentParser:
-    """All verbs and their options."""
+def parser(only: Sequence[str] = VERBS) -> argparse.ArgumentParser:
+    """All verbs and their options, or only those of some verbs, which takes less time."""
     import argparse
 
     from .. import __version__
@@ -87,7 +91,7 @@ def parser() -> argparse.ArgumentParser:
     top.set_defaults(config=None, json=False)
     add_json(top, help=argparse.SUPPRESS)
     verbs = top.add_subparsers(dest="verb", metavar="VERB")
-    for verb in VERBS:
+    for verb in only:
         module = importlib.import_module(f".{verb}", __package__)
         module.add_arguments(verbs)
     return top
