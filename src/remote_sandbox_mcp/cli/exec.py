@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import os
 import select
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 from .verb import add_json
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ..app import App, Report, Row
     from ..core.command import Completed, Excerpt, Missing, Running
     from ..core.errors import SandboxError
@@ -100,6 +101,8 @@ def source(words: Sequence[str]) -> str:
 
 
 async def _run(app: App, options: argparse.Namespace) -> int:
+    import asyncio
+
     from ..core.check import LONGEST_TIMEOUT_S
     from .workspaces import at_hand
 
@@ -129,6 +132,8 @@ async def _run(app: App, options: argparse.Namespace) -> int:
 
 
 async def _run_on_several(app: App, names: list[str] | Literal["all"], options: argparse.Namespace) -> int:
+    import asyncio
+
     from ..core.check import LONGEST_TIMEOUT_S
 
     work = app.run_on_each(
@@ -183,6 +188,8 @@ def _unwritten(problem: OSError | None) -> int:
 @contextlib.asynccontextmanager
 async def stopped_by_signals(task: asyncio.Task[Any]) -> AsyncIterator[list[int]]:
     """Signals cancel the task, which stops the command on the far side; the list holds the signals that came."""
+    import asyncio
+
     loop, caught = asyncio.get_running_loop(), list[int]()
 
     def stop(number: int) -> None:
@@ -215,6 +222,8 @@ class Show:
     @contextlib.asynccontextmanager
     async def beside(self, task: asyncio.Task[Any]) -> AsyncIterator[None]:
         """A spinner while the task runs, once that takes longer than a moment."""
+        import asyncio
+
         if sys.stderr.isatty():
             await asyncio.wait((task,), timeout=SPINNER_AFTER_S)
         if not (task.done() or self._has_output) and sys.stderr.isatty():
@@ -249,6 +258,8 @@ class LiveShow(Show):
 
     @contextlib.asynccontextmanager
     async def beside(self, task: asyncio.Task[Any]) -> AsyncIterator[None]:
+        import asyncio
+
         loop = asyncio.get_running_loop()
 
         def give_up(problem: OSError) -> None:

@@ -73,8 +73,8 @@ def _plain_server(arguments: Sequence[str]) -> tuple[str, bool] | None:
     return None
 
 
-def parser() -> argparse.ArgumentParser:
-    """All verbs and their options."""
+def parser(only: Sequence[str] = VERBS) -> argparse.ArgumentParser:
+    """All verbs and their options, or only those of some verbs, which takes less time."""
     import argparse
 
     from .. import __version__
