@@ -181,6 +181,11 @@ def test_times_in_whole_seconds_are_compared_as_such() -> None:
     assert reconcile(folders(fine), tree(fine), tree(coarse, coarse=True)).is_quiet
 
 
+def test_an_edit_within_a_second_goes_to_a_side_that_has_whole_seconds() -> None:
+    base, edited, there = {"a": "f644 3 5000000123"}, {"a": "f644 3 5000000456"}, {"a": "f644 3 5000000000"}
+    assert changes(reconcile(folders(base), tree(edited), tree(there, coarse=True)).push) == "+a"
+
+
 @pytest.mark.parametrize(
     ("equal", "pushed", "conflicts"), [(True, "~a", ""), (False, "", "a")], ids=["the same", "another"]
 )

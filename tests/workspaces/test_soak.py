@@ -90,15 +90,20 @@ class Model:
     def __init__(self, world: World) -> None:
         self.world = world
         self.base: State = {}
+        # What passes that did not end have carried over, from here and from there. If it is edited or deleted at its
+        # target then, there is no telling that it had arrived: that may be told as a conflict, or it comes back.
+        self.arrived: tuple[set[str], set[str]] = (set(), set())
 
     def sides(self) -> tuple[State, State]:
         return state_of(self.world.here), state_of(self.world.there)
 
-    def agree(self) -> None:
-        """What is the same on both sides is common from now on."""
+    def agree(self, before: tuple[State, State] | None = None) -> None:
+        """What is the same on both sides is common from now on; `before` a pass that did not end, perhaps."""
         here, there = self.sides()
         for path in {*self.base, *here, *there}:
-            if here.get(path) == there.get(path):
+            if here.get(path) == there.get(path) != self.base.get(path):
+                if before:
+                    self.arrived[before[0].get(path) != here.get(path)].add(path)
                 self.base.pop(path, None)
                 self.base |= {path: here[path]} if path in here else {}
 
@@ -106,13 +111,28 @@ class Model:
         """Both sides are as they should be after a pass."""
         here, there = before
         now = self.sides()
+        for conflict in conflicts:
+            # Nobody has to decide about what only one side changed.
+            for side, arrived in zip(before, self.arrived, strict=True):
+                known = any(is_at_or_below(path, conflict) for path in arrived)
+                assert known or self.has_changed(conflict, side), conflict
         for path in {*self.base, *here, *there, *now[0], *now[1]}:
-            if any(path == each or path.startswith(f"{each}/") for each in conflicts):
+            if any(is_at_or_below(path, each) for each in conflicts):
                 assert (now[0].get(path), now[1].get(path)) == (here.get(path), there.get(path)), path
             else:
                 wanted = self.wanted(self.base.get(path), here.get(path), there.get(path))
+                if wanted is None and any(path in arrived for arrived in self.arrived):
+                    # Deleted at its target again: it may come back.
+                    wanted = now[0].get(path) and (here.get(path) or there.get(path))
                 assert now[0].get(path) == now[1].get(path) == wanted, (path, wanted, now[0].get(path))
+        for arrived in self.arrived:
+            arrived &= {path for path in arrived if any(is_at_or_below(path, each) for each in conflicts)}
         self.agree()
+
+    def has_changed(self, folder: str, side: State) -> bool:
+        """Whether a side has changed anything at or below a path since both were the same."""
+        paths = {*self.base, *side}
+        return any(self.base.get(path) != side.get(path) for path in paths if is_at_or_below(path, folder))
 
     def wanted(
         self, base: tuple[str, int] | None, here: tuple[str, int] | None, there: tuple[str, int] | None
@@ -125,6 +145,10 @@ class Model:
         # Only their modes differ: this side's counts.
         assert there is None or here[0] == there[0], ("a conflict that was not told", here, there)
         return here
+
+
+def is_at_or_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
 
 
 @contextmanager
@@ -211,19 +235,27 @@ async def soak(world: World, chance: random.Random) -> None:
     await world.link()
     model.agree()
     told, edits, conflicts = 0, 0, 0
-    while edits < EDITS:
-        for _ in range(chance.randint(1, 8)):
+
+    def edit(most: int) -> None:
+        nonlocal edits
+        for _ in range(chance.randint(1, most)):
             chance.choice(people).edit()
             edits += 1
+
+    while edits < EDITS:
+        edit(8)
         # A quick pass may come before a whole one; whatever it does, it loses nothing.
         if chance.random() < 0.5:
-            with suppress(FileProblem):
-                await chance.choice((faults.none, faults.kill, faults.full_disk))(world.send)
-            model.agree()
+            before = model.sides()
+            await chance.choice((faults.none, faults.kill, faults.full_disk))(world.send)
+            # What has arrived is no edit of the other side: both may be edited again.
+            model.agree(before)
+            edit(3)
         before = model.sides()
         moved = await chance.choice((faults.none, faults.none, faults.cut, faults.kill, faults.full_disk))(world.bring)
         if moved is None or moved.problems:
-            model.agree()
+            model.agree(before)
+            edit(3)
             before = model.sides()
             moved = await world.bring()
         model.check(before, moved.conflicts)

@@ -141,6 +141,8 @@ class _Reconciler:
         self.staying: set[bytes] = set()
         # Paths that are left out of the workspace.
         self.out: set[bytes] = set()
+        # Where the other side has times in whole seconds, an edit within one shows on this side only.
+        self.edited: set[bytes] = set()
         # Files whose content was found to be the same.
         self.equal: set[bytes] = set()
 
@@ -169,13 +171,15 @@ class _Reconciler:
     def judge(self, path: bytes, base: bytes | None, here: bytes | None, there: bytes | None) -> None:
         if here is not None or there is not None:
             self.staying.add(path)
-        if self.same(here, there):
+        if self.is_coarse and base is not None and not self.same(base, here, exactly=True):
+            self.edited.add(path)
+        if self.same(here, there) and path not in self.edited:
             return
         if self.sight.is_out(path, b"d" in {(text or b"")[:1] for text in (base, here, there)}):
             self.out.add(path)
         elif self.sight.is_frozen(path):
             return
-        elif self.same(base, here):
+        elif self.same(base, here, exactly=True):
             self.take_over(path, HERE, there, here)
         elif self.same(base, there):
             self.take_over(path, THERE, here, there)
@@ -233,17 +237,20 @@ class _Reconciler:
 
     # What counts as the same
 
-    def same(self, one: bytes | None, other: bytes | None) -> bool:
+    def same(self, one: bytes | None, other: bytes | None, *, exactly: bool = False) -> bool:
         if one is None or other is None or one == other:
             return one == other
-        return _head(one) == _head(other) and self.same_content(one, other)
+        return _head(one) == _head(other) and self.same_content(one, other, exactly=exactly)
 
-    def same_content(self, one: bytes, other: bytes) -> bool:
-        """By kind, size and time, as the scans have them; the time of a folder says nothing."""
+    def same_content(self, one: bytes, other: bytes, *, exactly: bool = False) -> bool:
+        """By kind, size and time, as the scans have them; the time of a folder says nothing.
+
+        `exactly`: the times are known exactly, although the other side has them in whole seconds.
+        """
         left, right = read_meta(one), read_meta(other)
         if left.kind != right.kind or left.size != right.size or left.target != right.target:
             return False
-        unit = SECOND if self.is_coarse else 1
+        unit = SECOND if self.is_coarse and not exactly else 1
         return left.kind != "f" or left.mtime // unit == right.mtime // unit
 
     # What depends on other paths
@@ -354,13 +361,17 @@ class _Reconciler:
         if meta.kind == "d":
             plan.new_folders += found is None
             plan.finish.append(Attributes(path, meta.mode, meta.mtime))
-        elif found is not None and (path in self.equal or self.same_content(text, found)):
+        elif found is not None and self.is_only_furnished(path, text, found):
             plan.touch.append(Attributes(path, meta.mode, meta.mtime))
         else:
             folder, _, name = path.rpartition(b"/")
             plan.send.append(Item(folder, name, text, meta.size, "new" if found is None else "changed"))
             if choice.to == HERE and found is None and self.sight.is_pulled(path):
                 self.result.came.add(path)
+
+    def is_only_furnished(self, path: bytes, text: bytes, found: bytes) -> bool:
+        """Whether a file has the right content already, and needs a mode and a time."""
+        return path in self.equal or (path not in self.edited and self.same_content(text, found))
 
     def deleted_below(self, folder: bytes, side: str) -> Iterator[bytes]:
         """What a side has in a folder whose place something else takes: cleared before, not deleted after."""

@@ -11,7 +11,7 @@ from ..core.files import Problem
 from ..core.gate import Ground, Sieve
 from ..core.plan import Item, Plan
 from ..core.reconcile import Entries, Reconciled, SideLost, amend, check_sides, decide, moves, reconcile
-from ..core.scope import Scope, Sight, survey
+from ..core.scope import Scope, Sight, folders_above, survey
 from ..core.transfer import Listener, Order, Outcome, Place
 from ..core.tree import LEADS_OUT, Tree
 from ..core.workspace import LARGE_PULL, LinkOrder, Moved, Preview, Workspace
@@ -125,7 +125,7 @@ class Pass:
             if not moves(result.push):
                 self._keep(base, result, NOTHING)
                 return Moved()
-            self._announce(result)
+            self._announce(result, here, there)
             try:
                 pushed = await self._carry(self._push, result.push, here, there)
             except FileProblem as problem:
@@ -142,6 +142,9 @@ class Pass:
         async with self._closing():
             here, there = await self._look_at_both()
             base = replace(self.base, folders=self._with_arrived(here, there))
+            if base != self.base:
+                # The next announcement takes the place of the one by which it was found.
+                self._records.keep(self.workspace, replace(base))
             if decisions.all:
                 base.folders = decide(base.folders, here, there, decisions.keep_here, decisions.keep_there)
             self._rest(here, there, decisions.all)
@@ -150,7 +153,7 @@ class Pass:
             result = await self._decide(base, here, there, scope)
             base.fetching += self._leave_large(result.pull)
             if moves(result.push) or moves(result.pull):
-                self._announce(result)
+                self._announce(result, here, there)
             pushed = await self._carry(self._push, result.push, here, there)
             self._push.release()
             pulled = await self._carry(self._pull, result.pull, there, here)
@@ -246,8 +249,12 @@ class Pass:
         folders = dict(self.base.folders)
         pending = self._records.pending(self.workspace) or Pending()
         for wanted, tree in ((pending.going, there), (pending.coming, here)):
-            found = Entries(tree.folders)
-            amend(folders, {path: entry for path, entry in wanted.items() if found.at(path) == entry})
+            found, before = Entries(tree.folders), Entries(folders)
+            arrived = {path: entry for path, entry in wanted.items() if _is_like(found.at(path), entry)}
+            # Folders are made for what comes into them, and get their modes at the end.
+            made = {above: found.at(above) for path in wanted for above in folders_above(path)}
+            new = {path: entry for path, entry in made.items() if entry and entry[:1] == b"d" and not before.at(path)}
+            amend(folders, {**new, **arrived})
         return folders
 
     def _rest(self, here: Tree, there: Tree, decided: frozenset[bytes] = frozenset()) -> None:
@@ -292,9 +299,8 @@ class Pass:
 
     # Carrying over
 
-    def _announce(self, result: Reconciled) -> None:
-        going, coming = ({item.path: item.text for item in plan.send} for plan in (result.push, result.pull))
-        self._records.announce(self.workspace, Pending(going, coming))
+    def _announce(self, result: Reconciled, here: Tree, there: Tree) -> None:
+        self._records.announce(self.workspace, Pending(_written(result.push, here), _written(result.pull, there)))
 
     async def _carry(self, job: Synchronization, plan: Plan, source: Tree, target: Tree) -> Carried:
         if not moves(plan):
@@ -365,6 +371,20 @@ def _batches(paths: Iterable[bytes]) -> Iterator[list[Item]]:
 def _split(path: bytes) -> tuple[bytes, bytes]:
     folder, _, name = path.rpartition(b"/")
     return folder, name
+
+
+def _written(plan: Plan, source: Tree) -> dict[bytes, bytes]:
+    """What a plan writes: the entries of its files, and of what gets another mode or time."""
+    found = Entries(source.folders)
+    furnished = {each.path: found.at(each.path) or b"" for each in (*plan.touch, *plan.finish)}
+    return {**furnished, **{item.path: item.text for item in plan.send}}
+
+
+def _is_like(found: bytes | None, entry: bytes) -> bool:
+    """Whether an entry is the one that was to be written; the time of a folder says nothing."""
+    if found is not None and found[:1] == entry[:1] == b"d":
+        return found.partition(b" ")[0] == entry.partition(b" ")[0]
+    return found == entry
 
 
 def _paths(plan: Plan) -> Iterator[bytes]:
