@@ -75,10 +75,13 @@ class WorkspaceService:
         folder = self._folder_of(order)
         name = self._fleet.member(order.sandbox).name
         remote = check.text_argument("remote", order.remote or posixpath.basename(folder))
-        look = await look_before(self._transfers.syncs, replace(order, folder=folder, sandbox=name, remote=remote))
-        self._check_place(f"{name}:{look.remote}", look.remote, look.home)
-        self._check_others(replace(order, folder=folder, sandbox=name, remote=look.remote))
-        return look.preview
+        order = replace(order, folder=folder, sandbox=name, remote=remote)
+
+        def check_remote(real: str, home: str) -> None:
+            self._check_place(f"{name}:{real}", real, home)
+            self._check_others(replace(order, remote=real))
+
+        return await look_before(self._transfers.syncs, order, check_remote)
 
     async def link(self, order: LinkOrder, listener: Listener = unheard) -> Linked:
         """Make a workspace, or change the rules of one, and do its first pass. Raises BadArgument, SandboxError.
