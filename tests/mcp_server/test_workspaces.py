@@ -21,7 +21,7 @@ from remote_sandbox_mcp.core.client import Call, begin_call
 from remote_sandbox_mcp.core.command import Command
 from remote_sandbox_mcp.core.errors import FileProblem, SandboxError, Unreachable
 from remote_sandbox_mcp.core.transfer import Headway, Listener
-from remote_sandbox_mcp.core.workspace import Moved, Rules, Workspace
+from remote_sandbox_mcp.core.workspace import Linked, LinkOrder, Moved, Preview, Rules, Workspace
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.mcp_server import workspace as heeding
 from remote_sandbox_mcp.mcp_server.clients import OneClient
@@ -74,6 +74,13 @@ class Scripted:
         if isinstance(result, BaseException):
             raise result
         return result
+
+    async def preview(self, order: LinkOrder) -> Preview:
+        return Preview(folder=order.folder, sandbox=order.sandbox, remote="/data/p", files=1, bytes=2000)
+
+    async def link(self, order: LinkOrder, listener: Listener) -> Linked:
+        moved = await self._pass("link", self.sends)
+        return Linked(self.workspace, await self.preview(order), moved)
 
     def expect(self, workspace: Workspace, run_id: str) -> None:
         """It looks at nothing."""
@@ -326,6 +333,16 @@ async def test_a_send_that_takes_too_long_goes_on_and_the_next_call_tells_of_it(
     passes.gate.set()
     passes.sends = Moved()
     assert (await impatient.caller.run("ls"))["workspace"] == "sent a.py (2 KB)"
+
+
+async def test_a_link_whose_first_pass_takes_too_long_goes_on(impatient: World) -> None:
+    passes = impatient.passes
+    passes.gate.clear()
+    begun = await impatient.caller.call("link_workspace", remote_path="fake:/data/p", local_path="..")
+    assert (begun["status"], begun["remote_path"], passes.cancelled) == ("linking", "fake:/data/p", [])
+    passes.gate.set()
+    done = await impatient.caller.call("link_workspace", remote_path="fake:/data/p", local_path="..")
+    assert done["status"] == "linked"
 
 
 @pytest.mark.parametrize("during", ["send", "bring"])

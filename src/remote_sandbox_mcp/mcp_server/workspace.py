@@ -18,7 +18,7 @@ from ..app import App
 from ..core.client import is_again, run_begins
 from ..core.errors import ConnectError, Defect, SandboxError, UnknownSandbox
 from ..core.transfer import Headway
-from ..core.workspace import Moved, OutOfStep, Workspace, not_brought, not_sent
+from ..core.workspace import Linked, Moved, OutOfStep, Workspace, not_brought, not_sent
 from ..fleet import unforeseen
 from ..session import current
 from ..waiting import Chores
@@ -94,7 +94,7 @@ class Workspaces:
     def __init__(self, app: App) -> None:
         self._app = app
         # Passes that outlast their call's patience, and what they moved: the next call tells it.
-        self._late = Chores("bringing a workspace in step", expected=(SandboxError,))
+        self._late = Chores("bringing a workspace in step")
         self._untold: dict[str, Moved] = {}
         self._fetched: OrderedDict[tuple[str, str], None] = OrderedDict()
 
@@ -132,6 +132,14 @@ class Workspaces:
                 self._untold[workspace.id] = self.take_untold(workspace).and_then(done.result())
 
         self._late.start(late).add_done_callback(ended)
+
+    async def linked(self, work: Awaitable[Linked]) -> Linked | None:
+        """A link with its first pass; None where that takes longer than the client waits. Then it goes on."""
+        task = asyncio.ensure_future(work)
+        if not await ended_within(task, max(LEAST_PATIENCE_S, calling.get().patience_s - LEAST_PATIENCE_S)):
+            self._late.start(task)
+            return None
+        return task.result()
 
     def take_untold(self, workspace: Workspace) -> Moved:
         return self._untold.pop(workspace.id, Moved())
@@ -268,16 +276,10 @@ class InWorkspace:
     async def _ended(self, task: asyncio.Future[Moved], limit_s: float, hearing: Hearing) -> bool:
         """Wait for a pass; one that takes longer goes on. It is cancelled with the call."""
         until = time.monotonic() + limit_s
-        try:
-            async with nullcontext() if self._context is None else Reporting(self._context) as reporting:
-                while not task.done() and (left_s := until - time.monotonic()) > 0:
-                    await asyncio.wait((task,), timeout=min(SIGN_S, left_s))
-                    if reporting and not task.done():
-                        reporting.send(time.monotonic() - self._begun, None, hearing.text)
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait((task,))
-            raise
+        async with nullcontext() if self._context is None else Reporting(self._context) as reporting:
+            while not task.done() and (left_s := until - time.monotonic()) > 0:
+                if not await ended_within(task, min(SIGN_S, left_s)) and reporting:
+                    reporting.send(time.monotonic() - self._begun, None, hearing.text)
         if not task.done():
             self._workspaces.leave(self._workspace, task)
         return task.done()
@@ -296,6 +298,17 @@ class Hearing:
     @property
     def text(self) -> str:
         return f"{self._what}: {headway_text(self._newest)}" if self._newest else self._what
+
+
+async def ended_within(task: asyncio.Future[Any], seconds: float) -> bool:
+    """Whether the task is over by then. It is cancelled with its caller."""
+    try:
+        await asyncio.wait((task,), timeout=seconds)
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait((task,))
+        raise
+    return task.done()
 
 
 def client_folder() -> str:

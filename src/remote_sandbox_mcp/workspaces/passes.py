@@ -465,17 +465,11 @@ def _sentence(problem: Problem) -> str:
     return f"{problem.path} {problem.reason}" if problem.reason == LEADS_OUT else f"{problem.path}: {problem.reason}"
 
 
-@dataclass(frozen=True)
-class Look:
-    """What was found before a link: what it would send, and the folder and the home folder there."""
+async def look_before(syncs: Syncs, order: LinkOrder, check: Callable[[str, str], None]) -> Preview:
+    """Look at both sides of a link that is not made yet. Raises BadArgument, SandboxError.
 
-    preview: Preview
-    remote: str
-    home: str
-
-
-async def look_before(syncs: Syncs, order: LinkOrder) -> Look:
-    """Look at both sides of a link that is not made yet. Raises BadArgument, SandboxError."""
+    `check` gets the folder there and the home folder before anything in them is scanned: it may be a whole machine.
+    """
     here, there = Place("", order.folder, order.free), Place(order.sandbox, order.remote)
     # Both ways have to be open to an agent: reading the folder, and writing to it.
     syncs.begin(Order(source=there, target=here))
@@ -487,6 +481,8 @@ async def look_before(syncs: Syncs, order: LinkOrder) -> Look:
         closed = admitted.rules if admitted else ()
         lines = rules.scan_lines(closed)
         everything = Order(source=here, target=there, excludes=lines, respect_gitignore=True)
+        top = await job.ends.target.scan(replace(everything, excludes=("*",)))
+        check(top.real, top.home)
         # With secret-like names, so that they can be named.
         with_secrets = replace(everything, excludes=rules.scan_lines(closed, secrets=()))
         ours, theirs = await asyncio.gather(job.ends.source.scan(with_secrets), job.ends.target.scan(everything))
@@ -494,8 +490,10 @@ async def look_before(syncs: Syncs, order: LinkOrder) -> Look:
         raise BadArgument(f"{there} is not a folder")
     if not theirs.real.startswith("/") or not theirs.real.isprintable():
         raise FileProblem(f"{order.sandbox} names its folder in a way that is not possible", "hostile")
+    # Somebody may have put a link in its place meanwhile.
+    check(theirs.real, theirs.home)
     found = survey(ours, rules, closed)
-    preview = Preview(
+    return Preview(
         folder=order.folder,
         sandbox=order.sandbox,
         remote=theirs.real,
@@ -508,4 +506,3 @@ async def look_before(syncs: Syncs, order: LinkOrder) -> Look:
         excluded=ours.hits,
         files_there=sum(theirs.counts.values()),
     )
-    return Look(preview, theirs.real, theirs.home)

@@ -109,10 +109,12 @@ class WorkspaceService:
         remote = check.text_argument("remote", order.remote or posixpath.basename(folder))
         rules = rules_of(accepted_file(folder), order.rules)
         order = replace(order, folder=folder, sandbox=name, remote=remote, rules=rules)
-        look = await look_before(self._transfers.syncs, order)
-        self._check_place(f"{name}:{look.remote}", look.remote, look.home)
-        self._check_others(replace(order, remote=look.remote))
-        return look.preview
+
+        def check_remote(real: str, home: str) -> None:
+            self._check_place(f"{name}:{real}", real, home)
+            self._check_others(replace(order, remote=real))
+
+        return await look_before(self._transfers.syncs, order, check_remote)
 
     async def link(self, order: LinkOrder, listener: Listener = unheard) -> Linked:
         """Make a workspace, or change the rules of one, and do its first pass. Raises BadArgument, SandboxError.

@@ -100,10 +100,14 @@ class Verbs:
         if preview.is_large and not confirm:
             await self._consent(preview)
         async with Reporting(self._ctx) as reporting:
-            linked = await self._service.link(replace(order, confirmed=True), listener(reporting))
+            link = self._service.link(replace(order, confirmed=True), listener(reporting))
+            linked = await self._server.workspaces.linked(link)
         if session := self._server.clients.session(self._ctx):
             # Calls without sandbox_name mean the workspace's from now on.
             await session.selection.choose("")
+        if linked is None:
+            fields = place_fields("linking", preview.folder, preview.sandbox, preview.remote) | notes(preview)
+            return reply(fields, told(f"linking, and still sending {preview.lines()[0]}", fields, without=("status",)))
         fields = linked_fields(linked)
         return reply(fields, told("linked", fields, without=("status",)))
 
