@@ -108,10 +108,13 @@ async def test_a_flood_of_output_is_bounded_and_told(run: Run) -> None:
     assert len(report.stdout.text) < 21_000
 
 
-async def test_a_second_call_waits_for_its_turn(run: Run) -> None:
-    first = asyncio.ensure_future(run("import time\ntime.sleep(0.6)\nx = 1", session="turns"))
-    await asyncio.sleep(0.2)
-    assert (await told(run, "x", session="turns")).value == "1"
+async def test_a_second_call_waits_for_its_turn(run: Run, sandbox: Sandbox) -> None:
+    code = "import os, time\nopen('turn', 'w').close()\nwhile not os.path.exists('over'): time.sleep(0.01)\nx = 1"
+    first = asyncio.ensure_future(run(code, session="turns"))
+    await eventually(lambda: sandbox.list(""), lambda found: "/turn'" in str(found.entries), "the first call")
+    second = asyncio.ensure_future(told(run, "x", session="turns"))
+    await sandbox.write("over", b"")
+    assert (await second).value == "1"
     await first
 
 
