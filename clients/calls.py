@@ -26,6 +26,7 @@ def good(project: Path, box: str) -> Iterator[Call]:
     yield Call("list_sandboxes", {"check_resources": True}, "local")
     yield Call("get_active_sandbox", says="local")
     yield Call("exec_bash", {"command": "echo from-exec", "sandbox_name": "local"}, "from-exec")
+    yield Call("run_python", {"code": "6 * 7", "session": box, "sandbox_name": "local"}, "42")
     yield Call("write_remote_file", {"remote_path": f"{box}/a.txt", "content": "pears\n", "sandbox_name": "local"})
     edit = {"remote_path": f"{box}/a.txt", "old_text": "pears", "new_text": "plums", "sandbox_name": "local"}
     yield Call("edit_remote_file", edit)
@@ -60,6 +61,7 @@ def bad() -> Iterator[Call]:
     yield Call("get_active_sandbox", {"name": "x"}, is_bad=True)
     yield Call("select_sandbox", nowhere, "no-such-place", is_bad=True)
     yield Call("exec_bash", {"command": "true", **nowhere}, "no-such-place", is_bad=True)
+    yield Call("run_python", {"code": "1", **nowhere}, "no-such-place", is_bad=True)
     yield Call("exec_bash_background", {"command": "true", **nowhere}, "no-such-place", is_bad=True)
     for tool in ("check_background_task", "wait_background_task", "stop_background_task"):
         yield Call(tool, {"tmux_session": "job", **nowhere}, "no-such-place", is_bad=True)

@@ -108,22 +108,28 @@ async def test_a_flood_of_output_is_bounded_and_told(run: Run) -> None:
     assert len(report.stdout.text) < 21_000
 
 
-async def test_a_second_call_waits_for_its_turn(run: Run) -> None:
-    first = asyncio.ensure_future(run("import time\ntime.sleep(0.6)\nx = 1", session="turns"))
-    await asyncio.sleep(0.2)
-    assert (await told(run, "x", session="turns")).value == "1"
+async def test_a_second_call_waits_for_its_turn(run: Run, sandbox: Sandbox) -> None:
+    code = "import os, time\nopen('turn', 'w').close()\nwhile not os.path.exists('over'): time.sleep(0.01)\nx = 1"
+    first = asyncio.ensure_future(run(code, session="turns"))
+    await eventually(lambda: sandbox.list(""), lambda found: "/turn'" in str(found.entries), "the first call")
+    second = asyncio.ensure_future(told(run, "x", session="turns"))
+    await sandbox.write("over", b"")
+    assert (await second).value == "1"
     await first
 
 
 async def test_another_folder_and_another_python_than_the_sessions_are_told(run: Run, sandbox: Sandbox) -> None:
-    await sandbox.write("venv/bin/python", b'#!/bin/sh\nexec python3 "$@"\n')
+    await sandbox.write("venv/bin/python", b'#!/bin/sh\nexec /usr/bin/python3 "$@"\n')
+    await sandbox.write("venv/pyvenv.cfg", b"")
     await run("import os; os.chmod('venv/bin/python', 0o755)", session="places")
     moved = await told(run, "1", session="places", cwd="/tmp")
     assert (moved.state, moved.folder.startswith("/home")) == ("done", True)
     with pytest.raises(NotStarted, match=r"session places on local runs .*python.*, not venv; use another session"):
         await run("1", session="places", python="venv")
-    fresh = await told(run, "import os; os.getcwd()", session="venv", python="~/venv", cwd="/tmp")
-    assert (fresh.value, fresh.python.endswith("venv/bin/python")) == ("'/tmp'", True)
+    where = "import os, shutil; os.getcwd(), shutil.which('python')[-15:], os.environ['VIRTUAL_ENV'][-4:]"
+    fresh = await told(run, where, session="venv", python="~/venv", cwd="/tmp")
+    assert fresh.value == "('/tmp', 'venv/bin/python', 'venv')"
+    assert fresh.python.endswith("venv/bin/python")
     with pytest.raises(Unsupported, match=r"unable to run Python on local: 'python9' is no Python there"):
         await run("1", session="none", python="python9")
 
@@ -146,3 +152,15 @@ async def test_what_makes_no_sense_is_refused(run: Run, given: dict[str, object]
 async def test_long_code_arrives_whole(run: Run) -> None:
     noise = random.Random(1).randbytes(150_000).hex()
     assert (await told(run, f"len({noise!r})", session="long")).value == "300000"
+
+
+async def test_the_memory_that_torch_has_taken_is_told(run: Run) -> None:
+    # A stand-in with the names that are asked.
+    code = """
+import sys, types
+cuda = types.SimpleNamespace(is_initialized=lambda: True, device_count=lambda: 2, memory_reserved=lambda n: n * 1000)
+sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
+"""
+    first = await told(run, code, session="gpu")
+    assert (first.gpu, first.memory > 1_000_000) == (1000, True)
+    assert (await told(run, "cuda.device_count = None", session="gpu")).state == "done"

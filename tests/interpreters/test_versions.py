@@ -13,7 +13,7 @@ from remote_sandbox_mcp.core.command import Excerpt
 from remote_sandbox_mcp.core.interpreter import PythonOrder, PythonRecord, find_record, read_record
 from remote_sandbox_mcp.interpreters.program import command_line, files
 from tests.support.pipe import as_user, pythons
-from tests.support.sshd import Sshd
+from tests.support.sshd import Sshd, wait_until
 
 CHOSEN = [path for path in pythons() if any(f"3.{minor}" in path for minor in (6, 8, 13))] or pythons()[:1]
 Tell = Callable[[dict[str, Any]], PythonRecord]
@@ -26,7 +26,8 @@ def tell(request: pytest.FixtureRequest, sshd: Sshd) -> Iterator[Tell]:
     def tell(order: dict[str, Any]) -> PythonRecord:
         word = secrets.token_hex(16)
         line = command_line(request.param, {"session": "versions", **order, "word": word})
-        argv = as_user(sshd, ["sh", "-c", f"cd; {line}", request.param])
+        idle_s = 1 if "not_used" in request.node.name else ""
+        argv = as_user(sshd, ["sh", "-c", f"cd; export REMOTE_SANDBOX_PYTHON_IDLE_S={idle_s}; {line}", request.param])
         done = subprocess.run(argv, capture_output=True, timeout=30, check=False)
         value, _ = find_record(Excerpt(done.stdout, total=len(done.stdout)), word)
         assert value is not None, done
@@ -53,3 +54,9 @@ def test_a_session_is_begun_used_and_ended(tell: Tell) -> None:
     assert run("import sys; sys.exit(4)").exit_code == 4
     assert tell({"verb": "stop"}).state == "stopped"
     assert tell({"verb": "stop"}).state == "no_session"
+
+
+@pytest.mark.parametrize("tell", CHOSEN[-1:], indirect=True)
+def test_a_session_that_is_not_used_ends(tell: Tell) -> None:
+    assert tell({"verb": "begin", "files": files()}).state == "begun"
+    wait_until(lambda: tell({"verb": "result"}).state == "no_session", what="its end", seconds=20)

@@ -6,6 +6,7 @@ It is loaded with builtins of its own, and uses as little else as it can: the co
 import _thread
 import ast
 import builtins
+import faulthandler
 import io
 import linecache
 import os
@@ -372,4 +373,6 @@ def serve(orders: int, results: int) -> None:
     sys.stdout = sys.__stdout__ = interpreter.out  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = interpreter.err  # type: ignore[misc]
     sys.argv = [""]
+    # After a crash, standard error says where in the code that was.
+    faulthandler.enable(interpreter.err)
     interpreter.serve()

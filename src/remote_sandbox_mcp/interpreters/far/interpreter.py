@@ -58,6 +58,17 @@ def before_exec() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+def with_its_programs(python: str, environment: "dict[str, str]") -> "dict[str, str]":
+    """The variables with the programs of the interpreter's own environment (pip, ninja) before all others."""
+    programs = os.path.dirname(python)
+    top = os.path.dirname(programs)
+    for name, sign in (("VIRTUAL_ENV", "pyvenv.cfg"), ("CONDA_PREFIX", "conda-meta")):
+        if os.path.exists(os.path.join(top, sign)):
+            path = [programs] + [part for part in environment.get("PATH", "").split(":") if part and part != programs]
+            return dict(environment, **{name: top, "PATH": ":".join(path)})
+    return environment
+
+
 class Interpreter:
     """A process in which code runs. Raises OSError where it cannot be started."""
 
@@ -76,7 +87,7 @@ class Interpreter:
             process = subprocess.Popen(
                 [python, "-c", BEGIN, child, str(orders), str(results)],
                 cwd=folder,
-                env=dict({"MPLBACKEND": "Agg"}, **environment),
+                env=dict({"MPLBACKEND": "Agg"}, **with_its_programs(python, environment)),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

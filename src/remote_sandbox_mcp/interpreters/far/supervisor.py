@@ -32,7 +32,8 @@ if MYPY:
     from typing import Any, Callable
 
 # Without use, a session ends after this time.
-IDLE_S = float(os.environ.get("REMOTE_SANDBOX_PYTHON_IDLE_S") or 4 * 3600)
+IDLE_S = 4 * 3600.0
+IDLE_VARIABLE = "REMOTE_SANDBOX_PYTHON_IDLE_S"
 # Results that are remembered by the id of their call, so that a repeated call runs nothing twice.
 REMEMBERED = 16
 # After an interrupt: when the interpreter's own children are interrupted as well, and when the caller is answered
@@ -94,6 +95,7 @@ class Supervisor:
         self.begun = time.time()
         self.used = self.looked = time.monotonic()
         self.is_over = self.is_held = False
+        self.idle_s = idle_seconds()
         self.watch(listener.fileno(), self.accept)
         self.watch(hear_children(), self.collect)
 
@@ -150,7 +152,7 @@ class Supervisor:
             is_reachable = os.stat(os.path.join(self.folder, SOCKET)).st_ino == self.inode
         except OSError:
             is_reachable = False
-        if not is_reachable or (not self.current and not self.queue and now >= self.used + IDLE_S):
+        if not is_reachable or (not self.current and not self.queue and now >= self.used + self.idle_s):
             self.end()
 
     # Callers
@@ -483,6 +485,14 @@ def end_all(grace_s: float, kill_s: float) -> "list[int]":
         except ChildProcessError:
             pass
     return descendants(os.getpid())
+
+
+def idle_seconds() -> float:
+    """As the machine's variables say, or the usual time."""
+    try:
+        return max(1.0, float(os.environ[IDLE_VARIABLE]))
+    except (KeyError, ValueError):
+        return IDLE_S
 
 
 def is_ours(line: socket.socket) -> bool:
