@@ -53,11 +53,12 @@ Sandboxes to work in: SSH machines of the user, and an isolated local one. list_
 (check_resources=true adds CPU, memory, GPUs and who uses them, and idle_score: 1 is idle); select_sandbox sets the one
 that is used when sandbox_name is left out; such a call's result says in sandbox where it ran.
 
-exec_bash runs a command to its end and returns its true result. Each call is a new shell: pass cwd, or chain with &&.
-Standard input is empty. A command that needs longer than one call may wait comes back with running=true and a
-tmux_session; it goes on until its timeout_s: wait with wait_background_task, end it with stop_background_task. Output
-that is too long keeps its beginning and end; the rest can be read from the file that is named. After an error of
-a connection, repeat a command only where it says that nothing was started; else look first.
+exec_bash runs a command to its end and returns its true result. Each call is a new shell: pass cwd, or chain with &&,
+or pass session="main": that shell keeps its folder, variables and environments. Standard input is empty. A command
+that needs longer than one call may wait comes back with running=true and a tmux_session; it goes on until its
+timeout_s: wait with wait_background_task, end it with stop_background_task. Output that is too long keeps its
+beginning and end; the rest can be read from the file that is named. After an error of a connection, repeat a command
+only where it says that nothing was started; else look first.
 
 In parallel: exec_bash(sandbox_names=[...] or "all") runs one command on many sandboxes at once. Most clients run calls
 of exec_bash one after another, and only tools that read at the same time. So start each piece of other work with
