@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import re
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.support.server import Caller, Entry, arguments, environment
 from tests.support.sshd import wait_until
+from tests.support.warm import NURSERY, Forked, start_hub
 
 START_S = 20.0
 
@@ -25,7 +27,7 @@ START_S = 20.0
 class Service:
     """A server process; `said` is all that it has printed, on whichever stream."""
 
-    def __init__(self, process: subprocess.Popen[bytes], home: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Forked, home: Path) -> None:
         self.process = process
         self.home = home
 
@@ -73,13 +75,14 @@ def service(
     config: str = "",
     cwd: Path | None = None,
 ) -> Iterator[Service]:
-    """The command on a free port, unless the words say otherwise."""
+    """The command on a free port, unless the words say otherwise; its modules are loaded already, as are its hub's."""
     home.mkdir(exist_ok=True)
     command = [*arguments(home, local=local, config=config), "--mode", "http", *(words or ("--port", "0"))]
-    with (home / "said").open("wb") as said:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment(home, entries, env), cwd=cwd
-        )
+    given = environment(home, entries, env)
+    if "--no-hub" not in words:
+        start_hub(given)
+    with (home / "said").open("wb") as said, open(os.devnull, "rb") as nothing:
+        process = NURSERY.start(command, given, (nothing.fileno(), said.fileno(), said.fileno()), cwd=str(cwd or ""))
     running = Service(process, home)
     try:
         wait_until(
@@ -105,7 +108,8 @@ async def connected(
     """The official client; what fails inside comes out as it is."""
     given = {"Authorization": f"Bearer {served.key}"} if headers is None else headers
     stack = AsyncExitStack()
-    line = await stack.enter_async_context(httpx2.AsyncClient(headers=given, timeout=30))
+    # It asks no server with a certificate, and to load all that would be trusted takes longer than most calls.
+    line = await stack.enter_async_context(httpx2.AsyncClient(headers=given, timeout=30, verify=False))
     url = f"http://127.0.0.1:{served.port}{path}"
     connecting = Client(streamable_http_client(url, http_client=line), mode=mode, elicitation_callback=elicitation)
     client = await stack.enter_async_context(connecting)
