@@ -32,7 +32,7 @@ def registry() -> Iterator[Registry]:
 
 @pytest.fixture(scope="session")
 def private_image(platform: Platform, registry: Registry) -> str:
-    """An image that is behind a login. Pushed once: to pack it takes seconds of processor time."""
+    """An image that is behind a login."""
     return registry.take(platform.engine, IMAGE, "private/sandbox:1")
 
 
