@@ -27,7 +27,7 @@ from mcp.types import CallToolResult
 
 from remote_sandbox_mcp.processes.locks import holder
 from tests.support.sshd import Sshd
-from tests.support.warm import NURSERY, start_hub
+from tests.support.warm import NURSERY, Spoken, speak, start_hub
 
 COMMAND = str(Path(sys.executable).with_name("remote-sandbox-mcp"))
 # For a server that was started already, and reads from and writes into pipes with names.
@@ -361,7 +361,9 @@ class _Forked:
 class Wire:
     """The server by hand: one line of JSON for each message, and nothing that a client library would add."""
 
-    def __init__(self, process: subprocess.Popen[bytes], home: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes] | Spoken, home: Path, env: Mapping[str, str] | None = None
+    ) -> None:
         self.process = process
         self.home = home
         # What it was started with, for another hub like its own.
@@ -434,18 +436,20 @@ def wire(
     hub: bool = True,
     finds_hub: bool = True,
 ) -> Iterator[Wire]:
-    """Start the installed command, which finds a hub or starts one, with nobody but the test on its line."""
+    """Start the installed command, which finds a hub or starts one, with nobody but the test on its line.
+
+    Without a hub it is the whole server, whose modules are loaded already.
+    """
     given = environment(home, entries, env)
     if hub and finds_hub:
         start_hub(given)
+    words, pipe = arguments(home, local=local, hub=hub), subprocess.PIPE
+    process: subprocess.Popen[bytes] | Spoken
     with (home / "stderr").open("ab") as errlog:
-        process = subprocess.Popen(
-            arguments(home, local=local, hub=hub),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errlog,
-            env=given,
-        )
+        if hub and not given.get("REMOTE_SANDBOX_NO_HUB"):
+            process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=errlog, env=given)
+        else:
+            process = speak(words, given, errlog.fileno())
     assert process.stdin
     assert process.stdout
     with process.stdin, process.stdout:

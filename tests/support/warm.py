@@ -113,6 +113,14 @@ class Heard(Forked):
         return said[self.stdout], said[self.stderr]
 
 
+class Spoken(Forked):
+    """One that is spoken to over pipes."""
+
+    def __init__(self, started: Forked, stdin: IO[bytes], stdout: IO[bytes]) -> None:
+        super().__init__(started.pid, started.release(), started.args)
+        self.stdin, self.stdout = stdin, stdout
+
+
 class Nursery:
     """The process that has loaded everything, as the tests see it; started when it is first asked."""
 
@@ -241,6 +249,18 @@ def start(words: Sequence[str], env: Mapping[str, str]) -> Heard:
         os.close(complaining)
     # Without a buffer, so that what was not read yet is found where it is waited for.
     return Heard(started, open(said, "rb", buffering=0), open(complaints, "rb", buffering=0))
+
+
+def speak(words: Sequence[str], env: Mapping[str, str], errors: int) -> Spoken:
+    """The command with these words, as `subprocess.Popen` starts it with pipes for input and output."""
+    hearing, to = os.pipe()
+    said, saying = os.pipe()
+    try:
+        started = NURSERY.start(words, env, (hearing, saying, errors))
+    finally:
+        os.close(hearing)
+        os.close(saying)
+    return Spoken(started, open(to, "wb"), open(said, "rb"))
 
 
 def at_a_terminal(words: Sequence[str], env: Mapping[str, str], terminal: int) -> Forked:
