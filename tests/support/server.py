@@ -399,7 +399,10 @@ class Wire:
 
     def ask(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
         """A request and its answer."""
-        number = self.send(method, params)
+        return self.answer_to(self.send(method, params))
+
+    def answer_to(self, number: int) -> dict[str, Any]:
+        """The answer to a request; what else comes before it is not kept."""
         while (message := self.receive()).get("id") != number:
             pass
         return message
