@@ -19,9 +19,11 @@ import pytest
 from remote_sandbox_mcp.processes.locks import holder
 from remote_sandbox_mcp.processes.process import module_words
 from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE
+from tests.support import warm
 from tests.support.server import COMMAND, Server, entry, environment, serve, until
 from tests.support.sshd import Sshd, wait_until
 
+COMMAND_S = 60
 SECRET = "hunter2-do-not-send"
 # What Python itself loads for `python -m`, before anything of ours, cannot be kept from the current folder.
 LOADED_LATER = ("mcp", "asyncio", "asyncssh", "anyio", "json", "argparse", "pydantic", "keyring", "rich", "sqlite3")
@@ -63,10 +65,8 @@ def write_config(project: Path, **opensandbox: Any) -> Path:
 
 def config(home: Path, project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """What a user runs in the project's folder."""
-    env = environment(home, ())
-    return subprocess.run(
-        [COMMAND, "config", *words], env=env, cwd=project, capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
+    done = warm.run([COMMAND, "config", *words], environment(home, ()), timeout=COMMAND_S, cwd=str(project))
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 async def use(server: Server) -> list[str]:

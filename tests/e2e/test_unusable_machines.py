@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import warm
 from tests.support.platform import free_port
 from tests.support.server import COMMAND, environment, serve
 
+COMMAND_S = 60
 BROKEN = {"REMOTE_SANDBOX_LIST": '[{"name": "gpu1", "host": "127.0.0.1"'}
 # Every tool that runs or writes something, or reads what could be taken for a machine's, where no sandbox is named.
 CALLS = {
@@ -82,18 +84,15 @@ async def test_no_sandbox_of_another_kind_is_made_in_place_of_a_platforms(tmp_pa
     ],
 )
 def test_the_command_runs_nothing_and_says_why(tmp_path: Path, words: tuple[str, ...], env: dict[str, str]) -> None:
-    def command(*verb: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [COMMAND, *words, *verb], env=environment(tmp_path, (), env), cwd=tmp_path,
-            capture_output=True, text=True, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+    def command(*verb: str) -> subprocess.CompletedProcess[bytes]:
+        return warm.run([COMMAND, *words, *verb], environment(tmp_path, (), env), timeout=COMMAND_S, cwd=str(tmp_path))
 
     done = command("exec", "echo pwned")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "no machine that is configured can be used" in done.stderr
-    assert command("exec", "--sandbox", "local", "echo", "asked for").stdout == "asked for\n"
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"no machine that is configured can be used" in done.stderr
+    assert command("exec", "--sandbox", "local", "echo", "asked for").stdout == b"asked for\n"
     checked = command("doctor", "local")
     assert checked.returncode == 1
-    assert "No machine that is configured can be used" in checked.stdout
-    assert "All is well" not in checked.stdout
+    assert b"No machine that is configured can be used" in checked.stdout
+    assert b"All is well" not in checked.stdout
     assert os.listdir(tmp_path) == ["state"]

@@ -226,10 +226,12 @@ def start_hub(env: Mapping[str, str]) -> None:
             places.reach(places.Place(env), fork)[0].close()
 
 
-def run(words: Sequence[str], env: Mapping[str, str], *, timeout: float) -> subprocess.CompletedProcess[bytes]:
+def run(
+    words: Sequence[str], env: Mapping[str, str], *, timeout: float, cwd: str = ""
+) -> subprocess.CompletedProcess[bytes]:
     """The command with these words, as `subprocess.run` runs it with nothing to read. Raises TimeoutExpired."""
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained, open(os.devnull, "rb") as nothing:
-        process = NURSERY.start(words, env, (nothing.fileno(), said.fileno(), complained.fileno()))
+        process = NURSERY.start(words, env, (nothing.fileno(), said.fileno(), complained.fileno()), cwd=cwd)
         try:
             code = process.wait(timeout)
         finally:
