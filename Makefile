@@ -7,7 +7,7 @@ TOOLS := $(VENV)/.tools
 # Whatever the environment says: a suite that compiles its tests anew in each worker takes half a minute longer.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
-.PHONY: run setup tools test check clients bench chaos pin clean
+.PHONY: run setup tools test check clients bench screenshots chaos pin clean
 
 run: setup ## A short guided tour on the local sandbox
 	@scripts/system-packages bubblewrap
@@ -55,6 +55,10 @@ bench: tools ## Speed against OpenSSH and the published peer, as ratios
 	@scripts/system-packages openssh-server openssh-client bubblewrap rsync gcc libc6-dev docker.io debootstrap iproute2
 	@scripts/system-packages docker-cli:docker
 	@$(BIN)/python -m bench $(ARGS)
+
+screenshots: tools ## The pictures of the documentation, from real sessions
+	@scripts/system-packages openssh-server openssh-client tmux
+	@$(BIN)/python -m pictures.workspace
 
 chaos: tools ## 200 random schedules of faults against jobs, servers and watchdogs; needs root
 	@scripts/system-packages openssh-server openssh-client tmux

@@ -23,7 +23,7 @@ from .stage import Stage
 
 SUBJECTS = (
     *("exec", "distance", "burst", "survey", "output", "start", "hub", "local", "embedded", "opensandbox", "jobs"),
-    *("slurm", "sync-small", "sync-many", "sync-bulk", "sync-delta", "sync-text", "sync-memory"),
+    *("slurm", "workspace", "sync-small", "sync-many", "sync-bulk", "sync-delta", "sync-text", "sync-memory"),
 )
 
 

@@ -96,9 +96,9 @@ async def _link(app: App, options: argparse.Namespace) -> int:
             _show_preview(preview, options.json)
             return 0
         with bar.aside():
-            await _agree(preview, options)
+            is_shown = await _agree(preview, options)
         linked = await app.workspaces.link(replace(order, confirmed=True), bar.hear)
-    _show_linked(linked, options.json)
+    _show_linked(linked, options.json, is_shown)
     return 1 if linked.moved.conflicts else 0
 
 
@@ -136,20 +136,22 @@ def _or(given: Sequence[str], before: Sequence[str]) -> tuple[str, ...]:
     return tuple(given) or tuple(before)
 
 
-async def _agree(preview: Preview, options: argparse.Namespace) -> None:
-    """Show what would be sent, and ask. Raises BadArgument without a yes."""
+async def _agree(preview: Preview, options: argparse.Namespace) -> bool:
+    """Show what would be sent, and ask; returns whether it was shown. Raises BadArgument without a yes."""
     from ..core.errors import BadArgument
     from .syncing import asked
 
     if options.yes:
-        return
+        return False
     if sys.stdin.isatty() and sys.stderr.isatty():
         complain_plainly(*preview.lines())
         if not await asked("Link it? [y/N] "):
             raise BadArgument("nothing was done")
-    elif preview.is_large:
+        return True
+    if preview.is_large:
         # Without a terminal there is no person to ask.
         raise BadArgument(f"{preview.lines()[0]} are much to send, so nothing was done; add --yes, or --exclude some")
+    return False
 
 
 def complain_plainly(*lines: str) -> None:
@@ -170,14 +172,15 @@ def _show_preview(preview: Preview, as_json: bool) -> None:
     say(*map(_safe, (f"Would send {first}", *others)))
 
 
-def _show_linked(linked: Linked, as_json: bool) -> None:
+def _show_linked(linked: Linked, as_json: bool, is_shown: bool) -> None:
     if as_json:
         from ..mcp_server.tools.workspaces import linked_fields
         from .render import print_json
 
         return print_json(linked_fields(linked))
     first, moved = f"Linked {linked.workspace}", linked.moved.line()
-    say(*map(_safe, filter(None, (first, moved and moved[0].upper() + moved[1:], *linked.preview.lines()[1:]))))
+    unsaid = [] if is_shown else linked.preview.lines()[1:]
+    say(*map(_safe, filter(None, (first, moved and moved[0].upper() + moved[1:], *unsaid))))
 
 
 def _safe(line: str) -> str:

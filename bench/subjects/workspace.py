@@ -1,0 +1,162 @@
+"""A command in a linked project: what keeping both sides the same adds to it, and what `rsync && ssh` takes instead."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from .. import rsync, trees
+from ..client import Server, succeeded
+from ..far import RTT_20, line
+from ..measure import Times, in_turns, timed
+from ..mux import Mux, mux
+from ..report import Row, Target
+from ..stage import OURS, Stage, entry
+from ..sync import Grounds, grounds
+
+WAIT_S = 50
+CHECKPOINT = "results/checkpoint.bin"
+_edits = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A linked project of some thousand files, a client in it, and one of the same hub's that is somewhere else."""
+
+    project: Path
+    remote: Path
+    inside: Server
+    outside: Server
+    ssh: Mux
+
+    def edit(self) -> None:
+        """As an editor does it: a new file takes the old one's place."""
+        fresh = self.project / ".edited"
+        fresh.write_text(f"edit {next(_edits)}\n", encoding="utf-8")
+        fresh.rename(self.project / "edited.txt")
+
+    def rsync_and_ssh(self) -> None:
+        rsync.over(self.ssh, options=("-a", "--delete")).up(self.project, self.remote)
+        self.ssh.run("true")
+
+
+def rows(stage: Stage) -> Iterator[Row]:
+    small, large = (500, 5_000) if stage.quick else (5_000, 100_000)
+    with grounds("workspace", stage) as here:
+        with _scene(here, small) as scene:
+            yield from _unchanged(stage, scene, small, watched_ms=5, scanned_ms=30)
+            yield _one_edit(stage, scene, small)
+            yield from _checkpoint(scene, 20 if stage.quick else 200)
+        with _scene(here, large) as scene:
+            yield from _unchanged(stage, scene, large, watched_ms=10, scanned_ms=250)
+
+
+@contextmanager
+def _scene(here: Grounds, count: int) -> Iterator[Scene]:
+    stage, sshd = here.stage, here.sshd
+    project = here.plant(lambda root: trees.scatter(root, count, trees.KIB, max(1, count // 100)))
+    (project / "edited.txt").write_text("edit 0\n", encoding="utf-8")
+    remote = here.far / project.name
+    with line(sshd.port, RTT_20) as port, mux(sshd, stage.folder, port) as ssh:
+        environment = stage.environment([entry(sshd, port)])
+        inside = Server(OURS, environment, stage.folder / "servers.log", folder=project)
+        with inside, stage.server(OURS, environment) as outside:
+            inside.call("link_workspace", remote_path=f"{sshd.name}:{remote}", confirm=True)
+            for server in (inside, outside):
+                succeeded(server.call("exec_bash", command="true"))
+            yield Scene(project, remote, inside, outside, ssh)
+            inside.call("link_workspace", unlink=True)
+
+
+def _unchanged(stage: Stage, scene: Scene, count: int, *, watched_ms: float, scanned_ms: float) -> Iterator[Row]:
+    times = in_turns(
+        {
+            "inside": timed(lambda: succeeded(scene.inside.call("exec_bash", command="true"))),
+            "alone": timed(lambda: succeeded(scene.outside.call("exec_bash", command="true"))),
+        },
+        rounds=stage.rounds(40, 8),
+    )
+    by_hand = in_turns({"rsync": timed(scene.rsync_and_ssh)}, rounds=stage.rounds(7, 2))["rsync"]
+    told = f"{times['inside'].p50_ms:.1f} ms, and {times['alone'].p50_ms:.1f} ms alone"
+    yield Row(
+        "workspace",
+        f"exec `true` in an unchanged project of {count:,} files at RTT 20, more than exec alone, p50",
+        _more_ms(times["inside"], times["alone"]),
+        target=Target(watched_ms),
+        note=f"{told}; where changes cannot be watched, {scanned_ms:.0f} ms are the goal",
+        detail={"inside_spread_ms": times["inside"].spread_ms, "alone_spread_ms": times["alone"].spread_ms},
+    )
+    yield Row(
+        "workspace",
+        f"the same, {count:,} files",
+        times["inside"].p50_ms,
+        baseline=by_hand.p50_ms,
+        against="rsync -a && ssh, ControlMaster",
+        target=Target(1, of_ratio=True),
+    )
+
+
+def _one_edit(stage: Stage, scene: Scene, count: int) -> Row:
+    """The edit comes right before the command, so nothing could send it ahead of it."""
+
+    def edited() -> float:
+        scene.edit()
+        return timed(lambda: succeeded(scene.inside.call("exec_bash", command="true")))()
+
+    def by_hand() -> float:
+        scene.edit()
+        return timed(scene.rsync_and_ssh)()
+
+    unchanged = timed(lambda: succeeded(scene.inside.call("exec_bash", command="true")))
+    times = in_turns({"edited": edited, "unchanged": unchanged}, rounds=stage.rounds(30, 6))
+    hand = in_turns({"rsync": by_hand}, rounds=stage.rounds(7, 2))["rsync"]
+    more = _more_ms(times["edited"], times["unchanged"])
+    return Row(
+        "workspace",
+        f"one edited file of {count:,}, then exec `true` at RTT 20, p50",
+        times["edited"].p50_ms,
+        baseline=hand.p50_ms,
+        against="rsync -a && ssh, ControlMaster",
+        target=Target(0.5, of_ratio=True),
+        note=f"{more:.1f} ms more than in an unchanged project; one round trip is {RTT_20.round_trip_ms} ms",
+        detail={"more_ms": more, "edited_spread_ms": times["edited"].spread_ms},
+    )
+
+
+def _more_ms(one: Times, other: Times) -> float:
+    """By how much the one takes longer, right beside the other."""
+    return max(0.0, 1000 * median(a - b for a, b in zip(one.seconds, other.seconds, strict=True)))
+
+
+def _checkpoint(scene: Scene, megabytes: int) -> Iterator[Row]:
+    """A large result that comes back after the command's own: first whole, then what changed of it."""
+    make = f"mkdir -p results && head -c {megabytes}000000 /dev/urandom > {CHECKPOINT}"
+    change = f"dd if=/dev/urandom of={CHECKPOINT} bs=100000 count={megabytes // 10} seek=7 conv=notrunc status=none"
+    _brought(scene, make)
+    seconds, wire = _brought(scene, change)
+    yield Row(
+        "workspace",
+        f"a result of {megabytes} MB that changed by 1 %: over the line",
+        wire / 1e6,
+        unit="MB",
+        target=Target(megabytes * 0.05),
+        note=f"the command's own result came after {1000 * seconds:.0f} ms, before the file",
+    )
+
+
+def _brought(scene: Scene, command: str) -> tuple[float, int]:
+    """Seconds until the command's result, and bytes over the line until its file is here."""
+    begun = time.perf_counter()
+    said = succeeded(scene.inside.call("exec_bash", command=command))
+    seconds = time.perf_counter() - begun
+    task = said["workspace_transfer"]
+    while (told := scene.inside.call("check_file_transfer_task", task_id=task, wait_s=WAIT_S))["status"] == "running":
+        pass
+    assert os.path.getsize(scene.project / CHECKPOINT), told
+    return seconds, int(told["wire_bytes"])
