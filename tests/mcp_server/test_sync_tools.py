@@ -210,7 +210,7 @@ async def test_an_id_of_digits_may_come_as_a_number(
         return Outcome(synced_type="file")
 
     app.transfers.background._records.new_id()
-    monkeypatch.setattr(Records, "new_id", lambda self: "tr-00123456")
+    monkeypatch.setattr(Records, "new_id", lambda self, **how: "tr-00123456")
     order = Order(source=Place("", "/etc/hostname"), target=Place("", "/nowhere/x"))
     await app.transfers.background.begin(order, done, wait_s=10)
     assert (await tools.call(tool, task_id=123456))["task_id"] == "tr-00123456"
