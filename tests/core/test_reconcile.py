@@ -11,11 +11,20 @@ from hypothesis import strategies as st
 from remote_sandbox_mcp.core.gate import Ground, Sieve, Way
 from remote_sandbox_mcp.core.ignore import Ignore
 from remote_sandbox_mcp.core.plan import Plan
-from remote_sandbox_mcp.core.reconcile import Reconciled, SideLost, amend, blocks, decide, moves, reconcile
+from remote_sandbox_mcp.core.reconcile import (
+    Reconciled,
+    SideLost,
+    amend,
+    block_of,
+    blocks,
+    decide,
+    moves,
+    reconcile,
+)
 from remote_sandbox_mcp.core.scope import Scope, survey
 from remote_sandbox_mcp.core.transfer import DEFAULT_EXCLUDES
 from remote_sandbox_mcp.core.tree import Tree, read_meta
-from remote_sandbox_mcp.core.workspace import MOST_NEW, SMALL_FILE, Rules
+from remote_sandbox_mcp.core.workspace import MOST_NEW, MOST_UNASKED_FILES, SMALL_FILE, Rules
 
 Entries = dict[str, str]
 
@@ -300,6 +309,13 @@ def test_too_many_new_files_stay_there_and_too_many_deletions_do_not_come() -> N
     more = {f"f{number}": F for number in range(4 * MOST_NEW + 1)}
     result = reconcile({}, tree({}), tree(more), Scope(RULES))
     assert (result.stayed, result.unseen) == (4 * MOST_NEW + 1, [])
+
+
+def test_a_whole_data_set_does_not_come_although_it_fits_a_pattern() -> None:
+    names = {f"n{number}.png".encode(): F.encode() for number in range(MOST_UNASKED_FILES + 1)}
+    there = Tree("dir", "/side", "/side", "/home/me", folders={b"": block_of(names)})
+    result = reconcile({}, tree({}), there, Scope(RULES))
+    assert (result.stayed, changes(result.pull)) == (MOST_UNASKED_FILES + 1, "")
 
 
 @pytest.mark.parametrize("path", [".vscode/tasks.json", ".envrc", "sub/.git/hooks/pre-commit"])

@@ -13,7 +13,7 @@ from .errors import SandboxError
 from .plan import Attributes, Item, Plan
 from .scope import ASK, EVERYTHING, YES, Scope, Sight, folders_above, is_among
 from .tree import SECOND, Tree, child, read_meta, size_of, without_special_bits
-from .workspace import MOST_NEW
+from .workspace import MOST_NEW, MOST_UNASKED_FILES
 
 # Who has to take something over.
 HERE, THERE = "here", "there"
@@ -275,9 +275,11 @@ class _Reconciler:
         self.staying = {path for path in self.staying if not inside(folders_above(path))}
 
     def bound_what_comes(self) -> None:
-        """Of what comes by itself, too much at once comes not at all: it is an unpacked archive, or a mistake."""
-        unasked = [path for path, choice in self.choices.items() if choice.to == HERE and self.sight.is_by_itself(path)]
-        new = [path for path in unasked if self.choices[path].found is None and self.brings_file(path)]
+        """Of new files, too many at once come not at all: they are an unpacked archive or a data set, or a mistake."""
+        coming = [path for path, choice in self.choices.items() if choice.to == HERE]
+        unasked = [path for path in coming if self.sight.is_by_itself(path)]
+        new = [path for path in unasked if self.is_new_file(path)]
+        results = [path for path in coming if self.is_new_file(path) and self.sight.is_pulled(path)]
         gone = [path for path in unasked if self.choices[path].text is None]
         here = Entries(self.here.folders)
         unseen = [path for path in self.result.unseen if here.at(path) is None]
@@ -286,9 +288,15 @@ class _Reconciler:
             self.drop(new)
             dropped = set(unseen)
             self.result.unseen = [path for path in self.result.unseen if path not in dropped]
+        if len(results) > MOST_UNASKED_FILES:
+            self.result.stayed += len(results)
+            self.drop(results)
         if len(gone) > MOST_NEW:
             self.result.spared = len(gone)
             self.drop(gone)
+
+    def is_new_file(self, path: bytes) -> bool:
+        return self.choices[path].found is None and self.brings_file(path)
 
     def brings_file(self, path: bytes) -> bool:
         return (self.choices[path].text or b"d")[:1] != b"d"
