@@ -15,7 +15,9 @@ from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem
 from remote_sandbox_mcp.core.reconcile import SideLost
+from remote_sandbox_mcp.core.transfer import Reply
 from remote_sandbox_mcp.core.workspace import Rules
+from remote_sandbox_mcp.sync.meter import Tally
 from tests.support.doc_pages import ROOT
 from tests.support.root import tmpfs
 from tests.support.waiting import eventually
@@ -244,3 +246,19 @@ async def test_an_agent_links_only_what_the_gate_opens(world: World, clean_envir
     with pytest.raises(BadArgument, match="outside of the folders that may be used"):
         await world.link(free=False)
     assert (await world.link()).sent_count == 1
+
+
+async def test_what_a_machine_says_it_put_in_place_is_not_believed_where_it_cannot_be(world: World) -> None:
+    await in_step(world, {"a": "1", "b": "1"})
+    hear = Tally.hear
+
+    def lie(tally: Tally, reply: Reply) -> Reply:
+        reply.end["otherwise"] = [["a", "nonsense"], ["b", "f644 1 1"], ["../c", "f644 1 1"]]
+        return hear(tally, reply)
+
+    write(world.here, {"a": "22"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tally, "hear", lie)
+        await world.send()
+    assert (await world.bring()).is_quiet
+    assert contents(world.here) == contents(world.there) == {"a": "22", "b": "1"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -28,6 +29,7 @@ MOST_TRIES = 3
 # How many names of each kind a result has.
 NAMED = 20
 DIGEST = 16
+FILE_META = re.compile(rb"f[0-7]{1,4} [0-9]{1,18} -?[0-9]{1,19}")
 
 
 @dataclass(frozen=True)
@@ -311,7 +313,7 @@ class Pass:
             outcome = await self._syncs.attempt(job.order, self._listener, job)
         except CutOff as cut:
             raise cut.problem from cut
-        otherwise = job.tally.otherwise
+        otherwise = dict(_believed(plan, job.tally.otherwise))
         if outcome.problem_count > len(outcome.problems):
             # Not all are named: whatever has arrived is the same on both sides, and the next pass finds it so.
             return Carried(plan, outcome, frozenset(_paths(plan)), otherwise)
@@ -371,6 +373,14 @@ def _batches(paths: Iterable[bytes]) -> Iterator[list[Item]]:
 def _split(path: bytes) -> tuple[bytes, bytes]:
     folder, _, name = path.rpartition(b"/")
     return folder, name
+
+
+def _believed(plan: Plan, otherwise: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """What a target says of the files that it was sent: it may be another machine, and say anything."""
+    for item in plan.send:
+        meta = otherwise.get(item.path, b"")
+        if FILE_META.fullmatch(meta):
+            yield item.path, meta
 
 
 def _written(plan: Plan, source: Tree) -> dict[bytes, bytes]:
@@ -443,6 +453,8 @@ async def look_before(syncs: Syncs, order: LinkOrder, check: Callable[[str, str]
         ours, theirs = await asyncio.gather(job.ends.source.scan(with_secrets), job.ends.target.scan(everything))
     if theirs.kind not in ("dir", "missing"):
         raise BadArgument(f"{there} is not a folder")
+    if not theirs.real.startswith("/") or not theirs.real.isprintable():
+        raise FileProblem(f"{order.sandbox} names its folder in a way that is not possible", "hostile")
     # Somebody may have put a link in its place meanwhile.
     check(theirs.real, theirs.home)
     found = survey(ours, rules, closed)
