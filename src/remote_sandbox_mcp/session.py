@@ -276,6 +276,15 @@ def begin(session: Session) -> None:
     _current.set(session)
 
 
+def client_folder() -> str:
+    """The client's current folder, or this process's own where it serves one client alone."""
+    try:
+        return current().folder or os.getcwd()
+    except OSError:
+        # It was removed.
+        return "/"
+
+
 def absolute(path: str) -> str:
     """A local path as the client means it: a relative one starts in the client's current folder."""
     return os.path.normpath(os.path.join(current().folder or os.getcwd(), os.path.expanduser(path)))

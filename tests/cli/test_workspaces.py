@@ -109,6 +109,15 @@ def test_nothing_runs_where_what_changed_cannot_be_sent(cli: Cli, linked: Path, 
     assert refused.stderr.startswith("remote-sandbox-mcp: nothing was done on shared, because what changed in ")
 
 
+def test_a_current_folder_that_was_removed_is_in_no_workspace(cli: Cli, good: Sshd, project: Path) -> None:
+    """The command is started in it by a shell, as a person would."""
+    gone = project / "gone"
+    gone.mkdir()
+    words = ["sh", "-c", 'cd gone && rmdir ../gone && exec "$@"', "sh", *cli.command, "exec", "pwd"]
+    done = subprocess.run(words, env=cli.env, capture_output=True, text=True, timeout=40, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{good.home}\n"), done.stderr
+
+
 def test_conflicts_are_shown_and_decided(cli: Cli, linked: Path, good: Sshd, there: Path) -> None:
     shell(good, f"cd {there} && echo theirs | tee a.py >src/b.txt")
     for file in ("a.py", "src/b.txt"):

@@ -290,6 +290,7 @@ class Inside:
         """
         from ..core.errors import ConnectError, SandboxError
         from ..core.workspace import not_brought, not_sent
+        from ..session import client_folder
 
         workspace, service = self._workspace, self._app.workspaces
         try:
@@ -298,7 +299,7 @@ class Inside:
             raise
         except SandboxError as problem:
             raise not_sent(workspace, problem) from None
-        start = workspace.start_folder(cwd, os.getcwd())
+        start = workspace.start_folder(cwd, client_folder())
         report = await run(workspace.source(script, start), start, workspace.sandbox)
         try:
             self.moved = self.moved.and_then(await service.bring(workspace))
@@ -309,5 +310,7 @@ class Inside:
 
 def at_hand(app: App, sandbox: str) -> Inside | None:
     """The workspace that the current folder is in, unless another sandbox is named."""
-    found = app.workspaces.find(os.getcwd())
+    from ..session import client_folder
+
+    found = app.workspaces.find(client_folder())
     return Inside(app, found) if found and (not sandbox or app.fleet.member(sandbox).name == found.sandbox) else None

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import importlib
 import json
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from ..app import App, Stock, compose
 from ..config.source import Source
 from ..core.errors import SandboxError
-from ..session import KeptSelection
+from ..session import KeptSelection, client_folder
 from ..waiting import Chores
 from .early import LONGEST_QUESTION, NO_MESSAGE, Early
 
@@ -101,7 +100,7 @@ class Opening:
     @property
     def _linked(self) -> str:
         """The sandbox of the workspace that the client is in."""
-        found = self._app.workspaces.find(self._folder or os.getcwd())
+        found = self._app.workspaces.find(self._folder or client_folder())
         return found.sandbox if found else ""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,7 +19,7 @@ from ..core.errors import ConnectError, Defect, SandboxError, UnknownSandbox
 from ..core.transfer import Headway
 from ..core.workspace import Linked, Moved, OutOfStep, Workspace, not_brought, not_sent
 from ..fleet import unforeseen
-from ..session import current
+from ..session import client_folder
 from ..waiting import Chores
 from .clients import LEAST_PATIENCE_S, calling
 from .reporting import SIGN_S, Reporting, spent_s
@@ -309,11 +308,6 @@ async def ended_within(task: asyncio.Future[Any], seconds: float) -> bool:
         await asyncio.wait((task,))
         raise
     return task.done()
-
-
-def client_folder() -> str:
-    """The client's current folder, or this process's own where it serves one client alone."""
-    return current().folder or os.getcwd()
 
 
 def _problem_of(task: asyncio.Future[Moved], doing: str) -> SandboxError | None:

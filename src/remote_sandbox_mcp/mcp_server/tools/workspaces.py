@@ -14,7 +14,7 @@ from pydantic import Field
 from ...asking import NoAnswer, asking
 from ...core.errors import BadArgument
 from ...core.workspace import Linked, LinkOrder, Moved, Preview, Workspace, WorkspaceState
-from ...session import absolute
+from ...session import absolute, client_folder
 from ..forms import Asker
 from ..reporting import Reporting
 from ..results import lean, plain_text, reply, sentence
@@ -22,7 +22,6 @@ from ..server import SandboxServer
 from ..shapes import WorkspaceShape
 from ..texts import one_line, told
 from ..toolbox import UNLISTED
-from ..workspace import client_folder
 from .sync import listener
 
 LINK = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
