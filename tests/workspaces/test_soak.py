@@ -94,8 +94,13 @@ class Model:
         # target then, there is no telling that it had arrived: that may be told as a conflict, or it comes back.
         self.arrived: tuple[set[str], set[str]] = (set(), set())
 
+    @property
+    def folders(self) -> tuple[Path, Path]:
+        return self.world.here, self.world.there
+
     def sides(self) -> tuple[State, State]:
-        return state_of(self.world.here), state_of(self.world.there)
+        here, there = self.folders
+        return state_of(here), state_of(there)
 
     def agree(self, before: tuple[State, State] | None = None) -> None:
         """What is the same on both sides is common from now on; `before` a pass that did not end, perhaps."""
@@ -113,9 +118,11 @@ class Model:
         now = self.sides()
         for conflict in conflicts:
             # Nobody has to decide about what only one side changed.
-            for side, arrived in zip(before, self.arrived, strict=True):
+            for folder, side, arrived in zip(self.folders, before, self.arrived, strict=True):
                 known = any(is_at_or_below(path, conflict) for path in arrived)
-                assert known or self.has_changed(conflict, side), conflict
+                # The model knows of files only: a folder in which there is none may be in the way of one.
+                is_folder = (folder / conflict).is_dir()
+                assert known or is_folder or self.has_changed(conflict, side), conflict
         for path in {*self.base, *here, *there, *now[0], *now[1]}:
             if any(is_at_or_below(path, each) for each in conflicts):
                 assert (now[0].get(path), now[1].get(path)) == (here.get(path), there.get(path)), path
