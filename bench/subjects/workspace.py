@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from ..client import Server, succeeded
 from ..far import RTT_20, line
 from ..measure import Times, in_turns, timed
 from ..mux import Mux, mux
+from ..problems import BenchError
 from ..report import Row, Target
 from ..stage import OURS, Stage, entry
 from ..sync import Grounds, grounds
@@ -155,8 +157,12 @@ def _brought(scene: Scene, command: str) -> tuple[float, int]:
     begun = time.perf_counter()
     said = succeeded(scene.inside.call("exec_bash", command=command))
     seconds = time.perf_counter() - begun
-    task = said["workspace_transfer"]
+    found = re.search(r"check_file_transfer_task (\S+)", said.get("workspace", ""))
+    if not found:
+        raise BenchError(f"no transfer brings the file: {said}")
+    task = found[1].rstrip(";")
     while (told := scene.inside.call("check_file_transfer_task", task_id=task, wait_s=WAIT_S))["status"] == "running":
         pass
-    assert os.path.getsize(scene.project / CHECKPOINT), told
-    return seconds, int(told["wire_bytes"])
+    if told["status"] != "completed" or not os.path.getsize(scene.project / CHECKPOINT):
+        raise BenchError(f"the file did not come: {told}")
+    return seconds, int(told["result"]["wire_bytes"])

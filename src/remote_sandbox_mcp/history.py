@@ -38,7 +38,9 @@ class MadeCall:
     outcome: str
     begun: float
     seconds: float
-    session: Session
+    # Texts, and not the session itself, which would live until the call is written.
+    session: str = ""
+    folder: str = ""
     client: str = ""
     version: str = ""
     # Where it ran, if the answer says so.
@@ -110,13 +112,13 @@ class History:
 
     def _kept(self, call: MadeCall, known: Sequence[str]) -> CallRow | None:
         try:
-            return row_of(call, self._label(call.session), known)
+            return row_of(call, known)
         except Exception:
             # Whatever a client sends: its other calls are kept all the same.
             log.exception("a call of %s could not be described", call.tool[:LONGEST_NAME])
             return None
 
-    def _label(self, session: Session) -> str:
+    def label(self, session: Session) -> str:
         """Tells sessions apart; one that moves to another process keeps its own."""
         return session.name or self._labels.setdefault(session, secrets.token_hex(6))
 
@@ -137,7 +139,7 @@ def all_spellings() -> list[str]:
     return sorted({each for text in texts_in_use() for each in spellings(text)}, key=len, reverse=True)
 
 
-def row_of(call: MadeCall, session: str, known: Sequence[str] = ()) -> CallRow:
+def row_of(call: MadeCall, known: Sequence[str] = ()) -> CallRow:
     """A call as it is kept."""
     from .core.redact import first_line, shorten_safely, shown_arguments
     from .store.history import CallRow
@@ -152,8 +154,8 @@ def row_of(call: MadeCall, session: str, known: Sequence[str] = ()) -> CallRow:
         seconds=call.seconds,
         client=short(call.client),
         version=short(call.version),
-        session=session,
-        folder=short(call.session.folder, LONGEST_FOLDER),
+        session=call.session,
+        folder=short(call.folder, LONGEST_FOLDER),
         sandbox=short(call.sandbox or named_in(call.arguments), LONGEST_FOLDER),
         arguments=shown_arguments(call.arguments, known),
         exit_code=call.exit_code,

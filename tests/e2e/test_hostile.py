@@ -183,6 +183,7 @@ HARMLESS: dict[str, dict[str, Any]] = {
     "search_remote_files": {"remote_path": "any", "glob": "*"},
     "sync_local_to_remote": {"local_path": "/nowhere/at/all", "remote_path": "any", "dry_run": True},
     "sync_remote_to_local": {"remote_path": "any/file", "local_path": "/nowhere/at/all", "dry_run": True},
+    "link_workspace": {"remote_path": "hostile:any", "local_path": "/nowhere/at/all", "dry_run": True},
     "create_sandbox": {"timeout": 60},
     "run_command": {"sandbox_id": "hostile", "command": "true", "timeout": 20},
     "upload_files": {"sandbox_id": "hostile", "files": []},

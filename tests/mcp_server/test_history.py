@@ -18,7 +18,6 @@ from remote_sandbox_mcp.core.secret import Secret
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.history import History, MadeCall
 from remote_sandbox_mcp.mcp_server.server import build
-from remote_sandbox_mcp.session import Session
 from remote_sandbox_mcp.store.database import STATE_FILE, Database
 from remote_sandbox_mcp.store.history import CallRow, HistoryRows, Wanted
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox
@@ -90,10 +89,8 @@ async def test_a_full_disk_loses_rows_and_no_call(app: App, monkeypatch: pytest.
 
 
 async def test_noting_a_call_costs_it_next_to_nothing_and_a_flood_is_bounded() -> None:
-    history, session = History(30), Session()
-    call = MadeCall(
-        tool="exec_bash", arguments={"command": "x" * 100_000}, outcome="done", begun=0.0, seconds=0.1, session=session
-    )
+    history = History(30)
+    call = MadeCall(tool="exec_bash", arguments={"command": "x" * 100_000}, outcome="done", begun=0.0, seconds=0.1)
     begun = time.thread_time()
     for _ in range(5000):
         history.note(call)

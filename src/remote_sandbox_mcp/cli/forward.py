@@ -6,6 +6,7 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from .syncing import until_stopped
 from .verb import add_json, complain, say, with_app
 
 if TYPE_CHECKING:
@@ -45,5 +46,9 @@ async def _forward(app: App, options: argparse.Namespace) -> int:
         say(opened.url)
         if not opened.answers:
             complain(f"nothing listens on port {opened.port} yet; the address works as soon as something does")
+    return await until_stopped(_hold(), f"{opened.url} is closed")
+
+
+async def _hold() -> int:
     await asyncio.Event().wait()
     return 0

@@ -19,7 +19,8 @@ WINDOWS = (
 
 VERBS = (
     *("doctor", "sandboxes", "exec", "jobs", "push", "pull", "transfers", "link", "unlink", "workspaces", "create"),
-    *("delete", "forward", "events", "calls", "watchdog", "hub", "login", "platform", "hosts", "config", "hook"),
+    *("delete", "forward", "events", "calls", "watchdog", "hub", "login", "platform", "hosts", "config"),
+    *("completion", "hook"),
 )
 # Verbs whose file is named after another one.
 SHARED = {"link": "workspaces", "unlink": "workspaces"}
@@ -36,6 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .hook import pre_tool_use
 
         return pre_tool_use()
+    if arguments[:1] == ["__complete"]:
+        from .completion import answer
+
+        return answer(arguments[1:])
     if not any(word in VERBS for word in arguments):
         # A server that is told to end while it starts has not failed.
         from .serve import leave_when_told
@@ -94,7 +99,7 @@ def parser(only: Sequence[str] = VERBS) -> argparse.ArgumentParser:
     top.set_defaults(config=None, json=False)
     add_json(top, help=argparse.SUPPRESS)
     verbs = top.add_subparsers(dest="verb", metavar="VERB")
-    for file in dict.fromkeys(SHARED.get(verb, verb) for verb in VERBS):
+    for file in dict.fromkeys(SHARED.get(verb, verb) for verb in only):
         importlib.import_module(f".{file}", __package__).add_arguments(verbs)
     return top
 

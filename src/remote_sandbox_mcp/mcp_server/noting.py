@@ -26,7 +26,7 @@ def note(
     """Keep a call of a client; calls of our own, which have no context, are not kept."""
     if context is None:
         return
-    params, fields = context.session.client_params, _fields(answer)
+    params, fields, session = context.session.client_params, _fields(answer), current()
     exit_code = fields.get("exit_code")
     history.note(
         MadeCall(
@@ -35,7 +35,8 @@ def note(
             outcome=outcome,
             begun=time.time() - seconds,
             seconds=round(seconds, 3),
-            session=current(),
+            session=history.label(session),
+            folder=session.folder,
             client=params.client_info.name if params else "",
             version=params.client_info.version if params else "",
             sandbox=str(fields.get("sandbox") or (fields.get("sandbox_id") if tool == "create_sandbox" else "") or ""),
