@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import logging
 import secrets
@@ -80,7 +81,9 @@ class History:
         self._is_forgotten = self._days <= 0
         self._waiting.append(call)
         if self._timer is None and (self._writer is None or self._writer.done()):
-            self._timer = asyncio.get_running_loop().call_later(SOON_S, self._start_writing)
+            # In an empty context: that of the call would keep its session.
+            later = asyncio.get_running_loop().call_later
+            self._timer = contextvars.Context().run(later, SOON_S, self._start_writing)
 
     def _start_writing(self) -> None:
         if self._timer is not None:

@@ -32,15 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(WINDOWS, file=sys.stderr)
         return 2
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments == ["hook", "pre-tool-use"]:
-        # A client waits for it with every command, so it needs no argument parser either.
-        from .hook import pre_tool_use
-
-        return pre_tool_use()
-    if arguments[:1] == ["__complete"]:
-        from .completion import answer
-
-        return answer(arguments[1:])
+    if (code := _answered_at_once(arguments)) is not None:
+        return code
     if not any(word in VERBS for word in arguments):
         # A server that is told to end while it starts has not failed.
         from .serve import leave_when_told
@@ -62,6 +55,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdin.isatty():
         return _welcome(options.config)
     return _serve(str(options.config or ""), hub=not options.no_hub)
+
+
+def _answered_at_once(arguments: Sequence[str]) -> int | None:
+    """The exit code of what somebody waits for with every command or key, and so needs no argument parser either."""
+    if arguments == ["hook", "pre-tool-use"]:
+        from .hook import pre_tool_use
+
+        return pre_tool_use()
+    if arguments[:1] == ["__complete"]:
+        from .completion import answer
+
+        return answer(arguments[1:])
+    return None
 
 
 def _plain_server(arguments: Sequence[str]) -> tuple[str, bool] | None:
