@@ -47,7 +47,7 @@ check: tools ## Format, lint, types, import contract, shell scripts, tests
 	git ls-files -z '*.sh' scripts .ci | xargs -0 shellcheck
 	@$(MAKE) --no-print-directory test
 
-clients: tools ## Every tool through the Inspector, the TypeScript SDKs, mcporter, LangChain, the OpenAI Agents SDK
+clients: tools ## Every tool through the Inspector, SDKs and adapters; Claude Code and Codex in a workspace
 	@scripts/system-packages bubblewrap
 	@$(BIN)/python -m clients $(ARGS)
 

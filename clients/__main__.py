@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from clients import agents, calls, places, serving
+from clients import calls, coding_agents, places, serving
 from clients.calls import Call
 
 HERE = Path(__file__).parent
@@ -122,9 +122,9 @@ def drive_all(folder: Path, only: str) -> Iterator[tuple[str, list[str]]]:
             yield "Inspector, strict schemas", list(_strict(http, folder))
         if only in "mcporter":
             yield "mcporter", list(_mcporter(folder))
-    for agent in agents.AGENTS:
+    for agent in coding_agents.AGENTS:
         if only in (title := f"{agent.name} in a workspace"):
-            yield title, list(agents.problems(agent, folder / agent.name.replace(" ", "-")))
+            yield title, list(coding_agents.problems(agent, folder / agent.name.replace(" ", "-")))
     if only in "conformance suite":
         yield "conformance suite", list(_conformance(folder))
 

@@ -20,7 +20,6 @@ from ..mux import Mux, mux
 from ..problems import BenchError
 from ..report import Row, Target
 from ..stage import OURS, Stage, entry
-from ..sync import Grounds, grounds
 
 WAIT_S = 50
 CHECKPOINT = "results/checkpoint.bin"
@@ -50,21 +49,21 @@ class Scene:
 
 def rows(stage: Stage) -> Iterator[Row]:
     small, large = (500, 5_000) if stage.quick else (5_000, 100_000)
-    with grounds("workspace", stage) as here:
-        with _scene(here, small) as scene:
-            yield from _unchanged(stage, scene, small, watched_ms=5, scanned_ms=30)
-            yield _one_edit(stage, scene, small)
-            yield from _checkpoint(scene, 20 if stage.quick else 200)
-        with _scene(here, large) as scene:
-            yield from _unchanged(stage, scene, large, watched_ms=10, scanned_ms=250)
+    with _scene(stage, small) as scene:
+        yield from _unchanged(stage, scene, small, watched_ms=5, scanned_ms=30)
+        yield _one_edit(stage, scene, small)
+        yield from _checkpoint(scene, 20 if stage.quick else 200)
+    with _scene(stage, large) as scene:
+        yield from _unchanged(stage, scene, large, watched_ms=10, scanned_ms=250)
 
 
 @contextmanager
-def _scene(here: Grounds, count: int) -> Iterator[Scene]:
-    stage, sshd = here.stage, here.sshd
-    project = here.plant(lambda root: trees.scatter(root, count, trees.KIB, max(1, count // 100)))
+def _scene(stage: Stage, count: int) -> Iterator[Scene]:
+    sshd, project = stage.machine(), stage.folder / f"project-{count}"
+    project.mkdir()
+    trees.scatter(project, count, trees.KIB, max(1, count // 100))
     (project / "edited.txt").write_text("edit 0\n", encoding="utf-8")
-    remote = here.far / project.name
+    remote = sshd.home / project.name
     with line(sshd.port, RTT_20) as port, mux(sshd, stage.folder, port) as ssh:
         environment = stage.environment([entry(sshd, port)])
         inside = Server(OURS, environment, stage.folder / "servers.log", folder=project)

@@ -150,3 +150,15 @@ def test_mistakes_are_told_and_nothing_is_linked(
     assert (failed.code, failed.stdout) == (2, "")
     assert told in failed.stderr
     assert cli("workspaces", "--json").json == {"workspaces": []}
+
+
+def test_the_local_sandbox_each_of_whose_processes_has_a_root_of_its_own_can_be_linked(cli: Cli, project: Path) -> None:
+    assert cli("link", "local:work", "--yes").code == 0
+    (project / "a.py").write_text("open('made.txt', 'w').write('two')\n")
+    ran = cli("exec", "--", "python3 a.py")
+    assert (ran.code, ran.stderr) == (
+        0,
+        "remote-sandbox-mcp: workspace: sent a.py (35 bytes); came back: made.txt (3 bytes)\n",
+    )
+    assert (project / "made.txt").read_text() == "two"
+    assert cli("unlink").code == 0

@@ -26,6 +26,8 @@ MOST_TREE_PROBLEMS = 200
 BY_NAME = operator.attrgetter("name")
 MOST_LEFTOVERS = 10000
 OPEN_FOLDERS = 64
+# Stands for the device and inode of a folder that may be any.
+UNKNOWN_ID = [0, 0]
 # O_PATH opens a folder on the way that may be entered but not read; systems without it need a readable one.
 STEP = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
 BLOCK, LARGEST_TOLD = 1 << 18, 8 << 20
@@ -206,7 +208,7 @@ def check_no_link(path: bytes, found: os.stat_result) -> None:
 
 
 def check_id(path: bytes, found: os.stat_result, ids: "list[list[int]]", depth: int) -> None:
-    if depth < len(ids) and [found.st_dev, found.st_ino] != ids[depth]:
+    if depth < len(ids) and ids[depth] != UNKNOWN_ID and [found.st_dev, found.st_ino] != ids[depth]:
         raise Refusal("moved", "%s is not what it was when it was looked at; try again" % to_text(path))
 
 
@@ -466,7 +468,7 @@ class Survey:
 
 
 def ids_along(real: bytes) -> "list[list[int]]":
-    """Device and inode of each folder of a path without links, as open_exactly takes them; none if one is gone."""
+    """Device and inode of the last folder of a path without links, as open_exactly takes them; none if one is gone."""
     ids: "list[list[int]]" = []
     path = b"/"
     try:
@@ -477,7 +479,8 @@ def ids_along(real: bytes) -> "list[list[int]]":
                 ids.append([found.st_dev, found.st_ino])
     except OSError:
         return []
-    return ids
+    # Those above are not compared: each process in a sandbox may have a root of its own, and be a lane to this folder.
+    return [UNKNOWN_ID] * (len(ids) - 1) + ids[-1:]
 
 
 def read_text(path: bytes, how: int = 0) -> bytes:
