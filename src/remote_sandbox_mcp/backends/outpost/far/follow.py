@@ -62,7 +62,7 @@ WHOLE_S, SWEEP_S, IN_USE_S, SLICE_S = 60.0, 40.0, 300.0, 0.02
 # How many trees a lane remembers, how many folders of each, and how many bytes of news and of names of folders.
 MOST_FOLLOWED, MOST_KNOWN, MOST_NEWS, MOST_GONE = 4, 200000, 32 << 20, 2 << 20
 # For how long the folder of a run is looked for, and how often that and the end of a run are looked at.
-UNKNOWN_RUN_S, SEEK_RUN_S, LOOK_AT_RUN_S, LOOK_AT_WATCHED_RUN_S = 1.0, 0.005, 0.05, 0.5
+UNKNOWN_RUN_S, SEEK_RUN_S, LOOK_AT_RUN_S, LOOK_AT_WATCHED_RUN_S = 1.0, 0.001, 0.05, 0.5
 # While a run is waited for, a BEAT is sent this often: the near side gives up a lane that is silent.
 RUN_BEAT_S = 240.0
 
@@ -619,7 +619,13 @@ class AwaitedRun:
             if self.folder is None:
                 self.is_unknown = time.monotonic() - self.began > UNKNOWN_RUN_S
                 return self.is_unknown
+            if self.has_ended():
+                return True
             self.watch(os.path.join(self.folder, b"run"))
+        return self.has_ended()
+
+    def has_ended(self) -> bool:
+        assert self.folder
         return bool(read_record(self.folder)[1]) or not is_locked(self.folder)
 
     def watch(self, record: bytes) -> None:

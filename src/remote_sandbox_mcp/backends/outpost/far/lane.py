@@ -154,11 +154,12 @@ class Lane:
                     write_all(1, frame(BEAT, awaited.request))
 
     def answer_now(self, awaited: AwaitedRun) -> None:
-        awaited.close()
         self.awaited.remove(awaited)
         self.attempt(
             awaited.request, lambda: dict(self.follow(awaited.request, awaited.order), ended=not awaited.is_unknown)
         )
+        # After the answer: the kernel may take ten milliseconds to close what watches the run.
+        awaited.close()
 
     def let_go(self) -> "Nothing":
         """Close all trees, so that the next transfer opens them anew and sees what is there then."""
