@@ -23,10 +23,12 @@ ROOT = Path(__file__).parents[2]
 OLDEST, NEWEST = 10, 14
 # With the one that runs these tests, their own environment was made in the same way.
 OURS = str(Path(sys.executable).resolve())
-PYTHONS = [python for python in pythons() if int(python.rpartition(".")[2]) >= OLDEST and python != OURS] or [OURS]
+FOUND = [python for python in pythons() if int(python.rpartition(".")[2]) >= OLDEST and python != OURS] or [OURS]
 # The one with which pip does everything, as it does for users: the system's, whose pip may be an extra package. For pip
 # to unpack all wheels takes twenty seconds of processor time, so for the others uv does that, by the same hashes.
-BY_PIP_ALONE = next((python for python in PYTHONS if python.startswith("/usr/")), PYTHONS[0])
+BY_PIP_ALONE = next((python for python in FOUND if python.startswith("/usr/")), FOUND[0])
+# What works with the oldest and the newest works with those between them.
+PYTHONS = [python for python in FOUND if python in (FOUND[0], FOUND[-1], BY_PIP_ALONE)]
 SYSTEMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28", "x86_64-apple-darwin", "aarch64-apple-darwin")
 # Found before any test gives itself another home: downloads are kept from one run to the next.
 INSTALLERS = {
@@ -95,7 +97,7 @@ def short(python: str) -> str:
 
 @pytest.mark.timeout(SETUP_S)
 @pytest.mark.parametrize("python", PYTHONS, ids=short)
-async def test_a_clone_is_set_up_and_serves_with_every_python_of_this_machine(
+async def test_a_clone_is_set_up_and_serves_with_the_oldest_and_newest_python_and_the_systems(
     python: str, copy: Path, tmp_path: Path
 ) -> None:
     if python != BY_PIP_ALONE:
