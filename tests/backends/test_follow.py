@@ -15,12 +15,19 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.backends.outpost.far import follow as far
+from remote_sandbox_mcp.backends.outpost.far import glance
 from remote_sandbox_mcp.backends.outpost.far import tree as far_tree
 from remote_sandbox_mcp.backends.outpost.far.tree import Refusal, Survey
 from remote_sandbox_mcp.core.tree import Tree, TreeReader
 from tests.support.values import read_tree
 
 needs_inotify = pytest.mark.skipif(not Path("/proc/sys/fs/inotify").exists(), reason="this system has no inotify")
+
+
+@pytest.fixture(autouse=True)
+def current_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane goes to other folders, and here it runs in the tests' own process."""
+    monkeypatch.chdir(Path.cwd())
 
 
 class Near:
@@ -256,9 +263,12 @@ def test_without_enough_watches_everything_is_read_at_every_look(
     assert near.look() == {"", "new"}
     assert not near.end["watched"]
     append(root)
-    del reads[:]
     assert near.look() == {"src/deep"}
-    assert len(reads) == 7
+    del reads[:]
+    # From now on, folders are compared, and read where they show something else.
+    append(root)
+    assert near.look() == {"src/deep"}
+    assert reads == ["src/deep"]
 
 
 @needs_inotify
@@ -275,6 +285,57 @@ def test_on_a_network_file_system_inotify_is_not_used(
     append(root)
     near.look()
     assert not near.end["watched"]
+
+
+@pytest.fixture
+def many(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Near]:
+    """A tree without watches that takes several processes to compare."""
+    monkeypatch.setattr(far, "LOCAL_FILE_SYSTEMS", frozenset())
+    monkeypatch.setattr(glance, "WORTH_ENTRIES", 2)
+    monkeypatch.setattr(glance, "own_cores", lambda: 3)
+    near = Near(root, rules=[".git"], watched=[".git"])
+    near.look()
+    yield near
+    near.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize(("change", "told"), CHANGES.values(), ids=CHANGES)
+def test_several_processes_find_what_changed(
+    many: Near, root: Path, change: Callable[[Path], object], told: set[str]
+) -> None:
+    assert many.look() == set()
+    change(root)
+    assert many.look() == told
+    assert many.look() == set()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_where_such_a_process_dies_or_cannot_begin_its_folders_are_read(
+    many: Near, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        os._exit(9)
+
+    append(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(glance.Glancer, "work", die)
+        assert many.look() == {"src/deep"}
+
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, "no more processes")
+
+    append(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fork", refuse)
+        assert many.look() == {"src/deep"}
+    assert many.look() == set()
+
+
+def test_a_time_out_of_any_range_is_compared_by_reading(many: Near, root: Path) -> None:
+    near = many.following.glances.seen[b"docs"]
+    near.add(b"odd", type("Odd", (), {"st_mtime_ns": 1 << 70, "st_size": 1, "st_mode": 1})())
+    assert many.following.glances.changed([b"docs"], lambda folder: os.chdir(root / os.fsdecode(folder))) == [b"docs"]
 
 
 def write_elsewhere(root: Path) -> None:
@@ -536,8 +597,12 @@ class Chaos:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_after_anything_that_happens_a_look_equals_a_scan(tmp_path: Path, seed: int) -> None:
+def test_after_anything_that_happens_a_look_equals_a_scan(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "root").mkdir()
+    if seed % 2:
+        monkeypatch.setattr(far, "LOCAL_FILE_SYSTEMS", frozenset())
     near, chaos = Near(tmp_path / "root"), Chaos(tmp_path / "root", seed)
     for _ in range(80):
         near.look()

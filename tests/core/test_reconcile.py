@@ -196,6 +196,29 @@ def test_an_edit_within_a_second_goes_to_a_side_that_has_whole_seconds() -> None
 
 
 @pytest.mark.parametrize(
+    ("base", "here", "there", "rough", "pushed", "pulled"),
+    [
+        pytest.param("f644 3 5123456789", "f644 3 5123456789", "f777 3 5120000000", "mt", "", "", id="exFAT"),
+        pytest.param("f644 3 5123456789", "f644 3 5123456789", "f644 3 5123456700", "t", "", "", id="NTFS"),
+        pytest.param("f644 3 5123456789", "f644 3 5123456789", "f777 3 5120000000", "t", "", "+a", id="has modes"),
+        pytest.param("f644 3 5123456789", "f644 3 5123456789", "f644 3 5130000000", "t", "", "+a", id="later there"),
+        pytest.param("f644 3 5123456789", "f644 3 5129999999", "f644 3 5120000000", "t", "+a", "", id="edited here"),
+        pytest.param("f644 3 5123456789", "f755 3 5123456789", "f777 3 5120000000", "mt", "", "", id="chmod here"),
+        pytest.param("f640 3 5123456789", "f640 3 5123456789", "f777 4 6000000000", "mt", "", "+a", id="edited there"),
+        pytest.param("f644 3 5123456789", "f644 3 5123456789", "f644 3 5120000000", "", "", "+a", id="none of it"),
+    ],
+)
+def test_what_a_file_system_does_not_keep_is_no_change(
+    base: str, here: str, there: str, rough: str, pushed: str, pulled: str
+) -> None:
+    sides = folders({"a": base}), tree({"a": here}), tree({"a": there}, rough=frozenset(rough))
+    result = reconcile(*sides)
+    assert (changes(result.push), changes(result.pull), result.conflicts) == (pushed, pulled, [])
+    # The common state has the mode of the side that has modes.
+    assert result.base[b""].startswith(b"a\0" + (there if pulled and "m" not in rough else here)[:4].encode())
+
+
+@pytest.mark.parametrize(
     ("equal", "pushed", "conflicts"), [(True, "~a", ""), (False, "", "a")], ids=["the same", "another"]
 )
 def test_a_doubt_is_settled_by_the_content(equal: bool, pushed: str, conflicts: str) -> None:
@@ -417,7 +440,7 @@ def bare(text: str) -> str:
     return fields[0] if text[0] == "d" else fields[3] if text[0] == "l" else text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(histories())
 @example(({"keep": "f644 1 1", "d": "d755 0 2"}, {"keep": "f644 1 1", "d": "f644 2 3"}, {"keep": "f644 1 1"}))
 def test_nothing_that_a_person_wrote_is_lost_and_both_sides_become_the_same(
@@ -485,7 +508,7 @@ def settle(base: dict[bytes, bytes], here: Tree, there: Tree, came: frozenset[by
     return reconcile(base, here, there, Scope(RULES, came=came, texts=texts))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(scoped_histories())
 def test_within_its_scope_nothing_is_lost_and_both_sides_become_the_same(
     history: tuple[Entries, Entries, Entries, tuple[bytes, bytes], frozenset[bytes]],

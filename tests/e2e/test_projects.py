@@ -20,6 +20,7 @@ from remote_sandbox_mcp.processes.locks import holder
 from remote_sandbox_mcp.processes.process import module_words
 from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE
 from tests.support import warm
+from tests.support.pace import at_most
 from tests.support.server import COMMAND, Server, entry, environment, serve, until
 from tests.support.sshd import Sshd, wait_until
 
@@ -243,6 +244,8 @@ def test_no_way_to_start_it_loads_a_module_of_the_current_folder(
     tmp_path: Path, project: Path, mark: Path, words: tuple[str, ...], names: tuple[str, ...]
 ) -> None:
     put_decoys(project, mark, names)
-    done = subprocess.run(words, env=environment(tmp_path, ()), cwd=project, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        words, env=environment(tmp_path, ()), cwd=project, capture_output=True, text=True, timeout=at_most(30)
+    )
     assert (seen(mark), done.returncode) == ("", 0), done.stderr
     assert [sandbox["name"] for sandbox in json.loads(done.stdout)["sandboxes"]] == ["local"]

@@ -15,6 +15,7 @@ import pytest
 
 from remote_sandbox_mcp.backends.outpost.far import sudo
 from remote_sandbox_mcp.config import paths
+from remote_sandbox_mcp.core.shell_session import AS_BEFORE
 from tests.support.means import require_program
 from tests.support.root import as_root, run_as_root
 from tests.support.server import Server, entry, serve, text_of
@@ -25,9 +26,15 @@ ALLOWED = "Defaults use_pty, secure_path=/usr/sbin:/usr/bin:/sbin:/bin\nUSER ALL
 
 
 @pytest.fixture(scope="module")
-def machine(fleet: Fleet) -> Sshd:
+def roots_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the machine has in the place of /root."""
+    return tmp_path_factory.mktemp("root")
+
+
+@pytest.fixture(scope="module")
+def machine(fleet: Fleet, roots_home: Path) -> Sshd:
     require_program("sudo")
-    made = fleet.machine("rooted", sudoers=ALLOWED)
+    made = fleet.machine("rooted", sudoers=ALLOWED, mounts={"/root": roots_home})
     made.set_password(PASSWORD)
     return made
 
@@ -203,6 +210,59 @@ async def test_nopasswd_takes_no_password_and_one_that_is_not_asked_for_is_not_g
     for name in ("free", machine.name):
         given: dict[str, Any] = {"sandbox_name": name, "as_root": True}
         assert await server.output("cat; id -u", **given) == "0\n"
+
+
+# Sessions of root
+
+
+@pytest.mark.parametrize("env_keep", ["", "Defaults env_keep += HOME\n"], ids=["its own HOME", "the user's HOME"])
+async def test_roots_session_is_its_own_and_keeps_its_state(
+    server: Server, machine: Sshd, roots_home: Path, env_keep: str
+) -> None:
+    machine.allow(f"{env_keep}{ALLOWED}")
+    given: dict[str, Any] = {"session": "main", "as_root": True}
+    await server.run("who=user; greet() { echo users; }", session="main")
+    first = await server.run("echo ${who-none}; who=root; export secret=4711; cd /etc; greet() { id -u; }", **given)
+    assert (first["stdout"], first["session"]) == ("none\n", "new")
+    done = await server.run("echo $who; pwd; greet; exit 3", **given)
+    assert (done["exit_code"], done["stdout"], done["session"]) == (3, "root\n/etc\n0\n", "kept")
+    ended = await server.run("who=nobody; sleep 60", timeout_s=1, **given)
+    assert (ended["timed_out"], ended["session"]) == (True, AS_BEFORE)
+    assert await server.output("echo $who", **given) == "root\n"
+    # The user's own shell of that name knows nothing of it, and no file that the user can read has it.
+    assert await server.output("echo $who; greet", session="main") == "user\nusers\n"
+    assert not files_with("4711", machine.home)
+    assert files_with("4711", roots_home)
+    assert (await server.run("cat /root/.local/state/remote-sandbox/shells/*/state"))["exit_code"] == 1
+    tasks = (await server.call("list_background_tasks"))["tasks"]
+    assert [task.get("as_root", False) for task in tasks if task["tmux_session"] == "shell:main"] == [False, True]
+    await server.call("stop_background_task", tmux_session="shell:main")
+    assert not files_with("4711", roots_home)
+    assert (await server.run("echo ${who-none}", **given))["stdout"] == "none\n"
+    await server.call("stop_background_task", tmux_session="shell:main")
+
+
+async def test_a_user_cannot_plant_a_state_that_root_reads(server: Server, machine: Sshd) -> None:
+    """Whatever lies where root's session could be is root's own, or is not read."""
+    machine.allow(f"Defaults env_keep += HOME\n{ALLOWED}")
+    given: dict[str, Any] = {"session": "planted", "as_root": True}
+    await server.run("true", session="planted")
+    evil = "printf 'touch /tmp/owned-%s\\n' $EUID >>state"
+    await server.output(f"cd ~/.local/state/remote-sandbox/shells/*.planted && {evil}")
+    await server.output("mkdir -p /tmp/remote-sandbox-0/shells || true")
+    done = await server.run("id -u", **given)
+    assert (done["stdout"], done["session"]) == ("0\n", "new")
+    assert (await server.run("ls /tmp/owned-0"))["exit_code"] == 2
+    await server.call("stop_background_task", tmux_session="shell:planted")
+
+
+async def test_a_session_of_root_that_sudo_refuses_runs_nothing(server: Server, machine: Sshd) -> None:
+    machine.allow("root ALL=(ALL) ALL")
+    told = await server.fail("exec_bash", command="touch ~/never", session="main", as_root=True)
+    assert "is not in the sudoers file there" in told["error"]
+    told = await server.fail("exec_bash", command="touch ~/never", session="main", as_root=True, sandbox_name="closed")
+    assert "nothing was" in told["error"]
+    assert not (machine.home / "never").exists()
 
 
 def test_what_is_not_roots_own_program_is_not_taken_for_sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,22 @@ from typing import Any
 import pytest
 from mcp.types import ElicitResult
 
+from remote_sandbox_mcp.config.accepted import accept
+from remote_sandbox_mcp.config.workspace_file import find
 from remote_sandbox_mcp.core import workspace as bounds
 from tests.support import warm
 from tests.support.hubs import kill_hub
 from tests.support.in_process import serve_here
 from tests.support.server import Server, arguments, entry, environment, serve, until
 from tests.support.sshd import Sshd
+
+TEST = """
+import os, unittest
+
+class Colour(unittest.TestCase):
+    def test_it(self):
+        self.assertEqual(os.environ.get("COLOUR"), "blue")
+"""
 
 
 class Scene:
@@ -131,6 +141,24 @@ async def test_a_conflict_is_told_and_decided_by_the_tool(scene: Scene, remote: 
         assert await server.output("cat a.py") == "ours here\n"
         assert (project / "b.py").read_text() == "theirs\n"
         assert (await server.call("link_workspace"))["status"] == "in step"
+
+
+async def test_init_lines_run_before_tests_and_python_sessions_as_before_commands(scene: Scene, remote: str) -> None:
+    project = scene.project(**{"test_a.py": TEST, ".remote-sandbox.toml": 'init = ["echo hello", ". ./env.sh"]'})
+    (project / "env.sh").write_text("export COLOUR=blue\n")
+    (project / "sub").mkdir()
+    (project / "sub/test_b.py").write_text(TEST)
+    file = find(str(project / ".remote-sandbox.toml"))
+    assert file
+    async with scene.client(project, hub=False) as server:
+        accept(file.path, file.acceptance, scene.home / "state")
+        await link(server, scene.machine, remote)
+        assert await server.output("echo $COLOUR") == "hello\nblue\n"
+        for path in ("", "sub"):
+            assert (await server.call("run_tests", path=path))["passed"] == 1
+        done = await server.call("run_python", code="import os; print('out'); os.environ['COLOUR'], os.getcwd()")
+        assert (done["value"], done["stdout"]) == (str(("blue", str(scene.there(remote)))), "out\n")
+        await server.call("stop_background_task", tmux_session="python:main")
 
 
 async def test_two_clients_share_one_workspace(scene: Scene, remote: str) -> None:

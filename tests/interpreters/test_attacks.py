@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.core.command import Command, Completed
+from remote_sandbox_mcp.core.errors import NotStarted
 from remote_sandbox_mcp.core.interpreter import PythonRecord
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.interpreters import service
@@ -157,6 +160,21 @@ while True:
         await run("1", session="deaf", timeout_s=0.2)
     await app.pythons.close("deaf", "local")
     assert (await told(run, "1", "deaf")).is_new
+
+
+async def test_a_call_that_waited_long_for_a_busy_session_says_so_and_not_that_it_is_lost(
+    run: Run, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What comes after this time is not put behind the output.
+    monkeypatch.setattr(service, "INLINE_S", 0.2)
+    await told(run, "x = 5", "waited")
+    call = asyncio.ensure_future(told(run, "import time\ntime.sleep(60)", "waited", timeout_s=60))
+    await eventually(lambda: app.pythons.list(""), lambda seen: "running" in {it.status for it in seen}, "the code")
+    with pytest.raises(NotStarted, match=r"was still busy after 1 s: code of an earlier call \('import time'\)"):
+        await told(run, "x", "waited", timeout_s=1)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    assert (await told(run, "x", "waited")).value == "5"
 
 
 async def test_a_supervisor_that_was_stopped_by_its_code_can_be_closed(run: Run, app: App, sandbox: Sandbox) -> None:

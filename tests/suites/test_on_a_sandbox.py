@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from remote_sandbox_mcp.core.suites.report import TestReport
 from remote_sandbox_mcp.core.suites.suite import Loan
 from remote_sandbox_mcp.suites import loan
 from remote_sandbox_mcp.suites.run import results_of, run_tests
+from tests.support.pace import Deadline
 from tests.support.values import succeeded
 
 from .conftest import Put
@@ -274,9 +274,9 @@ async def test_a_folder_that_cannot_be_tested_is_told_in_one_sentence(
 
 
 async def ended(sandbox: OutpostSandbox, run_id: str) -> TestReport:
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = Deadline(DEADLINE_S)
     while isinstance(seen := await results_of(sandbox, run_id), Running):
-        assert time.monotonic() < deadline
+        assert not deadline.has_passed()
         await asyncio.sleep(0.05)
     return seen
 
@@ -332,9 +332,9 @@ async def test_all_of_a_long_output_is_read_and_both_ends_are_shown(sandbox: Out
 
 async def test_a_cancelled_call_stops_the_tests(sandbox: OutpostSandbox, home: Path) -> None:
     call = asyncio.create_task(run_tests(sandbox, command="echo $$ >pid; exec sleep 600"))
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = Deadline(DEADLINE_S)
     while not (home / "pid").exists() or not (home / "pid").read_text():
-        assert time.monotonic() < deadline
+        assert not deadline.has_passed()
         await asyncio.sleep(0.02)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.means import require_program
+
 WHY_NOT = "needs root, or sudo without a password"
 
 
@@ -33,6 +35,31 @@ def as_root(*argv: str) -> list[str]:
 
 def run_as_root(*argv: str) -> None:
     subprocess.run(as_root(*argv), check=True)
+
+
+@contextmanager
+def exfat(path: Path) -> Iterator[None]:
+    """A disk as cameras and sticks have it: names without case or colons, no modes, no links, times in steps."""
+    for program in ("mkfs.exfat", "mount.exfat-fuse", "losetup"):
+        require_program(program)
+    if not Path("/dev/fuse").exists():
+        pytest.skip("this system has no FUSE")
+    path.mkdir(parents=True)
+    image = path.with_name(f"{path.name}.image")
+    with image.open("wb") as file:
+        file.truncate(8 << 20)
+    run_as_root("mkfs.exfat", str(image))
+    attached = subprocess.run(as_root("losetup", "--find", "--show", str(image)), check=True, capture_output=True)
+    device = attached.stdout.decode().strip()
+    try:
+        options = f"uid={os.geteuid()},gid={os.getegid()}"
+        run_as_root("mount.exfat-fuse", "-o", options, device, str(path))
+        try:
+            yield
+        finally:
+            run_as_root("umount", "-l", str(path))
+    finally:
+        run_as_root("losetup", "--detach", device)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import pytest
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.backends import here
 from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
+from remote_sandbox_mcp.core.command import Command, Completed
 from remote_sandbox_mcp.core.errors import FileProblem
 from remote_sandbox_mcp.core.files import FileSlice, Span, Written
 from remote_sandbox_mcp.core.sandbox import Description, Sandbox
@@ -34,8 +35,8 @@ class FolderSandbox:
         self.is_open = True
         self.lanes: list[OutpostLane] = []
         self.asked: Counter[str] = Counter()
-        # Called for every request to a lane, with its verb.
-        self.asking: Callable[[str, OutpostLane], None] = lambda verb, lane: None
+        # Called for every request to a lane, with its verb; what it returns is taken for the answer.
+        self.asking: Callable[[str, OutpostLane], asyncio.Future[Any] | None] = lambda verb, lane: None
 
     async def open(self) -> None: ...
 
@@ -47,12 +48,19 @@ class FolderSandbox:
 
         def counted(order: Any, *args: Any, **more: Any) -> Any:
             self.asked[order["verb"]] += 1
-            self.asking(order["verb"], lane)
-            return begin(order, *args, **more)
+            return self.asking(order["verb"], lane) or begin(order, *args, **more)
 
         lane.begin = counted  # type: ignore[method-assign]
         self.lanes.append(lane)
         return lane
+
+    async def run(self, command: Command) -> Completed:
+        words = ("bash", "-c", command.script)
+        child = await asyncio.create_subprocess_exec(*words, env={**os.environ, "HOME": str(self.home)})
+        return Completed(command.run_id, await child.wait())
+
+    def forget(self, run_id: str) -> None:
+        """Nothing is kept of a run."""
 
     async def read(self, path: str, span: Span) -> FileSlice:
         try:

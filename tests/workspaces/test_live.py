@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.core.transfer import Lane, Reply
+from remote_sandbox_mcp.core.tree import Tree, TreeReader
 from remote_sandbox_mcp.core.workspace import Moved
+from remote_sandbox_mcp.sync.follow import Follower
 from remote_sandbox_mcp.workspaces import live
 from tests.support.server import until
 from tests.workspaces.conftest import World, contents, write
@@ -129,6 +132,68 @@ async def test_what_was_seen_after_a_run_saves_the_pass_a_round_trip(settled: Wo
     assert (await bring_after_run(settled)).came == ("made.txt",)
     assert not settled.sandbox.asked["follow"]
     assert (await bring_after_run(settled)).is_quiet
+
+
+@pytest.fixture
+async def unwatched(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A workspace whose sides cannot be watched; the looks at this one are noted."""
+    take = Follower._take
+
+    def take_unwatched(follower: Follower, lane: Lane, reply: Reply, reader: TreeReader) -> Tree:
+        tree = take(follower, lane, reply, reader)
+        follower.is_watched = False
+        return tree
+
+    monkeypatch.setattr(Follower, "_take", take_unwatched)
+    write(world.here, {"a.py": "1", "b.py": "1", "c.py": "1"})
+    await world.link()
+    await world.bring()
+    return world
+
+
+def looks_here(world: World) -> Follower:
+    _, follower = world.app.workspaces._looks._followers[world.workspace.id, ""]
+    return follower
+
+
+async def test_this_side_is_looked_at_once_for_a_command_where_that_costs_much(
+    unwatched: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(unwatched.here, {"a.py": "22"})
+    assert (await unwatched.send()).sent == ("a.py",)
+    write(unwatched.there, {"made.txt": "by the run"})
+    with monkeypatch.context() as patch:
+        patch.setattr(looks_here(unwatched), "look", None)
+        assert (await bring_after_run(unwatched)).came == ("made.txt",)
+    # What the pass has written is not taken for deleted, or for new.
+    assert (await unwatched.send()).is_quiet
+    assert (await bring_after_run(unwatched)).is_quiet
+    assert contents(unwatched.here) == contents(unwatched.there)
+
+
+async def test_what_was_edited_here_during_a_command_is_kept(unwatched: World) -> None:
+    await unwatched.send()
+    write(unwatched.there, {"a.py": "of the run", "new": "of the run", "b.py": "of the run alone"})
+    (unwatched.there / "c.py").unlink()
+    write(unwatched.here, {"a.py": "of a person", "new": "of a person!", "c.py": "of a person"})
+    moved = await bring_after_run(unwatched)
+    assert (moved.conflicts, moved.came) == (("a.py", "new"), ("b.py",))
+    assert contents(unwatched.here) == {
+        **{"a.py": "of a person", "new": "of a person!", "c.py": "of a person"},
+        "b.py": "of the run alone",
+    }
+    assert contents(unwatched.there)["c.py"] == "of a person"
+
+
+async def test_another_pass_in_between_has_this_side_looked_at_again(unwatched: World) -> None:
+    """Else what that one has brought would seem to have been deleted here."""
+    await unwatched.send()
+    other = unwatched.new_app()
+    write(unwatched.there, {"made.txt": "by another run"})
+    assert (await other.workspaces.bring(unwatched.workspace)).came == ("made.txt",)
+    await other.close()
+    assert (await bring_after_run(unwatched)).is_quiet
+    assert contents(unwatched.there)["made.txt"] == "by another run"
 
 
 async def test_what_was_seen_before_another_pass_is_not_taken_for_the_present(settled: World) -> None:

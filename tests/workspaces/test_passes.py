@@ -7,8 +7,10 @@ import shutil
 
 import pytest
 
-from remote_sandbox_mcp.core.errors import BadArgument
+from remote_sandbox_mcp.core.command import Command, Completed
+from remote_sandbox_mcp.core.errors import BadArgument, Unreachable
 from remote_sandbox_mcp.core.reconcile import SideLost
+from remote_sandbox_mcp.core.workspace import Unlinked, mark_of
 from tests.workspaces.conftest import World, contents, write
 
 FIRST = {"a.py": "print(1)\n", "src/b.py": "b = 2\n"}
@@ -96,5 +98,23 @@ async def test_a_link_is_refused_where_another_one_is_in_the_way(world: World) -
     write(other, {"x": "1"})
     with pytest.raises(BadArgument, match="choose another remote folder"):
         await world.app.workspaces.link(world.order(folder=str(other), remote=str(world.there / "below")))
-    assert await world.app.workspaces.unlink(str(world.here)) == world.workspace
+    assert await world.app.workspaces.unlink(str(world.here)) == Unlinked(world.workspace)
     assert world.app.workspaces.all() == []
+
+
+async def test_unlinking_leaves_nothing_of_ours_on_the_machine_or_says_what(world: World) -> None:
+    write(world.here, {"a": "1"})
+    await world.link()
+    mark = world.sandbox.home / mark_of(world.workspace).removeprefix("~/")
+    assert mark.exists()
+    await world.app.workspaces.unlink(str(world.here))
+    assert not (world.sandbox.home / ".local/state/remote-sandbox-mcp").exists()
+    await world.link()
+
+    async def run(command: Command) -> Completed:
+        raise Unreachable("unable to open x: no route")
+
+    world.sandbox.run = run  # type: ignore[method-assign]
+    gone = await world.app.workspaces.unlink(str(world.here))
+    assert world.app.workspaces.all() == []
+    assert gone.note().endswith("is still on x and does nothing any more (unable to open x: no route)")

@@ -259,6 +259,8 @@ class JobStartOrder(TypedDict):
     cwd: str
     log_file: str
     instead_of: str
+    # It starts also if the job `instead_of` has ended.
+    even_ended: NotRequired[bool]
     only_in: NotRequired[str]
     # Submit it to the queue of the cluster. Without it, a job `instead_of` another goes where that one went.
     slurm: NotRequired[JobSubmission]
@@ -528,6 +530,8 @@ class ReceiveAnswer(ProblemsAnswer):
     bytes: int
     # Path and meta of what was put in place and has another size or time than was wanted: it changed after the scan.
     otherwise: list[list[str]]
+    # What the file system there did not keep as it was told: "m" for modes, "t" for times.
+    rough: NotRequired[str]
 
 
 class ClearOrder(TypedDict):

@@ -17,6 +17,11 @@ from .workspace import MOST_NEW, MOST_UNASKED_FILES
 
 # Who has to take something over.
 HERE, THERE = "here", "there"
+# To what file systems round times: NTFS and SMB, servers of NFS, exFAT, HFS+ and older ones, FAT.
+ROUND_UNITS = (100, 1000, 1_000_000, 10_000_000, SECOND, 2 * SECOND)
+LEFT_ALONE = (
+    "nothing was changed on either side. Bring its files back or, if they are to stay away, unlink and link again"
+)
 
 
 class SideLost(SandboxError):
@@ -76,16 +81,16 @@ def moves(plan: Plan) -> int:
     return deleted + len(plan.send) + len(plan.touch) + len(plan.finish)
 
 
-def check_sides(base: Mapping[bytes, bytes], here: Tree, there: Tree) -> None:
+def check_sides(base: Mapping[bytes, bytes], here: Tree, there: Tree, name_there: str = "") -> None:
     """Raises SideLost where a side cannot be what it was: an unmounted disk, a folder that somebody emptied."""
     had_something = any(base.values())
-    for tree, other in ((here, there), (there, here)):
+    for tree, other, name in ((here, there, here.path), (there, here, name_there or there.path)):
         if tree.kind != "dir" and (had_something or other.kind != "dir" or tree is here):
-            raise SideLost(f"{tree.path} is not a folder any more; nothing was changed on either side")
+            raise SideLost(f"{name} is not a folder any more; {LEFT_ALONE}")
         if had_something and tree.is_empty:
             raise SideLost(
-                f"{tree.path} is empty, and was not when both sides were last the same: its disk may not be mounted; "
-                f"nothing was changed on either side"
+                f"{name} is empty, and was not when both sides were last the same: its disk may not be mounted; "
+                f"{LEFT_ALONE}"
             )
 
 
@@ -133,6 +138,8 @@ class _Reconciler:
         self.base, self.here, self.there = base, here, there
         self.sight = Sight(scope, here, there)
         self.is_coarse = here.coarse or there.coarse
+        self.is_modeless = "m" in here.rough | there.rough
+        self.is_rounding = "t" in there.rough
         # Where a part of a side could not be read, what seems to be missing there may be in that part.
         self.blind = {HERE: bool(here.unread), THERE: bool(there.unread)}
         self.choices: dict[bytes, _Choice] = {}
@@ -171,7 +178,7 @@ class _Reconciler:
     def judge(self, path: bytes, base: bytes | None, here: bytes | None, there: bytes | None) -> None:
         if here is not None or there is not None:
             self.staying.add(path)
-        if self.is_coarse and base is not None and not self.same(base, here, exactly=True):
+        if (self.is_coarse or self.is_rounding) and base is not None and not self.same(base, here, exactly=True):
             self.edited.add(path)
         if self.same(here, there) and path not in self.edited:
             return
@@ -222,7 +229,8 @@ class _Reconciler:
         else:
             answer = self.sight.goes(path, text, self.result.push.problems)
         if answer == YES:
-            self.choose(path, _Choice(to, text, found))
+            giver = self.there if to == HERE else self.here
+            self.choose(path, _Choice(to, _with_mode_of(text, found) if "m" in giver.rough else text, found))
         elif answer == ASK:
             self.result.unseen.append(path)
 
@@ -240,18 +248,24 @@ class _Reconciler:
     def same(self, one: bytes | None, other: bytes | None, *, exactly: bool = False) -> bool:
         if one is None or other is None or one == other:
             return one == other
-        return _head(one) == _head(other) and self.same_content(one, other, exactly=exactly)
+        same_head = one[:1] == other[:1] if self.is_modeless else _head(one) == _head(other)
+        return same_head and self.same_content(one, other, exactly=exactly)
 
     def same_content(self, one: bytes, other: bytes, *, exactly: bool = False) -> bool:
         """By kind, size and time, as the scans have them; the time of a folder says nothing.
 
-        `exactly`: the times are known exactly, although the other side has them in whole seconds.
+        `exactly`: the times are known exactly, although the other side rounds them.
         """
         left, right = read_meta(one), read_meta(other)
         if left.kind != right.kind or left.size != right.size or left.target != right.target:
             return False
-        unit = SECOND if self.is_coarse and not exactly else 1
-        return left.kind != "f" or left.mtime // unit == right.mtime // unit
+        if left.kind != "f" or left.mtime == right.mtime:
+            return True
+        if exactly or not (self.is_coarse or self.is_rounding):
+            return False
+        if self.is_coarse:
+            return left.mtime // SECOND == right.mtime // SECOND
+        return any(right.mtime == left.mtime - left.mtime % unit for unit in ROUND_UNITS)
 
     # What depends on other paths
 
@@ -465,6 +479,19 @@ def block_of(entries: Mapping[bytes, bytes]) -> bytes:
 def blocks(base: Mapping[bytes, Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
     """A common state as it is kept: each folder's entries as a scan writes them."""
     return {folder: block_of(entries) for folder, entries in base.items()}
+
+
+def _with_mode_of(text: bytes | None, found: bytes | None) -> bytes | None:
+    """What comes from a side that has no modes: as what it replaces has it, else as new files and folders usually do.
+
+    >>> _with_mode_of(b"f777 3 5", b"f640 2 4"), _with_mode_of(b"f777 3 5", None), _with_mode_of(b"d777 0 5", None)
+    (b'f640 3 5', b'f644 3 5', b'd755 0 5')
+    """
+    if text is None or text[:1] == b"l":
+        return text
+    usual = b"d755" if text[:1] == b"d" else b"f644"
+    head = _head(found) if found and found[:1] == text[:1] else usual
+    return head + text[len(_head(text)) :]
 
 
 def _head(text: bytes) -> bytes:

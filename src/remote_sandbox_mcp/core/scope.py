@@ -24,7 +24,7 @@ class Scope:
     rules: Rules | None = None
     # Lines for what the gate closes to reading or writing in the local folder.
     closed: tuple[str, ...] = ()
-    # What may not be written here, whoever wants it: it would make a program start.
+    # What may never be written here, because it would make a program start.
     sieve: Sieve | None = None
     # Paths that a pull pattern has brought: what becomes of them here is not carried back.
     came: frozenset[bytes] = frozenset()
@@ -170,7 +170,7 @@ def _encoded(lines: Iterable[str]) -> list[bytes]:
 
 
 @dataclass
-class Survey:
+class FolderSurvey:
     """What of a local folder goes, and what does not: what a person sees before it is linked."""
 
     files: int = 0
@@ -179,9 +179,9 @@ class Survey:
     links: list[str] = field(default_factory=list)
 
 
-def survey(tree: Tree, rules: Rules, closed: tuple[str, ...]) -> Survey:
+def survey(tree: Tree, rules: Rules, closed: tuple[str, ...]) -> FolderSurvey:
     """Measure a scan in which secret-like names are not left out yet."""
-    sight, found = Sight(Scope(rules, closed), tree, tree), Survey()
+    sight, found = Sight(Scope(rules, closed), tree, tree), FolderSurvey()
     secret = Ignore(_encoded((*SECRET_LIKE, *(f"!{line}" for line in rules.includes))))
     for folder in sorted(tree.folders):
         if folder and secret.leaves_out_below(folder, True):
@@ -191,7 +191,7 @@ def survey(tree: Tree, rules: Rules, closed: tuple[str, ...]) -> Survey:
     return found
 
 
-def _measure(found: Survey, sight: Sight, secret: Ignore, path: bytes, text: bytes) -> None:
+def _measure(found: FolderSurvey, sight: Sight, secret: Ignore, path: bytes, text: bytes) -> None:
     problems: list[Problem] = []
     if secret.leaves_out(path, text[:1] == b"d"):
         found.secrets.append(path.decode("utf-8", "surrogateescape"))

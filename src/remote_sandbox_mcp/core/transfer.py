@@ -36,7 +36,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Terms:
+class Wording:
     """What the choices of an order are called where it was given, for sentences that speak of them."""
 
     delete: str
@@ -45,8 +45,8 @@ class Terms:
     dry_run: str
 
 
-TOOL_TERMS = Terms("delete_extras", "delete_extras=true", "set confirm_delete=true", "dry_run=true")
-FLAG_TERMS = Terms("--delete", "--delete", "add --yes", "--dry-run")
+TOOL_TERMS = Wording("delete_extras", "delete_extras=true", "set confirm_delete=true", "dry_run=true")
+FLAG_TERMS = Wording("--delete", "--delete", "add --yes", "--dry-run")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Order:
     workspace: str = ""
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> Wording:
         return FLAG_TERMS if self.by_command_line else TOOL_TERMS
 
     @property

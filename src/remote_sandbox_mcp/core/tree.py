@@ -116,6 +116,8 @@ class Tree:
     gitignores: tuple[tuple[bytes, bytes], ...] = ()
     # The file system stores times in whole seconds.
     coarse: bool = False
+    # What the file system does not keep as it is told: "m" for modes, "t" for times, which it rounds down.
+    rough: frozenset[str] = frozenset()
     # Device and inode of each folder of the real path, where they are known.
     ids: tuple[tuple[int, int], ...] = ()
 

@@ -13,6 +13,8 @@ from .transfer import DEFAULT_EXCLUDES
 
 # What comes back after a command although .gitignore may exclude it.
 DEFAULT_PULL = ("/results/**", "*.png", "/coverage.xml", "/htmlcov/**", "junit.xml")
+# Where machines have the marks of workspaces: another machine of the same name does not have one.
+MARKS = "~/.local/state/remote-sandbox-mcp/workspaces"
 # Names of files that often hold secrets: not sent unless the workspace's rules include them.
 SECRET_LIKE = (
     *(".env", ".env.*", "!.env.example", "!.env.sample", "!.env.template", ".envrc", ".netrc", ".pgpass", ".npmrc"),
@@ -129,13 +131,16 @@ class Workspace:
         >>> ours.source("make", "/data/p")
         '. env/bin/activate\\nmake'
         """
-        if not self.rules.init or not script.strip():
-            return script
+        before = self.preamble(start) if script.strip() else ""
+        return f"{before}\n{script}" if before else script
+
+    def preamble(self, start: str) -> str:
+        """The init lines, which run in the workspace's folder, for a script that starts in `start`; empty for none."""
         lines = list(self.rules.init)
-        if start.rstrip("/") != self.remote.rstrip("/"):
+        if lines and start.rstrip("/") != self.remote.rstrip("/"):
             lines.insert(0, f"rs_start=$PWD; cd -- {quote(self.remote)} || exit")
             lines.append('cd -- "$rs_start" || exit; unset rs_start')
-        return "\n".join((*lines, script))
+        return "\n".join(lines)
 
     def session_source(self, script: str, start: str) -> str:
         """A script for a shell that keeps its state: its first one here begins in `start`, after the init lines."""
@@ -143,6 +148,11 @@ class Workspace:
         mark = quote(self.id)
         first = f'if [ "${{rs_workspace-}}" != {mark} ]; then rs_workspace={mark}; cd -- {quote(self.remote)} || exit'
         return f"{first}\n{begin}\nfi\n{script}"
+
+
+def mark_of(workspace: Workspace) -> str:
+    """The file on its machine by which that machine is known."""
+    return f"{MARKS}/{workspace.id}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +219,21 @@ class Linked:
 
 
 @dataclass(frozen=True)
+class Unlinked:
+    """A workspace that was just unlinked. `left` is why its mark could not be removed from the machine, if so."""
+
+    workspace: Workspace
+    left: str = ""
+
+    def note(self) -> str:
+        """What is still on the machine, as a sentence; empty for nothing."""
+        if not self.left:
+            return ""
+        mark, where = mark_of(self.workspace), self.workspace.sandbox
+        return f"the file by which it was known, {mark}, is still on {where} and does nothing any more ({self.left})"
+
+
+@dataclass(frozen=True)
 class WorkspaceState:
     """How a workspace stands: what waits to be carried over, and what is in conflict.
 
@@ -255,12 +280,12 @@ class Moved:
         """What moved in this pass and in a later one."""
         return replace(
             later,
-            sent=self.sent + later.sent,
-            sent_count=self.sent_count + later.sent_count,
+            sent=_once(self.sent, later.sent),
+            sent_count=self.sent_count + later.sent_count - len(set(self.sent).intersection(later.sent)),
             sent_bytes=self.sent_bytes + later.sent_bytes,
             deleted_there=self.deleted_there + later.deleted_there,
-            came=self.came + later.came,
-            came_count=self.came_count + later.came_count,
+            came=_once(self.came, later.came),
+            came_count=self.came_count + later.came_count - len(set(self.came).intersection(later.came)),
             came_bytes=self.came_bytes + later.came_bytes,
             deleted_here=self.deleted_here + later.deleted_here,
             deleted_here_count=self.deleted_here_count + later.deleted_here_count,
@@ -280,7 +305,9 @@ class Moved:
         if self.sent_count:
             parts.append(f"sent {_names(self.sent, self.sent_count)} ({size(self.sent_bytes)})")
         if self.deleted_there:
-            parts.append(f"deleted {counted(self.deleted_there, 'file')} there that went here")
+            parts.append(
+                f"deleted {counted(self.deleted_there, 'file')} there that {_was(self.deleted_there)} deleted here"
+            )
         if self.came_count:
             parts.append(f"came back: {_names(self.came, self.came_count)} ({size(self.came_bytes)})")
         if self.deleted_here_count:
@@ -290,7 +317,8 @@ class Moved:
         if self.transfer:
             parts.append(f"larger files come in the background: check_file_transfer_task {self.transfer}")
         if self.stayed_there:
-            parts.append(f"{counted(self.stayed_there, 'new file')} stayed there, because they are too many")
+            new = counted(self.stayed_there, "new file")
+            parts.append(f"{new} stayed there, because they are many; sync_remote_to_local fetches them")
         return "; ".join((*parts, *self.problems, *_conflict(self.conflicts)))
 
 
@@ -310,6 +338,10 @@ def not_sent(workspace: Workspace, problem: SandboxError) -> OutOfStep:
 def not_brought(workspace: Workspace, problem: SandboxError) -> Moved:
     """Told with the result of a command, which is true whatever became of the pass after it."""
     return Moved(problems=(f"what changed on {workspace.sandbox} was not fetched: {problem}",))
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def _once(first: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..core.client import is_again, name_for_call
+from ..core.client import is_again, name_for_call, preamble
 from ..core.command import Command, Completed, Ending, Missing, Observation, Running, new_run_id
 from ..core.errors import BadArgument, LostContact, NotStarted, SandboxError, Unsupported
 from ..core.files import FileSlice, Span
@@ -48,7 +48,8 @@ BESIDES_S = 15.0
 LARGEST_ANSWER = 16 << 20
 LEAST_PATIENCE_S = 1.0
 TAIL_CHARS = 4000
-NO_PYTHON = 127
+# Exit codes of a call's client: no Python was found; another call had the session until the time was over.
+NO_PYTHON, BUSY = 127, 75
 # Sessions that were not used for so long have ended on their machines.
 UNUSED_S = 7 * 86400.0
 
@@ -185,7 +186,7 @@ def seen_of(sandbox: str, session: PythonSession) -> SessionSeen:
 async def ask(sandbox: Sandbox, order: Mapping[str, Any], python: str = "", cwd: str = "", run_id: str = "") -> Any:
     """Carry out an order that prints nothing but its record. Raises SandboxError where there is none."""
     word = secrets.token_hex(16)
-    line = command_line(python, {**order, "word": word})
+    line = _after_preamble(command_line(python, {**order, "word": word}))
     seen = await sandbox.run(Command(line, cwd, ASK_S, LARGEST_ANSWER, run_id or new_run_id()))
     sandbox.forget(seen.run_id)
     try:
@@ -195,6 +196,12 @@ async def ask(sandbox: Sandbox, order: Mapping[str, Any], python: str = "", cwd:
     if record is None:
         raise problem_of(sandbox.description.name, seen, python)
     return record
+
+
+def _after_preamble(line: str) -> str:
+    """Silently: what a call prints is what its code prints."""
+    before = preamble.get()
+    return f"{{ {before}\n}} >/dev/null 2>&1\n{line}" if before else line
 
 
 def problem_of(name: str, seen: Observation, python: str) -> SandboxError:
@@ -267,7 +274,8 @@ class _Call:
         word = secrets.token_hex(16)
         left = self._left()
         inline_s = INLINE_S if left is None else min(INLINE_S, 0.4 * left)
-        line = command_line(self._order.python, {**self._order.as_call(self._run_id, inline_s), "word": word})
+        called = {**self._order.as_call(self._run_id, inline_s), "word": word}
+        line = _after_preamble(command_line(self._order.python, called))
         # A call waits for its turn as long as it may run.
         limit_s = 2 * self._order.timeout_s + BESIDES_S
         command = Command(line, self._order.cwd, limit_s, 2 * self._order.limit + RECORD_ROOM, run_id)
@@ -304,6 +312,8 @@ class _Call:
             raise problem_of(self._member.name, seen, self._order.python)
         order = {"verb": "result", "session": self._order.session, "id": self._run_id}
         record = self._read(await ask(self._sandbox, order, self._order.python, self._order.cwd))
+        if seen.exit_code == BUSY and not record.was_run:
+            return seen, replace(record, state="busy")
         if not record.was_run:
             why = "its session is gone" if record.state == "no_session" else "its session does not know it any more"
             record = PythonRecord(state="lost", why=why, out=seen.stdout.total, err=seen.stderr.total)

@@ -14,7 +14,7 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, InputRequiredResult
 
 from ..app import App
-from ..core.client import is_again, run_begins
+from ..core.client import is_again, preamble, run_begins
 from ..core.errors import ConnectError, Defect, SandboxError, UnknownSandbox
 from ..core.transfer import Headway
 from ..core.workspace import Linked, Moved, OutOfStep, Workspace, not_brought, not_sent
@@ -48,6 +48,8 @@ class Part:
     paths: tuple[str, ...] = ()
     # Arguments with shell source, which runs after the workspace's init lines.
     scripts: tuple[str, ...] = ()
+    # The shell source that the tool itself makes up runs after the init lines, too.
+    prepares: bool = False
     # The argument that names something that has been started before: then nothing is sent.
     handle: str = ""
     # It only reads, and does so even where what changed here could not be sent.
@@ -65,8 +67,8 @@ COPIES = Part(paths=("remote_path",))
 PARTS: dict[str, Part] = {
     "exec_bash": RUNS,
     "run_command": RUNS,
-    "run_python": replace(RUNS, scripts=()),
-    "run_tests": replace(RUNS, folder="path", handle="tmux_session"),
+    "run_python": replace(RUNS, scripts=(), prepares=True),
+    "run_tests": replace(RUNS, folder="path", handle="tmux_session", prepares=True),
     "exec_bash_background": STARTS,
     "exec_bash_background_watch": STARTS,
     "deploy_app": STARTS,
@@ -164,6 +166,7 @@ class InWorkspace:
         self._handle = str(given.get(part.handle) or "") if part.handle else ""
         # The command that this call runs, after whose end the other side is looked at.
         self._run_id = ""
+        self._preamble = ""
         self.arguments = self._filled(given)
 
     # Arguments
@@ -176,6 +179,8 @@ class InWorkspace:
         keeps_folder = bool(given.get(SESSION) and part.scripts and not named)
         if start and not keeps_folder:
             filled[part.folder] = start
+        if part.prepares:
+            self._preamble = workspace.preamble(start)
         for name in part.paths:
             if name in given:
                 filled[name] = self._mapped(given[name])
@@ -203,9 +208,11 @@ class InWorkspace:
         left = calling.set(replace(client, patience_s=max(LEAST_PATIENCE_S, client.patience_s - used)))
         spent = spent_s.set(used)
         begins = run_begins.set(self._run_begins if self._part.brings else None)
+        before = preamble.set(self._preamble)
         try:
             answer = await make(self.arguments)
         finally:
+            preamble.reset(before)
             run_begins.reset(begins)
             spent_s.reset(spent)
             calling.reset(left)

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 # A session that was not used for so long is dropped with the next use of another one there.
 KEPT_S = 7 * 86400.0
-# How long a command waits for an earlier one of its session, where nobody's patience ends before. It gives up so much
-# earlier, so that it is told that the session is in use instead of being ended by its own time limit.
+# How long a command waits for an earlier one of its session, unless its own time limit is shorter. It gives up so much
+# earlier, so that the caller reads that the session is in use, and not that the time limit was reached.
 WAIT_S, EARLY_S = 60.0, 2.0
 # Of our own short scripts: their time limit, and how much of their output is read.
 ASK_S, ASK_KEEP = 60.0, 20_000

@@ -10,6 +10,7 @@ from functools import cache
 from importlib import resources
 
 from ..core import check
+from ..core.client import preamble
 from ..core.command import Command, Completed, Ending, Excerpt, Missing, Running, new_run_id
 from ..core.errors import FileProblem, NotStarted, SandboxError
 from ..core.files import Span
@@ -83,9 +84,9 @@ class _NothingToRun(SandboxError):
 
 
 async def _look(sandbox: Sandbox, run_id: str, path: str, given: Suite | None) -> tuple[Found, str]:
-    plan = (given.dumped(),) if given else ()
+    source = script("look.sh", run_id, given.dumped()) if given else _after_preamble(script("look.sh", run_id))
     # The script prints names and texts of files, so it may print more than a command usually keeps.
-    seen = await sandbox.run(Command(script("look.sh", run_id, *plan), path, LOOK_S, KEEP * 5))
+    seen = await sandbox.run(Command(source, path, LOOK_S, KEEP * 5))
     sandbox.forget(seen.run_id)
     try:
         return parse_look(seen.stdout.head + seen.stdout.tail)
@@ -129,7 +130,13 @@ def _chosen(sandbox: Sandbox, found: Found, place: str) -> Suite:
 
 
 def _started(suite: Suite, place: str) -> str:
-    return script("run.sh", place, suite.dumped(), *suite.argv)
+    return _after_preamble(script("run.sh", place, suite.dumped(), *suite.argv))
+
+
+def _after_preamble(source: str) -> str:
+    """What is looked at and what is run by us has the environment that commands of this call have."""
+    before = preamble.get()
+    return f"{before}\n{source}" if before else source
 
 
 # What came of it

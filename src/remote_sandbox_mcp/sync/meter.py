@@ -162,6 +162,8 @@ class Tally:
     problems: list[Problem] = field(default_factory=list)
     # What was put in place, by its path, and is not or may not be what the scan found at the source.
     otherwise: dict[Raw, Raw] = field(default_factory=dict)
+    # What the file system of the target does not keep: see ReceiveAnswer.
+    rough: set[str] = field(default_factory=set)
 
     def hear(self, reply: Reply) -> Reply:
         """Take an answer's problems with single entries. Raises FileProblem where one is fatal."""
@@ -171,6 +173,7 @@ class Tally:
         self.problem_count += max(0, int(reply.end.get("problem_count", 0)) - len(told))
         for path, meta in reply.end.get("otherwise", ()):
             self.otherwise[_bytes(path)] = _bytes(meta)
+        self.rough.update({"m", "t"}.intersection(str(reply.end.get("rough", ""))))
         return reply
 
     def note(self, problem: Problem) -> None:

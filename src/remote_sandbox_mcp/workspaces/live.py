@@ -14,7 +14,7 @@ from ..waiting import Chores
 POLL_S, QUIET_S = 0.1, 0.3
 # A look that takes long, because the folder cannot be watched, takes a tenth of the time at most.
 REST_AFTER_LOOK = 10
-# After a pass that failed: whoever waits for the next command is told why.
+# After a pass that failed; the result of the next command says why.
 REST_AFTER_FAILURE_S = 10.0
 # How long after the last call this goes on.
 IN_USE_S = 300.0

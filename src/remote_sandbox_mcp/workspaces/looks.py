@@ -26,6 +26,8 @@ class Looks:
         self._settled: dict[str, tuple[object, object, object]] = {}
         # Looks after the end of runs, with the common state at the time of the order.
         self._expected: dict[tuple[str, str], tuple[asyncio.Future[Tree | None], object]] = {}
+        # This side as a pass has sent it, with the common state after that pass.
+        self._sent: dict[str, tuple[Tree, object]] = {}
         self._tasks = Chores("looking at a workspace after a run", expected=(SandboxError,))
 
     async def look(self, workspace_id: str, end: End, order: Order) -> Tree:
@@ -68,6 +70,17 @@ class Looks:
         except (SandboxError, asyncio.TimeoutError):
             return None
 
+    def note_sent(self, workspace_id: str, end: End, tree: Tree, base: object) -> None:
+        """Keep what a pass has seen of this side, where another look costs more than a moment."""
+        _, follower = self._followers.get((workspace_id, end.place.sandbox), (None, None))
+        if follower is not None and not follower.is_watched:
+            self._sent[workspace_id] = tree, base
+
+    def sent(self, workspace_id: str, base: object) -> Tree | None:
+        """This side as it was sent, if no pass has changed either side since; once."""
+        tree, after = self._sent.pop(workspace_id, (None, None))
+        return tree if after is base else None
+
     def settle(self, workspace_id: str, here: Tree, there: Tree, base: object) -> None:
         """Note that a pass over these had nothing to do."""
         self._settled[workspace_id] = here.folders, there.folders, base
@@ -79,6 +92,7 @@ class Looks:
 
     async def forget(self, workspace_id: str) -> None:
         self._settled.pop(workspace_id, None)
+        self._sent.pop(workspace_id, None)
         for key in [key for key in self._followers if key[0] == workspace_id]:
             await self._followers.pop(key)[1].close()
 

@@ -30,6 +30,10 @@ MOST_TRIES = 3
 # How many names of each kind a result has.
 NAMED = 20
 DIGEST = 16
+# Names that file systems of Windows, cameras and sticks do not have, and what systems say of that and of links.
+FOREIGN_NAME = re.compile(r'[<>:"|?*\\\x00-\x1f]|[ .](?:/|\Z)|[\udc80-\udcff]')
+BAD_NAME = ("Invalid argument", "No such file or directory", "Invalid or incomplete multibyte or wide character")
+NO_LINKS = ("Function not implemented", "Operation not permitted", "Operation not supported", "Not supported")
 FILE_META = re.compile(rb"f[0-7]{1,4} [0-9]{1,18} -?[0-9]{1,19}")
 
 
@@ -80,6 +84,10 @@ class Pass:
         self._looks = looks
         # The run before this pass: the other side may have been looked at when that ended.
         self.after_run = ""
+        # What a send has carried over before it found that a whole pass is needed.
+        self.sent_part = Moved()
+        # This side was not looked at again after that run, and something in it has changed meanwhile.
+        self.is_outdated = False
         self._listener = listener
         self.base = records.base(workspace)
         here, there = Place("", workspace.folder, workspace.free), Place(workspace.sandbox, workspace.remote)
@@ -93,21 +101,22 @@ class Pass:
         self._resting: frozenset[bytes] = frozenset()
         # Files that are left to a transfer in the background.
         self._left: frozenset[bytes] = frozenset()
+        self._is_as_sent = False
 
     def _check_folder(self, inode: int) -> None:
         assert self._here.admitted is not None
         way, folder = self._here.admitted.way, self.workspace.folder
         if way.path != folder or (way.id is not None and way.id[1] != inode):
             raise SideLost(
-                f"{folder} is not the folder that was linked: another one is in its place; nothing was changed on "
-                f"either side. If this is your project, unlink it and link it again"
+                f"{folder} is not the folder that was linked: another one is in its place, as where a disk is not "
+                "mounted; nothing was changed on either side. If it is your project all the same, unlink and link again"
             )
 
     def _scope(self) -> Scope:
         reading, writing = self._here.admitted, self._pull.ends.target.admitted
         assert reading is not None
         assert writing is not None
-        # Also for a folder that a person linked: nobody looks at what comes back with every command.
+        # Also for a folder that a person linked: people do not check the files that each command brings back.
         sieve = writing.sieve or Sieve(writing.way, Ground())
         closed = tuple(dict.fromkeys((*reading.rules, *writing.rules)))
         return Scope(self.workspace.rules, closed, sieve, came=self.base.came)
@@ -125,13 +134,18 @@ class Pass:
         async with self._closing():
             here = await self._look(self._here)
             if {folder: block for folder, block in here.folders.items() if block} == base.folders:
+                self._note_sent(here)
                 return Moved()
+            if "t" in base.rough[1]:
+                # The times of files there are not those of the common state.
+                return None
             there = Tree("dir", base.real, base.real, "", folders=base.folders, ids=base.ids)
             self._rest(here, there)
             frozen = self._resting.union(base.conflicts, base.fetching)
             result = reconcile(base.folders, here, there, replace(self.scope, frozen=frozen))
             if not moves(result.push):
                 self._keep(base, result, NOTHING)
+                self._note_sent(here)
                 return Moved()
             self._announce(result, here, there)
             try:
@@ -141,8 +155,16 @@ class Pass:
                     raise
                 # The folder there is another one: the whole pass tells it.
                 return None
-            self._keep(base, result, pushed)
-            return None if pushed.failed else moved(pushed, NOTHING, ())
+            self._keep(replace(base, rough=self._rough_by_now()), result, pushed)
+            if pushed.failed:
+                self.sent_part = replace(moved(pushed, NOTHING, ()), problems=())
+                return None
+            self._note_sent(here)
+            return moved(pushed, NOTHING, ())
+
+    def _rough_by_now(self) -> tuple[frozenset[str], frozenset[str]]:
+        here, there = self.base.rough
+        return here | self._pull.tally.rough, there | self._push.tally.rough
 
     async def whole(self, decisions: Decisions | None = None) -> Moved:
         """Look at both sides and carry over what changed on either. Raises SideLost, SandboxError."""
@@ -151,8 +173,8 @@ class Pass:
             here, there = await self._look_at_both()
             if not decisions.all and self._looks.is_settled(self.workspace.id, here, there, self.base):
                 return Moved()
-            before = self.base
-            base = replace(self.base, folders=self._with_arrived(here, there))
+            before, unended = self.base, self._records.pending(self.workspace) or Pending()
+            base = replace(self.base, folders=self._with_arrived(here, there, unended))
             if base != self.base:
                 # The next announcement takes the place of the one by which it was found.
                 self._records.keep(self.workspace, replace(base))
@@ -168,6 +190,9 @@ class Pass:
             pushed = await self._carry(self._push, result.push, here, there)
             self._push.release()
             pulled = await self._carry(self._pull, result.pull, there, here)
+            # What is not as it was seen before the run has been left alone.
+            self.is_outdated = self._is_as_sent and bool(pulled.failed)
+            base.rough = self._rough_by_now()
             if there.kind == "dir":
                 base.real, base.ids, base.is_coarse = there.real, there.ids, there.coarse
             base.conflicts = tuple(conflict.path for conflict in result.conflicts)
@@ -175,6 +200,9 @@ class Pass:
             stayed = result.stayed if result.stayed != base.stayed else 0
             base.stayed = result.stayed
             self._keep(base, result, pushed, pulled)
+            if late := unended.only(pushed.failed, pulled.failed):
+                # Lanes of the process that did not end it may be writing still, and were quicker than this pass.
+                self._records.announce(self.workspace, late)
             done = replace(moved(pushed, pulled, base.conflicts, told), stayed_there=stayed)
             if done.is_quiet and self._records.base(self.workspace) is before:
                 self._looks.settle(self.workspace.id, here, there, before)
@@ -219,7 +247,8 @@ class Pass:
         """What a whole pass would do, as far as the scans tell. Raises SideLost, SandboxError."""
         async with self._closing():
             here, there = await self._look_at_both()
-            folders = self._with_arrived(here, there)
+            pending = self._records.pending(self.workspace) or Pending()
+            folders = self._with_arrived(here, there, pending)
             return await self._decide(replace(self.base, folders=folders), here, there, self.scope)
 
     def _told(self, result: Reconciled) -> list[str]:
@@ -238,6 +267,15 @@ class Pass:
 
     async def _look(self, end: End) -> Tree:
         return await self._looks.look(self.workspace.id, end, self._order)
+
+    def _note_sent(self, here: Tree) -> None:
+        self._looks.note_sent(self.workspace.id, self._here, here, self._records.base(self.workspace))
+
+    async def _look_here(self) -> Tree:
+        """After a run as it was seen before it, where a look costs much: what is written is compared with it anyway."""
+        tree = self._looks.sent(self.workspace.id, self.base) if self.after_run else None
+        self._is_as_sent = tree is not None
+        return tree or await self._look(self._here)
 
     async def _look_there(self) -> Tree:
         where = self.workspace.id, self._there, self._order
@@ -260,7 +298,7 @@ class Pass:
         return look
 
     async def _look_at_both(self) -> tuple[Tree, Tree]:
-        looks = asyncio.gather(self._look(self._here), self._look_there())
+        looks = asyncio.gather(self._look_here(), self._look_there())
         try:
             here, there = await looks
         except BaseException:
@@ -269,18 +307,18 @@ class Pass:
             raise
         self._here.settle(here)
         self._there.settle(there)
-        check_sides(self.base.folders, here, there)
+        check_sides(self.base.folders, here, there, f"{self.workspace.sandbox}:{self.workspace.remote}")
         if self.base.ids and there.ids and there.ids[-1][1] != self.base.ids[-1][1]:
             raise SideLost(
                 f"{self.workspace.sandbox}:{self.workspace.remote} is not the folder that was linked: another one is "
-                "in its place; nothing was changed on either side. If it is the right one, unlink and link again"
+                "in its place, as where a disk is not mounted; nothing was changed on either side. If it is the right "
+                "one all the same, unlink and link again"
             )
-        return here, there
+        return replace(here, rough=self.base.rough[0]), replace(there, rough=self.base.rough[1])
 
-    def _with_arrived(self, here: Tree, there: Tree) -> dict[bytes, bytes]:
+    def _with_arrived(self, here: Tree, there: Tree, pending: Pending) -> dict[bytes, bytes]:
         """The common state, with what a pass that did not end had carried over already."""
         folders = dict(self.base.folders)
-        pending = self._records.pending(self.workspace) or Pending()
         for wanted, tree in ((pending.going, there), (pending.coming, here)):
             found, before = Entries(tree.folders), Entries(folders)
             arrived = {path: entry for path, entry in wanted.items() if _is_like(found.at(path), entry)}
@@ -441,7 +479,7 @@ def _paths(plan: Plan) -> Iterator[bytes]:
 def moved(pushed: Carried, pulled: Carried, conflicts: Collection[bytes], more: Collection[str] = ()) -> Moved:
     """A pass in the words of its result."""
     sent, came, gone = pushed.arrived(), pulled.arrived(), pulled.gone
-    problems = [_sentence(problem) for part in (pushed, pulled) for problem in _problems(part)]
+    problems = [_sentence(problem, part.plan) for part in (pushed, pulled) for problem in _problems(part)]
     return Moved(
         sent=tuple(text_of(item.path) for item in sent[:NAMED]),
         sent_count=len(sent),
@@ -461,8 +499,16 @@ def _problems(carried: Carried) -> Iterable[Problem]:
     return carried.outcome.problems if carried.outcome else carried.plan.problems
 
 
-def _sentence(problem: Problem) -> str:
-    return f"{problem.path} {problem.reason}" if problem.reason == LEADS_OUT else f"{problem.path}: {problem.reason}"
+def _sentence(problem: Problem, plan: Plan) -> str:
+    path, reason = problem.path, problem.reason
+    if reason == LEADS_OUT:
+        return f"{path} {reason}"
+    raw = path.encode("utf-8", "surrogateescape")
+    if reason in NO_LINKS and any(item.path == raw and item.text[:1] == b"l" for item in plan.send):
+        return f"{path} is a link, and the file system of the other side has none ({reason}); it stays where it is"
+    if reason in BAD_NAME and FOREIGN_NAME.search(path):
+        return f"{path} has a name that the other side cannot write ({reason}); rename or exclude it"
+    return f"{path}: {reason}"
 
 
 async def look_before(syncs: Syncs, order: LinkOrder, check: Callable[[str, str], None]) -> Preview:

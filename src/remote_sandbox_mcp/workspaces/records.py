@@ -10,7 +10,7 @@ import shutil
 import struct
 import time
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ class Base:
     # Large files that a transfer in the background brings, and its id.
     fetching: tuple[bytes, ...] = ()
     transfer: str = ""
+    # What the file systems here and there do not keep, as Tree.rough has it.
+    rough: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
     def to_bytes(self) -> bytes:
         said = {
@@ -63,6 +65,7 @@ class Base:
             "ids": self.ids,
             "fetching": list(map(_text, self.fetching)),
             "transfer": self.transfer,
+            "rough": [sorted(side) for side in self.rough],
         }
         head = json.dumps(said).encode()
         parts = [LENGTH.pack(len(head)), head]
@@ -94,6 +97,7 @@ class Base:
             tuple((device, inode) for device, inode in said["ids"]),
             tuple(map(_bytes, said["fetching"])),
             said["transfer"],
+            _sides(said.get("rough", ((), ()))),
         )
 
 
@@ -103,6 +107,14 @@ class Pending:
 
     going: Mapping[bytes, bytes] = field(default_factory=dict)
     coming: Mapping[bytes, bytes] = field(default_factory=dict)
+
+    def only(self, going: Collection[bytes], coming: Collection[bytes]) -> Pending | None:
+        """The part of it at these paths; None where there is none."""
+        parts = [
+            {path: entry for path, entry in every.items() if path in wanted}
+            for every, wanted in ((self.going, going), (self.coming, coming))
+        ]
+        return Pending(*parts) if any(parts) else None
 
 
 class Records:
@@ -170,6 +182,13 @@ class Records:
         except (OSError, ValueError, KeyError, TypeError, struct.error, zlib.error):
             return Base()
 
+    def written(self, workspace: Workspace) -> float:
+        """When the common state was last written; 0 for never."""
+        try:
+            return os.stat(self._place(workspace.id) / "base").st_mtime
+        except OSError:
+            return 0.0
+
     def keep(self, workspace: Workspace, base: Base) -> None:
         """Write it whole; what was about to be carried over is in it, or was not carried over."""
         file = self._place(workspace.id) / "base"
@@ -236,6 +255,11 @@ class Records:
                 continue
             lock.sign()
             return lock
+
+
+def _sides(said: Any) -> tuple[frozenset[str], frozenset[str]]:
+    here, there = map(frozenset, said)
+    return here, there
 
 
 def _text(path: bytes) -> str:

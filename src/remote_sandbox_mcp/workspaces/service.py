@@ -16,17 +16,21 @@ from typing import TYPE_CHECKING
 
 from ..config.workspace_file import accepted_file, current_rules, notice, rules_of
 from ..core import check
+from ..core.command import Command, Completed
 from ..core.errors import BadArgument, ConnectError, FileProblem, SandboxError
 from ..core.files import Span
 from ..core.ignore import Ignore
 from ..core.plan import precious_place
 from ..core.reconcile import Reconciled, SideLost, moves
-from ..core.text import counted, size
+from ..core.shell import join
+from ..core.text import counted, last_line, size
 from ..core.transfer import Listener, Order, Outcome, Place, unheard
-from ..core.workspace import Linked, LinkOrder, Moved, Preview, Rules, Workspace, WorkspaceState
+from ..core.tree import LEADS_OUT
+from ..core.workspace import Linked, LinkOrder, Moved, Preview, Rules, Unlinked, Workspace, WorkspaceState, mark_of
 from ..fleet import Fleet
 from ..session import absolute
 from ..transfers.service import TransferService
+from ..waiting import within
 from .records import Records
 
 if TYPE_CHECKING:
@@ -35,9 +39,10 @@ if TYPE_CHECKING:
     from .looks import Looks
     from .passes import Pass
 
-# The mark of a workspace on its machine: another machine of the same name does not have it.
-MARKS = "~/.local/state/remote-sandbox-mcp/workspaces"
 MARK_BYTES = 1000
+# How long a machine is waited for to remove a mark. Folders that are empty then go, too.
+UNMARK_S = 10.0
+UNMARK = 'rm -f -- "$1" && { rmdir -- "${1%/*}" && rmdir -- "${1%/*/*}"; } 2>/dev/null; [ ! -e "$1" ]'
 # How many problems are remembered as told.
 MOST_TOLD = 10_000
 
@@ -88,6 +93,11 @@ class WorkspaceService:
 
     def all(self) -> list[Workspace]:
         return [_in_force(row.workspace) for row in self._records.mine()]
+
+    def seen_last(self, workspace: Workspace) -> tuple[float, tuple[str, ...]]:
+        """When its sides were last made the same, 0 for never, and what was in conflict then; asks no machine."""
+        conflicts = self._records.base(workspace).conflicts
+        return self._records.written(workspace), tuple(map(os.fsdecode, conflicts))
 
     def given(self, workspace: Workspace) -> Rules:
         """The rules that were given when it was linked, without those of the project's file. Raises SandboxError."""
@@ -142,13 +152,16 @@ class WorkspaceService:
         self._records.put(workspace, os.stat(workspace.folder).st_ino)
         try:
             moved = self._noticed(workspace, await self._pass(workspace, listener, _whole))
-            return Linked(_in_force(workspace), preview, moved)
+            said = {f"{name} {LEADS_OUT}" for name in preview.links}
+            told = tuple(problem for problem in moved.problems if problem not in said)
+            return Linked(_in_force(workspace), preview, replace(moved, problems=told))
         except (BadArgument, SideLost):
             if not known:
                 self._records.remove(workspace)
+                await self._unmark(workspace)
             raise
 
-    async def unlink(self, folder: str) -> Workspace:
+    async def unlink(self, folder: str) -> Unlinked:
         """Forget a workspace; both sides keep their files. Raises BadArgument where the folder is in none."""
         workspace = self.find(absolute(folder))
         if workspace is None:
@@ -157,8 +170,7 @@ class WorkspaceService:
             self._records.remove(workspace)
             self._live.forget(workspace)
             await self._looks.forget(workspace.id)
-        self._marked.pop(workspace.id, None)
-        return workspace
+        return Unlinked(workspace, await self._unmark(workspace))
 
     def _folder_of(self, order: LinkOrder) -> str:
         check.text_argument("folder", order.folder)
@@ -208,8 +220,7 @@ class WorkspaceService:
         async def send(work: Pass) -> Moved:
             moved = await work.send()
             if moved is None:
-                await self._check_mark(workspace)
-                moved = await self._new_pass(workspace, listener).whole()
+                moved = work.sent_part.and_then(await self._new_pass(workspace, listener).whole())
             return moved
 
         try:
@@ -221,6 +232,7 @@ class WorkspaceService:
     async def _send_ahead(self, workspace: Workspace) -> None:
         """Send what changed here, if that needs no whole pass; the next command tells what could not be sent."""
         async with self._turn(workspace):
+            await self._check_mark(workspace)
             await self._new_pass(workspace, unheard).send()
 
     async def bring(self, workspace: Workspace, after_run: str = "", listener: Listener = unheard) -> Moved:
@@ -228,7 +240,10 @@ class WorkspaceService:
 
         async def bring(work: Pass) -> Moved:
             work.after_run = after_run
-            return await work.whole()
+            moved = await work.whole()
+            if work.is_outdated:
+                moved = replace(moved, problems=()).and_then(await self._new_pass(workspace, listener).whole())
+            return moved
 
         return self._noticed(workspace, await self._pass(workspace, listener, bring))
 
@@ -315,8 +330,9 @@ class WorkspaceService:
         from ..sync.patience import persist
 
         async def attempt(hear: Listener) -> Moved:
+            # Also before files are sent without a look: a copy of a machine has folders with the same numbers.
+            await self._check_mark(workspace)
             if looks_there:
-                await self._check_mark(workspace)
                 await self._forget_ended_fetch(workspace)
             return await work(self._new_pass(workspace, hear))
 
@@ -352,7 +368,7 @@ class WorkspaceService:
     async def _mark(self, workspace: Workspace) -> None:
         """Leave the mark on the machine. Raises SandboxError."""
         sandbox = await self._fleet.get(workspace.sandbox)
-        await sandbox.write(f"{MARKS}/{workspace.id}", f"{workspace.remote}\n".encode("utf-8", "surrogateescape"))
+        await sandbox.write(mark_of(workspace), f"{workspace.remote}\n".encode("utf-8", "surrogateescape"))
         self._marked[workspace.id] = sandbox
 
     async def _check_mark(self, workspace: Workspace) -> None:
@@ -361,13 +377,33 @@ class WorkspaceService:
         if self._marked.get(workspace.id) is sandbox:
             return
         try:
-            await sandbox.read(f"{MARKS}/{workspace.id}", Span(limit=MARK_BYTES))
+            await sandbox.read(mark_of(workspace), Span(limit=MARK_BYTES))
         except FileProblem as problem:
             raise SideLost(
                 f"{workspace.sandbox} is not the machine that {workspace.folder} was linked to ({problem}); nothing "
                 "was changed on either side. If it is the right one all the same, unlink and link again"
             ) from None
         self._marked[workspace.id] = sandbox
+
+    async def _unmark(self, workspace: Workspace) -> str:
+        """Remove the mark; returns why that could not be done. The link is gone already, so nothing fails by it."""
+        self._marked.pop(workspace.id, None)
+        try:
+            return await within(self._remove_mark(workspace), UNMARK_S)
+        except asyncio.TimeoutError:
+            return f"{workspace.sandbox} did not answer within {UNMARK_S:.0f} s"
+        except SandboxError as problem:
+            return str(problem)
+
+    async def _remove_mark(self, workspace: Workspace) -> str:
+        sandbox = await self._fleet.get(workspace.sandbox)
+        # The shell of a machine may be any; it expands the ~.
+        script = f"exec {join(['sh', '-c', UNMARK, 'sh'])} {mark_of(workspace)}"
+        done = await sandbox.run(Command(script, timeout_s=UNMARK_S))
+        sandbox.forget(done.run_id)
+        if isinstance(done, Completed) and done.exit_code == 0:
+            return ""
+        return last_line(done.stderr.head) or "it could not be removed"
 
 
 def _in_force(workspace: Workspace) -> Workspace:

@@ -10,7 +10,20 @@ from ... import core
 from ...core.shell import quote
 
 OUTPOST = ("wire", "place", "output", "family", "look", "sudo", "keeper", "files", "post")
-LANE = ("wire", "place", "ignore", "tree", "chunks", "source", "expected", "large", "target", "follow", "lane")
+LANE = (
+    "wire",
+    "place",
+    "ignore",
+    "tree",
+    "chunks",
+    "source",
+    "expected",
+    "large",
+    "target",
+    "glance",
+    "follow",
+    "lane",
+)
 # JOBS is sent with the first request about jobs and runs in the outpost's namespace; JOB_KEEPER is each job's program.
 JOBS = ("jobrecord", "jobplace", "jobtools", "joblook", "jobstart", "jobwork")
 JOB_KEEPER = ("place", "family", "jobrecord", "jobkeeper")

@@ -291,7 +291,7 @@ async def scan(remote: Remote, order: ScanOrder, say: Callable[[bytes], None]) -
     if survey.fields["kind"] == "dir":
         await survey.tell(say)
     elif survey.fields["kind"] == "file":
-        found: Any = Found.of(await remote.ask(remote.client.stat(survey.root)))
+        found: Any = SftpStat.of(await remote.ask(remote.client.stat(survey.root)))
         survey.meta = to_text(meta_of(found))
     said = survey.result()
     # SFTP's times are in whole seconds.
@@ -299,7 +299,7 @@ async def scan(remote: Remote, order: ScanOrder, say: Callable[[bytes], None]) -
     return said
 
 
-class Found(NamedTuple):
+class SftpStat(NamedTuple):
     """SFTP's attributes of an entry under the names of os.stat_result, which Survey reads."""
 
     st_mode: int
@@ -308,20 +308,20 @@ class Found(NamedTuple):
     link: bytes | OSError = b""
 
     @classmethod
-    def of(cls, found: asyncssh.SFTPAttrs) -> Found:
+    def of(cls, found: asyncssh.SFTPAttrs) -> SftpStat:
         return cls(found.permissions or 0, found.size or 0, nanoseconds(found))
 
 
-class Entry(NamedTuple):
+class SftpEntry(NamedTuple):
     """An entry of a folder with the methods of os.DirEntry, which Survey calls."""
 
     name: bytes
-    found: Found
+    found: SftpStat
 
     def is_dir(self, *, follow_symlinks: bool) -> bool:
         return stat.S_ISDIR(self.found.st_mode)
 
-    def stat(self, *, follow_symlinks: bool) -> Found:
+    def stat(self, *, follow_symlinks: bool) -> SftpStat:
         return self.found
 
 
@@ -373,9 +373,9 @@ class SftpSurvey(Survey):
             self._begin(inner)
         return _Visit(b"\0".join(fields), len(fields) // 2 - len(folders), folders)
 
-    async def _entries(self, folder: bytes) -> list[Entry]:
+    async def _entries(self, folder: bytes) -> list[SftpEntry]:
         path = posixpath.join(self.root, folder)
-        found = {name: Found.of(attrs) for name, attrs in (await self.remote.list_folder(path)).items()}
+        found = {name: SftpStat.of(attrs) for name, attrs in (await self.remote.list_folder(path)).items()}
 
         async def follow(name: bytes) -> None:
             try:
@@ -387,7 +387,7 @@ class SftpSurvey(Survey):
         await each([name for name, entry in found.items() if stat.S_ISLNK(entry.st_mode)], follow)
         if self.gitignore and b".gitignore" in found:
             await self._heed(folder)
-        return [Entry(name, entry) for name, entry in found.items()]
+        return [SftpEntry(name, entry) for name, entry in found.items()]
 
     async def _heed(self, folder: bytes) -> None:
         """Take the folder's .gitignore into account."""

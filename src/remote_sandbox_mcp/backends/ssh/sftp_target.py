@@ -53,7 +53,7 @@ class Target:
     def __init__(self, remote: Remote, root: Root) -> None:
         self.remote = remote
         self.root = root
-        self.large = LargeFiles(remote, root)
+        self.large = SftpLargeFiles(remote, root)
         self._stem = OURS + f"sync-{secrets.token_hex(8)}-".encode()
         self._made = 0
 
@@ -332,11 +332,19 @@ class Receiving:
             await self._find_target().root.folder(b"", make=True)
         if self._failure:
             raise self._failure
-        return {**self._problems.fields(), "files": self._files, "bytes": self._bytes, "otherwise": self._otherwise}
+        problems = self._problems.fields()
+        return {
+            "problems": problems["problems"],
+            "problem_count": problems["problem_count"],
+            "unread": problems["unread"],
+            "files": self._files,
+            "bytes": self._bytes,
+            "otherwise": self._otherwise,
+        }
 
 
 @dataclass(frozen=True)
-class Large:
+class SftpLargeFile:
     """A large file that is being received. It is always sent whole: SFTP cannot check what an earlier transfer left."""
 
     folder: bytes
@@ -346,13 +354,13 @@ class Large:
     file: asyncssh.SFTPClientFile
 
 
-class LargeFiles:
+class SftpLargeFiles:
     """The large files that a lane is writing, by key."""
 
     def __init__(self, remote: Remote, root: Root) -> None:
         self.remote = remote
         self.root = root
-        self.large: dict[bytes, Large] = {}
+        self.large: dict[bytes, SftpLargeFile] = {}
 
     def close(self) -> None:
         for large in self.large.values():
@@ -368,7 +376,7 @@ class LargeFiles:
         checked(name)
         path = await self.root.folder(folder, make=True) + b"/" + partial
         file = await self.root.within(folder, lambda: self._create(path))
-        self.large[key] = Large(folder, name, partial, size, file)
+        self.large[key] = SftpLargeFile(folder, name, partial, size, file)
         return {"fresh": True, "partial": partial.decode()}
 
     async def _create(self, path: bytes) -> asyncssh.SFTPClientFile:
@@ -396,7 +404,7 @@ class LargeFiles:
             path = await self.root.folder(folder) + b"/" + partial
             check_file(await self.remote.ask(self.remote.client.lstat(path)))
             file = await self.remote.open(path, asyncssh.FXF_WRITE)
-            self.large[key] = Large(folder, name, partial, int(order["size"]), file)
+            self.large[key] = SftpLargeFile(folder, name, partial, int(order["size"]), file)
         return {}
 
     async def write_part(self, key: bytes, body: bytes) -> int:

@@ -23,7 +23,8 @@ BEGIN_S, ANSWER_S, END_S = 20.0, 2.0, 6.0
 LARGEST_RECORD = 24000
 SOCKET, LOCK = "socket", "lock"
 LOST = "the process that keeps the session was killed, and the session with it"
-EXIT_CODES = {"error": 1, "died": 1, "lost": 1, "timed_out": 124, "interrupted": 130, "busy": 2, "failed": 2}
+# That of a busy session is known to the near side: it may come too late for a record behind the output.
+EXIT_CODES = {"error": 1, "died": 1, "lost": 1, "timed_out": 124, "interrupted": 130, "busy": 75, "failed": 2}
 
 
 def main(home: str, order: "Record", tell: "Callable[[str, Record], None]") -> None:
@@ -158,6 +159,8 @@ def pass_on(fd: int, body: bytes) -> None:
 
 def print_plainly(record: "Record") -> None:
     """What a person at a prompt would see, for whoever reads the output of a call that outlasted its time."""
+    if record["state"] == "busy":
+        pass_on(2, b"nothing was run: the session was busy with an earlier call\n")
     for fd, name in ((1, "value"), (2, "traceback"), (2, "why")):
         text = record.get(name, "")
         pass_on(fd, (text + "\n").encode("utf-8", "surrogateescape") if text else b"")

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from ...asking import NoAnswer, asking
 from ...core.errors import BadArgument
-from ...core.workspace import Linked, LinkOrder, Moved, Preview, Workspace, WorkspaceState
+from ...core.workspace import Linked, LinkOrder, Moved, Preview, Unlinked, Workspace, WorkspaceState
 from ...session import absolute, client_folder
 from ..forms import Asker
 from ..reporting import Reporting
@@ -144,7 +144,7 @@ class Verbs:
 
     async def unlink(self, workspace: Workspace) -> CallToolResult:
         gone = await self._service.unlink(workspace.folder)
-        fields = workspace_fields("unlinked", gone)
+        fields = unlinked_fields(gone)
         return reply(fields, told("unlinked; both sides keep their files", fields, without=("status",)))
 
     async def decide(
@@ -170,6 +170,11 @@ def place_fields(status: str, folder: str, sandbox: str, remote: str) -> dict[st
 
 def workspace_fields(status: str, workspace: Workspace) -> dict[str, Any]:
     return place_fields(status, workspace.folder, workspace.sandbox, workspace.remote)
+
+
+def unlinked_fields(gone: Unlinked) -> dict[str, Any]:
+    """Also for `unlink --json`."""
+    return workspace_fields("unlinked", gone.workspace) | lean(notes=[one_line(gone.note())] if gone.left else None)
 
 
 def linked_fields(linked: Linked) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Follows trees: answers what differs from the last listing, and reads only folders in which inotify saw a change."""
+"""Follows trees: answers what differs from the last listing, and reads only folders that changed since."""
 
 import errno
 import hashlib
@@ -8,6 +8,7 @@ import struct
 import sys
 import time
 
+from .glance import Glance, Glances
 from .place import RUN_NAME, find_run, is_locked, read_record, to_bytes, to_text
 from .tree import (
     MOST_GITIGNORED,
@@ -223,6 +224,11 @@ class FollowedSurvey(Survey):
         if self.following.watches and path not in self.following.known:
             self.times[path] = found.st_mtime_ns
 
+    def describe(self, folder: bytes, entries: "list[Any]", folders: "list[bytes]") -> "list[bytes]":
+        """Without watches, with what later looks compare the folder with."""
+        self.glance = None if self.following.watches else Glance(entries)
+        return Survey.describe(self, folder, entries, folders)
+
     def heed_gitignore(self, folder: bytes, entries: "list[Any]") -> None:
         """Take the rules of a new folder. Raises Outdated if those of a known one are others than before."""
         if any(entry.name == b".gitignore" and entry.is_symlink() for entry in entries):
@@ -257,6 +263,8 @@ class Following:
         self.top = (0, 0)
         self.watches: "Watches | None" = None
         self.may_watch = True
+        # Without watches: by what changed folders are found.
+        self.glances = Glances()
         # Folders that are read at every look, because they cannot be watched.
         self.unsure: "set[bytes]" = set()
         # Folders that changed while they were read, and are read at the next look.
@@ -343,11 +351,12 @@ class Following:
     def bring_up_to_date(self, fields: "LookAtPathAnswer", teller: Teller, is_other: bool) -> None:
         exact = self.order.get("exact")
         is_old = self.used - self.read_since > WHOLE_S
-        if self.survey is not None and self.watches is not None and not (is_other or is_old or self.is_outdated):
+        is_known = self.survey is not None and not (is_other or self.is_outdated)
+        if is_known and self.survey and (not self.may_watch or (self.watches is not None and not is_old)):
             try:
                 self.survey.fields = fields
                 with self.survey.opened(exact):
-                    self.catch_up()
+                    self.catch_up() if self.watches else self.compare_all()
                     return
             except Outdated:
                 pass
@@ -363,6 +372,23 @@ class Following:
         changed |= self.unsure | self.late
         self.late = set()
         self.read_all([folder for folder in changed if folder in self.known])
+
+    def compare_all(self) -> None:
+        """Read the folders that do not show what they showed. Raises Outdated."""
+        survey = self.survey
+        assert survey
+        # Raises for a top folder that cannot be read, as in read_everything.
+        os.listdir(Survey.enter(survey, b""))
+        self.read_since = time.monotonic()
+        self.late = set()
+        try:
+            changed = self.glances.changed(list(self.known), lambda folder: os.chdir(Survey.enter(survey, folder)))
+        finally:
+            os.chdir(b"/")
+        # Parents first: a folder that has become something else is forgotten with the reading of the one above.
+        for folder in sorted(self.unsure.union(changed)):
+            if folder in self.known:
+                self.read_all([folder])
 
     def changes(self) -> "tuple[set[bytes], set[bytes]]":
         """Folders in which something changed, and those that are gone, new, or others than before. Raises Outdated."""
@@ -393,6 +419,7 @@ class Following:
             self.watches.events()
         self.read_since = time.monotonic()
         self.known, self.notes, self.unsure, self.late, self.sweep = {}, {}, set(), set(), []
+        self.glances.seen = {}
         self.forget_news()
         # Raises for a top folder that cannot be read; below it that is only a problem in the answer.
         os.listdir(Survey.enter(self.survey, b""))
@@ -424,12 +451,22 @@ class Following:
         inner: "list[bytes]" = listed[2] if listed else []
         digest = hashlib.blake2b(listed[0], digest_size=16).digest() if listed else b""
         self.known[folder] = Known(digest, inner)
+        self.keep_glance(folder)
         self.note_news(folder, listed[:2] if listed else None, teller)
         if before is None:
             return inner
         for gone in set(before.inner).difference(inner):
             self.forget(gone)
         return [new for new in inner if new not in self.known]
+
+    def keep_glance(self, folder: bytes) -> None:
+        """Unless there was a problem with an entry: then the folder is read again."""
+        assert self.survey
+        glance, self.survey.glance = self.survey.glance, None
+        if glance and not self.survey.problems.unread:
+            self.glances.seen[folder] = glance
+        else:
+            self.glances.seen.pop(folder, None)
 
     def keep_notes(self, folder: bytes) -> None:
         assert self.survey
@@ -467,6 +504,7 @@ class Following:
             folders += known.inner
             self.unsure.discard(folder)
             self.notes.pop(folder, None)
+            self.glances.seen.pop(folder, None)
             if self.watches:
                 self.watches.drop(folder)
             self.note_news_of_gone(folder)

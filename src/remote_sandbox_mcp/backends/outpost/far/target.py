@@ -60,6 +60,10 @@ def expand(body: memoryview) -> "tuple[int, memoryview]":
     return kind, memoryview(data)
 
 
+# Of how many files in one request it is seen whether they keep what they are given; and of one of each further mode.
+ROUGH_TRIES = 4
+
+
 def fill(fd: int, mode: int, mtime: int, data: memoryview) -> None:
     """Give a new file its content and time, and the set-id and sticky bits, which open() does not set."""
     if os.write(fd, data) != len(data):
@@ -308,6 +312,9 @@ class Receiving:
         self.problems = Problems()
         self.otherwise: "list[list[str]]" = []
         self.files = self.bytes = 0
+        # What the file system does not keep as it is told, and the modes with which that was tried.
+        self.rough: "set[str]" = set()
+        self.tried: "set[int]" = set()
         self.failure: "Refusal | None" = None
 
     def take(self, kind: int, body: memoryview) -> None:
@@ -346,10 +353,31 @@ class Receiving:
                 put = expected.as_put(mtime, length)
                 if put:
                     self.otherwise.append([to_text(child(folder, name)), to_text(put)])
+                if expected.link is None and (expected.mode not in self.tried or self.files < ROUGH_TRIES):
+                    self.compare_kept(folder, name, expected.mode, mtime)
             except (OSError, BadName, OverflowError, ValueError) as problem:
                 self.problems.note(child(folder, name), problem)
+
+    def compare_kept(self, folder: bytes, name: bytes, mode: int, mtime: int) -> None:
+        """Note whether a file that was put in place has its mode and time: some file systems keep none, or round it."""
+        self.tried.add(mode)
+        now = os.stat(name, dir_fd=self.target.root.folder(folder), follow_symlinks=False)
+        if (now.st_mode ^ mode) & 0o777:
+            self.rough.add("m")
+        if now.st_mtime_ns != mtime:
+            self.rough.add("t")
 
     def result(self) -> "ReceiveAnswer":
         if self.failure:
             raise self.failure
-        return {**self.problems.fields(), "files": self.files, "bytes": self.bytes, "otherwise": self.otherwise}
+        answer: "ReceiveAnswer" = {
+            "problems": self.problems.told,
+            "problem_count": self.problems.count,
+            "unread": self.problems.unread,
+            "files": self.files,
+            "bytes": self.bytes,
+            "otherwise": self.otherwise,
+        }
+        if self.rough:
+            answer["rough"] = "".join(sorted(self.rough))
+        return answer

@@ -19,6 +19,7 @@ if MYPY:
     from typing import Any, Callable, Iterator
 
     from ....core.orders import FollowOrder, LookAtPathAnswer, LookAtPathOrder, ProblemsAnswer, ScanAnswer, ScanOrder
+    from .glance import Glance
 
 # Header of a folder in a scan: length of its path, length of its entries, how many of these are files or links.
 FOLDER = struct.Struct(">HII")
@@ -325,6 +326,8 @@ class Survey:
         self.top: "Root | None" = None
         # The path by which entries of the current folder are opened.
         self.where = self.root
+        # What the folder that is read shows, where that is compared later.
+        self.glance: "Glance | None" = None
 
     @contextlib.contextmanager
     def opened(self, exact: "list[list[int]] | None") -> "Iterator[None]":
@@ -398,7 +401,7 @@ class Survey:
         """Name and meta of each entry in turn. Equal folders give equal bytes, so that they can be compared quickly."""
         fields: "list[bytes]" = []
         prefix = folder + b"/" if folder else b""
-        leaves_out = self.ignore.leaves_out
+        leaves_out, glance = self.ignore.leaves_out, self.glance
         for entry in entries:
             name = entry.name
             path = prefix + name
@@ -413,6 +416,8 @@ class Survey:
                     continue
                 found = entry.stat(follow_symlinks=False)
                 mode = found.st_mode
+                if glance:
+                    glance.add(name, found)
                 if mode & FORMAT == REGULAR:
                     fields += name, b"f%o %d %d" % (mode & 0o7777, found.st_size, found.st_mtime_ns)
                 elif is_dir:
