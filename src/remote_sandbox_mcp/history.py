@@ -7,6 +7,7 @@ import contextvars
 import functools
 import logging
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -164,6 +165,16 @@ def row_of(call: MadeCall, known: Sequence[str] = ()) -> CallRow:
         exit_code=call.exit_code,
         told=first_line(call.text, known),
     )
+
+
+def call_fields(row: CallRow) -> dict[str, Any]:
+    """A call for programs; what is empty is left out, an exit code of 0 is not."""
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row.begun))
+    told: dict[str, Any] = {"id": row.id, "time": when, "seconds": row.seconds, "client": row.client}
+    told |= {"version": row.version, "session": row.session, "folder": row.folder, "sandbox": row.sandbox}
+    told |= {"tool": row.tool, "arguments": dict(row.arguments), "outcome": row.outcome}
+    told |= {"exit_code": row.exit_code, "result": row.told}
+    return {name: value for name, value in told.items() if value not in ("", None, {})}
 
 
 def named_in(arguments: Mapping[str, Any]) -> str:

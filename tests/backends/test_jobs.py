@@ -59,7 +59,9 @@ def jobs(sandbox: OutpostSandbox) -> Jobs:
 
 
 class TestInTmux(WholeJobContract):
-    """Each job is in a tmux session of its name."""
+    """Each job is in a tmux session of its name. The outpost is reached by a pipe alone."""
+
+    has_ports = False
 
     @pytest.fixture(scope="class")
     @classmethod

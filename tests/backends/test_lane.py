@@ -1608,7 +1608,7 @@ async def fuzzed() -> AsyncIterator[OutpostLane]:
 
 
 @pytest.mark.anyio
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(frames=conversations())
 async def test_nonsense_does_no_harm(fuzzed: OutpostLane, frames: Sequence[tuple[int, int, bytes]]) -> None:
     with tempfile.TemporaryDirectory(prefix="rsmcp-lane-") as name:

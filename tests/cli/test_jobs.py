@@ -54,3 +54,27 @@ def test_a_job_is_stopped_and_a_mistake_is_one_sentence(cli: Cli, good: Sshd, wa
         2,
         "remote-sandbox-mcp: what is to be run? remote-sandbox-mcp jobs start -- COMMAND\n",
     )
+
+
+def test_a_job_is_resumed(cli: Cli, good: Sshd) -> None:
+    cli("jobs", "start", "--name", "goes-on", "--resume", "exit 4", "--", "exit 3")
+    assert cli("jobs", "wait", "goes-on").code == 3
+    resumed = cli("jobs", "resume", "goes-on", "--json")
+    assert (resumed.code, resumed.json["status"], resumed.json["tmux_session"]) == (0, "started", "goes-on")
+    assert cli("jobs", "wait", "goes-on").code == 4
+    event = cli("events", "-n", "1", "--json").json
+    assert (event["event_type"], event["payload"]["asked_by"]) == ("resume_started", "the command line")
+
+
+def test_a_job_without_a_resume_command_says_how_to_give_one(cli: Cli, good: Sshd) -> None:
+    cli("jobs", "start", "--name", "alone", "--", "exit 3")
+    cli("jobs", "wait", "alone")
+    refused = cli("jobs", "resume", "alone")
+    assert (refused.code, refused.stdout, refused.stderr) == (
+        2,
+        "",
+        "remote-sandbox-mcp: alone has no resume command; give one: "
+        "remote-sandbox-mcp jobs resume alone --command COMMAND\n",
+    )
+    assert cli("jobs", "resume", "alone", "--command", "exit 5").stdout == "alone\n"
+    assert cli("jobs", "wait", "alone").code == 5

@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.core.job import JOB_ID, Checkpoint, Fate, JobSeen, JobStarted, JobState, QueueSeen
-from remote_sandbox_mcp.core.lifecycle import announcements, decide, question, resumed, take_back
+from remote_sandbox_mcp.core.lifecycle import (
+    announcements,
+    decide,
+    question,
+    resume_now,
+    resume_refused,
+    resumed,
+    take_back,
+    why_not_resumable,
+)
 from remote_sandbox_mcp.core.text import span
 from remote_sandbox_mcp.core.watch import Decision, Event, EventType, NoContact, Policy, Resume, Status, Watch
 
@@ -380,6 +389,38 @@ def test_a_job_that_is_gone_after_the_last_attempt_is_given_up() -> None:
 def test_a_refused_attempt_does_not_count() -> None:
     decision = take_back(STATES["resuming"], NOW)
     assert (decision.events, decision.watch.resume_attempts, decision.watch.due) == ((), 0, NOW)
+
+
+@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("attempts", [0, 2])
+def test_what_a_person_asks_for_is_resumed_whatever_the_policy_says(status: Status, attempts: int) -> None:
+    before = watch(replace(RESUMING, auto_resume=False), status=status, resume_attempts=attempts)
+    wanted = resume_now(before, "ann", NOW)
+    assert wanted.resume == Resume(f"{JOB}-r{attempts + 1}", JOB, "ann", status)
+    assert (wanted.watch.status, wanted.watch.resume_attempts) == (Status.ACTIVE, attempts + 1)
+    (event,) = resumed(wanted.watch, STARTED, NOW, asked_by="ann").events
+    assert event.summary == f"train on gpu1 was started again (attempt {attempts + 1}, asked for by ann)"
+    refused = resume_refused(wanted.watch, wanted.resume, "no such folder", NOW)
+    assert (refused.watch.status, refused.watch.resume_attempts) == (status, attempts)
+    assert types(refused) == ["resume_failed"]
+    assert refused.events[0].payload["asked_by"] == "ann"
+
+
+@pytest.mark.parametrize(
+    ("sight", "says"),
+    [
+        pytest.param(RUNNING, "still runs, for 2 h 3 min", id="running"),
+        pytest.param(PENDING, "is in the queue and starts by itself", id="pending"),
+        pytest.param(MISSING, "is not known there, so it may run or not (perhaps its home", id="missing"),
+        pytest.param(seen(JobState.GONE, foreign=True, queue=PENDING.queue), "how train on gpu1 was", id="foreign"),
+        pytest.param(GONE, "", id="gone"),
+        pytest.param(ENDED, "", id="ended"),
+    ],
+)
+def test_what_cannot_be_resumed_says_why(sight: JobSeen, says: str) -> None:
+    why = why_not_resumable(watch(), sight)
+    assert says in why
+    assert bool(says) == bool(why)
 
 
 def test_the_life_of_a_watch() -> None:

@@ -170,7 +170,7 @@ def check_end(status: Status, machine: Machine, session: str, policy: Policy) ->
 
 
 @pytest.mark.parametrize("strict", [True, False], ids=["machines that check", "machines that do as they are told"])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(policy=POLICIES, chapters=st.lists(CHAPTERS, max_size=14))
 def test_nothing_is_done_twice_and_nothing_is_lost(strict: bool, policy: Policy, chapters: list[Chapter]) -> None:
     with tempfile.TemporaryDirectory() as folder:

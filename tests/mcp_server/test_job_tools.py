@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from remote_sandbox_mcp.core.watch import Status
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.mcp_server.conftest import connected, member
+from tests.support.pace import Deadline
 from tests.support.server import Caller
 
 NOTIFY = Notify(
@@ -274,6 +274,22 @@ async def test_of_two_watches_over_a_session_only_the_newer_goes_on(tools: Calle
     assert watches == {first: "cancelled", second: "cancelled", third: "active"}
 
 
+async def test_a_job_is_resumed_for_the_client_that_asks(tools: Caller, fake: FakeSandbox) -> None:
+    order: dict[str, Any] = {"command": "x", "resume_command": "y", "session_name": "t"}
+    watch_id = (await tools.call("exec_bash_background", **order, **UNGUARDED))["watch_id"]
+    told = (await tools.fail("resume_background_task", tmux_session="t"))["error"]
+    assert "t on fake still runs" in told
+    fake.jobs.end(job_of(fake))
+    resumed = (await tools.client.call_tool("resume_background_task", {"watch_id": watch_id})).structured_content
+    assert resumed
+    assert (resumed["status"], resumed["tmux_session"], resumed["watch_id"]) == ("started", "t", watch_id)
+    assert (fake.jobs.started[-1].script, fake.jobs.started[-1].even_ended) == ("y", True)
+    (event,) = (await tools.call("list_background_watch_events"))["events"]
+    assert (event["event_type"], event["payload"]["asked_by"]) == ("resume_started", "mcp")
+    told = (await tools.fail("resume_background_task", tmux_session="run-0123456789abcdef"))["error"]
+    assert "is a command of exec_bash, which cannot be resumed" in told
+
+
 async def test_events_are_read_with_a_cursor(tools: Caller) -> None:
     for name in ("a", "b"):
         await tools.call("exec_bash_background", command="x", session_name=name, **UNGUARDED)
@@ -321,10 +337,10 @@ async def test_the_supervisor_of_the_same_rows_completes_the_watch(tools: Caller
     watch_id = (await tools.call("exec_bash_background", command="x", interval_s=1, **UNGUARDED))["watch_id"]
     fake.jobs.end(job_of(fake), 5)
     supervisor = app.jobs.supervisor()
-    deadline = time.monotonic() + 20
+    deadline = Deadline(20)
     while (await tools.call("get_background_watch", watch_id=watch_id))["watch"]["status"] == "active":
         await supervisor.tick()
-        assert time.monotonic() < deadline
+        assert not deadline.has_passed()
         await asyncio.sleep(0.05)
     watch = (await tools.call("get_background_watch", watch_id=watch_id))["watch"]
     assert (watch["status"], watch["last_exit_code"]) == ("completed", 5)

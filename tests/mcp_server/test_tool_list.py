@@ -8,12 +8,14 @@ from typing import Any
 
 import jsonschema
 import pytest
+from mcp.server.apps import APP_MIME_TYPE, EXTENSION_ID
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.transfer import Listener, Order, Outcome, Place
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.mcp_server.server import build
+from remote_sandbox_mcp.mcp_server.toolbox import CARDS
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.mcp_server.conftest import connected, member
 from tests.mcp_server.pin import FILE, HOW, surface
@@ -95,6 +97,15 @@ async def test_the_tools_that_work_begins_with_are_not_kept_behind_a_search(tool
     listed = (await tools.client.list_tools()).tools
     loaded = {tool.name for tool in listed if (tool.meta or {}).get("anthropic/alwaysLoad") is True}
     assert loaded == {"exec_bash", "list_sandboxes", "read_remote_file"}
+
+
+async def test_clients_that_render_apps_find_the_cards_of_two_tools(tools: Caller) -> None:
+    listed = (await tools.client.list_tools()).tools
+    pages = {tool.name: tool.meta["ui"]["resourceUri"] for tool in listed if tool.meta and "ui" in tool.meta}
+    assert pages == dict.fromkeys(("list_sandboxes", "check_background_task"), CARDS)
+    assert EXTENSION_ID in (tools.client.server_capabilities.extensions or {})
+    (document,) = (await tools.client.read_resource(CARDS)).contents
+    assert document.mime_type == APP_MIME_TYPE
 
 
 async def test_the_instructions_are_short_and_name_only_tools_that_exist(tools: Caller) -> None:

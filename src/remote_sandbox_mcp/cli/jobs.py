@@ -1,4 +1,4 @@
-"""`jobs`: work in the background on any machine: start it, list, logs, wait, stop."""
+"""`jobs`: work in the background on any machine: start it, list, logs, wait, stop, resume, attach."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ if TYPE_CHECKING:
 
     from ..app import App
     from ..core.job import JobSeen
-    from ..jobs.values import Sight, Which
+    from ..jobs.values import Begun, Sight, Which
 
-# Exit codes of `wait`: of a job whose end nobody knows, and where its patience was over.
+# Exit codes of `wait`: of a job whose end is not known, and of a wait that reached its time limit.
 UNKNOWN_END, TIMED_OUT = 1, 124
 LISTED, LOGGED = 50, 50
 # One look at the log of a job that is followed, and the longest that one question waits.
 LOOK_S, ASK_S = 0.5, 30.0
 STYLES = {"running": "cyan", "pending": "yellow", "ended": "green", "gone": "red", "unknown": "red"}
 OTHER_COLUMNS = 60
+# What the event of a resume says of who asked for it.
+ASKED_BY = "the command line"
 ABSENT = argparse.SUPPRESS
 
 
@@ -57,17 +59,31 @@ def add_arguments(subparsers: Any) -> None:
     wait = actions.add_parser("wait", help="until one ends; ends with its exit code, or with 124 after a timeout")
     wait.add_argument("--timeout", type=float, metavar="S", help="seconds (default: as long as it takes)")
     stop = actions.add_parser("stop", help="end one, with all that it started")
-    for each in (show, logs, wait, stop):
+    resume = actions.add_parser(
+        "resume", help="go on with one that was interrupted or has ended, by its resume command"
+    )
+    resume.add_argument("--command", default="", metavar="COMMAND", help="for one that has no resume command")
+    attach = actions.add_parser(
+        "attach",
+        help="sit in front of one, in its tmux; detach with tmux's own key (Ctrl-B D)",
+        description="Shows a running job in this terminal, as `tmux attach` on its machine would, over whatever leads "
+        "there. It goes on after you detach. What the machine sends reaches this terminal as it is, as with ssh.",
+    )
+    for each in (show, logs, wait, stop, resume, attach):
         each.add_argument("name", metavar="NAME")
-    for each in (parser, listed, start, show, logs, wait, stop):
+    for each in (parser, listed, start, show, logs, wait, stop, resume, attach):
         each.add_argument("--sandbox", metavar="NAME", default=ABSENT, help="on this machine only")
     # Given before the action or after it: an action's own default would overwrite what was given before.
     parser.set_defaults(sandbox="", state="", limit=LISTED)
-    add_json(parser, listed, start, show, wait, stop)
+    add_json(parser, listed, start, show, wait, stop, resume, attach)
+    add_json(logs, help="for programs: one JSON object, with -f one on each line")
 
 
 async def run(options: argparse.Namespace) -> int:
-    actions = {"list": _list, "start": _start, "show": _show, "logs": _logs, "wait": _wait, "stop": _stop}
+    actions = {
+        **{"list": _list, "start": _start, "show": _show, "logs": _logs, "wait": _wait, "stop": _stop},
+        **{"resume": _resume, "attach": _attach},
+    }
     return await with_app(options, lambda app: actions[options.action or "list"](app, options))
 
 
@@ -143,8 +159,28 @@ async def _start(app: App, options: argparse.Namespace) -> int:
         sandbox=options.sandbox,
         watch=watch,
     )
-    begun = await app.jobs.start(wanted, lambda: start_watchdog(app))
-    if options.json:
+    return _told_begun(await app.jobs.start(wanted, lambda: start_watchdog(app)), options.json)
+
+
+async def _resume(app: App, options: argparse.Namespace) -> int:
+    from ..core.errors import NotStarted
+    from ..jobs.resume import NO_RESUME_COMMAND
+    from ..mcp_server.watchdog import start_watchdog
+
+    try:
+        begun = await app.jobs.resume(
+            _which(options), asked_by=ASKED_BY, command=options.command, ensure=lambda: start_watchdog(app)
+        )
+    except NotStarted as problem:
+        if problem.reason != NO_RESUME_COMMAND:
+            raise
+        give = f"remote-sandbox-mcp jobs resume {options.name} --command COMMAND"
+        raise NotStarted(f"{options.name} has no resume command; give one: {give}", problem.reason) from None
+    return _told_begun(begun, options.json)
+
+
+def _told_begun(begun: Begun, as_json: bool) -> int:
+    if as_json:
         from ..mcp_server.tools.job_results import begun_fields
         from .render import print_json
 
@@ -166,22 +202,34 @@ async def _show(app: App, options: argparse.Namespace) -> int:
         print_json(seen_fields(seen))
     else:
         say(seen_text(seen, seen_fields(seen)))
-    return 0
+    return _known(seen)
+
+
+def _known(seen: JobSeen) -> int:
+    """The exit code for a job as it is: that there is none of that name is a failure."""
+    from ..core.job import JobState
+
+    return UNKNOWN_END if seen.state is JobState.MISSING else 0
 
 
 async def _logs(app: App, options: argparse.Namespace) -> int:
     from ..core.job import JobState
+    from .render import is_read
 
-    which = _which(options)
+    which, tell = _which(options), _print_log_line if options.json else _print_log
     seen = await app.jobs.check(which, lines=options.lines)
-    _print_log(seen)
-    while options.follow and not seen.is_over:
+    if options.json and not options.follow:
+        return _told_as_json(seen, _known(seen))
+    tell(seen)
+    while options.follow and not seen.is_over and is_read():
         await asyncio.sleep(LOOK_S)
         seen = await app.jobs.check(which, cursor=seen.cursor)
-        _print_log(seen)
-    if options.follow or seen.state is JobState.MISSING:
+        tell(seen)
+    if options.json:
+        _print_end_line(seen)
+    elif options.follow or seen.state is JobState.MISSING:
         complain(_end(seen))
-    return UNKNOWN_END if seen.state is JobState.MISSING else 0
+    return _known(seen)
 
 
 def _print_log(seen: JobSeen) -> None:
@@ -190,6 +238,29 @@ def _print_log(seen: JobSeen) -> None:
 
     if seen.log:
         write(harmless(seen.log))
+
+
+def _print_log_line(seen: JobSeen) -> None:
+    """What is new, for a program that follows it."""
+    import json
+
+    from ..core.text import harmless
+    from .render import write
+
+    if seen.log:
+        told = {"tmux_session": seen.session, "log": harmless(seen.log), "log_cursor": seen.cursor}
+        write(f"{json.dumps(told)}\n")
+
+
+def _print_end_line(seen: JobSeen) -> None:
+    """How it stands at the end of what was followed."""
+    import json
+    from dataclasses import replace
+
+    from ..mcp_server.tools.job_results import seen_fields
+    from .render import write
+
+    write(f"{json.dumps(seen_fields(replace(seen, log=b'')))}\n")
 
 
 async def _wait(app: App, options: argparse.Namespace) -> int:
@@ -202,19 +273,18 @@ async def _wait(app: App, options: argparse.Namespace) -> int:
         if waited.seen.is_over:
             return _told_end(waited.seen, options.json)
         if deadline is not None and time.monotonic() >= deadline:
+            if options.json:
+                return _told_as_json(waited.seen, TIMED_OUT)
             complain(f"{options.name} still runs after {options.timeout:g} s; it goes on")
             return TIMED_OUT
 
 
 def _told_end(seen: JobSeen, as_json: bool) -> int:
+    code = UNKNOWN_END if seen.exit_code is None else seen.exit_code
     if as_json:
-        from ..mcp_server.tools.job_results import seen_fields
-        from .render import print_json
-
-        print_json(seen_fields(seen))
-    else:
-        complain(_end(seen))
-    return UNKNOWN_END if seen.exit_code is None else seen.exit_code
+        return _told_as_json(seen, code)
+    complain(_end(seen))
+    return code
 
 
 def _end(seen: JobSeen) -> str:
@@ -224,17 +294,37 @@ def _end(seen: JobSeen) -> str:
     return f"{seen.session} {stopped} with exit code {seen.exit_code}"
 
 
+async def _attach(app: App, options: argparse.Namespace) -> int:
+    from ..core.errors import BadArgument, Unsupported
+    from . import attach, terminal
+
+    follow = f"remote-sandbox-mcp jobs logs -f {options.name}"
+    if not terminal.is_at_hand():
+        raise BadArgument(f"attach needs a terminal; to read what {options.name} prints: {follow}")
+    try:
+        attached = await app.jobs.attach(_which(options), attach.window())
+    except Unsupported as problem:
+        raise problem.with_more(f"to read what it prints: {follow}") from None
+    code = await attach.sit(attached)
+    if options.json:
+        from .render import print_json
+
+        print_json({"tmux_session": options.name, "detached": code == 0})
+    return code
+
+
 async def _stop(app: App, options: argparse.Namespace) -> int:
     seen = await app.jobs.stop(_which(options))
+    code = _known(seen) if seen.is_over else UNKNOWN_END
     if options.json:
-        return _told_json(seen)
+        return _told_as_json(seen, code)
     say(_end(seen) if seen.is_over else f"{seen.session} was told to stop, and still runs")
-    return 0 if seen.is_over else UNKNOWN_END
+    return code
 
 
-def _told_json(seen: JobSeen) -> int:
+def _told_as_json(seen: JobSeen, code: int) -> int:
     from ..mcp_server.tools.job_results import seen_fields
     from .render import print_json
 
     print_json(seen_fields(seen))
-    return 0 if seen.is_over else UNKNOWN_END
+    return code

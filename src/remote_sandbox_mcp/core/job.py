@@ -32,8 +32,12 @@ def next_attempt(job_id: str, attempt: int) -> str:
 
     >>> next_attempt("job-0123456789abcdef", 1), next_attempt("job-0123456789abcdef-r1", 2)
     ('job-0123456789abcdef-r1', 'job-0123456789abcdef-r2')
+    >>> next_attempt("job-0123456789abcdef-r3", 1)
+    'job-0123456789abcdef-r4'
     """
-    return f"{re.sub(r'-r[0-9]+$', '', job_id)}-r{attempt}"
+    first, _, earlier = re.sub(r"-r([0-9]+)$", r" \1", job_id).partition(" ")
+    # A watch that was begun over a resumed job counts from one again, and that id is taken.
+    return f"{first}-r{max(attempt, int(earlier or 0) + 1)}"
 
 
 def session_name(wanted: str) -> str:
@@ -82,7 +86,10 @@ class Submission:
 
 @dataclass(frozen=True, kw_only=True)
 class JobOrder:
-    """What a job is started with. With `instead_of`, it starts only if that job is gone without having ended."""
+    """What a job is started with. With `instead_of`, it starts only if that job is gone without having ended.
+
+    With `even_ended`, it starts also if that job has ended.
+    """
 
     job_id: str = field(default_factory=new_job_id)
     session: str
@@ -93,6 +100,7 @@ class JobOrder:
     # Not shown: variables are where people keep tokens.
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     instead_of: str = ""
+    even_ended: bool = False
     # Given on a cluster: it goes to the queue. One that is started in place of another goes where that one went.
     submission: Submission | None = None
 

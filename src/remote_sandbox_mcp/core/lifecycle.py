@@ -62,27 +62,63 @@ def decide(watch: Watch, seen: JobSeen | NoContact, now: float) -> Decision:
     return _gone(met, seen, now) if seen.is_over else _alive(watch, met, seen, now)
 
 
-def resumed(watch: Watch, outcome: JobStarted | str, now: float) -> Decision:
+def why_not_resumable(watch: Watch, seen: JobSeen) -> str:
+    """Why a job cannot be resumed now although somebody asks for it; empty if it can."""
+    if seen.state is JobState.RUNNING:
+        return f"{_who(watch)} still runs, for {span(seen.seconds)}; to begin it again, stop it first"
+    if seen.state is JobState.PENDING:
+        return f"{_who(watch)} is in the queue and starts by itself; to begin it again, stop it first"
+    if seen.state is JobState.MISSING:
+        reason = _short(seen.reason) or "perhaps its home folder is not mounted"
+        return f"{_who(watch)} is not known there, so it may run or not ({reason}); start it as a new job"
+    if seen.foreign and seen.queue:
+        return f"how {_who(watch)} was submitted is not known, so it cannot be submitted again; start it as a new job"
+    return ""
+
+
+def resume_now(watch: Watch, asked_by: str, now: float) -> Decision:
+    """Resume a job because somebody asks for it: also after its end, and after the last of the policy's attempts."""
+    return _attempt(replace(watch, status=Status.ACTIVE), now, asked_by, watch.status)
+
+
+def resumed(watch: Watch, outcome: JobStarted | str, now: float, *, asked_by: str = "") -> Decision:
     """The decision that follows from an attempt to resume: `outcome` is the job that began, or why none did."""
     if watch.status is not Status.ACTIVE:
         return Decision(watch)
-    attempt = f"attempt {watch.resume_attempts} of {watch.policy.max_resume_attempts}"
+    rest = f", asked for by {asked_by}" if asked_by else f" of {watch.policy.max_resume_attempts}"
+    attempt = f"attempt {watch.resume_attempts}{rest}"
     if isinstance(outcome, JobStarted):
         # A cluster's queue has it now, and starts it when there is room.
         how, state = ("submitted", "pending") if outcome.is_queued else ("started", "running")
         after = replace(
-            _well(watch), job_id=outcome.job_id, last_state=state, last_error="",
+            _well(watch), job_id=outcome.job_id, last_state=state, last_error="", last_exit_code=None,
             last_summary=f"{_who(watch)} was {how} again ({attempt})", due=now + watch.policy.interval_s,
         )  # fmt: skip
         payload = {"job_id": outcome.job_id, "attempt": watch.resume_attempts, "via": outcome.via}
+        payload |= {"asked_by": asked_by} if asked_by else {}
         return Decision(after, (_event(EventType.RESUME_STARTED, after, payload),))
     reason = _short(outcome)
     summary = f"{_who(watch)} could not be started again ({attempt}): {reason}"
     # The pause before the next attempt begins now.
     after = replace(watch, last_state="interrupted", last_summary=summary, last_error=reason, interrupted_at=now)
     failed = _event(EventType.RESUME_FAILED, after, {"attempt": watch.resume_attempts, "reason": reason})
-    rest = _await_resume(after, {"reason": reason}, now)
-    return replace(rest, events=(failed, *rest.events))
+    later = _await_resume(after, {"reason": reason}, now)
+    return replace(later, events=(failed, *later.events))
+
+
+def resume_refused(watch: Watch, resume: Resume, reason: str, now: float) -> Decision:
+    """An attempt that somebody asked for and the machine refused does not count, and leaves the watch as it was."""
+    if watch.status is not Status.ACTIVE:
+        return Decision(watch)
+    reason = _short(reason)
+    summary = f"{_who(watch)} could not be started again, as {resume.asked_by} asked: {reason}"
+    before = "interrupted" if resume.before is Status.ACTIVE else resume.before.value
+    after = replace(
+        watch, status=resume.before, resume_attempts=max(0, watch.resume_attempts - 1), last_state=before,
+        last_summary=summary, last_error=reason, due=now,
+    )  # fmt: skip
+    payload = {"attempt": watch.resume_attempts, "reason": reason, "asked_by": resume.asked_by}
+    return Decision(after, (_event(EventType.RESUME_FAILED, after, payload),))
 
 
 def take_back(watch: Watch, now: float) -> Decision:
@@ -211,10 +247,14 @@ def _await_resume(watch: Watch, payload: Mapping[str, Any], now: float) -> Decis
     at = watch.interrupted_at + (policy.resume_delay_s if "fate" in payload else _pause(watch))
     if now < at:
         return Decision(replace(watch, due=min(later, at)))
+    return _attempt(watch, now)
+
+
+def _attempt(watch: Watch, now: float, asked_by: str = "", before: Status = Status.ACTIVE) -> Decision:
     attempt = watch.resume_attempts + 1
-    base = watch.job_id or _own_id(watch)
-    after = replace(watch, resume_attempts=attempt, last_state="resuming", due=later)
-    return Decision(after, resume=Resume(next_attempt(base, attempt), watch.job_id))
+    job_id = next_attempt(watch.job_id or _own_id(watch), attempt)
+    after = replace(watch, resume_attempts=attempt, last_state="resuming", due=now + watch.policy.interval_s)
+    return Decision(after, resume=Resume(job_id, watch.job_id, asked_by, before))
 
 
 def _exhausted(watch: Watch, payload: Mapping[str, Any]) -> Decision:

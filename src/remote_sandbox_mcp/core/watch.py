@@ -114,10 +114,16 @@ class Event:
 
 @dataclass(frozen=True)
 class Resume:
-    """Start the watch's job again, under this id, if the job `instead_of` is gone without having ended."""
+    """Start the watch's job again, under this id, if the job `instead_of` is gone without having ended.
+
+    One that somebody asked for starts also after that job's end; `before` is the watch's status to go back to if it is
+    refused.
+    """
 
     job_id: str
     instead_of: str
+    asked_by: str = ""
+    before: Status = Status.ACTIVE
 
 
 @dataclass(frozen=True)
@@ -179,7 +185,7 @@ class Allowed:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ResumePlan:
     """A resume plan: what to run again, and where its progress is."""
 
     resume_command: str = ""
@@ -225,7 +231,7 @@ def check_figures(order: WatchOrder) -> None:
     check.in_range("max_log_lines", order.log_lines, 1, 1000)
 
 
-def checkpoint_format(order: WatchOrder, plan: Plan) -> str:
+def checkpoint_format(order: WatchOrder, plan: ResumePlan) -> str:
     wanted = plan.checkpoint_format if order.checkpoint_format == "text" and plan.checkpoint_format else ""
     form = wanted or order.checkpoint_format
     if form not in FORMATS:
@@ -239,7 +245,7 @@ def wanted_hooks(order: WatchOrder, allowed: Allowed) -> tuple[str, ...]:
     return tuple(dict.fromkeys(allowed.hook(name) for name in wanted if name))
 
 
-def read_plan(text: str) -> Plan:
+def read_plan(text: str) -> ResumePlan:
     """A resume plan from its JSON. Raises BadArgument."""
     fields = read_object("resume_plan_json", text)
     for key, value in fields.items():
@@ -251,7 +257,7 @@ def read_plan(text: str) -> Plan:
             raise BadArgument(f"resume_plan_json: {key} must be a text")
         else:
             check.text_argument(f"resume_plan_json: {key}", value, required=False)
-    return Plan(**fields)
+    return ResumePlan(**fields)
 
 
 def check_variables(value: object) -> None:

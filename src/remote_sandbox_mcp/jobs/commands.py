@@ -43,7 +43,7 @@ class Young:
 
 
 @dataclass(frozen=True)
-class Entry:
+class PendingWrite:
     """A change waiting to be written. `then` is called once it is stored."""
 
     change: Change
@@ -61,7 +61,7 @@ class Commands:
         self._known = known
         self._young: dict[str, Young] = {}
         # Written in order, so that an end never precedes its beginning.
-        self._queue: list[Entry] = []
+        self._queue: list[PendingWrite] = []
         self._timer: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None
 
@@ -128,7 +128,7 @@ class Commands:
             self._write(added(record), at_once=True)
 
     def _write(self, change: Change, then: Callable[[], None] | None = None, *, at_once: bool = False) -> None:
-        self._queue.append(Entry(change, then))
+        self._queue.append(PendingWrite(change, then))
         if at_once:
             self._start_writing()
         elif self._timer is None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ..core.errors import BadArgument, ConfigError, FileProblem, NotStarted, SandboxError, UnknownSandbox, Unsupported
 from ..core.job import JobOrder, JobSeen, JobStarted, JobState
-from ..core.lifecycle import decide, question, resumed, take_back
+from ..core.lifecycle import decide, question, resume_refused, resumed, take_back
 from ..core.sandbox import Sandbox
 from ..core.watch import Decision, Event, NoContact, Resume, Unsent, Watch
 from ..store.jobs import JobRecord, JobRecords
@@ -60,7 +60,7 @@ class Effects:
         """Do all that is pending for a sandbox; notifications are sent in the background."""
         resumes = self._begin_telling(sandbox)
         if resumes:
-            await asyncio.gather(*(self.do(self._resume(effect)) for effect in resumes))
+            await asyncio.gather(*(self.do(self.resume(effect)) for effect in resumes))
             self._begin_telling(sandbox)
 
     async def settle_down(self) -> None:
@@ -78,14 +78,17 @@ class Effects:
 
     # Resuming
 
-    async def _resume(self, effect: Effect) -> None:
+    async def resume(self, effect: Effect) -> None:
+        """Start a job again, unless another process does; its watch says what came of it."""
         watch = self._watches.get(effect.watch_id)
         if watch is None or effect.resume is None or not self._watches.take(effect):
             return
         outcome = await attempt(self._start(watch, effect.resume))
         if isinstance(outcome, JobStarted):
             self._write_down(watch, outcome)
-            self._close(effect, resumed(watch, outcome, self._clock()))
+            self._close(effect, resumed(watch, outcome, self._clock(), asked_by=effect.resume.asked_by))
+        elif isinstance(outcome, REFUSALS) and effect.resume.asked_by:
+            self._close(effect, resume_refused(watch, effect.resume, reason_of(outcome), self._clock()))
         elif isinstance(outcome, REFUSALS):
             await self._refused(effect, watch, reason_of(outcome))
         else:
@@ -189,6 +192,7 @@ def order(watch: Watch, resume: Resume) -> JobOrder:
         log_file=watch.log_file,
         env=policy.resume_env,
         instead_of=resume.instead_of,
+        even_ended=bool(resume.asked_by),
     )
 
 

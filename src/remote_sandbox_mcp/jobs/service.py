@@ -27,6 +27,7 @@ from ..fleet import Fleet, Member, unforeseen
 from ..waiting import within
 from .commands import Commands
 from .records import Known, Target, recorded
+from .resume import Resuming
 from .start import Starting
 from .values import Begun, Ensure, Sight, Wanted, Which
 from .watches import Watching
@@ -34,6 +35,8 @@ from .watches import Watching
 if TYPE_CHECKING:
     from ..notify.announcer import Announcer
     from ..store.jobs import JobRecord
+    from .attach import Attached, Window
+    from .effects import Effects
     from .supervise import Supervisor
 
 __all__ = ["Begun", "JobService", "Sight", "Wanted", "Which"]
@@ -54,7 +57,7 @@ SCREEN_S = 20.0
 
 
 class JobService:
-    """Jobs of all sandboxes: start, check, wait, stop, send input."""
+    """Jobs of all sandboxes: start, check, wait, stop, resume, send input."""
 
     def __init__(self, fleet: Fleet, settings: Settings, config_file: Path | None) -> None:
         self._fleet = fleet
@@ -64,6 +67,7 @@ class JobService:
         self._starting = Starting(fleet, settings.notify, self.known)
         self.commands = Commands(self.known)
         self.watching = Watching(fleet, self.known, self._starting, self.find)
+        self._resuming = Resuming(self.known, self._starting, self.watching, self.find, self._effects)
 
     def reconfigure(self, settings: Settings) -> None:
         """Use these settings from now on."""
@@ -86,6 +90,11 @@ class JobService:
         from .supervise import Supervisor
 
         return Supervisor(self.known.watches, self.known.records, self._fleet.get, self._announcer.announce)
+
+    def _effects(self) -> Effects:
+        from .effects import Effects
+
+        return Effects(self.known.watches, self.known.records, self._fleet.get, self._announcer.announce, time.time)
 
     async def start(self, wanted: Wanted, ensure: Ensure | None = None) -> Begun:
         return await self._starting.start(wanted, ensure)
@@ -133,6 +142,10 @@ class JobService:
             await asyncio.to_thread(self.known.settle, watch_id, seen)
         return seen
 
+    async def resume(self, which: Which, *, asked_by: str, command: str = "", ensure: Ensure | None = None) -> Begun:
+        """Start a job again by its resume command, whether it was interrupted or has ended."""
+        return await self._resuming.resume(which, asked_by, command, ensure)
+
     async def send(self, which: Which, *, text: str = "", keys: Sequence[str] = ()) -> str:
         """Type into a running job; returns the name of its session."""
         check.text_argument("text", text, required=False)
@@ -166,6 +179,16 @@ class JobService:
         except ValueError:
             said = last_line(done.stderr.head) or "it printed nothing"
             raise Unsupported(f"the screen of {seen.session} cannot be read by tmux: {said}") from None
+
+    async def attach(self, which: Which, window: Window) -> Attached:
+        """A person's terminal in a running job's tmux. Raises Unsupported for a job that is in none."""
+        from .attach import attach
+
+        seen = await self.check(which, lines=1)
+        if why := why_no_screen(seen):
+            raise Unsupported(why)
+        sandbox, _, _ = await self.find(which)
+        return await attach(sandbox, seen.session, window)
 
     async def find(self, which: Which) -> tuple[Sandbox, JobLook, JobRecord | None]:
         """The job that is meant, and its sandbox. Raises BadArgument."""
@@ -260,7 +283,7 @@ class JobService:
         """All jobs, from machines and records, newest first. A machine that does not answer delays no other."""
         check.in_range("limit", limit, 1, 1000)
         members = [self._fleet.member(sandbox)] if sandbox else await self._to_be_asked()
-        asked = [self._jobs_of(member, limit) for member in members]
+        asked = [self.jobs_of(member, limit) for member in members]
         found = await asyncio.gather(*asked, return_exceptions=True)
         told = [await self._told(member, part) for member, part in zip(members, found, strict=True)]
         sights = [
@@ -284,19 +307,27 @@ class JobService:
             unused -= {record.sandbox for record in await asyncio.to_thread(self.known.records.list, "", limit=1000)}
         return [member for member in members if member.name not in unused]
 
-    async def _jobs_of(self, member: Member, limit: int) -> Sequence[Sight]:
-        """The jobs of a machine, and commands that outlasted their calls there."""
+    async def jobs_of(self, member: Member, limit: int = 100, *, noticed: bool = True) -> Sequence[Sight]:
+        """The jobs of a machine, and commands that outlasted their calls there.
+
+        `noticed`: the question counts as a use of a disposable sandbox, which then lives longer.
+        """
         seconds = CLUSTER_LIST_S if member.slurm else LIST_S
         try:
-            return await within(self._all_of(member, limit), seconds)
+            return await within(self._all_of(member, limit, noticed), seconds)
         except (SandboxError, asyncio.TimeoutError) as problem:
             why = str(problem) or f"{member.name} did not answer in {seconds:g} s"
-            known = await asyncio.to_thread(self.known.records.list, member.name, limit=limit)
-            jobs = [Sight(member.name, None, record, why) for record in known]
-            return [*jobs, *await self.commands.list(member, None, why)]
+            return await self.recorded_of(member, why, limit)
 
-    async def _all_of(self, member: Member, limit: int) -> Sequence[Sight]:
+    async def recorded_of(self, member: Member, why: str, limit: int = 100) -> Sequence[Sight]:
+        """The jobs of a machine that is not asked, as they are recorded; `why` it is not."""
+        known = await asyncio.to_thread(self.known.records.list, member.name, limit=limit)
+        jobs = [Sight(member.name, None, record, why) for record in known]
+        return [*jobs, *await self.commands.list(member, None, why)]
+
+    async def _all_of(self, member: Member, limit: int, noticed: bool) -> Sequence[Sight]:
         sandbox = await member.open()
+        sandbox = sandbox if noticed else getattr(sandbox, "unnoticed", sandbox)
         jobs, commands = await asyncio.gather(self._ask_for_all(sandbox, limit), self.commands.list(member, sandbox))
         known = await asyncio.to_thread(self.known.records.list, member.name, limit=limit)
         # One machine may have two names, and its jobs be recorded under the other one.

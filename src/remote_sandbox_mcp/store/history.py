@@ -42,9 +42,11 @@ class CallRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which calls are asked for: the newest that have a higher number than `after`."""
+    """Which calls are asked for: the newest that have a higher number than `after`, and a lower one than `before`."""
 
     after: int = 0
+    # 0 for no limit.
+    before: int = 0
     client: str = ""
     sandbox: str = ""
     tool: str = ""

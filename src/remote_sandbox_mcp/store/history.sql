@@ -10,7 +10,7 @@ INSERT INTO history (
 -- name: newest
 SELECT * FROM (
     SELECT * FROM history
-    WHERE id > :after AND expires > :now
+    WHERE id > :after AND (:before = 0 OR id < :before) AND expires > :now
         AND (:client = '' OR instr(lower(client), lower(:client)))
         AND (:sandbox = '' OR sandbox = :sandbox OR instr(', ' || sandbox || ', ', ', ' || :sandbox || ', '))
         AND (:tool = '' OR tool = :tool)

@@ -36,6 +36,7 @@ class Effect:
     channel: str = ""
     resume: Resume | None = None
     attempts: int = 0
+    state: str = PENDING
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,10 @@ class Watches:
     def list(self, status: Status | None = None, limit: int = 100) -> tuple[Watch, ...]:
         """Newest first."""
         return self._select("list", status=status.value if status else "", limit=limit)
+
+    def of_session(self, sandbox: str, session: str, limit: int = 100) -> tuple[Watch, ...]:
+        """Those of one session, newest first."""
+        return self._select("of_session", sandbox=sandbox, session=session, limit=limit)
 
     def due(self, now: float, limit: int = 1000) -> tuple[Watch, ...]:
         """Watches to look at now; not those whose resume is pending."""
@@ -107,7 +112,7 @@ class Watches:
             for event in decision.events:
                 _tell(connection, watch, event, now)
             if decision.resume is not None:
-                _add_effect(connection, watch.id, now, kind="resume", **dataclasses.asdict(decision.resume))
+                _add_effect(connection, watch.id, now, kind="resume", **_resume_fields(decision.resume))
         return True
 
     def cancel(self, watch_id: int) -> Watch | None:
@@ -139,12 +144,16 @@ class Watches:
         return _event(row) if row else None
 
     def events(
-        self, watch_id: int | None = None, after: int = 0, limit: int = 100, *, newest: bool = False
+        self, watch_id: int | None = None, after: int = 0, limit: int = 100, *, newest: bool = False, before: int = 0
     ) -> tuple[Event, ...]:
-        """Those with a higher number than `after`, in their order: the first of them, or else the newest."""
+        """Those with a higher number than `after`, in their order: the first of them, or else the newest.
+
+        `before`: of the newest, only those with a lower number.
+        """
         name = "newest_events" if newest else "events"
         with self.database.reading() as connection:
-            rows = _execute(connection, name, watch_id=watch_id, after=after, limit=limit).fetchall()
+            values = {"watch_id": watch_id, "after": after, "before": before, "limit": limit}
+            rows = _execute(connection, name, **values).fetchall()
         return tuple(_event(row) for row in rows)
 
     # What is to be done
@@ -154,6 +163,17 @@ class Watches:
         values = {"now": now, "longest": LONGEST_WAIT_S, "sandbox": sandbox, "limit": limit}
         with self.database.reading() as connection:
             return tuple(_effect(row) for row in _execute(connection, "pending", **values).fetchall())
+
+    def open_resume(self, watch_id: int) -> Effect | None:
+        """The resume of a watch's job that is to be done, or is being done now."""
+        return self._one_effect("open_resume", watch_id=watch_id)
+
+    def newest_resume(self, watch_id: int) -> Effect | None:
+        """The last resume of a watch's job that was wanted, whether or not it has been done."""
+        return self._one_effect("newest_resume", watch_id=watch_id)
+
+    def effect(self, effect_id: int) -> Effect | None:
+        return self._one_effect("effect", id=effect_id)
 
     def take(self, effect: Effect) -> bool:
         """Mark an effect as taken before it is carried out, so that no other process repeats it."""
@@ -191,6 +211,11 @@ class Watches:
             row = _execute(connection, "last_beat").fetchone()
         return Heartbeat(row["pid"], row["at"]) if row else None
 
+    def _one_effect(self, name: str, **values: object) -> Effect | None:
+        with self.database.reading() as connection:
+            row = _execute(connection, name, **values).fetchone()
+        return _effect(row) if row else None
+
     def _select(self, name: str, **values: object) -> tuple[Watch, ...]:
         with self.database.reading() as connection:
             return tuple(_watch(row) for row in _execute(connection, name, **values).fetchall())
@@ -208,8 +233,12 @@ def _tell(connection: sqlite3.Connection, watch: Watch, event: Event, now: float
         _add_effect(connection, watch.id, now, kind="announce", event_id=event_id, channel=channel)
 
 
+def _resume_fields(resume: Resume) -> dict[str, str]:
+    return {**dataclasses.asdict(resume), "before": resume.before.value, "asked_by": _clean(resume.asked_by)}
+
+
 def _add_effect(connection: sqlite3.Connection, watch_id: int, now: float, **values: object) -> None:
-    nothing = {"event_id": 0, "channel": "", "job_id": "", "instead_of": ""}
+    nothing = {"event_id": 0, "channel": "", "job_id": "", "instead_of": "", "asked_by": "", "before": "active"}
     _execute(connection, "add_effect", watch_id=watch_id, due=now, **{**nothing, **values})
 
 
@@ -249,9 +278,9 @@ def _event(row: sqlite3.Row) -> Event:
 
 
 def _effect(row: sqlite3.Row) -> Effect:
-    fields = {name: row[name] for name in ("id", "watch_id", "sandbox", "event_id", "channel", "attempts")}
-    resume = Resume(row["job_id"], row["instead_of"]) if row["kind"] == "resume" else None
-    return Effect(resume=resume, **fields)
+    fields = {name: row[name] for name in ("id", "watch_id", "sandbox", "event_id", "channel", "attempts", "state")}
+    resume = Resume(row["job_id"], row["instead_of"], row["asked_by"], Status(row["before"]))
+    return Effect(resume=resume if row["kind"] == "resume" else None, **fields)
 
 
 def _known(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,9 @@ INSERT INTO watches (
 -- name: get
 SELECT * FROM watches WHERE id = :id;
 
+-- name: of_session
+SELECT * FROM watches WHERE sandbox = :sandbox AND session = :session ORDER BY id DESC LIMIT :limit;
+
 -- name: list
 SELECT * FROM watches WHERE :status = '' OR status = :status ORDER BY id DESC LIMIT :limit;
 
@@ -73,12 +76,25 @@ SELECT * FROM events WHERE id > :after AND (:watch_id IS NULL OR watch_id = :wat
 
 -- name: newest_events
 SELECT * FROM (
-    SELECT * FROM events WHERE id > :after AND (:watch_id IS NULL OR watch_id = :watch_id) ORDER BY id DESC LIMIT :limit
+    SELECT * FROM events
+    WHERE id > :after AND (:before = 0 OR id < :before) AND (:watch_id IS NULL OR watch_id = :watch_id)
+    ORDER BY id DESC LIMIT :limit
 ) ORDER BY id;
 
 -- name: add_effect
-INSERT INTO outbox (kind, watch_id, event_id, channel, job_id, instead_of, due)
-VALUES (:kind, :watch_id, :event_id, :channel, :job_id, :instead_of, :due);
+INSERT INTO outbox (kind, watch_id, event_id, channel, job_id, instead_of, asked_by, before, due)
+VALUES (:kind, :watch_id, :event_id, :channel, :job_id, :instead_of, :asked_by, :before, :due);
+
+-- name: open_resume
+SELECT outbox.*, watches.sandbox FROM outbox JOIN watches ON watches.id = outbox.watch_id
+WHERE watch_id = :watch_id AND kind = 'resume' AND state IN ('pending', 'taken') ORDER BY outbox.id LIMIT 1;
+
+-- name: newest_resume
+SELECT outbox.*, watches.sandbox FROM outbox JOIN watches ON watches.id = outbox.watch_id
+WHERE watch_id = :watch_id AND kind = 'resume' ORDER BY outbox.id DESC LIMIT 1;
+
+-- name: effect
+SELECT outbox.*, watches.sandbox FROM outbox JOIN watches ON watches.id = outbox.watch_id WHERE outbox.id = :id;
 
 -- name: pending
 SELECT outbox.*, watches.sandbox FROM outbox JOIN watches ON watches.id = outbox.watch_id

@@ -33,6 +33,8 @@ from remote_sandbox_mcp.core.job import (
 )
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.core.screen import read_screen, screen_script, why_no_screen
+from remote_sandbox_mcp.jobs.attach import Window, attach
+from remote_sandbox_mcp.waiting import within
 from tests.support.jobs import begin, has_printed, look, not_running, run
 from tests.support.pace import at_most
 from tests.support.waiting import eventually
@@ -53,6 +55,8 @@ class JobContract(Basics):
 
     # Given where jobs are submitted to a queue, in which one may be pending before it runs.
     submission: Submission | None = None
+    # Whether a terminal can be brought here, which takes a port.
+    has_ports = True
 
     def order(self, session: str, script: str, **fields: Any) -> JobOrder:
         return JobOrder(session=session, script=script, submission=self.submission, **fields)
@@ -101,6 +105,8 @@ class JobContract(Basics):
             with pytest.raises(JobRefused) as refused:
                 await sandbox.jobs.start(self.order(session, "true", instead_of=before))
             assert refused.value.reason == reason
+        asked_for = JobOrder(session=session, script="true", instead_of=first.job_id, even_ended=True)
+        assert (await sandbox.jobs.start(asked_for)).via == first.via
 
     async def test_what_cannot_start_is_an_error_at_once(self, sandbox: Sandbox, session: str) -> None:
         for order in (
@@ -136,6 +142,20 @@ class JobContract(Basics):
         assert (screen.columns, screen.rows, screen.line, screen.column) == (200, 50, 3, 8)
         # What was wiped is not on it; the log has it.
         assert [line.rstrip() for line in screen.text.rstrip(b"\n").split(b"\n")] == [b"", b"    [x] one", b"choose"]
+        await sandbox.jobs.stop(JobLook(job_id=started.job_id), 0)
+
+    async def test_a_persons_terminal_is_attached_to_a_job_and_leaves_it(self, sandbox: Sandbox, session: str) -> None:
+        script = 'while read -r line; do echo "<$line> $(stty size)"; done'
+        started = await sandbox.jobs.start(self.order(session, script))
+        if started.via == "tmux" and self.has_ports:
+            attached = await attach(sandbox, session, Window(20, 70, "no-such-term"))
+            await attached.type(b"hello\r")
+            shown = b""
+            while b"<hello> 19 70" not in shown:
+                shown += await within(attached.read(), 20)
+            await attached.close()
+            (seen,) = await sandbox.jobs.look([JobLook(job_id=started.job_id)])
+            assert seen.is_running
         await sandbox.jobs.stop(JobLook(job_id=started.job_id), 0)
 
     async def test_all_jobs_are_listed(self, sandbox: Sandbox, session: str) -> None:

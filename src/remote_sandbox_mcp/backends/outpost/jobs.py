@@ -126,6 +126,8 @@ class OutpostJobs:
             "log_file": order.log_file,
             "instead_of": order.instead_of,
         }
+        if order.even_ended:
+            wanted["even_ended"] = True
         if order.submission is not None:
             wanted["slurm"] = {"words": list(order.submission.words), "rate": order.submission.rate_s}
         return wanted

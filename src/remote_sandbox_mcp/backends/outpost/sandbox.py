@@ -155,6 +155,8 @@ class OutpostSandbox:
             return self._client
         if self._opening is None or self._opening.done():
             self._opening = asyncio.create_task(self._reopen())
+            # Its callers may all have left by the time it fails: asyncio would log that as an error of ours.
+            self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         # Shielded: a caller that is cancelled must not cancel the opening for the others.
         return await asyncio.shield(self._opening)
 

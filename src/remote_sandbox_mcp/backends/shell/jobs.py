@@ -97,6 +97,7 @@ class ShellJobs:
         if not fits(values["exports"]) or not fits(values["words"]):
             raise JobRefused(f"{self._name}: {TOO_LONG} {self._place.at}", "env")
         values |= {"id": order.job_id, "session": order.session, "log": order.log_file, "instead": order.instead_of}
+        values["even_ended"] = "yes" if order.even_ended else ""
         values["shown"] = order.script[:2000]
         if fits(script):
             return {**values, "script": script}

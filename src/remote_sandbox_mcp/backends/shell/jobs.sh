@@ -5,7 +5,7 @@
 #   RSM_LASTING  not empty if records of jobs must outlive a restart: they are kept in the home folder then
 #   RSM_SESSION  a name that only one running job may have
 #   RSM_LOG      the log, empty for .codex_logs/SESSION.log; RSM_SHOWN: the command as it is listed
-#   RSM_INSTEAD  a job that must be gone without an end, or empty
+#   RSM_INSTEAD  a job that must be gone without an end, or empty; RSM_EVEN_ENDED: not empty if it may have ended
 #   RSM_GRACE    job_stop: hundredths of a second between TERM and KILL; RSM_TICKS: how long it may wait
 #
 # job_start answers with reason and why if it was refused; else with begun (first, or again) and the lines of the order;
@@ -95,6 +95,9 @@ check_predecessor() {
 	judge_other "$RSM_INSTEAD"
 	case $rs_state in
 	gone) return ;;
+	ended) [ -z "${RSM_EVEN_ENDED-}" ] || return 0 ;;
+	esac
+	case $rs_state in
 	missing) rs_why='nothing is known of it here' ;;
 	ended) rs_why='it has ended' ;;
 	*) rs_state=running rs_why='it still runs' ;;

@@ -22,7 +22,7 @@ from ...core.text import last_line
 from ...core.watch import WatchOrder
 from ...jobs.service import Wanted, Which
 from ...jobs.values import Ensure
-from ..clients import room
+from ..clients import asked_by, room
 from ..reporting import Reporting, beats
 from ..results import exec_head, lean, reply, task_fields
 from ..server import SandboxName, SandboxServer
@@ -78,6 +78,8 @@ def offer(server: SandboxServer) -> None:
     server.offer(send_input(server), title="Type into a job", annotations=TYPE)
     # The same as check_background_task with screen, under the name that agents look for.
     server.offer(see_screen(server), title="See a job's window", annotations=ASK, is_listed=False)
+    # For people, through the page in the browser: an agent starts a job anew, or leaves it to the watchdog.
+    server.offer(resume_task(server), title="Resume a job", annotations=RUN, is_listed=False)
 
 
 def start(server: SandboxServer) -> Any:
@@ -255,6 +257,28 @@ def stop_task(server: SandboxServer) -> Any:
         return reply(fields, seen_text(seen, fields))
 
     return stop_background_task
+
+
+def resume_task(server: SandboxServer) -> Any:
+    async def resume_background_task(
+        ctx: Context[None, Any],
+        tmux_session: Session = "",
+        watch_id: UnlistedWatchId = 0,
+        sandbox_name: SandboxName = "",
+        resume_command: ResumeCommand = "",
+    ) -> Annotated[CallToolResult, StartedShape]:
+        """Start a job again now by its resume_command, whether it was interrupted or has ended."""
+        if RUN_ID.match(tmux_session):
+            raise Unsupported(f"{tmux_session} is a command of exec_bash, which cannot be resumed: run it again")
+        which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
+        begun = await server.app.jobs.resume(
+            which, asked_by=asked_by(ctx), command=resume_command, ensure=ensure(server)
+        )
+        fields = begun_fields(begun)
+        how = f"{fields['status']} {fields['tmux_session']} again"
+        return reply(fields, told(f"{how} on {begun.sandbox}", fields, without=("status", "tmux_session", "sandbox")))
+
+    return resume_background_task
 
 
 def list_tasks(server: SandboxServer) -> Any:

@@ -44,7 +44,7 @@ def job_shelves() -> "list[tuple[bytes, bool]]":
     """Folders that hold one folder per machine, best first, and whether their content survives a reboot."""
     at_home = os.path.join(os.path.expanduser(b"~"), b".local/state/remote-sandbox/jobs")
     if place_name():
-        # Its jobs end with it, and so do their folders: nobody could ask for them later.
+        # Its jobs end with it, and so do their folders: no later request could find them.
         return [(os.path.join(base, b"jobs"), True) for base in candidates()]
     return [(at_home, True)] + [(os.path.join(base, b"jobs"), False) for base in candidates()]
 

@@ -334,7 +334,7 @@ def resume_start(folder: bytes, raw: bytes) -> "JobStartAnswer":
 def first_start(order: "JobStartOrder", raw: bytes, made: "list[bytes]") -> "JobStartAnswer":
     """Check, prepare and begin a job; one for a queue is not begun. `made` gets what had to be made for its log."""
     session, lookout = str(order["session"]), Lookout()
-    check_predecessor(str(order.get("instead_of", "")), lookout)
+    check_predecessor(str(order.get("instead_of", "")), bool(order.get("even_ended")), lookout)
     check_session(session, lookout, "slurm" not in order)
     cwd = enter(str(order["cwd"]))
     folder = b""
@@ -378,14 +378,14 @@ def enter(wanted: str) -> bytes:
     return cwd
 
 
-def check_predecessor(job_id: str, lookout: Lookout) -> None:
-    """Refuse to start a job in place of another, unless that one is gone without having ended."""
+def check_predecessor(job_id: str, even_ended: bool, lookout: Lookout) -> None:
+    """Refuse to start a job in place of another, unless that one is gone or, with `even_ended`, has ended."""
     if not job_id:
         return
     folder = find_job(job_id)
     known = job_state(folder, lookout) if folder else {"state": "missing"}
     state = known["state"]
-    if state != "gone":
+    if state != "gone" and not (even_ended and state == "ended"):
         words = {
             "running": "it still runs",
             "pending": "it waits in the queue",

@@ -1,0 +1,139 @@
+"""Resuming a job because somebody asks for it: recorded and started as the watchdog does it, one attempt at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..core import check
+from ..core.errors import NotStarted, Unreachable
+from ..core.job import JobLook, JobStarted
+from ..core.lifecycle import resume_now, why_not_resumable
+from ..core.sandbox import Sandbox
+from ..core.watch import Watch, WatchOrder
+from .records import Known
+from .start import Starting, begin_watching
+from .values import Begun, Ensure, Which
+from .watches import Watching
+
+if TYPE_CHECKING:
+    from ..store.jobs import JobRecord
+    from ..store.watches import Effect
+    from .effects import Effects
+
+Find = Callable[[Which], Awaitable["tuple[Sandbox, JobLook, JobRecord | None]"]]
+
+# The reason of a NotStarted for a job that nothing is known of with which it could go on.
+NO_RESUME_COMMAND = "no_resume_command"
+# How long another process may take with an attempt that it has begun, and how often we look.
+OTHERS_S, LOOK_S = 60.0, 0.1
+# How often a watch may change between reading and writing it.
+TRIES = 20
+
+
+class Resuming:
+    """Starts jobs again by their resume command. Several callers and the watchdog share one attempt."""
+
+    def __init__(
+        self, known: Known, starting: Starting, watching: Watching, find: Find, effects: Callable[[], Effects]
+    ) -> None:
+        self._known = known
+        self._starting = starting
+        self._watching = watching
+        self._find = find
+        self._effects = effects
+
+    async def resume(self, which: Which, asked_by: str, command: str = "", ensure: Ensure | None = None) -> Begun:
+        """Start it again now; `command` is for a job that has no resume command, or another one.
+
+        Raises NotStarted for a job that runs or is pending, or that has no resume command.
+        """
+        check.text_argument("resume_command", command, required=False)
+        watch = await self._resumable(which, command)
+        handed = await self._starting.hand_over(watch.sandbox) if ensure else ""
+        effect = await asyncio.to_thread(self._order, watch.id, asked_by)
+        await self._effects().resume(effect)
+        effect = await self._settled(effect)
+        # Also where it did not begin: the watchdog tries again what could not be asked.
+        notes = await begin_watching(handed, ensure)
+        return await self._outcome(effect, notes)
+
+    async def _resumable(self, which: Which, command: str) -> Watch:
+        """The watch of the job, which may be resumed now."""
+        sandbox, look, record = await self._find(which)
+        name = sandbox.description.name
+        if look.element:
+            raise NotStarted(f"an array is resumed as a whole: pass {look.session!r}")
+        watch = await asyncio.to_thread(self._watch_of, which, name, look.session, record)
+        job_id = watch.job_id if watch else record.job_id if record else look.job_id
+        (seen,) = await sandbox.jobs.look([replace(look, job_id=job_id, lines=1)])
+        about = watch or Watch(sandbox=name, session=look.session)
+        if why := why_not_resumable(about, seen):
+            raise NotStarted(why, seen.state.value)
+        if command:
+            watch, _ = await self._watching.begin(which, WatchOrder(resume_command=command))
+        if watch is None or not watch.policy.resume_command:
+            raise NotStarted(
+                f"{look.session} on {name} has no resume command: pass one as resume_command now, or when it is "
+                "started with exec_bash_background",
+                NO_RESUME_COMMAND,
+            )
+        return watch
+
+    def _watch_of(self, which: Which, sandbox: str, session: str, record: JobRecord | None) -> Watch | None:
+        """The newest watch over this job; an earlier job of the same name may have had another."""
+        if which.watch_id:
+            return self._known.watches.get(which.watch_id)
+        watches = self._known.watches.of_session(sandbox, session) if self._known.exists() else ()
+        return next((watch for watch in watches if record is None or is_over(watch, record)), None)
+
+    def _order(self, watch_id: int, asked_by: str) -> Effect:
+        """Record the attempt, or find the one that is to be made already."""
+        watches = self._known.watches
+        for _ in range(TRIES):
+            watch, effect, now = watches.get(watch_id), watches.open_resume(watch_id), time.time()
+            if effect is None and watch and watches.commit(resume_now(watch, asked_by, now), now):
+                # Already done, perhaps, by a watchdog that was quicker.
+                effect = watches.newest_resume(watch_id)
+                self._known.relieve(watch.sandbox, watch.session, watch_id)
+            if effect is not None:
+                return effect
+        raise NotStarted(f"watch {watch_id} changes all the time, so nothing was started; try again")
+
+    async def _settled(self, effect: Effect) -> Effect:
+        """The attempt once no process is working at it."""
+        from ..store.watches import TAKEN
+
+        deadline = time.monotonic() + OTHERS_S
+        while True:
+            found = await asyncio.to_thread(self._known.watches.effect, effect.id) or effect
+            if found.state != TAKEN or time.monotonic() > deadline:
+                return found
+            await asyncio.sleep(LOOK_S)
+
+    async def _outcome(self, effect: Effect, notes: tuple[str, ...]) -> Begun:
+        from ..store.watches import PENDING, TAKEN
+
+        watch = await self._known.watch(effect.watch_id)
+        job_id = effect.resume.job_id if effect.resume else ""
+        record = await asyncio.to_thread(self._known.records.get, job_id)
+        if record is not None and watch.job_id == job_id:
+            started = JobStarted(
+                job_id=job_id, session=record.session, log_file=record.log_file, cwd=record.cwd, via=record.via
+            )
+            return Begun(started, watch.sandbox, watch.id, notes)
+        who = f"{watch.session} on {watch.sandbox}"
+        if effect.state in (PENDING, TAKEN):
+            raise Unreachable(
+                f"{who} could not be started again yet: {watch.last_error or 'there is no answer'}; "
+                "the watchdog tries again"
+            )
+        raise NotStarted(f"{who} was not started again: {watch.last_error or watch.last_summary}")
+
+
+def is_over(watch: Watch, record: JobRecord) -> bool:
+    """Whether it is a watch over this job: made for it, begun later, or gone over to it."""
+    return watch.id == record.watch_id or watch.job_id == record.job_id or watch.created >= record.created

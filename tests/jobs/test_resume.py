@@ -1,0 +1,162 @@
+"""A resume of real jobs that a person asks for: after an interruption or the end, once, and refused in words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
+from remote_sandbox_mcp.config.schema import Settings
+from remote_sandbox_mcp.core.errors import NotStarted, Unreachable
+from remote_sandbox_mcp.core.watch import Status, Watch, WatchOrder
+from remote_sandbox_mcp.fleet import Fleet, Member
+from remote_sandbox_mcp.jobs.resume import NO_RESUME_COMMAND
+from remote_sandbox_mcp.jobs.service import Begun, JobService, Wanted, Which
+from remote_sandbox_mcp.testing.sandbox import FakeSandbox
+from tests.support.jobs import FOREVER, in_thread, jobs_on, not_running
+from tests.support.sshd import Fleet as Machines
+from tests.support.sshd import Sshd
+
+AGAIN = "echo again >> count; sleep 1000"
+TRAIN = Which(session="train")
+
+
+class Scene:
+    """The service over one sandbox."""
+
+    def __init__(self, sandbox: OutpostSandbox | FakeSandbox) -> None:
+        async def opened() -> Any:
+            return sandbox
+
+        self.sandbox = sandbox
+        member = Member(sandbox.description.name, lambda: sandbox.description, opened)
+        self.service = JobService(Fleet([member]), Settings(), None)
+
+    async def start(self, command: str = FOREVER, **watch: Any) -> Begun:
+        order = WatchOrder(notify_local=False, **{"resume_command": AGAIN, **watch})
+        return await self.service.start(Wanted(command=command, session="train", watch=order))
+
+    async def resume(self, **more: Any) -> Begun:
+        return await self.service.resume(TRAIN, asked_by="ann", **more)
+
+    def watch(self, watch_id: int = 1) -> Watch:
+        found = self.service.known.watches.get(watch_id)
+        assert found
+        return found
+
+    def events(self) -> list[tuple[str, str]]:
+        told = self.service.known.watches.events(limit=1000)
+        return [(event.type.value, str(event.payload.get("asked_by", ""))) for event in told]
+
+    async def tick(self) -> None:
+        """A round of the watchdog that looks at everything, an hour from now."""
+        supervisor = self.service.supervisor()
+        supervisor._clock = supervisor._effects._clock = lambda: self.watch().updated + 3600
+        await supervisor.tick()
+
+
+@pytest.fixture(scope="module")
+def user(fleet: Machines) -> Sshd:
+    return fleet.machine("resumed")
+
+
+@pytest.fixture
+async def scene(user: Sshd) -> AsyncIterator[Scene]:
+    async with jobs_on(user) as (_, sandbox):
+        scene = Scene(sandbox)
+        yield scene
+        await scene.service.close()
+
+
+async def killed(scene: Scene, user: Sshd, job_id: str) -> None:
+    await in_thread(user, "tmux kill-session -t =train")
+    await not_running(scene.sandbox.jobs, job_id)
+
+
+async def test_an_interrupted_job_is_resumed_at_once_and_beyond_its_attempts(scene: Scene, user: Sshd) -> None:
+    first = await scene.start(auto_resume=False, max_resume_attempts=0)
+    await killed(scene, user, first.started.job_id)
+    second = await scene.resume()
+    assert (second.started.job_id, second.started.via) == (f"{first.started.job_id}-r1", "tmux")
+    assert (second.sandbox, second.watch_id) == ("pipe", first.watch_id)
+    assert (scene.watch().job_id, scene.watch().resume_attempts) == (second.started.job_id, 1)
+    with pytest.raises(NotStarted, match=r"train on pipe still runs, for .*; to begin it again, stop it first"):
+        await scene.resume()
+    await killed(scene, user, second.started.job_id)
+    third = await scene.resume()
+    assert third.started.job_id == f"{first.started.job_id}-r2"
+    assert scene.events() == [("resume_started", "ann")] * 2
+    assert scene.watch().last_summary == "train on pipe was started again (attempt 2, asked for by ann)"
+
+
+async def test_a_job_that_ended_is_resumed_and_watched_again(scene: Scene) -> None:
+    first = await scene.start("exit 3")
+    await not_running(scene.sandbox.jobs, first.started.job_id)
+    await scene.tick()
+    assert (scene.watch().status, scene.watch().last_exit_code) == (Status.COMPLETED, 3)
+    second = await scene.resume()
+    assert (scene.watch().status, scene.watch().last_state) == (Status.ACTIVE, "running")
+    # A stop ends it, and a person may take that back.
+    await scene.service.stop(TRAIN, grace_s=0)
+    assert scene.watch().status is Status.COMPLETED
+    assert (await scene.resume()).started.job_id == second.started.job_id.replace("-r1", "-r2")
+
+
+async def test_however_many_ask_at_once_it_is_started_once(scene: Scene, user: Sshd) -> None:
+    first = await scene.start(auto_resume=True, resume_delay_s=0, max_resume_attempts=3)
+    await killed(scene, user, first.started.job_id)
+    everyone = scene.resume(), scene.tick(), scene.resume(), scene.tick(), scene.resume()
+    for answer in await asyncio.gather(*everyone, return_exceptions=True):
+        if isinstance(answer, Begun):
+            assert answer.started.job_id == f"{first.started.job_id}-r1"
+        else:
+            # Who is late finds it running.
+            assert answer is None or "still runs" in str(answer)
+    await in_thread(user, "until test -s count; do sleep 0.05; done")
+    assert await in_thread(user, "cat count") == "again\n"
+    assert scene.watch().resume_attempts == 1
+    assert [kind for kind, _ in scene.events()].count("resume_started") == 1
+
+
+async def test_a_job_without_a_resume_command_is_given_one(scene: Scene, user: Sshd) -> None:
+    begun = await scene.service.start(Wanted(command="exit 1", session="train"))
+    await not_running(scene.sandbox.jobs, begun.started.job_id)
+    with pytest.raises(NotStarted, match="train on pipe has no resume command: pass one") as refused:
+        await scene.resume()
+    assert refused.value.reason == NO_RESUME_COMMAND
+    begun = await scene.resume(command=AGAIN)
+    assert begun.watch_id == scene.watch().id
+    assert scene.watch().policy.resume_command == AGAIN
+
+
+async def test_a_refused_attempt_leaves_the_watch_as_it_was(scene: Scene) -> None:
+    first = await scene.start("exit 3", resume_plan_json='{"cwd": "/nowhere"}')
+    await not_running(scene.sandbox.jobs, first.started.job_id)
+    await scene.tick()
+    with pytest.raises(NotStarted, match=r"train on pipe was not started again: .*/nowhere"):
+        await scene.resume()
+    after = scene.watch()
+    assert (after.status, after.last_state, after.resume_attempts) == (Status.COMPLETED, "completed", 0)
+    assert scene.events() == [("completed", ""), ("resume_failed", "ann")]
+
+
+async def test_what_the_machine_does_not_answer_is_left_to_the_watchdog() -> None:
+    fake = FakeSandbox(name="box")
+    scene = Scene(fake)
+    await scene.start()
+    fake.jobs.vanish(fake.jobs.started[-1].job_id)
+    fake.jobs.refuse(Unreachable("box is unplugged"))
+    with pytest.raises(Unreachable, match="could not be started again yet: box is unplugged; the watchdog tries again"):
+        await scene.resume()
+    fake.jobs.refuse(None)
+    await scene.tick()
+    assert scene.events() == [("resume_started", "ann")]
+    fake.jobs.forget(fake.jobs.started[-1].job_id)
+    with pytest.raises(NotStarted, match="is not known there, so it may run or not"):
+        await scene.resume()
+    with pytest.raises(NotStarted, match="an array is resumed as a whole"):
+        await scene.service.resume(Which(session="train[3]"), asked_by="ann")
+    await scene.service.close()
